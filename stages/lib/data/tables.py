@@ -1,0 +1,191 @@
+"""From raw rows to the table of a data set: tidied, without duplicates, with a test split.
+
+A row of a table is a dict with split, sentence1, sentence2 (or None) and label.  Rows stand in an
+order that depends on their content alone, so the same rows give the same bytes.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from stages.lib.data.ranking import BITS, rank
+from stages.lib.data.rows import Row, bare, capped, content, letters, place, text_key
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.errors import DataError, did_you_mean
+
+SPLITS = ("train", "dev", "test")
+
+
+class Texts(NamedTuple):
+    """Fingerprints of the texts of a data set, to count what two data sets share."""
+
+    trained: set[bytes]
+    tested: list[bytes]
+
+
+class Table(NamedTuple):
+    """The rows of a data set, the facts about them that its card holds, and their texts."""
+
+    rows: list[Row]
+    card: dict[str, Any]
+    texts: Texts
+
+
+def build_table(spec: TaskSpec, raw: dict[str, list[Row]], origin: dict[str, Any]) -> Table:
+    """Turn the raw rows of each split into a table with a card.
+
+    White space is collapsed, labels are renamed, and empty texts, repeated rows and texts with two
+    labels are dropped and counted.  A test split that the source has is kept even where its texts
+    are also in train; without one, `spec.holdout` of the training rows become test, by content.
+    Raises DataError for unknown labels, a missing second sentence and splits without rows.
+    """
+    dropped: dict[str, Counter] = {split: Counter() for split in SPLITS if split in raw}
+    pair = spec.is_pair or any(row.get("sentence2") is not None for rows in raw.values() for row in rows)
+    splits = {split: _distinct(_tidied(spec, raw[split], pair, dropped[split]), dropped[split]) for split in dropped}
+    held_out = "train" in splits and "test" not in splits
+    if held_out:
+        splits = _hold_out(spec, splits, dropped)
+    for split, rows in splits.items():
+        if not rows:
+            raise DataError(
+                f"task {spec.name}: no rows are left in {split}; dropped: {_words(dropped.get(split, Counter()))}"
+            )
+    rows = [_table_row(split, row) for split in SPLITS for row in sorted(splits.get(split, []), key=place)]
+    texts = texts_of(rows)
+    return Table(rows, _card(spec, origin, rows, texts, dropped, held_out), texts)
+
+
+def texts_of(rows: Iterable[Row]) -> Texts:
+    """The texts of a table: those of train and dev as a set, those of test one by one."""
+    trained: set[bytes] = set()
+    tested: list[bytes] = []
+    for row in rows:
+        if row["split"] == "test":
+            tested.append(text_key(row))
+        else:
+            trained.add(text_key(row))
+    return Texts(trained, tested)
+
+
+def leakage(sets: dict[str, Texts]) -> dict[str, dict[str, dict[str, int]]]:
+    """Count, for each ordered pair of data sets, the test texts of the second in train or dev of the first.
+
+    Gives {train: {test_set: {"leaked": n, "test": all}}}.
+    """
+    return {
+        train: {
+            test: {
+                "leaked": sum(key in sets[train].trained for key in sets[test].tested),
+                "test": len(sets[test].tested),
+            }
+            for test in sets
+            if test != train
+        }
+        for train in sets
+    }
+
+
+def ood_rows(rows: Iterable[Row], trained: set[bytes], leaks: str, most: int) -> list[Row]:
+    """The test rows of another data set that a task is tested on: at most `most` (0 for all), chosen by content.
+
+    With `leaks` "drop", rows whose text is among the `trained` texts of the task are left out first.
+    """
+    tests = [row for row in rows if row["split"] == "test" and (leaks == "keep" or text_key(row) not in trained)]
+    return [bare(row) for row in capped(tests, most)]
+
+
+def _table_row(split: str, row: Row) -> Row:
+    return {"split": split, **bare(row)}
+
+
+def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> list[Row]:
+    tidied = []
+    for row in rows:
+        sentence1, sentence2 = _collapsed(row["sentence1"]), _collapsed(row.get("sentence2"))
+        label = _label(spec, row["label"])
+        if row["label"] is None:
+            dropped["no label"] += 1
+        elif label is None:
+            dropped["label that is not used"] += 1
+        elif not sentence1 or (pair and not sentence2):
+            dropped["empty text"] += 1
+        else:
+            tidied.append(
+                {"sentence1": sentence1, "sentence2": sentence2 or None, "label": label, "group": row.get("group")}
+            )
+    return tidied
+
+
+def _collapsed(text: str | None) -> str | None:
+    return None if text is None else " ".join(text.split())
+
+
+def _label(spec: TaskSpec, label: str | None) -> str | None:
+    """The task's label for one of the source's, None if rows with it are dropped."""
+    if spec.relabel is not None:
+        return spec.relabel.get(label)
+    if label is not None and label not in spec.labels:
+        raise DataError(
+            f"task {spec.name}: its source has the label {label!r}{did_you_mean(label, spec.labels)}; allowed: {', '.join(spec.labels)}"
+        )
+    return label
+
+
+def _distinct(rows: list[Row], dropped: Counter) -> list[Row]:
+    """Rows whose text is there once; which of several equal rows stays doesn't depend on their order."""
+    labels = defaultdict(set)
+    for row in rows:
+        labels[content(row)].add(row["label"])
+    kept: dict[tuple, Row] = {}
+    for row in sorted(rows, key=lambda row: row["group"] or ""):
+        if len(labels[content(row)]) > 1:
+            dropped["text with two labels"] += 1
+        elif kept.setdefault(content(row), row) is not row:
+            dropped["duplicate"] += 1
+    return list(kept.values())
+
+
+def _hold_out(spec: TaskSpec, splits: dict[str, list[Row]], dropped: dict[str, Counter]) -> dict[str, list[Row]]:
+    """Move a share of the training rows into test: whole groups, else texts, by their content alone.
+
+    The choice doesn't involve the task's name, so tasks made from the same texts hold out the same ones.
+    """
+    border = spec.holdout * 2**BITS
+    test = [row for row in splits["train"] if rank(("holdout",), _unit(row)) < border]
+    tested = {text_key(row) for row in test}
+    rest = [row for row in splits["train"] if rank(("holdout",), _unit(row)) >= border]
+    train = [row for row in rest if text_key(row) not in tested]
+    if len(rest) > len(train):
+        dropped["train"]["text is in test"] += len(rest) - len(train)
+    if not train or not test:
+        raise DataError(
+            f"task {spec.name}: holding out {spec.holdout:.0%} of {len(splits['train'])} rows "
+            f"leaves {len(train)} for train and {len(test)} for test; "
+            f"give the data a test split, or set task.{spec.name}.holdout"
+        )
+    return {**splits, "train": train, "test": test}
+
+
+def _unit(row: Row) -> tuple[str | None, ...]:
+    """What has to stay on one side: the row's group, or else its text."""
+    return (row["group"],) if row["group"] else letters(row)
+
+
+def _card(
+    spec: TaskSpec, origin: dict[str, Any], rows: list[Row], texts: Texts, dropped: dict[str, Counter], held_out: bool
+) -> dict[str, Any]:
+    counts: dict[str, Counter] = {split: Counter() for split in SPLITS}
+    for row in rows:
+        counts[row["split"]][row["label"]] += 1
+    return {
+        "task": spec.model_dump(),
+        "origin": origin,
+        "held_out": held_out,
+        "counts": {split: {label: counts[split][label] for label in spec.labels} for split in SPLITS if counts[split]},
+        "dropped": {split: dict(sorted(reasons.items())) for split, reasons in dropped.items()},
+        "test_texts_in_train": sum(key in texts.trained for key in texts.tested),
+    }
+
+
+def _words(reasons: Counter) -> str:
+    return ", ".join(f"{count} ({reason})" for reason, count in sorted(reasons.items())) or "none"

@@ -1,0 +1,151 @@
+"""What a task is: labels, prompt, metric and where its text comes from, as data.
+
+The built-in tasks stand in tasks.yaml beside this file.  A user's own stand under `task:` in
+params.yaml and are laid over the built-in one of the same name, field by field.
+"""
+
+import string
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from stages.lib.errors import DataError, did_you_mean
+from stages.lib.yaml12 import load_yaml
+
+REGISTRY = Path(__file__).with_name("tasks.yaml")
+PROMPT_FIELDS = ("sentence1", "sentence2", "mask")
+
+
+class Section(BaseModel):
+    """Settings that don't change after they were read, and know no unknown key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class Prompt(Section):
+    """A template with one {mask}, and the word each label is read off as."""
+
+    template: str
+    verbalizer: dict[str, str]
+
+    @model_validator(mode="after")
+    def _check_template(self) -> "Prompt":
+        try:
+            fields = [name for _, name, _, _ in string.Formatter().parse(self.template) if name is not None]
+        except ValueError as error:
+            raise ValueError(f"a template such as '{{sentence1}} It was {{mask}}.': {error}") from None
+        if fields.count("mask") != 1 or not {*fields} <= {*PROMPT_FIELDS}:
+            raise ValueError("a template with {mask} once, and otherwise only {sentence1} and {sentence2}")
+        words = list(self.verbalizer.values())
+        if len({*words}) < len(words):
+            raise ValueError(f"a verbalizer with a different word for each label, not {', '.join(words)}")
+        return self
+
+
+class HubSource(Section):
+    """A data set on the hub, for `datasets.load_dataset(path, name)`."""
+
+    path: str
+    name: str | None = None
+    splits: dict[Literal["train", "dev", "test"], str]
+    columns: dict[Literal["sentence1", "sentence2", "label"], str]
+    labels: list[str] | None = Field(None, description="names of the integer labels, in order; null if they are names already")
+    revision: str | None = Field(None, description="commit, tag or branch; null for the newest")
+    files: dict[Literal["train", "dev", "test"], str] | None = Field(
+        None, description="pattern of the files of a split, to leave the rest of a large data set on the hub"
+    )
+
+
+class PackagedSource(Section):
+    """A data set inside a file of a package index (packages.yaml), and the reader that knows its form."""
+
+    package: str
+    reader: str
+    member: str | None = None
+
+
+class TaskSpec(Section):
+    """One task; `name` is how params.yaml, stages and folders call it."""
+
+    name: str
+    title: str
+    kind: str = Field(description="what sort of skill this is, for instance 'movie sentiment'")
+    labels: list[str] = Field(min_length=2, description="label names; their order is the order of the logits")
+    metric: Literal["accuracy", "f1"] = "accuracy"
+    positive: str | None = Field(None, description="the label that binary F1 counts; null for macro F1")
+    prompt: Prompt | None = Field(None, description="for masked language models")
+    causal_prompt: Prompt | None = Field(None, description="for causal language models: {mask} comes last")
+    hub: HubSource | None = None
+    packaged: PackagedSource | None = None
+    local_name: str | None = Field(None, description="folder under data.root, if it isn't the task's name")
+    relabel: dict[str, str] | None = Field(None, description="source label -> label; rows with other labels are dropped")
+    holdout: float = Field(0.2, gt=0, lt=1, description="share of rows that becomes test when the source has no test split")
+
+    @model_validator(mode="after")
+    def _check_labels(self) -> "TaskSpec":
+        if len({*self.labels}) < len(self.labels):
+            raise ValueError("labels that differ from each other")
+        if self.positive is not None and self.positive not in self.labels:
+            raise ValueError(f"a positive label among {', '.join(self.labels)}, not {self.positive!r}")
+        for prompt in (self.prompt, self.causal_prompt):
+            if prompt and {*prompt.verbalizer} != {*self.labels}:
+                raise ValueError(f"a verbalizer with exactly the labels {', '.join(self.labels)}, not {', '.join(prompt.verbalizer)}")
+        if self.causal_prompt and not self.causal_prompt.template.endswith("{mask}"):
+            raise ValueError("a causal_prompt.template that ends with {mask}: a causal model sees only what stands before it")
+        return self
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether a prompt or the hub's columns say that rows have a second sentence."""
+        prompts = any("{sentence2}" in prompt.template for prompt in (self.prompt, self.causal_prompt) if prompt)
+        return prompts or bool(self.hub and "sentence2" in self.hub.columns)
+
+    def prompt_for(self, mode: str) -> Prompt | None:
+        """The prompt that this mode of reading labels uses, None for standard fine-tuning."""
+        return {"standard": None, "prompt": self.prompt, "autoregressive": self.causal_prompt}[mode]
+
+    def prompt_problems(self, mode: str) -> list[str]:
+        """What keeps this task from being used in this mode, as lines for the user."""
+        if mode == "standard" or self.prompt_for(mode):
+            return []
+        field = "prompt" if mode == "prompt" else "causal_prompt"
+        return [f"task.{self.name}.{field}: model.mode={mode} needs a template and a verbalizer here"]
+
+
+@cache
+def registry() -> dict[str, dict[str, Any]]:
+    """The built-in tasks as plain data, by name."""
+    return load_yaml(REGISTRY, DataError)
+
+
+def packaged_tasks() -> list[str]:
+    """Names of the built-in tasks that need no hub and no files of the user's."""
+    return [name for name, entry in registry().items() if "packaged" in entry]
+
+
+def resolve_tasks(own: dict[str, dict[str, Any]]) -> tuple[dict[str, TaskSpec], list[str]]:
+    """Give every known task by name, the user's own laid over the built-in, and the problems found.
+
+    A task with a problem is left out of the result and named in the problems.
+    """
+    specs, problems = {}, []
+    for name in [*registry(), *(extra for extra in own if extra not in registry())]:
+        merged = {"title": name, "kind": name, **registry().get(name, {}), **own.get(name, {}), "name": name}
+        try:
+            specs[name] = TaskSpec.model_validate(merged)
+        except ValidationError as error:
+            problems.extend(f"task.{name}{_line(problem)}" for problem in error.errors())
+    return specs, problems
+
+
+def _line(problem: dict) -> str:
+    where = "".join(f".{part}" for part in problem["loc"])
+    if problem["type"] == "missing":
+        return f"{where}: this setting is missing"
+    if problem["type"] == "extra_forbidden":
+        return f"{where}: unknown setting{did_you_mean(problem['loc'][-1], TaskSpec.model_fields)}; known: {', '.join(TaskSpec.model_fields)}"
+    allowed = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    got = "" if isinstance(problem["input"], dict) else f"{problem['input']!r} is not allowed: "
+    return f"{where}: {got}should be {allowed}"

@@ -1,0 +1,15 @@
+"""The test sets of a cell: its task's own, and the out-of-distribution ones."""
+
+from stages.lib import paths
+from stages.lib.artifacts import read_rows, require
+
+
+def read_test_sets(task: str, seed: int) -> dict[str, list[dict]]:
+    """Test set name -> rows; the task's own comes first, the others in alphabetical order.
+
+    fetch writes a task's folder anew and whole, so the files in it are exactly the configured sets.
+    """
+    sets = {task: read_rows(require(paths.sample(task, seed, "test"), f"sample@{task}-{seed}"))}
+    for file in sorted(paths.ood_table(task, "x").parent.glob("*.jsonl")):
+        sets[file.stem] = read_rows(file)
+    return sets

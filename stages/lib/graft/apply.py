@@ -1,0 +1,31 @@
+"""Grafting itself (paper, equation 1): fine-tuned values inside the mask, pretrained ones outside.
+
+Values are copied, never recomputed from a difference, so a graft of everything is the fine-tuned
+model bit for bit, and a graft of nothing the pretrained one.
+"""
+
+import torch
+from torch import Tensor
+
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Tensors
+
+
+def graft(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str, Tensor]:
+    """The grafted region: new tensors, one for each name of the region; the inputs stay as they are."""
+    return transplant(pretrained, values_at(finetuned, mask), mask)
+
+
+def values_at(tensors: Tensors, mask: GraftMask) -> dict[str, Tensor]:
+    """The values a mask selects: name -> shape (number selected there,), a copy."""
+    return {name: tensors[name].detach().reshape(-1)[indices] for name, indices in mask.indices.items()}
+
+
+def transplant(pretrained: Tensors, values: Tensors, mask: GraftMask) -> dict[str, Tensor]:
+    """The grafted region from the selected values alone, without the fine-tuned model."""
+    grafted = {}
+    for name in mask.region.shapes:
+        grafted[name] = pretrained[name].detach().clone(memory_format=torch.contiguous_format)
+        if name in mask.indices:
+            grafted[name].view(-1)[mask.indices[name]] = values[name]
+    return grafted

@@ -1,0 +1,69 @@
+"""GraftMask: which parameters a graft takes from the fine-tuned model.
+
+This is the contract of every localizer (movement, learned, random, bias-only, FISH, TaLoS, ...):
+whatever it looks at, it gives a GraftMask over a Region, with
+
+* `indices`: tensor name -> sorted flat indices, int64, shape (number selected in that tensor,),
+  tensors without a selected parameter left out;
+* exactly as many parameters as it was asked for, unless it documents "at most";
+* the same result for the same input, ties included.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from stages.lib.graft.region import Region
+
+
+@dataclass(frozen=True, eq=False)
+class GraftMask:
+    """A set of selected parameters of a region."""
+
+    region: Region
+    indices: dict[str, Tensor]
+
+    def __post_init__(self) -> None:
+        for name, indices in self.indices.items():
+            if name not in self.region.shapes:
+                raise ValueError(f"{name} is not in the region")
+            size = prod(self.region.shapes[name])
+            if len(indices) and (indices[0] < 0 or indices[-1] >= size or bool((indices[1:] <= indices[:-1]).any())):
+                raise ValueError(f"{name}: flat indices must rise strictly within 0..{size - 1}")
+
+    @classmethod
+    def from_region_indices(cls, region: Region, region_indices: Tensor) -> "GraftMask":
+        """The mask of these region indices, which may come in any order."""
+        return cls(region, region.split(region_indices))
+
+    @classmethod
+    def empty(cls, region: Region) -> "GraftMask":
+        """Nothing selected: the graft is the pretrained model."""
+        return cls(region, {})
+
+    @classmethod
+    def full(cls, region: Region) -> "GraftMask":
+        """Everything selected: the graft is the fine-tuned model."""
+        return cls(region, {name: torch.arange(prod(shape)) for name, shape in region.shapes.items()})
+
+    @property
+    def selected(self) -> int:
+        """Number of selected parameters."""
+        return sum(len(indices) for indices in self.indices.values())
+
+    @property
+    def sparsity(self) -> float:
+        """Selected / graftable parameters."""
+        return self.selected / self.region.size
+
+    def region_indices(self) -> Tensor:
+        """Sorted region indices of the selected parameters, int64, shape (selected,)."""
+        starts = dict(zip(self.region.shapes, self.region.starts, strict=True))
+        parts = [self.indices[name] + starts[name] for name in self.region.shapes if name in self.indices]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+    def equals(self, other: "GraftMask") -> bool:
+        """True if both select the same parameters of the same region."""
+        return self.region == other.region and torch.equal(self.region_indices(), other.region_indices())

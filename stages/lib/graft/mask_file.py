@@ -1,0 +1,113 @@
+"""Masks on disk: small, self-contained, and able to rebuild their graft.
+
+A mask file is one safetensors file with, for each tensor that has a selected parameter,
+`indices/<name>` (flat indices, int32, or int64 in tensors of 2^31 and more) and `values/<name>`
+(the fine-tuned values there), and `head/<name>` for a trained head, which has no pretrained values
+to be grafted onto.  Its header names the region, the model (with a fingerprint), the task, the
+seed, k, both denominators and the rule.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from stages.lib.artifacts import replacing
+from stages.lib.errors import MaskError
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Region
+
+FORMAT = "graft-mask"
+VERSION = 1
+INT32_LIMIT = 2**31
+
+
+@dataclass(frozen=True)
+class StoredMask:
+    """A mask with the values it selects, the trained head if there is one, and where it comes from."""
+
+    mask: GraftMask
+    values: dict[str, Tensor]
+    head: dict[str, Tensor]
+    about: dict[str, Any]
+
+
+def write_mask(path: Path, stored: StoredMask) -> None:
+    """Write a mask file; equal masks give equal bytes."""
+    mask = stored.mask
+    tensors = {}
+    for name, indices in mask.indices.items():
+        small = mask.region.sizes[list(mask.region.shapes).index(name)] < INT32_LIMIT
+        tensors[f"indices/{name}"] = indices.to(torch.int32 if small else torch.int64)
+        tensors[f"values/{name}"] = stored.values[name].contiguous()
+    tensors |= {f"head/{name}": values.contiguous() for name, values in stored.head.items()}
+    header = {
+        **stored.about,
+        "format": FORMAT,
+        "version": VERSION,
+        "selected": mask.selected,
+        "graftable": mask.region.size,
+        "sparsity": mask.sparsity,
+        "shapes": {name: list(shape) for name, shape in mask.region.shapes.items()},
+    }
+    with replacing(path) as partial:
+        save_file(tensors, partial, metadata={"graft": json.dumps(header, sort_keys=True)})
+
+
+def read_mask(path: Path) -> StoredMask:
+    """Read a mask file; raises MaskError if it is missing, damaged or of another format."""
+    about, tensors = read_header(path), {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        parts: dict[str, dict[str, Tensor]] = {"indices": {}, "values": {}, "head": {}}
+        for key, tensor in tensors.items():
+            part, _, name = key.partition("/")
+            parts[part][name] = tensor
+        region = Region({name: tuple(shape) for name, shape in about["shapes"].items()})
+        ordered = {name: parts["indices"][name].to(torch.int64) for name in region.shapes if name in parts["indices"]}
+        mask = GraftMask(region, ordered)
+        _check(path, mask, parts, about)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise MaskError(f"{path}: damaged: {error}") from error
+    return StoredMask(mask, parts["values"], parts["head"], about)
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """What a mask file says about itself, without its tensors; raises MaskError."""
+    if not path.exists():
+        raise MaskError(f"{path}: no such mask; `dvc repro` makes it")
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get("graft", "null"))
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise MaskError(f"{path}: damaged: {error}") from error
+    if not about or about.get("format") != FORMAT:
+        raise MaskError(f"{path}: not a mask file")
+    if about.get("version") != VERSION:
+        raise MaskError(f"{path}: format version {about.get('version')}, this program reads {VERSION}")
+    return about
+
+
+def require_model(path: Path, about: dict[str, Any], region: Region, fingerprint: str, name: str) -> None:
+    """Raise MaskError unless the mask was made for exactly this pretrained model and region."""
+    theirs = {name_: tuple(shape) for name_, shape in about["shapes"].items()}
+    if theirs != region.shapes or about["fingerprint"] != fingerprint:
+        raise MaskError(f"{path}: was made for {about['model']} (fingerprint {about['fingerprint'][:12]}), not for {name} ({fingerprint[:12]})")
+
+
+def _check(path: Path, mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
+    if {*parts["values"]} != {*mask.indices} or {*parts["indices"]} != {*mask.indices}:
+        raise MaskError(f"{path}: damaged: indices and values don't name the same tensors")
+    for name, indices in mask.indices.items():
+        if len(parts["values"][name]) != len(indices):
+            raise MaskError(f"{path}: damaged: {name} has {len(indices)} indices and {len(parts['values'][name])} values")
+    if not all(bool(values.isfinite().all()) for values in [*parts["values"].values(), *parts["head"].values()]):
+        raise MaskError(f"{path}: damaged: holds values that are not numbers")
+    if mask.selected != about["selected"]:
+        raise MaskError(f"{path}: damaged: selects {mask.selected} parameters, its header says {about['selected']}")

@@ -1,0 +1,33 @@
+"""The stored order of parameters by movement: one safetensors file, region indices, furthest first."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from stages.lib.artifacts import replacing
+from stages.lib.errors import MaskError
+from stages.lib.graft.mask_file import INT32_LIMIT
+
+
+def write_order(path: Path, order: Tensor, region_size: int, about: dict[str, Any]) -> None:
+    """Write region indices, most moved first, with a header about where they come from."""
+    dtype = torch.int32 if region_size < INT32_LIMIT else torch.int64
+    header = {**about, "graftable": region_size, "stored": len(order)}
+    with replacing(path) as partial:
+        save_file({"order": order.to(dtype)}, partial, metadata={"movement": json.dumps(header, sort_keys=True)})
+
+
+def read_order(path: Path) -> tuple[Tensor, dict[str, Any]]:
+    """The order (int64) and its header; raises MaskError if the file is missing or damaged."""
+    if not path.exists():
+        raise MaskError(f"{path}: no such file; `dvc repro movement` makes it")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor("order").to(torch.int64), json.loads(file.metadata()["movement"])
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise MaskError(f"{path}: damaged: {error}") from error

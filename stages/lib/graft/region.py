@@ -1,0 +1,69 @@
+"""The parameters that may be grafted, in a fixed order, and how they are numbered."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import prod
+
+import torch
+from torch import Tensor
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Names and shapes of the graftable parameters.
+
+    A parameter has a *flat index* inside its tensor and a *region index* over all tensors laid end
+    to end in the order of `shapes`.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Number of parameters of each tensor, in order."""
+        return [prod(shape) for shape in self.shapes.values()]
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Region index of each tensor's first parameter, in order."""
+        return [0, *accumulate(self.sizes)][:-1]
+
+    @property
+    def size(self) -> int:
+        """Number of graftable parameters, the denominator of sparsity."""
+        return sum(self.sizes)
+
+    def budget(self, sparsity: float) -> int:
+        """Number of parameters that `sparsity` allows: floor(sparsity * size).
+
+        The tiny addition undoes binary rounding, as in 0.29 * 100 = 28.999999999999996.
+        """
+        return int(sparsity * self.size + 1e-6)
+
+    def split(self, region_indices: Tensor) -> dict[str, Tensor]:
+        """Sorted flat indices (int64) of each tensor that has any, from region indices in any order."""
+        indices = torch.sort(region_indices.to(torch.int64)).values
+        bounds = torch.searchsorted(indices, torch.tensor([*self.starts, self.size]))
+        parts = {}
+        for number, (name, start) in enumerate(zip(self.shapes, self.starts, strict=True)):
+            part = indices[bounds[number] : bounds[number + 1]]
+            if len(part):
+                parts[name] = part - start
+        return parts
+
+    def flatten(self, tensors: Tensors) -> Tensor:
+        """All values of the region laid end to end, shape (size,)."""
+        return torch.cat([tensors[name].reshape(-1) for name in self.shapes])
+
+    def fingerprint(self, tensors: Tensors) -> str:
+        """SHA-256 over names, shapes and exact values: tells two models apart."""
+        digest = hashlib.sha256()
+        for name, shape in self.shapes.items():
+            digest.update(f"{name}{list(shape)}".encode())
+            digest.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()

@@ -1,0 +1,164 @@
+"""The learned mask (paper, equations 2 to 4).
+
+The paper relaxes a binary mask to
+
+    gamma = base * (1 - sigmoid(S)) + (1 - base) * sigmoid(S),    sigmoid(S) near 0 at the start,
+
+and takes gradient steps on S for the loss of  pretrained + gamma * (finetuned - pretrained).
+Since 1 - sigmoid(S) = sigmoid(-S), putting T = -S on the base and T = S elsewhere gives
+gamma = sigmoid(T), and a gradient step on S is the same step on T.  So one array of *mask logits* T
+is all the state there is: it starts at +offset on the base and at -offset elsewhere, and
+gamma > 0.5 means T > 0.  Beyond the model and its gradients this holds three arrays of the
+region's size: pretrained, finetuned, T.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Region, Tensors
+from stages.lib.graft.select import kth_largest, top_k
+
+
+@dataclass(frozen=True)
+class MaskLearning:
+    """Settings of the optimisation.
+
+    `rate_kind="absolute"` steps by `learning_rate` times the gradient, as the paper does (1e7, tuned
+    to RoBERTa-base).  `"relative"` sets the step from the first gradient: with learning_rate 1 the
+    parameter that is at place `budget` among those that want in would get there just at the last
+    step, if gradients stayed as they are.  That has no unit of the loss, the model or the data set.
+    """
+
+    steps: int
+    learning_rate: float
+    rate_kind: Literal["relative", "absolute"] = "relative"
+    offset: float = 10.0
+    rule: Literal["top_k", "threshold"] = "top_k"
+    eval_steps: int = 0
+
+
+@dataclass(frozen=True)
+class LearnedMask:
+    """What came out: the best mask, the step it was found at, and what was seen on the way."""
+
+    mask: GraftMask
+    step: int
+    history: list[dict[str, float]]
+
+
+@dataclass
+class MaskLogits:
+    """T for every tensor of the region, with the two models it blends."""
+
+    region: Region
+    pretrained: Tensors
+    finetuned: Tensors
+    logits: dict[str, Tensor]
+
+    @classmethod
+    def around(cls, base: GraftMask, pretrained: Tensors, finetuned: Tensors, offset: float) -> "MaskLogits":
+        """T = +offset on the base mask, -offset elsewhere."""
+        logits = {name: torch.full_like(pretrained[name], -offset) for name in base.region.shapes}
+        for name, indices in base.indices.items():
+            logits[name].view(-1)[indices.to(logits[name].device)] = offset
+        return cls(base.region, pretrained, finetuned, logits)
+
+    def blend_into(self, weights: Tensors) -> None:
+        """Set weights to pretrained + sigmoid(T) * (finetuned - pretrained), in place (equation 3)."""
+        for name, logits in self.logits.items():
+            torch.lerp(self.pretrained[name], self.finetuned[name], torch.sigmoid(logits), out=weights[name].data)
+
+    def gradient(self, name: str, weight_gradient: Tensor) -> Tensor:
+        """dLoss/dT of one tensor, from dLoss/dweight."""
+        gamma = torch.sigmoid(self.logits[name])
+        slope = gamma.mul_(1 - gamma)
+        return slope.mul_(self.finetuned[name] - self.pretrained[name]).mul_(weight_gradient)
+
+    def step(self, weights: Tensors, rate: float) -> None:
+        """One gradient step on T."""
+        for name, logits in self.logits.items():
+            logits.sub_(self.gradient(name, weights[name].grad), alpha=rate)
+
+    def relative_rate(self, weights: Tensors, settings: MaskLearning, budget: int) -> float:
+        """The step size that `rate_kind="relative"` stands for, from the first gradient.
+
+        Near -offset the slope of sigmoid grows like exp(T), so a logit that rises by u a step takes
+        about 1/u steps to the threshold: the rate is learning_rate / (steps * u) for u at place `budget`.
+        """
+        wants_in = {name: self.gradient(name, weights[name].grad).neg_() for name in self.logits}
+        positive = sum(int((rise > 0).sum()) for rise in wants_in.values())
+        if positive == 0:
+            return 0.0
+        reference = float(kth_largest(self.region, wants_in, min(budget, positive)))
+        return settings.learning_rate / (settings.steps * reference)
+
+    def rounded(self, rule: str, budget: int) -> GraftMask:
+        """The binary mask: the `budget` highest logits, or (threshold) those above 0 among them.
+
+        Ranked by T, since sigmoid(T) saturates into ties; equal logits are ordered by movement.
+        """
+        k = budget
+        if rule == "threshold":
+            k = min(budget, sum(int((logits > 0).sum()) for logits in self.logits.values()))
+        return top_k(self.region, self.logits, k, self.movement_at)
+
+    def movement_at(self, name: str, indices: Tensor) -> Tensor:
+        """|finetuned - pretrained| at these flat indices of one tensor."""
+        at = indices.to(self.logits[name].device)
+        return (self.finetuned[name].reshape(-1)[at] - self.pretrained[name].reshape(-1)[at]).abs()
+
+    def round_into(self, weights: Tensors, mask: GraftMask) -> None:
+        """Set weights to the binary graft, in place."""
+        for name in self.region.shapes:
+            weights[name].data.copy_(self.pretrained[name])
+            if name in mask.indices:
+                at = mask.indices[name].to(weights[name].device)
+                weights[name].data.view(-1)[at] = self.finetuned[name].reshape(-1)[at]
+
+
+def learn_mask(
+    weights: Tensors,
+    start: MaskLogits,
+    budget: int,
+    settings: MaskLearning,
+    loss_gradient: Callable[[], float],
+    dev_score: Callable[[], tuple[float, float]] | None = None,
+    on_step: Callable[[], object] = lambda: None,
+) -> LearnedMask:
+    """Learn which `budget` parameters carry the skill.
+
+    weights: the live parameters of the model, overwritten; `loss_gradient()` computes the training
+    loss with them and leaves dLoss/dweight in their `.grad`.  `dev_score()` rates the model with the
+    rounded graft in place, higher tuples better; the best one seen is returned, the first of equals.
+    Raises FloatingPointError if the loss is not a number.
+    """
+    history: list[dict[str, float]] = []
+    best: tuple[tuple[float, float], GraftMask, int] | None = None
+    rate = settings.learning_rate
+    for step in range(settings.steps + 1):
+        due = step == settings.steps or (settings.eval_steps and step % settings.eval_steps == 0)
+        if due:
+            mask = start.rounded(settings.rule, budget)
+            score = (float(step), 0.0)
+            if dev_score and settings.eval_steps:
+                start.round_into(weights, mask)
+                score = dev_score()
+                history.append({"step": step, "selected": mask.selected, "dev_accuracy": score[0], "dev_loss": -score[1]})
+            if best is None or score > best[0]:
+                best = (score, mask, step)
+        if step < settings.steps:
+            start.blend_into(weights)
+            loss = loss_gradient()
+            if not torch.isfinite(torch.tensor(loss)):
+                raise FloatingPointError(f"the loss became {loss} at step {step}")
+            if step == 0 and settings.rate_kind == "relative":
+                rate = start.relative_rate(weights, settings, budget)
+            start.step(weights, rate)
+            history.append({"step": step, "train_loss": loss})
+            on_step()
+    return LearnedMask(best[1], best[2], history)

@@ -1,0 +1,27 @@
+"""Movement: rank parameters by how far fine-tuning moved them (paper, section 2.3)."""
+
+from torch import Tensor
+
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Region, Tensors
+from stages.lib.graft.select import ranking
+
+
+def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> dict[str, Tensor]:
+    """|theta_ft - theta_pre| of every parameter of the region, same shapes."""
+    return {name: (finetuned[name] - pretrained[name]).abs() for name in region.shapes}
+
+
+def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> Tensor:
+    """Region indices (int64, shape (k,)) of the k parameters that moved most, furthest first."""
+    return ranking(region, movement(pretrained, finetuned, region), k)
+
+
+def movement_mask(region: Region, order: Tensor, k: int) -> GraftMask:
+    """The mask of the k parameters that moved most, from a stored order of at least k.
+
+    Raises ValueError if fewer are stored.
+    """
+    if k > len(order):
+        raise ValueError(f"the stored order has {len(order)} parameters, {k} were asked for")
+    return GraftMask.from_region_indices(region, order[:k])

@@ -1,0 +1,41 @@
+"""Accuracy, F1 and agreement, as functions of stored logits."""
+
+import numpy as np
+
+
+def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Share of rows whose highest logit is the label's."""
+    return float(np.mean(logits.argmax(1) == labels))
+
+
+def standard_error(share: float, n: int) -> float:
+    """Standard error of a share measured on n rows."""
+    return float(np.sqrt(share * (1 - share) / n))
+
+
+def f1(logits: np.ndarray, labels: np.ndarray, positive: int | None) -> float:
+    """F1 of label number `positive`; with None the mean of the F1 of every label (macro F1).
+
+    A label that is neither predicted nor present has F1 0.
+    """
+    predicted = logits.argmax(1)
+    classes = range(logits.shape[1]) if positive is None else [positive]
+    return float(np.mean([_f1_of(predicted == label, labels == label) for label in classes]))
+
+
+def _f1_of(predicted: np.ndarray, actual: np.ndarray) -> float:
+    hits = np.sum(predicted & actual)
+    total = predicted.sum() + actual.sum()
+    return float(2 * hits / total) if total else 0.0
+
+
+def agreement(logits: np.ndarray, others: np.ndarray) -> float:
+    """Share of rows on which two models predict the same label, right or wrong (paper, section 3.1)."""
+    return float(np.mean(logits.argmax(1) == others.argmax(1)))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities, float64, shape of the logits."""
+    shifted = logits.astype(np.float64) - logits.max(1, keepdims=True)
+    odds = np.exp(shifted)
+    return odds / odds.sum(1, keepdims=True)

@@ -1,0 +1,104 @@
+"""Reading and writing of models as ordinary Hugging Face folders."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from stages.lib.errors import ModelError
+
+WEIGHTS = "model.safetensors"
+# No model the pipeline can train on one machine is larger; one file keeps names in one place.
+ONE_SHARD = "1TB"
+
+
+def load_model(folder: Path, mode: str, labels: list[str] | None = None, dropout: float | None = None) -> Any:
+    """The transformers model of a folder, of the stock class that `mode` asks for, in float32 and eval mode.
+
+    Parameters that the folder doesn't have (the head of a new task) start at random from torch's
+    global generator: seed it first.  Raises ModelError if the folder can't be loaded.
+    """
+    from transformers import AutoConfig
+
+    quiet_transformers()
+    if not (folder / "config.json").exists():
+        raise ModelError(f"{folder}: no model there (config.json is missing)")
+    options: dict[str, Any] = {"dtype": "float32"}
+    if mode == "standard":
+        names = labels or ["0", "1"]
+        options |= {"num_labels": len(names), "id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+    if dropout is not None:
+        known = AutoConfig.from_pretrained(folder).to_dict()
+        options |= {key: dropout for key in known if "drop" in key and isinstance(known[key], float | int | None)}
+    try:
+        model, report = _auto_class(mode).from_pretrained(folder, trust_remote_code=False, output_loading_info=True, **options)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ModelError(f"{folder}: could not be loaded for model.mode={mode}: {' '.join(str(error).split())[:300]}") from error
+    model.missing_tensors = sorted(report["missing_keys"])
+    return model.eval()
+
+
+def missing_tensors(model: Any) -> list[str]:
+    """Names of the parameters that load_model found no values for in the folder."""
+    return model.missing_tensors
+
+
+def _auto_class(mode: str) -> Any:
+    import transformers
+
+    name = {"standard": "AutoModelForSequenceClassification", "prompt": "AutoModelForMaskedLM", "autoregressive": "AutoModelForCausalLM"}
+    return getattr(transformers, name[mode])
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder; one without a padding token pads with its end token."""
+    from transformers import AutoTokenizer
+
+    quiet_transformers()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder}: no usable tokenizer: {' '.join(str(error).split())[:300]}") from error
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path, leave_out: Iterable[str] = ()) -> None:
+    """Write an ordinary folder, tensors under the names of `model.named_parameters()`.
+
+    `leave_out` names tensors that aren't written, such as an untrained head.
+    """
+    skip = {*leave_out}
+    state = {name: tensor for name, tensor in model.state_dict().items() if name not in skip}
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder, state_dict=state, max_shard_size=ONE_SHARD, save_original_format=False)
+    tokenizer.save_pretrained(folder)
+
+
+def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
+    """The named tensors of a folder that save_model wrote, without building a model.
+
+    Raises ModelError if the checkpoint or a tensor is missing or damaged.
+    """
+    file = folder / WEIGHTS
+    if not file.exists():
+        raise ModelError(f"{file}: no such checkpoint; `dvc repro` makes it")
+    try:
+        with safe_open(file, framework="pt") as stored:
+            missing = {*names} - {*stored.keys()}
+            if missing:
+                raise ModelError(f"{file}: has no tensor {min(missing)!r}; it belongs to another model")
+            return {name: stored.get_tensor(name) for name in names}
+    except SafetensorError as error:
+        raise ModelError(f"{file}: damaged: {error}") from error
+
+
+def quiet_transformers() -> None:
+    """Silence load reports and per-tensor progress bars, which say nothing a user needs."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()

@@ -1,0 +1,18 @@
+"""Back to the pretrained model, but for a new head."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from torch import Tensor
+
+from stages.lib.model.anatomy import Anatomy
+from stages.lib.model.groups import HEAD
+from stages.lib.model.label_model import LabelModel
+from stages.lib.model.loading import read_tensors
+
+
+def reset_to_pretrained(model: LabelModel, anatomy: Anatomy, folder: Path, keep: Collection[str] = ()) -> dict[str, Tensor]:
+    """Put every pretrained value into the model; gives those named in `keep`, on its device."""
+    pretrained = read_tensors(folder, anatomy.names(sorted({*anatomy.groups.values()} - {HEAD})))
+    model.put(pretrained)
+    return {name: pretrained[name].to(model.runtime.device) for name in keep}

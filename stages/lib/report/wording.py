@@ -1,0 +1,56 @@
+"""How numbers and names are written in tables, figures and the verdict."""
+
+import math
+from typing import Any
+
+from stages.lib.data.tasks import TaskSpec
+
+DAGGER = "†"
+UNKNOWN = "n/a"
+
+
+def words(variant: str) -> str:
+    """A variant's name for people: `movement_grafted` is "movement grafted"."""
+    return variant.replace("_", " ")
+
+
+def name_of(task: TaskSpec) -> str:
+    """A task's name, with a dagger if its score is F1, as in the paper's tables."""
+    return task.name + (DAGGER if task.metric == "f1" else "")
+
+
+def percent(share: float | None, decimals: int = 1) -> str:
+    """`0.905` as "90.5", without the sign of percent."""
+    return UNKNOWN if share is None else f"{100 * share:.{decimals}f}"
+
+
+def small_percent(share: float) -> str:
+    """A share with two decimals, or more if it takes them to show two digits: "1.00 %", "0.0043 %"."""
+    value = 100 * share
+    decimals = max(2, 1 - math.floor(math.log10(value))) if value > 0 else 2
+    return f"{value:.{decimals}f} %"
+
+
+def points(difference: float | None, decimals: int = 1) -> str:
+    """A difference of two shares in percentage points, with its sign."""
+    return UNKNOWN if difference is None else f"{100 * difference:+.{decimals}f}"
+
+
+def spread(mean: float | None, deviation: float | None = None) -> str:
+    """Mean and standard deviation in %, as in the paper's tables: "90.5 (0.4)"."""
+    return percent(mean) if mean is None or deviation is None else f"{percent(mean)} ({percent(deviation)})"
+
+
+def measured(values: dict[str, Any], measure: str) -> str:
+    """`spread` of a measure in a part of the summary."""
+    return spread(values.get(f"{measure}_mean"), values.get(f"{measure}_std"))
+
+
+def counted(number: int, thing: str) -> str:
+    """A number with its noun: "1 seed", "3 seeds"."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def bounds(texts: list[str]) -> str:
+    """From the first to the last of sorted numbers: "3 to 7", or just "3"."""
+    return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"

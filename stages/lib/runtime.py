@@ -1,0 +1,66 @@
+"""Device, precision, threads and randomness: what a run needs besides its settings."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from stages.lib.errors import ParamsError
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and how the arithmetic of a model runs."""
+
+    device: torch.device
+    precision: torch.dtype
+    batch_tokens: int
+
+    def autocast(self) -> contextlib.AbstractContextManager:
+        """bfloat16 arithmetic if it was asked for; weights and losses stay float32."""
+        if self.precision == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.precision)
+
+
+def start(settings: Any) -> Runtime:
+    """Prepare torch by the `runtime` section: threads, determinism, device."""
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    # cuBLAS repeats itself only with a fixed workspace, which it reads from the environment
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return Runtime(_device(settings.device), getattr(torch, settings.precision), settings.batch_tokens)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available[name]:
+        raise ParamsError(f"runtime.device: {name!r} is not available on this machine; use 'auto' or 'cpu'")
+    return torch.device(name)
+
+
+def derive_seed(*words: object) -> int:
+    """A 63-bit seed from a purpose, task, seed, ...: equal words give equal seeds, any other word another."""
+    digest = hashlib.blake2b("\x1f".join(str(word) for word in words).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def numpy_generator(*words: object) -> np.random.Generator:
+    """A NumPy generator for one purpose."""
+    return np.random.default_rng(derive_seed(*words))
+
+
+@contextlib.contextmanager
+def seeded_torch(*words: object) -> Iterator[None]:
+    """Seed torch's global generator for what can't be handed one: new heads and dropout."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(derive_seed(*words))
+        yield

@@ -1,0 +1,74 @@
+"""Batches of encoded examples, padded to their own longest, never to a fixed length."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stages.lib.text.encoding import Example
+
+# A shuffled epoch is cut into stretches of this many batches, and sorted by length within each.
+BUCKET_BATCHES = 16
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors of one batch: inputs for the model, labels (B,), positions (B,) where a prompt is read."""
+
+    inputs: dict[str, Tensor]
+    labels: Tensor
+    positions: Tensor
+
+
+def collate(examples: Sequence[Example], pad_id: int, device: torch.device) -> Batch:
+    """Pad to the longest example of the batch; inputs have shape (B, longest)."""
+    longest = max(len(example.input_ids) for example in examples)
+    columns = {"input_ids": pad_id, "attention_mask": 0}
+    if examples[0].token_type_ids is not None:
+        columns["token_type_ids"] = 0
+    inputs = {name: np.full((len(examples), longest), fill, dtype=np.int64) for name, fill in columns.items()}
+    for row, example in enumerate(examples):
+        length = len(example.input_ids)
+        inputs["input_ids"][row, :length] = example.input_ids
+        inputs["attention_mask"][row, :length] = 1
+        if "token_type_ids" in inputs:
+            inputs["token_type_ids"][row, :length] = example.token_type_ids
+    return Batch(
+        {name: torch.from_numpy(values).to(device) for name, values in inputs.items()},
+        torch.tensor([example.label for example in examples], device=device),
+        torch.tensor([example.position for example in examples], device=device),
+    )
+
+
+def by_length(examples: Sequence[Example], batch_tokens: int) -> list[list[int]]:
+    """Indices of all examples in batches of similar length and at most `batch_tokens` padded tokens."""
+    order = sorted(range(len(examples)), key=lambda index: (len(examples[index].input_ids), index))
+    batches: list[list[int]] = []
+    for index in order:
+        length = len(examples[index].input_ids)  # the longest so far, as lengths only grow
+        if batches and (len(batches[-1]) + 1) * length <= batch_tokens:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def shuffled(
+    examples: Sequence[Example], batch_size: int, generator: np.random.Generator, bucket_batches: int = BUCKET_BATCHES
+) -> Iterator[list[int]]:
+    """Endless random batches of `batch_size` indices, epoch by epoch, alike in length within a batch.
+
+    Every example comes once an epoch; the last batch of an epoch may be smaller.  `bucket_batches=1`
+    gives plain random batches.
+    """
+    while True:
+        order = generator.permutation(len(examples))
+        stretch = batch_size * bucket_batches
+        batches = []
+        for first in range(0, len(order), stretch):
+            part = sorted(order[first : first + stretch].tolist(), key=lambda index: len(examples[index].input_ids))
+            batches += [part[at : at + batch_size] for at in range(0, len(part), batch_size)]
+        for number in generator.permutation(len(batches)):
+            yield batches[number]

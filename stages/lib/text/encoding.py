@@ -1,0 +1,112 @@
+"""From rows of text to token ids, plain or inside a prompt."""
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stages.lib.data.tasks import Prompt, TaskSpec
+from stages.lib.errors import DataError, ModelError
+
+FIELDS = ("sentence1", "sentence2")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One encoded input: ids, segment ids if the model has them, label number, prompt position."""
+
+    input_ids: list[int]
+    token_type_ids: list[int] | None
+    label: int
+    position: int
+
+
+def encode(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, mode: str, max_length: int) -> list[Example]:
+    """Encode the rows of a task for a mode of reading labels.
+
+    standard: sentence1 (and sentence2) as the tokenizer joins them; prompt and autoregressive: the
+    task's template, of which only the sentences are cut when it is longer than `max_length`.
+    Raises DataError for a label the task doesn't have.
+    """
+    labels = {name: number for number, name in enumerate(task.labels)}
+    for row in rows:
+        if row["label"] not in labels:
+            raise DataError(f"{task.name}: label {row['label']!r} is not one of {', '.join(task.labels)}")
+    prompt = task.prompt_for(mode)
+    texts = [_rendered(row, prompt, tokenizer, max_length) if prompt else row for row in rows]
+    examples = []
+    for row, text in zip(rows, texts, strict=True):
+        encoded = _tokenize(text, tokenizer, max_length)
+        position = _position(encoded["input_ids"], tokenizer, mode, task.name)
+        examples.append(Example(encoded["input_ids"], encoded.get("token_type_ids"), labels[row["label"]], position))
+    return examples
+
+
+def label_word_ids(prompt: Prompt, labels: Sequence[str], tokenizer: Any) -> list[int]:
+    """The token id that stands for each label, in order.
+
+    Words follow a space, as in running text.  Raises ModelError if one isn't a single token or two
+    labels share a token.
+    """
+    ids = []
+    for label in labels:
+        word = prompt.verbalizer[label]
+        tokens = tokenizer(" " + word, add_special_tokens=False)["input_ids"]
+        if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
+            pieces = " ".join(tokenizer.convert_ids_to_tokens(tokens))
+            raise ModelError(
+                f"verbalizer word {word!r} (label {label!r}) is {len(tokens)} tokens for this tokenizer ({pieces}); "
+                "it must be one known token: choose another word under `task:`"
+            )
+        ids.append(tokens[0])
+    if len({*ids}) < len(ids):
+        raise ModelError(f"two labels have the same token: {prompt.verbalizer}; choose other words under `task:`")
+    return ids
+
+
+def _tokenize(text: dict | str, tokenizer: Any, max_length: int) -> dict[str, list[int]]:
+    if isinstance(text, str):
+        return tokenizer(text)
+    pair = (text["sentence1"],) if text.get("sentence2") is None else (text["sentence1"], text["sentence2"])
+    return tokenizer(*pair, truncation=True, max_length=max_length)
+
+
+def _position(ids: list[int], tokenizer: Any, mode: str, task: str) -> int:
+    if mode == "standard":
+        return 0
+    if mode == "autoregressive":
+        return len(ids) - 1
+    if ids.count(tokenizer.mask_token_id) != 1:
+        raise DataError(f"{task}: a prompt has {ids.count(tokenizer.mask_token_id)} mask tokens instead of one")
+    return ids.index(tokenizer.mask_token_id)
+
+
+def _rendered(row: dict, prompt: Prompt, tokenizer: Any, max_length: int) -> str:
+    """Fill the template, cutting the longest sentence until the whole fits into `max_length` tokens."""
+    texts = {field: (row.get(field) or "").strip() for field in FIELDS}
+    if tokenizer.mask_token:
+        texts = {field: text.replace(tokenizer.mask_token, "") for field, text in texts.items()}
+    mask = tokenizer.mask_token or ""
+    while True:
+        whole = _fill(prompt.template, texts, mask)
+        excess = len(tokenizer(whole)["input_ids"]) - max_length
+        if excess <= 0:
+            return whole
+        longest = max(FIELDS, key=lambda field: len(texts[field]))
+        if not texts[longest]:
+            raise ModelError(f"model.max_length: {max_length} is shorter than the template {prompt.template!r} alone")
+        texts[longest] = _cut(texts[longest], excess, tokenizer)
+
+
+def _fill(template: str, texts: dict[str, str], mask: str) -> str:
+    if not mask and template.endswith("{mask}"):  # causal: the label word, with its space, comes next
+        template = template.removesuffix("{mask}").rstrip()
+    values = {**texts, "mask": mask}
+    # not str.format, so that braces in a user's text stay text
+    return "".join(literal + (values[name] if name else "") for literal, name, _, _ in string.Formatter().parse(template))
+
+
+def _cut(text: str, tokens: int, tokenizer: Any) -> str:
+    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    keep = len(offsets) - tokens
+    return text[: offsets[keep - 1][1]].rstrip() if keep > 0 else ""

@@ -1,0 +1,115 @@
+"""The one trainer: gradient steps on chosen parameters of a model."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stages.lib.errors import TrainingError
+from stages.lib.model.label_model import LabelModel
+from stages.lib.text.batching import shuffled
+from stages.lib.text.encoding import Example
+
+# Losses are averaged over this many steps in the stored curve.
+CURVE_STEPS = 10
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """How to train: everything but the data and the parameters."""
+
+    steps: int
+    learning_rate: float
+    batch_size: int
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    schedule: Literal["constant", "linear"] = "constant"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    l1: float = 0.0
+    eval_steps: int = 0
+
+
+@dataclass
+class Training:
+    """What training did: losses, dev scores, and the step whose weights the model now has."""
+
+    step: int = 0
+    curve: list[dict[str, float]] = field(default_factory=list)
+    dev: list[dict[str, float]] = field(default_factory=list)
+
+
+def train(
+    model: LabelModel,
+    trained: dict[str, Tensor],
+    examples: list[Example],
+    plan: TrainPlan,
+    generator: np.random.Generator,
+    dev_score: Callable[[], tuple[float, float]] | None = None,
+    on_step: Callable[[], object] = lambda: None,
+) -> Training:
+    """Train `trained` (live parameters, the only ones that require gradients) and leave them trained.
+
+    With `plan.eval_steps` the weights of the best dev score are kept, the first of equals; else the
+    last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2).
+    Raises TrainingError if the loss is not a number.
+    """
+    start = {name: weight.detach().clone() for name, weight in trained.items()} if plan.l1 else {}
+    optimizer, scheduler = _optimizer(trained, plan)
+    done, best, losses = Training(), None, []
+    batches = shuffled(examples, plan.batch_size, generator)
+    for step in range(1, plan.steps + 1):
+        model.model.train()
+        losses.append(_gradient_step(model, trained, [examples[i] for i in next(batches)], optimizer, plan, start, step))
+        scheduler.step()
+        on_step()
+        if step % CURVE_STEPS == 0 or step == plan.steps:
+            done.curve.append({"step": step, "train_loss": float(np.mean(losses))})
+            losses = []
+        if dev_score and plan.eval_steps and (step % plan.eval_steps == 0 or step == plan.steps):
+            score = dev_score()
+            done.dev.append({"step": step, "accuracy": score[0], "loss": -score[1]})
+            if best is None or score > best[0]:
+                best = (score, step, {name: weight.detach().clone() for name, weight in trained.items()})
+    done.step = plan.steps
+    if best:
+        done.step = best[1]
+        model.put(best[2])
+    model.model.eval()
+    return done
+
+
+def _gradient_step(
+    model: LabelModel, trained: dict[str, Tensor], examples: list[Example], optimizer: Any, plan: TrainPlan, start: dict[str, Tensor], step: int
+) -> float:
+    batch = model.batch(examples)
+    optimizer.zero_grad(set_to_none=True)
+    loss = torch.nn.functional.cross_entropy(model.logits(batch), batch.labels)
+    loss.backward()
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise TrainingError(
+            f"the loss became {value} at step {step} of {plan.steps} (learning rate {plan.learning_rate}, batch size "
+            f"{plan.batch_size}); lower finetune.learning_rates, or set finetune.clip_norm"
+        )
+    if plan.clip_norm:
+        torch.nn.utils.clip_grad_norm_(list(trained.values()), plan.clip_norm)
+    with torch.no_grad():
+        for name, origin in start.items():
+            trained[name].grad.add_((trained[name] - origin).sign_(), alpha=plan.l1)
+    optimizer.step()
+    return value
+
+
+def _optimizer(trained: dict[str, Tensor], plan: TrainPlan) -> tuple[Any, Any]:
+    weights = list(trained.values())
+    if plan.optimizer == "sgd":
+        optimizer = torch.optim.SGD(weights, lr=plan.learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay)
+    else:
+        optimizer = torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=plan.weight_decay)
+    factor = (lambda _: 1.0) if plan.schedule == "constant" else (lambda step: max(0.0, 1 - step / plan.steps))
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

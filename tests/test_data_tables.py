@@ -1,0 +1,170 @@
+"""Tables: tidied, without duplicates, held out by content, and honest about what sets share."""
+
+import random
+
+import pytest
+
+from stages.lib.artifacts import read_json, read_rows
+from stages.lib.data import fetching
+from stages.lib.data.rows import text_key
+from stages.lib.data.tables import build_table, leakage, ood_rows, texts_of
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.errors import DataError
+
+SPEC = TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"])
+
+
+def row(text, label="positive", **more):
+    return {"sentence1": text, "label": label, **more}
+
+
+def many(count, prefix="text", **more):
+    return [row(f"{prefix} {number}", ["negative", "positive"][number % 2], **more) for number in range(count)]
+
+
+def build(raw, spec=SPEC):
+    return build_table(spec, raw, {"source": "local"})
+
+
+def side(table, split):
+    return {item["sentence1"] for item in table.rows if item["split"] == split}
+
+
+def test_white_space_duplicates_and_contradictions():
+    raw = [row(" a \n b "), row("a b"), row("c", "negative"), row("c"), row("  "), row("d", None), row("A b")]
+    table = build({"train": raw, "test": [row("e")]})
+    assert side(table, "train") == {"a b", "A b"}
+    assert table.card["dropped"]["train"] == {"duplicate": 1, "empty text": 1, "no label": 1, "text with two labels": 2}
+    assert table.card["counts"] == {"train": {"negative": 0, "positive": 2}, "test": {"negative": 0, "positive": 1}}
+
+
+def test_relabel_renames_and_drops():
+    spec = SPEC.model_copy(update={"relabel": {"yes": "positive", "no": "negative"}})
+    table = build({"train": [row("a", "yes"), row("b", "no"), row("c", "maybe")], "test": [row("d", "no")]}, spec)
+    assert {item["sentence1"]: item["label"] for item in table.rows} == {
+        "a": "positive",
+        "b": "negative",
+        "d": "negative",
+    }
+    assert table.card["dropped"]["train"] == {"label that is not used": 1}
+
+
+def test_unknown_label():
+    with pytest.raises(
+        DataError,
+        match=r"task mine: its source has the label 'positve' \(did you mean 'positive'\?\); allowed: negative, positive",
+    ):
+        build({"train": [row("a", "positve")]})
+
+
+def test_nothing_left():
+    with pytest.raises(DataError, match=r"task mine: no rows are left in test; dropped: 1 \(empty text\)"):
+        build({"train": many(4), "test": [row("")]})
+
+
+def test_pair_without_second_sentence_is_dropped():
+    table = build({"train": [row("a", sentence2="x"), row("b", sentence2="")], "test": [row("c", sentence2="y")]})
+    assert side(table, "train") == {"a"} and table.card["dropped"]["train"] == {"empty text": 1}
+
+
+def test_order_of_rows_does_not_change_a_byte():
+    raw = many(300)
+    raw += [{**item, "group": "g"} for item in raw[:5]]  # duplicates, once in a group and once not
+    for attempt in range(3):
+        assert build({"train": random.Random(attempt).sample(raw, len(raw))}) == build({"train": raw})
+
+
+def test_hold_out_is_a_share_by_content():
+    table = build({"train": many(2000)})
+    assert table.card["held_out"] and 320 < len(side(table, "test")) < 480
+    more = build({"train": many(2000) + many(50, "new")})
+    assert side(table, "test") == {text for text in side(more, "test") if not text.startswith("new")}
+    renamed = build({"train": many(2000)}, SPEC.model_copy(update={"name": "other"}))
+    assert side(renamed, "test") == side(table, "test")
+
+
+def test_official_test_split_is_kept_and_what_it_shares_is_counted():
+    table = build({"train": many(20), "test": [row("Text  0."), row("other")]})
+    assert not table.card["held_out"] and len(side(table, "test")) == 2 and table.card["test_texts_in_train"] == 1
+
+
+def test_held_out_test_shares_nothing_with_train():
+    variants = [
+        {**item, "sentence1": item["sentence1"].upper() + " !", "group": str(number)}
+        for number, item in enumerate(many(500))
+    ]
+    table = build({"train": many(500) + variants})
+    assert table.card["test_texts_in_train"] == 0
+    assert table.card["dropped"]["train"]["text is in test"] > 0  # the groups did part texts that are the same
+
+
+def test_groups_stay_on_one_side():
+    raw = [{**item, "group": f"review {number // 10}"} for number, item in enumerate(many(1000))]
+    group_of = {item["sentence1"]: item["group"] for item in raw}
+    groups = lambda table: [{group_of[text] for text in side(table, split)} for split in ("train", "test")]  # noqa: E731
+    grouped = groups(build({"train": raw}))
+    assert grouped[0].isdisjoint(grouped[1]) and all(grouped)
+    control = groups(build({"train": many(1000)}))
+    assert not control[0].isdisjoint(control[1])
+
+
+def test_too_little_to_hold_out():
+    with pytest.raises(
+        DataError, match="holding out 20% of 1 rows leaves .* give the data a test split, or set task.mine.holdout"
+    ):
+        build({"train": many(1)})
+
+
+def test_same_text_overlooks_case_spacing_and_punctuation():
+    keys = {text_key(row(text)) for text in ("It 's fine .", "it's fine", "IT'S  FINE")}
+    assert len(keys) == 1
+    assert len({text_key(row(text)) for text in ("it is fine", "it's fine", ":)", ":(")}) == 4
+    assert text_key(row("ab", sentence2="c")) != text_key(row("a", sentence2="bc"))
+
+
+def test_leakage_counts_each_ordered_pair():
+    first = build({"train": many(10), "test": [row("x"), row("y")]})
+    second = build({"train": [row("X !"), row("z")], "test": [row("text 1"), row("TEXT 2"), row("new")]})
+    shared = leakage({"first": texts_of(first.rows), "second": texts_of(second.rows)})
+    assert shared == {"first": {"second": {"leaked": 2, "test": 3}}, "second": {"first": {"leaked": 1, "test": 2}}}
+
+
+@pytest.mark.parametrize(("leaks", "most", "expected"), [("drop", 0, 30), ("keep", 0, 40), ("drop", 5, 5)])
+def test_ood_rows(leaks, most, expected):
+    other = build({"train": many(4, "o"), "test": many(40)})
+    trained = texts_of(build({"train": many(10), "test": [row("x")]}).rows).trained
+    rows = ood_rows(other.rows, trained, leaks, most)
+    assert len(rows) == expected and {*rows[0]} == {"sentence1", "sentence2", "label"}
+    assert rows == ood_rows(other.rows[::-1], trained, leaks, most)
+
+
+def test_whole_folder(tmp_path):
+    from types import SimpleNamespace
+
+    for name, rows in (("first", many(60)), ("second", many(30, "Text"))):
+        (tmp_path / name).mkdir()
+        lines = ["sentence1\tlabel", *(f"{item['sentence1']}\t{item['label']}" for item in rows)]
+        for split in ("train", "test"):
+            (tmp_path / name / f"{split}.tsv").write_text(
+                "\n".join(lines if split == "train" else [line.replace("5", "55") for line in lines]), encoding="utf-8"
+            )
+    data = SimpleNamespace(source="local", root=str(tmp_path))
+    ood = SimpleNamespace(sets={"first": ["second"], "absent": ["third"]}, test_max=0, leaks="drop")
+    names = fetching.needed_sets(["first"], ood.sets)
+    assert names == ["first", "second"]
+    written = {
+        name: fetching.write_table(SPEC.model_copy(update={"name": name}), data, None, tmp_path / "out")
+        for name in names
+    }
+    shared = fetching.write_ood(["first"], {name: texts for name, (texts, _) in written.items()}, ood, tmp_path / "out")
+    counts = shared["first"]["second"]
+    assert counts["used"] == counts["test"] - counts["leaked"] and counts["leaked"] > 0
+    assert read_json(tmp_path / "out/leakage.json") == shared
+    assert len(read_rows(tmp_path / "out/first/ood/second.jsonl")) == counts["used"]
+    assert read_json(tmp_path / "out/first/card.json") == written["first"][1]
+    files = (path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file())
+    sets = {f"{name}/{file}" for name in names for file in ("card.json", "table.jsonl")}
+    assert {*files} == sets | {"leakage.json", "first/ood/second.jsonl"}
+    assert fetching.summary_line(written["second"][1]) == "second: 30 train, 30 test rows, 27 test texts also in train"
+    line = f"first -> second: {counts['used']} of 30 test rows; {counts['leaked']} in first's training data, left out"
+    assert [*fetching.ood_lines(["first"], ood, shared)] == [line]

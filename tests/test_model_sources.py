@@ -1,0 +1,297 @@
+"""Models come from packages, the hub or a folder; what is missing is said in one sentence."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from stages.lib.data import packages, reach
+from stages.lib.errors import ModelError
+from stages.lib.model import sources
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def pico(tmp_path):
+    torch.manual_seed(0)
+    folder = tmp_path / "pico"
+    config = LlamaConfig(vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))).save_pretrained(folder)
+    return folder
+
+
+def obtain(tmp_path, source, name="pico", root=None):
+    return sources.obtain(source, name, None, root or tmp_path / "unused", tmp_path / "work")
+
+
+def complaint(tmp_path, source, **arguments):
+    with pytest.raises(ModelError) as caught:
+        obtain(tmp_path, source, **arguments)
+    return str(caught.value)
+
+
+# local
+
+
+def test_local_folder_is_given_as_it_is(tmp_path, pico):
+    found = obtain(tmp_path, "local", root=pico)
+    assert found == pico
+    assert AutoModelForCausalLM.from_pretrained(found).config.hidden_size == 32
+
+
+def test_missing_local_folder_names_the_nearest_one(tmp_path, pico):
+    text = complaint(tmp_path, "local", root=tmp_path / "picco")
+    assert text == f"model.root: {tmp_path / 'picco'}: no such folder (did you mean {str(pico)!r}?)"
+    assert "did you mean" not in complaint(tmp_path, "local", root=tmp_path / "elsewhere" / "pico")
+
+
+def test_incomplete_local_folder_says_what_is_missing(tmp_path, pico):
+    (tmp_path / "pico2").mkdir()
+    text = complaint(tmp_path, "local", root=tmp_path / "pico2")
+    assert "config.json and model.safetensors and tokenizer.json missing" in text
+    assert f"did you mean {str(pico)!r}" in text
+    assert f"did you mean {str(pico)!r}" in complaint(tmp_path, "local", root=tmp_path), "a model inside the folder"
+
+
+def test_pickled_weights_are_refused(tmp_path, pico):
+    (pico / "model.safetensors").rename(pico / "pytorch_model.bin")
+    text = complaint(tmp_path, "local", root=pico)
+    assert "read from safetensors only: pytorch_model.bin is a pickle" in text
+    assert "did you mean" not in text, "the folder itself is no suggestion"
+
+
+def test_shards_count_as_weights_if_all_are_there(tmp_path, pico):
+    (pico / "model.safetensors").rename(pico / "model-00001-of-00002.safetensors")
+    weight_map = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (pico / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert "model-00002-of-00002.safetensors missing" in complaint(tmp_path, "local", root=pico)
+    save_file({"b": torch.zeros(1)}, pico / "model-00002-of-00002.safetensors")
+    assert obtain(tmp_path, "local", root=pico) == pico
+    (pico / "model.safetensors.index.json").write_text("{}")
+    assert "no weight_map" in complaint(tmp_path, "local", root=pico)
+
+
+# packaged
+
+
+@pytest.fixture
+def package(monkeypatch, tmp_path):
+    """Puts a wheel of these members where the real downloads would be."""
+
+    def offer(members, form="folder", member="pico_pkg/model"):
+        (tmp_path / "work").mkdir(exist_ok=True)
+        archive = tmp_path / "work" / "pico-1.0-py3-none-any.whl"
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, content in members.items():
+                file.writestr(name, content)
+        entry = SimpleNamespace(form=form, member=member)
+        monkeypatch.setattr(packages, "find_package", lambda name, kind: entry)
+        monkeypatch.setattr(packages, "download", lambda name, folder, kind: archive)
+        return archive
+
+    return offer
+
+
+def members_of(folder, under="pico_pkg/model/"):
+    return {under + path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_package_gives_the_model_in_it_and_nothing_else(tmp_path, pico, package):
+    package(members_of(pico) | {"pico_pkg/code.py": "", "pico_pkg/model/heads.pt": "", "pico_pkg/model/sub/config.json": "{}"})
+    found = obtain(tmp_path, "packaged")
+    assert sorted(path.name for path in found.iterdir()) == [
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
+    assert all((found / path.name).read_bytes() == path.read_bytes() for path in found.iterdir())
+
+
+def test_package_cannot_write_elsewhere(tmp_path, pico, package):
+    evil = ("pico_pkg/model/../../config.json", "../config.json", "/tmp/config.json", "pico_pkg/model/..\\vocab.txt")
+    package(members_of(pico) | dict.fromkeys(evil, "evil"))
+    before = {path for path in tmp_path.rglob("*") if path.parent != tmp_path / "work"}
+    found = obtain(tmp_path, "packaged")
+    written = {path for path in tmp_path.rglob("*") if path.parent != tmp_path / "work"} - before
+    assert {path.parent for path in written} == {found}
+    assert b"evil" not in {path.read_bytes() for path in written}
+
+
+def test_package_without_weights_says_so(tmp_path, pico, package):
+    members = members_of(pico)
+    del members["pico_pkg/model/model.safetensors"]
+    package(members)
+    assert "the package pico: model.safetensors missing" in complaint(tmp_path, "packaged")
+
+
+def test_damaged_package_is_named(tmp_path, pico, package):
+    archive = package(members_of(pico))
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: len(whole) // 2])
+    assert str(archive) in complaint(tmp_path, "packaged")
+    middle = whole.index(b"safetensors") + 20_000
+    archive.write_bytes(whole[:middle] + b"????" + whole[middle + 4 :])
+    assert f"{archive}: damaged" in complaint(tmp_path, "packaged")
+    assert [path.name for path in (tmp_path / "work").iterdir()] == [archive.name], "nothing half unpacked stays"
+
+
+@pytest.mark.parametrize("name", ["vaderSentiment", "casettql"])
+def test_unknown_packages_are_refused_before_anything_is_fetched(tmp_path, name):
+    assert f"unknown model package {name!r}" in complaint(tmp_path, "packaged", name=name)
+    assert not (tmp_path / "work").exists()
+
+
+def test_every_known_model_package_says_how_it_is_unpacked():
+    found = [package for package in packages.packages().values() if package.kind == "model"]
+    assert found and all(package.member and package.form for package in found)
+
+
+def test_package_with_a_gguf_file_is_unpacked_through_it(tmp_path, pico, package, monkeypatch):
+    seen = []
+
+    def unpack(file, folder):
+        seen.append(file.read_text())
+        pico.rename(folder)
+
+    monkeypatch.setattr("stages.lib.pretrained.gguf_folder.unpack_gguf", unpack)
+    package({"pico_pkg/pico.gguf": "the gguf file"}, form="gguf", member="pico_pkg/pico.gguf")
+    assert AutoModelForCausalLM.from_pretrained(obtain(tmp_path, "packaged")).config.hidden_size == 32
+    assert seen == ["the gguf file"]
+    assert not list((tmp_path / "work").glob("*.gguf")), "the packed copy doesn't stay"
+    package({}, form="gguf", member="pico_pkg/pico.gguf")
+    assert "holds no pico_pkg/pico.gguf" in complaint(tmp_path, "packaged")
+
+
+# hub
+
+
+def fill_cache(pico, home):
+    """Lays `pico` out as the hub's cache would hold owner/pico; also a half-fetched owner/half."""
+    for name, files in (("pico", sorted(pico.iterdir())), ("half", [pico / "config.json"])):
+        repository = home / "hub" / f"models--owner--{name}"
+        snapshot = repository / "snapshots" / COMMIT
+        snapshot.mkdir(parents=True)
+        for path in files:
+            (snapshot / path.name).write_bytes(path.read_bytes())
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text(COMMIT)
+    return home
+
+
+OFFLINE_SCRIPT = """
+import sys, time
+from pathlib import Path
+from stages.lib.errors import ModelError
+from stages.lib.pretrained.sources import obtain
+for name in sys.argv[1:]:
+    start = time.monotonic()
+    try:
+        answer = obtain("hub", name, None, Path("unused"), Path("unused"))
+    except ModelError as error:
+        answer = f"ModelError: {error}"
+    print(f"{time.monotonic() - start:.2f}|{answer}")
+"""
+
+
+def test_unreachable_hub_is_said_quickly_and_the_cache_still_serves(tmp_path, pico):
+    # 192.0.2.1 is set aside for documentation: nothing ever answers there.
+    switches = {"HF_ENDPOINT": "http://192.0.2.1", "HF_HOME": str(fill_cache(pico, tmp_path / "home")), "NO_PROXY": "192.0.2.1"}
+    environment = {name: value for name, value in os.environ.items() if name not in reach.OFFLINE_SWITCHES} | switches
+    environment.pop("HF_HUB_CACHE", None)
+    command = [sys.executable, "-c", OFFLINE_SCRIPT, "owner/missing", "owner/pico", "owner/half", "not a/hub/id"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=40)
+    assert run.returncode == 0, run.stderr
+    (first_s, missing), (_, cached), (_, half), (_, no_id) = [line.split("|", 1) for line in run.stdout.splitlines()]
+    assert float(first_s) < 8
+    assert "owner/missing is not, or not completely, in the cache, and the hub doesn't answer" in missing
+    assert "model.source=packaged" in missing and "model.source=local" in missing
+    assert cached.endswith(COMMIT)
+    assert half.startswith("ModelError") and "owner/half" in half
+    assert no_id.startswith("ModelError: model.name: 'not a/hub/id' is no hub id")
+
+
+def test_probe_knows_an_answer_from_silence(monkeypatch):
+    import http.server
+    import threading
+
+    for switch in reach.OFFLINE_SWITCHES:
+        monkeypatch.delenv(switch, raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        # this server knows no method HEAD and answers 501: a gateway's excuse
+        assert not reach.hub_reachable()
+        monkeypatch.setattr(server.RequestHandlerClass, "do_HEAD", lambda handler: handler.send_error(404), raising=False)
+        assert reach.hub_reachable()
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        assert not reach.hub_reachable()
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        server.shutdown()
+    start = time.monotonic()
+    assert not reach.hub_reachable()
+    assert time.monotonic() - start < 2, "a refused connection needs no waiting"
+
+
+def test_going_offline_reaches_libraries_that_are_loaded_already(monkeypatch):
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    for switch in reach.OFFLINE_SWITCHES:
+        monkeypatch.setenv(switch, "0")
+    reach.go_offline()
+    assert huggingface_hub.constants.is_offline_mode()
+    assert not reach.hub_reachable()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("RepositoryNotFoundError", "the hub has no model 'owner/pico'"),
+        ("RevisionNotFoundError", "has no revision None"),
+        ("ConnectionResetError", "could not be fetched: ConnectionResetError: gone; model.source=packaged"),
+    ],
+)
+def test_hub_errors_are_said_in_one_sentence(tmp_path, monkeypatch, error, message):
+    import huggingface_hub
+
+    class Known(Exception):
+        def __init__(self):
+            Exception.__init__(self, "gone")
+
+    hub_error = getattr(huggingface_hub.errors, error, None)
+    kind = type(error, (Known, hub_error), {}) if hub_error else None
+
+    def fail(*_, **__):
+        raise kind() if kind else ConnectionResetError("gone")
+
+    monkeypatch.setattr(sources, "hub_reachable", lambda: True)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    assert message in complaint(tmp_path, "hub", name="owner/pico")
+
+
+def test_only_safe_files_are_asked_of_the_hub(tmp_path, pico, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
+
+    others = ["pytorch_model.bin", "onnx/config.json", "modeling_pico.py", "tf_model.h5"]
+    offered = [*(path.name for path in pico.iterdir()), *others]
+    asked = []
+
+    def fetch(name, revision, allow_patterns, local_files_only):
+        asked.extend(filter_repo_objects(offered, allow_patterns=allow_patterns))
+        return str(pico)
+
+    monkeypatch.setattr(sources, "hub_reachable", lambda: True)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    assert obtain(tmp_path, "hub", name="owner/pico") == pico
+    assert {path.name for path in pico.iterdir()} - {"generation_config.json"} == {*asked}
