@@ -35,11 +35,12 @@ from stages.lib.report.terminal import to_terminal
 from stages.lib.report.verdict import judge
 from stages.lib.report.wording import small_percent
 
-SPECS, _ = resolve_tasks({})
+LONG = [f"{word}_of_a_rather_long_name" for word in ("inference", "paraphrase", "sentiment", "acceptability", "topicality")]
+SPECS, _ = resolve_tasks({name: {"labels": ["no", "yes"], "metric": "f1"} for name in LONG})
 THIRTEEN = ["sst2", "cr", "mr", "mpqa", "trec", "ag_news", "subj", "qnli", "snli", "mnli", "rte", "mrpc", "qqp"]
 PAIRS = {"sst2": ["imdb", "yelp"], "qnli": ["mnli_2"]}
 # margin of the right label's logit, and what all logits are multiplied with: fine-tuning makes overconfident
-SKILL = {PRETRAINED: (0.4, 0.8), FINETUNED: (2.2, 5.0), MOVEMENT_GRAFTED: (1.7, 1.6), GRAFTED: (2.1, 1.3)}
+SKILL = {PRETRAINED: (0.2, 0.8), FINETUNED: (1.2, 5.0), MOVEMENT_GRAFTED: (0.8, 1.6), GRAFTED: (1.15, 1.3)}
 OUTPUTS = ["metrics/summary.json", "metrics/summary.md"] + [
     *(f"plots/{name}.csv" for name in ("scores", "ood", "reliability", "confidence")),
     *(f"plots/{name}.png" for name in ("accuracy", "calibration", "reliability", "confidence", "ood")),
@@ -252,7 +253,7 @@ def test_the_verdict_holds_for_good_grafts_and_does_not_for_bad_ones():
     make_cells(tasks, [1, 2, 3])
     assert [claim.holds for claim in judge(summarize(collect(tasks, [1, 2, 3], {})), 0.95, 0.4)] == [True, True, True, True]
     # the control: a graft as unskilled as the pretrained model and as overconfident as the fine-tuned one
-    make_cells(tasks, [1, 2, 3], skill=SKILL | {GRAFTED: (0.3, 9.0)})
+    make_cells(tasks, [1, 2, 3], skill=SKILL | {GRAFTED: (0.15, 9.0)})
     claims = judge(summarize(collect(tasks, [1, 2, 3], {})), 0.95, 0.4)
     assert [claim.verdict for claim in claims] == ["does not hold"] * 4
     assert all("movies" in " ".join(claim.exceptions) and "tweets" in " ".join(claim.exceptions) for claim in claims)
@@ -262,8 +263,8 @@ def test_the_verdict_holds_for_good_grafts_and_does_not_for_bad_ones():
 
 def test_a_task_that_does_not_follow_is_named_though_the_average_holds():
     make_cells(["movies", "bbc"], [1, 2])
-    make_cell("movies", 1, [], SKILL | {GRAFTED: (1.2, 1.3)}, 400)
-    make_cell("movies", 2, [], SKILL | {GRAFTED: (1.2, 1.3)}, 400)
+    make_cell("movies", 1, [], SKILL | {GRAFTED: (0.7, 1.3)}, 400)
+    make_cell("movies", 2, [], SKILL | {GRAFTED: (0.7, 1.3)}, 400)
     claim = judge(summarize(collect(["movies", "bbc"], [1, 2], {})), 0.9, 0.4)[0]
     assert claim.holds
     assert [text.split()[0] for text in claim.exceptions] == ["movies"]
@@ -367,7 +368,7 @@ def test_a_mistake_is_one_message_and_an_exit_code(monkeypatch, capsys):
     assert "summary: metrics/evaluate/movies/1.json: not there" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("tasks", "sets"), [(["movies"], {}), (["movies", "products", "bbc_pair", "bbc"], {"movies": ["products"]}), (THIRTEEN, PAIRS)])
+@pytest.mark.parametrize(("tasks", "sets"), [(["movies"], {}), (LONG, {LONG[0]: LONG[1:]}), (THIRTEEN, PAIRS)], ids=["one", "long names", "thirteen"])
 def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(tasks, sets):
     make_cells(tasks, [1, 2], sets)
     cells = collect(tasks, [1, 2], sets)
@@ -379,16 +380,33 @@ def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(tasks, sets):
         assert len(boxes) > 1
         outside = [text for text, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > drawn.bbox.x1 or box.y1 > drawn.bbox.y1]
         assert not outside, draw.__name__
-        overlapping = [(a[0], b[0]) for a, b in itertools.combinations(boxes, 2) if a[1].shrunk(0.98).overlaps(b[1].shrunk(0.98))]
-        assert not overlapping, draw.__name__
+        assert not overlaps(boxes), draw.__name__
+
+
+def test_overlapping_labels_are_noticed(monkeypatch):
+    monkeypatch.setattr(figures, "wrapped", lambda name, width=0: name * 3)
+    make_cells(LONG, [1])
+    cells = collect(LONG, [1], {})
+    with styled():
+        drawn = figures.accuracy(cells, summarize(cells))
+        FigureCanvasAgg(drawn).draw()
+    assert overlaps(text_boxes(drawn))
+
+
+def overlaps(boxes: list) -> list:
+    """Pairs of texts that cover each other."""
+    return [(a[0], b[0]) for a, b in itertools.combinations(boxes, 2) if a[1].padded(-1).overlaps(b[1].padded(-1))]
 
 
 def text_boxes(drawn) -> list:
-    """Every visible text of a figure with its bounding box in pixels."""
-    renderer = drawn.canvas.get_renderer()
-    hidden = {text for axes in drawn.axes if not axes.axison for axis in (axes.xaxis, axes.yaxis) for text in axis.findobj(Text)}
-    texts = [text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip() and text not in hidden]
-    return [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
+    """Every text of a figure that is drawn, with its bounding box in pixels."""
+    left_out = set()
+    for axis in (axis for axes in drawn.axes for axis in (axes.xaxis, axes.yaxis)):
+        low, high = axis.get_view_interval()
+        ends = 0 if axis.axis_name == "x" else 1
+        left_out |= {label for label in axis.get_ticklabels() if not low <= label.get_position()[ends] <= high or not axis.axes.axison}
+    texts = [text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip() and text not in left_out]
+    return [(text.get_text(), text.get_window_extent(drawn.canvas.get_renderer())) for text in texts]
 
 
 def test_long_names_are_wrapped():

@@ -1,7 +1,7 @@
 """From cells to metrics/summary.json: means and deviations over seeds, averages over tasks.
 
-    average  tasks, seeds; for each variant the mean over tasks of its mean over seeds; `grafted_minus_movement`
-    task     task -> variant -> n, seeds, <measure>_mean, <measure>_std
+    average  tasks, seeds; for each variant the mean over tasks of its means over seeds; grafted_minus_movement
+    task     task -> variant -> n, seeds, <measure>_mean, <measure>_std; grafted_minus_movement
     ood      trained task -> test set -> rows (leaked, test, used), variant -> as under task
     mask     task -> selected, graftable, model_parameters, sparsity, sparsity_of_model
 

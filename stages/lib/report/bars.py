@@ -9,12 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.measure.variants import VARIANTS
-from stages.lib.report.style import bar_look, figure
+from stages.lib.report.style import bar_look, figure, legend
 from stages.lib.report.wording import words
 
-PER_ROW = 7
+LEAST_PER_ROW, MOST_PER_ROW = 3, 7
 ROW_HEIGHT = 3.1
-FRAME_HEIGHT = 1.9
 BAR = 0.21
 
 
@@ -32,13 +31,13 @@ class Bars:
 def bars_figure(bars: Bars, title: str, details: str, caption: str) -> Figure:
     """Means over seeds as bars, standard deviations as whiskers, seeds as dots, in rows of at most 7 groups."""
     names = list(bars.groups)
-    rows = math.ceil(len(names) / PER_ROW)
-    per_row = math.ceil(len(names) / rows)
-    drawn = figure(FRAME_HEIGHT + ROW_HEIGHT * rows, title, details, caption)
+    rows = math.ceil(len(names) / MOST_PER_ROW)
+    per_row = max(math.ceil(len(names) / rows), LEAST_PER_ROW)
+    drawn = figure(ROW_HEIGHT * rows, title, details, caption)
     panels = drawn.subplots(rows, 1, squeeze=False, sharey=True)[:, 0]
     for number, panel in enumerate(panels):
         _draw_row(panel, bars, names[number * per_row : (number + 1) * per_row], per_row)
-    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(VARIANTS))
+    legend(drawn, panels[0])
     return drawn
 
 

@@ -29,13 +29,15 @@ class CellFiles:
         try:
             return self.scores[stage]["scores"][test_set][variant]
         except (KeyError, TypeError):
-            raise DataError(f"{paths.scores(stage, self.task, self.seed)}: has no scores of {variant} on {test_set}; {_makes(stage, self.task, self.seed)}") from None
+            path = paths.scores(stage, self.task, self.seed)
+            raise DataError(f"{path}: has no scores of {variant} on {test_set}; {_makes(stage, self.task, self.seed)}") from None
 
     def same_rows(self, stage: str, scores: dict[str, Any], calibration: dict[str, Any]) -> None:
         """Raise DataError unless the scores of `stage` and the calibration are of equally many test rows."""
         if scores["n"] != calibration["n"]:
             path = paths.scores("calibration", self.task, self.seed)
-            raise DataError(f"{path}: is about {calibration['n']} test rows, {stage} about {scores['n']}; {_makes('calibration', self.task, self.seed)}")
+            makes = _makes("calibration", self.task, self.seed)
+            raise DataError(f"{path}: is about {calibration['n']} test rows, {stage} about {scores['n']}; {makes}")
 
 
 def require_cells(tasks: list[str], seeds: list[int]) -> None:

@@ -23,7 +23,8 @@ def write_report(cells: Cells, summary: dict[str, Any], retained_target: float, 
 def setting(cells: Cells) -> str:
     """What the numbers are about, in one line."""
     first = cells.masks.iloc[0]
-    return f"{first.model}, {first['mode']} fine-tuning, {first.k} examples per class, {counted(len(cells.tasks), 'task')}, {counted(len(cells.seeds), 'seed')}"
+    size = f"{counted(len(cells.tasks), 'task')}, {counted(len(cells.seeds), 'seed')}"
+    return f"{first.model}, {first['mode']} fine-tuning, {first.k} examples per class, {size}"
 
 
 def mask_facts(masks: dict[str, dict[str, Any]]) -> list[str]:

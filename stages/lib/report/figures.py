@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from stages.lib.measure.variants import FINETUNED, GRAFTED
 from stages.lib.report.bars import Bars, bars_figure
 from stages.lib.report.cells import Cells
-from stages.lib.report.panels import confidence_figure, reliability_figure
+from stages.lib.report.panels import FEWEST_ROWS, confidence_figure, reliability_figure
 from stages.lib.report.plot_data import pooled_bars, pooled_bins
 from stages.lib.report.style import figure, save, styled, wrapped
 from stages.lib.report.wording import DAGGER, bounds, counted, name_of, percent, small_percent
@@ -29,30 +29,37 @@ def write_figures(cells: Cells, summary: dict[str, Any], folder: Path) -> None:
 
 def accuracy(cells: Cells, summary: dict[str, Any]) -> Figure:
     """Score of every variant on each task's own test set."""
-    bars = Bars(_grouped(cells.scores, cells.scores.task), _task_labels(cells, summary), "score", _score_axis(cells), 100)
-    return bars_figure(bars, "Score: the graft should come close to the fine-tuned model", _details(cells, summary), _bar_caption(cells))
+    axis = _score_axis(cells, [*cells.tasks])
+    bars = Bars(_grouped(cells.scores, cells.scores.task), _task_labels(cells, summary), "score", axis, 100)
+    title = "Score: the graft should come close to the fine-tuned model"
+    return bars_figure(bars, title, _details(cells, summary), _bar_caption(cells, [*cells.tasks]))
 
 
 def calibration(cells: Cells, summary: dict[str, Any]) -> Figure:
     """Calibration error of every variant on each task's own test set."""
     bars = Bars(_grouped(cells.scores, cells.scores.task), _task_labels(cells, summary), "ece", "ECE (%), lower is better")
-    return bars_figure(bars, "Calibration error: the graft should be below the fine-tuned model", _details(cells, summary), _bar_caption(cells))
+    title = "Calibration error: the graft should be below the fine-tuned model"
+    return bars_figure(bars, title, _details(cells, summary), _bar_caption(cells, [*cells.tasks]))
 
 
 def ood(cells: Cells, summary: dict[str, Any]) -> Figure:
     """Score of every variant on test sets of other data sets, or a note that there are none."""
     if not cells.leaks:
         return _nothing("Out of distribution: no OOD sets configured", "Name some under ood.sets in params.yaml.")
+    trained = [task for task, _ in cells.leaks]
     labels = {_pair(task, test): _pair_label(cells, summary, task, test) for task, test in cells.leaks}
-    bars = Bars(_grouped(cells.ood, cells.ood.task + " -> " + cells.ood.test_set), labels, "score", _score_axis(cells), 100)
+    bars = Bars(_grouped(cells.ood, cells.ood.task + " -> " + cells.ood.test_set), labels, "score", _score_axis(cells, trained), 100)
     title = "Out of distribution: the graft should at least match the fine-tuned model"
-    return bars_figure(bars, title, _details(cells, summary), f"Trained task → test set. {_bar_caption(cells)}")
+    return bars_figure(bars, title, _details(cells, summary), f"Trained task → test set. {_bar_caption(cells, trained)}")
 
 
 def reliability(cells: Cells, summary: dict[str, Any]) -> Figure:
     """Accuracy in each bin of confidence, for each task."""
     titles = {task: f"{_panel_title(cells, summary, task)}\nECE {_ece(summary, task)} %" for task in cells.tasks}
-    caption = "ECE: finetuned → grafted, mean over seeds. Below each diagram: share of test rows in each bin of confidence, all seeds together."
+    caption = (
+        "ECE: finetuned → grafted, mean over seeds. Below each diagram: share of test rows in each bin of confidence, "
+        f"all seeds together. Markers grow with it; bins of fewer than {FEWEST_ROWS} rows are not drawn."
+    )
     title = "Reliability: the graft should be closer to the diagonal than the fine-tuned model"
     bins = int(cells.reliability.bins.iloc[0])
     return reliability_figure(pooled_bins(cells.reliability), bins, titles, title, _details(cells, summary), caption)
@@ -67,7 +74,7 @@ def confidence(cells: Cells, summary: dict[str, Any]) -> Figure:
 
 
 def _nothing(title: str, remedy: str) -> Figure:
-    drawn = figure(3.0, title, "", "")
+    drawn = figure(1.5, title, "", "")
     panel = drawn.subplots()
     panel.set_axis_off()
     panel.text(0.5, 0.5, f"no OOD sets configured\n{remedy}", ha="center", va="center", transform=panel.transAxes)
@@ -83,13 +90,17 @@ def _details(cells: Cells, summary: dict[str, Any]) -> str:
     return f"{counted(len(cells.tasks), 'task')}, {counted(len(cells.seeds), 'seed')}, graft of {bounds(sparsities)} of the graftable parameters"
 
 
-def _bar_caption(cells: Cells) -> str:
-    dagger = f" {DAGGER} F1, the others accuracy." if any(task.metric == "f1" for task in cells.tasks.values()) else ""
-    return f"{WHISKERS if len(cells.seeds) > 1 else SINGLE} {SIZE} n: test rows.{dagger}"
+def _bar_caption(cells: Cells, tasks: list[str]) -> str:
+    dagger = f" {DAGGER}\u00a0F1, the others accuracy." if _any_f1(cells, tasks) else ""
+    return f"{WHISKERS if len(cells.seeds) > 1 else SINGLE} {SIZE} n:\u00a0test\u00a0rows.{dagger}"
 
 
-def _score_axis(cells: Cells) -> str:
-    return f"accuracy or F1{DAGGER} (%)" if any(task.metric == "f1" for task in cells.tasks.values()) else "accuracy (%)"
+def _score_axis(cells: Cells, tasks: list[str]) -> str:
+    return f"accuracy or F1{DAGGER} (%)" if _any_f1(cells, tasks) else "accuracy (%)"
+
+
+def _any_f1(cells: Cells, tasks: list[str]) -> bool:
+    return any(cells.tasks[task].metric == "f1" for task in tasks)
 
 
 def _task_labels(cells: Cells, summary: dict[str, Any]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.artifacts import replacing
@@ -19,9 +20,14 @@ from stages.lib.measure.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PR
 COLORS = {PRETRAINED: "#C8C8C8", FINETUNED: "#0072B2", MOVEMENT_GRAFTED: "#E69F00", GRAFTED: "#009E73"}
 HATCHES = {PRETRAINED: "", FINETUNED: "", MOVEMENT_GRAFTED: "///", GRAFTED: "xx"}
 LINES: dict[str, dict[str, Any]] = {
-    PRETRAINED: {"color": "#777777", "linestyle": ":", "linewidth": 1.2, "marker": "", "zorder": 2},
-    FINETUNED: {"color": COLORS[FINETUNED], "linestyle": "-", "linewidth": 1.8, "marker": "o", "zorder": 3},
-    GRAFTED: {"color": COLORS[GRAFTED], "linestyle": "--", "linewidth": 1.8, "marker": "s", "markerfacecolor": "white", "zorder": 4},
+    PRETRAINED: {"color": "#999999", "linewidth": 1.0, "marker": "", "zorder": 2},
+    FINETUNED: {"color": COLORS[FINETUNED], "linewidth": 1.4, "marker": "o", "zorder": 3},
+    GRAFTED: {"color": COLORS[GRAFTED], "linewidth": 1.4, "linestyle": "--", "marker": "s", "markerfacecolor": "white", "zorder": 4},
+}
+# hatches don't show in narrow bars
+NARROW_BARS: dict[str, dict[str, Any]] = {
+    FINETUNED: {"facecolor": COLORS[FINETUNED], "edgecolor": COLORS[FINETUNED], "linewidth": 0.8},
+    GRAFTED: {"facecolor": "white", "edgecolor": COLORS[GRAFTED], "linewidth": 1.2},
 }
 WIDTH = 9.0
 DPI = 150
@@ -39,9 +45,13 @@ SETTINGS = {
     "hatch.linewidth": 0.7,
     "legend.frameon": False,
     "legend.handlelength": 2.6,
-    "figure.constrained_layout.h_pad": 0.08,
 }
 CHARACTERS_PER_INCH = 11.5
+# in inches
+LINE = 0.22
+LEGEND = 0.44
+GAP = 0.08
+MARGIN = 0.1
 
 
 @contextlib.contextmanager
@@ -53,14 +63,31 @@ def styled() -> Iterator[None]:
         yield
 
 
-def figure(height: float, title: str, details: str, caption: str) -> Figure:
-    """An empty figure with a title that says what to see, details below it, and a caption at the foot."""
-    drawn = Figure(figsize=(WIDTH, height), layout="constrained")
+def figure(panels_height: float, title: str, details: str, caption: str) -> Figure:
+    """An empty figure: a title that says what to see, details and room for a legend below it, a caption at the foot.
+
+    `panels_height` is what is left for the panels, in inches.
+    """
     width = int(WIDTH * CHARACTERS_PER_INCH)
-    head = "\n".join([*textwrap.wrap(title, width), *textwrap.wrap(details, width)])
-    drawn.suptitle(head, x=0.01, ha="left", fontsize=12)
-    drawn.supxlabel("\n".join(textwrap.wrap(caption, width)), x=0.01, ha="left", fontsize=10, color="#333333")
+    head = [*textwrap.wrap(title, width), *textwrap.wrap(details, width)]
+    foot = textwrap.wrap(caption, width)
+    above = MARGIN + LINE * len(head) + LEGEND
+    below = 2 * MARGIN + LINE * len(foot)
+    height = above + panels_height + below
+    drawn = Figure(figsize=(WIDTH, height), layout="constrained")
+    drawn.get_layout_engine().set(rect=(0, below / height, 1, panels_height / height))
+    drawn.text(MARGIN / WIDTH, 1 - MARGIN / height, "\n".join(head), va="top", fontsize=12, linespacing=1.25)
+    drawn.text(MARGIN / WIDTH, MARGIN / height, "\n".join(foot), va="bottom", fontsize=10, color="#333333", linespacing=1.25)
     return drawn
+
+
+def legend(drawn: Figure, panel: Axes) -> None:
+    """Explain what is drawn in `panel`, in one line between the title and the panels."""
+    handles, labels = panel.get_legend_handles_labels()
+    _, bottom, _, height = drawn.get_layout_engine().get()["rect"]
+    place = (MARGIN / WIDTH, bottom + height + GAP / drawn.get_figheight())
+    # out of the layout, which has left room for it
+    drawn.legend(handles, labels, loc="lower left", bbox_to_anchor=place, ncols=len(labels), borderaxespad=0, borderpad=0.2).set_in_layout(False)
 
 
 def bar_look(variant: str) -> dict[str, Any]:

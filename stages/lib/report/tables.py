@@ -76,7 +76,7 @@ def _notes(tasks: dict[str, TaskSpec], rows: list[Row], shots: int) -> list[str]
     if any(task.metric == "f1" for task in tasks.values()):
         notes.append(f"{DAGGER} F1, the others accuracy")
     if any(row.kind == "paper" for row in rows):
-        notes.append(f"paper: Table 2, {shots}-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %; its values of other settings are no target")
+        notes.append(f"paper: Table 2, {shots}-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %; no target for other settings")
     return notes
 
 

@@ -22,11 +22,11 @@ def judge(summary: dict[str, Any], retained_target: float, ece_target: float) ->
 
 def _keeps_score(summary: dict[str, Any], target: float) -> Claim:
     average = summary["average"]
-    kept = {variant: percent(average[variant].get("retained"), DECIMALS) for variant in (GRAFTED, MOVEMENT_GRAFTED, PRETRAINED)}
+    kept, movement, pretrained = (percent(average[variant].get("retained"), DECIMALS) for variant in (GRAFTED, MOVEMENT_GRAFTED, PRETRAINED))
     return Claim(
         f"The graft keeps at least {100 * target:g} % of the fine-tuned score",
         _at_least(average[GRAFTED].get("retained"), target),
-        f"keeps {kept[GRAFTED]} % (for comparison, the movement graft keeps {kept[MOVEMENT_GRAFTED]} %, the pretrained model alone {kept[PRETRAINED]} %)",
+        f"keeps {kept} % (for comparison, the movement graft keeps {movement} %, the pretrained model alone {pretrained} %)",
         _exceptions(summary, lambda task: task[GRAFTED].get("retained_mean"), target, lambda value: f"{percent(value, DECIMALS)} %"),
     )
 

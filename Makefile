@@ -1,0 +1,38 @@
+# make repro                 the whole pipeline on params.yaml, from nothing
+# make repro PROFILE=NAME    the same with a named set of settings (stages/profiles)
+# make test                  the tests
+# make bench                 what mask learning costs beside its bare passes
+# make clean                 remove every generated artefact, but not the cache
+
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+
+.PHONY: setup repro test bench lint clean
+
+setup: $(READY)
+
+$(READY): requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; say make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+repro: $(READY)
+	@if [ -n "$(PROFILE)" ]; then python -m stages.profile "$(PROFILE)"; fi
+	@echo "The default run takes some 10 minutes on 2 cores, 2 GB of memory and 2 GB of disk; 'dvc status' says what is due."
+	dvc repro
+
+test: $(READY)
+	python -m pytest
+
+bench: $(READY)
+	python -m tests.bench_mask_learning
+
+lint: $(READY)
+	python -m pip install --quiet --disable-pip-version-check ruff==0.17.6
+	ruff check stages tests
+
+clean:
+	git clean -fdXq data models masks metrics plots

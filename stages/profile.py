@@ -1,0 +1,106 @@
+"""profile: put a named set of settings into params.yaml, or print it for `dvc exp run`.
+
+    python -m stages.profile                      lists the profiles
+    python -m stages.profile bert_tiny            writes its settings into params.yaml, comments kept
+    dvc exp run $(python -m stages.profile bert_tiny --flags)      one experiment, params.yaml untouched before
+"""
+
+import argparse
+import io
+import json
+from typing import Any
+
+from stages.lib import paths
+from stages.lib.artifacts import write_text
+from stages.lib.entry import guarded
+from stages.lib.errors import ParamsError, did_you_mean
+from stages.lib.params import validate
+from stages.lib.yaml12 import load_yaml
+
+
+def main() -> None:
+    """Parse the command line and do what it says."""
+    parser = argparse.ArgumentParser(prog="python -m stages.profile", description="Choose a named set of settings.")
+    parser.add_argument("name", nargs="?", help="a file of stages/profiles, without .yaml")
+    parser.add_argument("--flags", action="store_true", help="print -S flags for `dvc exp run` instead of writing params.yaml")
+    arguments = parser.parse_args()
+    if arguments.name is None:
+        print("\n".join(f"{name:16} {profile['about']}" for name, profile in profiles().items()))
+        return
+    settings = profile_settings(arguments.name)
+    if arguments.flags:
+        print(*(f"-S {key}={_flag(value)}" for key, value in flatten(settings).items()))
+        return
+    write_text(paths.PARAMS, apply(paths.PARAMS.read_text(encoding="utf-8"), settings))
+    print(f"params.yaml now has the profile {arguments.name}; `git checkout params.yaml` brings the committed one back")
+
+
+def profiles() -> dict[str, dict[str, Any]]:
+    """Every profile by name: `about` and `set`."""
+    return {path.stem: load_yaml(path, ParamsError) for path in sorted(paths.PROFILES.glob("*.yaml"))}
+
+
+def profile_settings(name: str) -> dict[str, Any]:
+    """The settings of a profile; raises ParamsError with the nearest name."""
+    known = profiles()
+    if name not in known:
+        raise ParamsError(f"unknown profile {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
+    return known[name]["set"]
+
+
+def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value; the values of `ood.sets` and `task` stay whole, as their keys are names."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(value, dict) and dotted not in ("ood.sets", "task"):
+            flat |= flatten(value, f"{dotted}.")
+        else:
+            flat[dotted] = value
+    return flat
+
+
+def apply(text: str, settings: dict[str, Any]) -> str:
+    """params.yaml with these settings, comments and order kept; raises ParamsError if the result is not valid."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    document = yaml.load(text)
+    for key, value in flatten(settings).items():
+        *sections, last = key.split(".")
+        place = document
+        for section in sections:
+            place = place[section]
+        place[last] = _with_comments(place[last], value)
+    validate(json.loads(json.dumps(document)))
+    out = io.StringIO()
+    yaml.dump(document, out)
+    return out.getvalue()
+
+
+def _with_comments(old: Any, new: Any) -> Any:
+    """`new` as a block list that keeps the comment lines after `old`, which belong to the next setting."""
+    from ruamel.yaml.comments import CommentedSeq
+
+    if not isinstance(new, list):
+        return new
+    sequence = CommentedSeq(new)
+    if isinstance(old, CommentedSeq) and len(old) - 1 in old.ca.items and new:
+        sequence.ca.items[len(new) - 1] = old.ca.items[len(old) - 1]
+    return sequence
+
+
+def _flag(value: Any) -> str:
+    """A value in the grammar of `dvc exp run -S`, without spaces so that the shell keeps it in one piece."""
+    if isinstance(value, list):
+        return "[" + ",".join(_flag(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_flag(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value) if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+if __name__ == "__main__":
+    guarded("profile", main)
