@@ -29,7 +29,7 @@ def main() -> None:
         return
     settings = profile_settings(arguments.name)
     if arguments.flags:
-        print(*(f"-S {key}={_flag(value)}" for key, value in flatten(settings).items()))
+        print(*(f"-S {flag}" for key, value in flatten(settings).items() for flag in _flags(key, value)))
         return
     write_text(paths.PARAMS, apply(paths.PARAMS.read_text(encoding="utf-8"), settings))
     print(f"params.yaml now has the profile {arguments.name}; `git checkout params.yaml` brings the committed one back")
@@ -91,6 +91,11 @@ def _with_comments(old: Any, new: Any) -> Any:
     if isinstance(old, CommentedSeq) and len(old) - 1 in old.ca.items and new:
         sequence.ca.items[len(new) - 1] = old.ca.items[len(old) - 1]
     return sequence
+
+
+def _flags(key: str, value: Any) -> list[str]:
+    """What `-S` needs to set a value; a table is removed first, since DVC would only add to it."""
+    return [f"~{key}", f"++{key}={_flag(value)}"] if isinstance(value, dict) else [f"{key}={_flag(value)}"]
 
 
 def _flag(value: Any) -> str:

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 from stages.lib.data import packages, reach
 from stages.lib.errors import ModelError
-from stages.lib.model import sources
+from stages.lib.pretrained import sources
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

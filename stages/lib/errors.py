@@ -6,6 +6,21 @@ Everything here is shown as one clear message and a non-zero exit code, without 
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
+
+# What pydantic calls an error -> what should stand there instead.
+EXPECTED = {
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "string_too_short": "some text, not nothing",
+    "string_pattern_mismatch": "a name of a-z, 0-9, _ and . that starts with a letter or a digit",
+    "list_type": "a list",
+    "dict_type": "`name: value` pairs",
+    "model_type": "`name: value` pairs",
+}
 
 
 class GraftError(Exception):
@@ -40,3 +55,66 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """Give ` (did you mean 'x'?)` for the nearest allowed name, or an empty string."""
     near = difflib.get_close_matches(str(name), [str(item) for item in allowed], n=1, cutoff=0.6)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def plain_problem(problem: dict, section: str, kind: Any) -> str:
+    """One line for one finding of pydantic: dotted key, value, what is allowed, nearest name.
+
+    `kind` is the model, or another type, that the whole of `section` should be.
+    """
+    path = [part for part in problem["loc"] if part != "[key]"]
+    if "[key]" in problem["loc"]:
+        path.pop()  # the name itself is what is wrong, and stands in the message as the value
+    where = ".".join([section, *map(str, path)])
+    if problem["type"] == "missing":
+        return f"{where}: this setting is missing"
+    if problem["type"] == "extra_forbidden":
+        known = _settings(kind, path[:-1])
+        return f"{where}: unknown setting{did_you_mean(path[-1], known)}; known: {', '.join(known)}"
+    whole_prompt = problem["type"] == "value_error" and isinstance(problem["input"], dict)
+    or_null = "" if problem["type"] == "value_error" else _or_null(kind, path)
+    given = "" if whole_prompt else f"{_shown(problem['input'])} is not allowed: "
+    return f"{where}: {given}should be {_expected(problem)}{or_null}{_hint(problem)}"
+
+
+def _expected(problem: dict) -> str:
+    if problem["type"] == "too_short":
+        return f"a list of at least {problem['ctx']['min_length']}"
+    return EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+
+
+def _hint(problem: dict) -> str:
+    kind, value = problem["type"], problem["input"]
+    if kind == "literal_error":
+        return did_you_mean(value, problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", "))
+    if kind == "string_type" and isinstance(value, int | float):
+        return " (put it in quotes)"
+    if kind in ("float_type", "int_type") and isinstance(value, str) and value.strip("-+").replace(".", "", 1).isdigit():
+        return " (without quotes)"
+    return ""
+
+
+def _shown(value: object) -> str:
+    text = {None: "null", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def _settings(kind: Any, path: list) -> list[str]:
+    """Names of the settings of the model at `path` inside the model `kind`."""
+    for part in path:
+        kind = _model(_annotation(kind, part))
+    return [*getattr(kind, "model_fields", ())]
+
+
+def _or_null(kind: Any, path: list) -> str:
+    return " or null" if len(path) == 1 and type(None) in getattr(_annotation(kind, path[0]), "__args__", ()) else ""
+
+
+def _annotation(kind: Any, name: Any) -> Any:
+    field = getattr(kind, "model_fields", {}).get(name)
+    return field.annotation if field else None
+
+
+def _model(annotation: Any) -> Any:
+    choices = getattr(annotation, "__args__", (annotation,))
+    return next((choice for choice in choices if hasattr(choice, "model_fields")), None)

@@ -8,15 +8,16 @@ that its entry in dvc.yaml doesn't list (a test compares the two).
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, StringConstraints, TypeAdapter, ValidationError
 
 from stages.lib import paths
 from stages.lib.data.tasks import Section, TaskSpec, registry, resolve_tasks
-from stages.lib.errors import ParamsError, did_you_mean
+from stages.lib.errors import ParamsError, did_you_mean, plain_problem
 from stages.lib.yaml12 import load_yaml
 
 # A dash would let two cells share a DVC stage name: `a@b-c-1` is both (a, b-c) and (a-b, c).
@@ -150,34 +151,21 @@ def validate(raw: Any, path: Path = paths.PARAMS) -> dict[str, Any]:
             problems.append(f"{name}: this section is missing")
             continue
         try:
-            values[name] = TypeAdapter(kind).validate_python(raw[name])
+            # strict: a `true` among the seeds is not a 1
+            values[name] = TypeAdapter(kind).validate_python(raw[name], strict=True)
         except ValidationError as error:
-            problems.extend(describe(problem, name, kind) for problem in error.errors())
+            problems.extend(plain_problem(problem, name, kind) for problem in error.errors())
     problems.extend(_cross_problems(values))
     if problems:
         raise ParamsError(f"{path} has {len(problems)} problem(s):\n" + "\n".join(f"  {line}" for line in problems))
     return values
 
 
-def describe(problem: dict, section: str, kind: Any) -> str:
-    """One line for one pydantic problem: dotted key, value, what is allowed, nearest name."""
-    where = ".".join([section, *(str(part) for part in problem["loc"])])
-    if problem["type"] == "extra_forbidden":
-        known = list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
-        return f"{where}: unknown setting{did_you_mean(problem['loc'][-1], known)}; known: {', '.join(known)}"
-    if problem["type"] == "missing":
-        return f"{where}: this setting is missing"
-    text = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    hint = did_you_mean(problem["input"], problem.get("ctx", {}).get("expected", "").replace("'", "").replace(" or ", ", ").split(", "))
-    return f"{where}: {problem['input']!r} is not allowed: should be {text}{hint}"
-
-
 def _cross_problems(values: dict[str, Any]) -> list[str]:
     """Rules between sections; each looks only at sections that are fine by themselves."""
     problems = []
-    for name in ("tasks", "seeds"):
-        twice = sorted({str(item) for item in values.get(name, []) if values[name].count(item) > 1})
-        problems.extend(f"{name}: {item} stands twice" for item in twice)
+    for name, items in _lists(values):
+        problems.extend(f"{name}: {item} stands twice" for item in dict.fromkeys(items) if items.count(item) > 1)
     specs: dict[str, TaskSpec] = {}
     if "task" in values:
         specs, wrong = resolve_tasks(values["task"])
@@ -185,32 +173,48 @@ def _cross_problems(values: dict[str, Any]) -> list[str]:
         known = {*registry(), *values["task"]}
         for place, name in _named_tasks(values):
             if name not in known:
-                problems.append(f"{place}: unknown task {name!r}{did_you_mean(name, known)}; known: {', '.join(sorted(known))}; define your own under `task:`")
+                near, names = did_you_mean(name, known), ", ".join(sorted(known))
+                problems.append(f"{place}: unknown task {name!r}{near}; known: {names}; define your own under `task:`")
     problems.extend(_ood_problems(values, specs))
     problems.extend(_mode_problems(values, specs))
-    if {"graft", "movement"} <= values.keys() and values["graft"].sparsity > values["movement"].keep:
-        problems.append(f"graft.sparsity: {values['graft'].sparsity} is more than movement.keep ({values['movement'].keep}); raise movement.keep to at least as much")
+    if {"graft", "movement"} <= values.keys() and (sparsity := values["graft"].sparsity) > (keep := values["movement"].keep):
+        problems.append(f"graft.sparsity: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that")
     if {"graft", "finetune"} <= values.keys():
-        for group in values["graft"].region:
-            if group not in values["finetune"].train:
-                problems.append(f"graft.region: {group!r} is not among finetune.train ({', '.join(values['finetune'].train) or 'nothing'}), so it never moves")
+        trained = values["finetune"].train
+        where = f"finetune.train ({', '.join(trained) or 'nothing'})"
+        strange = [group for group in values["graft"].region if group not in trained]
+        problems.extend(f"graft.region: {group!r} is not among {where}, so it never moves" for group in strange)
     return problems
+
+
+def _lists(values: dict[str, Any]) -> Iterator[tuple[str, list]]:
+    """Every list of settings, by its dotted key; in none of them an item makes sense twice."""
+    for name, value in values.items():
+        inside = dict(value) if isinstance(value, BaseModel) else {}
+        yield from ((f"{name}.{key}", items) for key, items in inside.items() if isinstance(items, list))
+        if isinstance(value, list):
+            yield name, value
+    yield from ((f"ood.sets.{train}", tests) for train, tests in _ood_sets(values).items())
 
 
 def _named_tasks(values: dict[str, Any]) -> list[tuple[str, str]]:
     named = [("tasks", name) for name in values.get("tasks", [])]
-    if "ood" in values:
-        for train, tests in values["ood"].sets.items():
-            named += [("ood.sets", train), *((f"ood.sets.{train}", test) for test in tests)]
+    for train, tests in _ood_sets(values).items():
+        named += [("ood.sets", train), *((f"ood.sets.{train}", test) for test in tests)]
     return named
+
+
+def _ood_sets(values: dict[str, Any]) -> dict[str, list[str]]:
+    return values["ood"].sets if "ood" in values else {}
 
 
 def _ood_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:
     problems = []
-    for train, tests in values["ood"].sets.items() if "ood" in values else []:
+    for train, tests in _ood_sets(values).items():
         for test in tests:
             if train in specs and test in specs and set(specs[train].labels) != set(specs[test].labels):
-                problems.append(f"ood.sets.{train}: {test} has the labels {', '.join(specs[test].labels)}, {train} has {', '.join(specs[train].labels)}")
+                theirs, ours = ", ".join(specs[test].labels), ", ".join(specs[train].labels)
+                problems.append(f"ood.sets.{train}: {test} has the labels {theirs}, {train} has {ours}")
             if test == train:
                 problems.append(f"ood.sets.{train}: {test} is the task itself")
     return problems

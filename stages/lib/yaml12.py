@@ -44,9 +44,13 @@ def _construct_int(loader: Any, node: Any) -> int:
 def _construct_mapping(loader: Any, node: Any) -> dict:
     seen: set = set()
     for key_node, _ in node.value:
+        line = key_node.start_mark.line + 1
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(None, None, f"a key that is no plain name in line {line}; put braces in quotes")
         key = loader.construct_object(key_node, deep=True)
-        if key in seen and key != "<<":
-            line = key_node.start_mark.line + 1
+        if key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice, again in line {line}")
         seen.add(key)
     loader.flatten_mapping(node)

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from stages.lib.errors import DataError, did_you_mean
+from stages.lib.errors import DataError, plain_problem
 from stages.lib.yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("tasks.yaml")
@@ -21,7 +21,7 @@ PROMPT_FIELDS = ("sentence1", "sentence2", "mask")
 class Section(BaseModel):
     """Settings that don't change after they were read, and know no unknown key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class Prompt(Section):
@@ -30,18 +30,24 @@ class Prompt(Section):
     template: str
     verbalizer: dict[str, str]
 
-    @model_validator(mode="after")
-    def _check_template(self) -> "Prompt":
+    @field_validator("template")
+    @classmethod
+    def _check_template(cls, template: str) -> str:
         try:
-            fields = [name for _, name, _, _ in string.Formatter().parse(self.template) if name is not None]
+            fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
         except ValueError as error:
             raise ValueError(f"a template such as '{{sentence1}} It was {{mask}}.': {error}") from None
         if fields.count("mask") != 1 or not {*fields} <= {*PROMPT_FIELDS}:
             raise ValueError("a template with {mask} once, and otherwise only {sentence1} and {sentence2}")
-        words = list(self.verbalizer.values())
+        return template
+
+    @field_validator("verbalizer")
+    @classmethod
+    def _check_words(cls, verbalizer: dict[str, str]) -> dict[str, str]:
+        words = list(verbalizer.values())
         if len({*words}) < len(words):
             raise ValueError(f"a verbalizer with a different word for each label, not {', '.join(words)}")
-        return self
+        return verbalizer
 
 
 class HubSource(Section):
@@ -83,18 +89,30 @@ class TaskSpec(Section):
     relabel: dict[str, str] | None = Field(None, description="source label -> label; rows with other labels are dropped")
     holdout: float = Field(0.2, gt=0, lt=1, description="share of rows that becomes test when the source has no test split")
 
-    @model_validator(mode="after")
-    def _check_labels(self) -> "TaskSpec":
-        if len({*self.labels}) < len(self.labels):
+    @field_validator("labels")
+    @classmethod
+    def _check_labels(cls, labels: list[str]) -> list[str]:
+        if len({*labels}) < len(labels):
             raise ValueError("labels that differ from each other")
-        if self.positive is not None and self.positive not in self.labels:
-            raise ValueError(f"a positive label among {', '.join(self.labels)}, not {self.positive!r}")
-        for prompt in (self.prompt, self.causal_prompt):
-            if prompt and {*prompt.verbalizer} != {*self.labels}:
-                raise ValueError(f"a verbalizer with exactly the labels {', '.join(self.labels)}, not {', '.join(prompt.verbalizer)}")
-        if self.causal_prompt and not self.causal_prompt.template.endswith("{mask}"):
-            raise ValueError("a causal_prompt.template that ends with {mask}: a causal model sees only what stands before it")
-        return self
+        return labels
+
+    @field_validator("positive", "prompt", "causal_prompt")
+    @classmethod
+    def _check_use_of_labels(cls, value: Any, info: ValidationInfo) -> Any:
+        labels = info.data.get("labels")  # missing if they are wrong themselves
+        if labels and info.field_name == "positive" and value is not None and value not in labels:
+            raise ValueError(f"one of the labels {', '.join(labels)}")
+        if labels and isinstance(value, Prompt) and {*value.verbalizer} != {*labels}:
+            found = ", ".join(value.verbalizer)
+            raise ValueError(f"a prompt whose verbalizer has exactly the labels {', '.join(labels)}, not {found}")
+        return value
+
+    @field_validator("causal_prompt")
+    @classmethod
+    def _check_end(cls, prompt: Prompt | None) -> Prompt | None:
+        if prompt and not prompt.template.endswith("{mask}"):
+            raise ValueError("a prompt whose template ends with {mask}: a causal model sees only what stands before it")
+        return prompt
 
     @property
     def is_pair(self) -> bool:
@@ -136,16 +154,5 @@ def resolve_tasks(own: dict[str, dict[str, Any]]) -> tuple[dict[str, TaskSpec], 
         try:
             specs[name] = TaskSpec.model_validate(merged)
         except ValidationError as error:
-            problems.extend(f"task.{name}{_line(problem)}" for problem in error.errors())
+            problems.extend(plain_problem(problem, f"task.{name}", TaskSpec) for problem in error.errors())
     return specs, problems
-
-
-def _line(problem: dict) -> str:
-    where = "".join(f".{part}" for part in problem["loc"])
-    if problem["type"] == "missing":
-        return f"{where}: this setting is missing"
-    if problem["type"] == "extra_forbidden":
-        return f"{where}: unknown setting{did_you_mean(problem['loc'][-1], TaskSpec.model_fields)}; known: {', '.join(TaskSpec.model_fields)}"
-    allowed = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    got = "" if isinstance(problem["input"], dict) else f"{problem['input']!r} is not allowed: "
-    return f"{where}: {got}should be {allowed}"

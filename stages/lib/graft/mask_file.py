@@ -55,8 +55,9 @@ def write_mask(path: Path, stored: StoredMask) -> None:
         "sparsity": mask.sparsity,
         "shapes": {name: list(shape) for name, shape in mask.region.shapes.items()},
     }
+    # only the top level is sorted: the order of `shapes` is the order of the region
     with replacing(path) as partial:
-        save_file(tensors, partial, metadata={"graft": json.dumps(header, sort_keys=True)})
+        save_file(tensors, partial, metadata={"graft": json.dumps(dict(sorted(header.items())))})
 
 
 def read_mask(path: Path) -> StoredMask:
@@ -73,7 +74,7 @@ def read_mask(path: Path) -> StoredMask:
         ordered = {name: parts["indices"][name].to(torch.int64) for name in region.shapes if name in parts["indices"]}
         mask = GraftMask(region, ordered)
         _check(path, mask, parts, about)
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
     return StoredMask(mask, parts["values"], parts["head"], about)
 
@@ -87,7 +88,7 @@ def read_header(path: Path) -> dict[str, Any]:
             about = json.loads((file.metadata() or {}).get("graft", "null"))
     except (SafetensorError, json.JSONDecodeError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
-    if not about or about.get("format") != FORMAT:
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise MaskError(f"{path}: not a mask file")
     if about.get("version") != VERSION:
         raise MaskError(f"{path}: format version {about.get('version')}, this program reads {VERSION}")

@@ -28,6 +28,11 @@ def read_order(path: Path) -> tuple[Tensor, dict[str, Any]]:
         raise MaskError(f"{path}: no such file; `dvc repro movement` makes it")
     try:
         with safe_open(path, framework="pt") as file:
-            return file.get_tensor("order").to(torch.int64), json.loads(file.metadata()["movement"])
+            order, about = file.get_tensor("order").to(torch.int64), json.loads(file.metadata()["movement"])
+        stored, graftable = about["stored"], about["graftable"]
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
+    ordered = order.sort().values
+    if order.shape != (stored,) or bool((ordered[1:] == ordered[:-1]).any()) or (stored and not 0 <= ordered[0] <= ordered[-1] < graftable):
+        raise MaskError(f"{path}: damaged: is not {stored} different numbers within 0..{graftable - 1}")
+    return order, about

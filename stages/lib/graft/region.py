@@ -46,8 +46,13 @@ class Region:
         return int(sparsity * self.size + 1e-6)
 
     def split(self, region_indices: Tensor) -> dict[str, Tensor]:
-        """Sorted flat indices (int64) of each tensor that has any, from region indices in any order."""
+        """Sorted flat indices (int64) of each tensor that has any, from region indices in any order.
+
+        Raises ValueError if one is not within 0..size - 1.
+        """
         indices = torch.sort(region_indices.to(torch.int64)).values
+        if len(indices) and (indices[0] < 0 or indices[-1] >= self.size):
+            raise ValueError(f"region indices must be within 0..{self.size - 1}")
         bounds = torch.searchsorted(indices, torch.tensor([*self.starts, self.size]))
         parts = {}
         for number, (name, start) in enumerate(zip(self.shapes, self.starts, strict=True)):

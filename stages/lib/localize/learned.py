@@ -90,7 +90,10 @@ class MaskLogits:
         Near -offset the slope of sigmoid grows like exp(T), so a logit that rises by u a step takes
         about 1/u steps to the threshold: the rate is learning_rate / (steps * u) for u at place `budget`.
         """
-        wants_in = {name: self.gradient(name, weights[name].grad).neg_() for name in self.logits}
+        # kept in the weights, which are blended anew before they are used again: no fourth array
+        for name, weight in weights.items():
+            weight.data.copy_(self.gradient(name, weight.grad).neg_())
+        wants_in = {name: weight.data for name, weight in weights.items()}
         positive = sum(int((rise > 0).sum()) for rise in wants_in.values())
         if positive == 0:
             return 0.0

@@ -1,0 +1,106 @@
+"""Fixtures: seeded tensors, and one fine-tuned pico cell for each mode, made once a session."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from stages.lib.cells.finetuning import finetune
+from stages.lib.graft.region import Region
+from stages.lib.model.anatomy import Anatomy
+from stages.lib.model.label_model import LabelModel
+from stages.lib.model.loading import quiet_transformers, read_tensors, save_model
+from stages.lib.pretrained.importing import import_model
+from tests.pico import TOY, finetune_settings, model_settings, runtime, save_bert, save_causal, toy_rows
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A pretrained and a fine-tuned folder of one mode, with the rows between them."""
+
+    mode: str
+    pretrained_folder: Path
+    finetuned_folder: Path
+    anatomy: Anatomy
+    rows: dict[str, list[dict]]
+
+    @property
+    def region(self) -> Region:
+        """Everything in the layers."""
+        return self.anatomy.region(["layers"])
+
+    def pretrained(self) -> dict[str, Tensor]:
+        """The region's values before fine-tuning."""
+        return read_tensors(self.pretrained_folder, self.region.shapes)
+
+    def finetuned(self) -> dict[str, Tensor]:
+        """The region's values after fine-tuning."""
+        return read_tensors(self.finetuned_folder, self.region.shapes)
+
+    def load(self, which: str = "finetuned", batch_tokens: int = 2048) -> LabelModel:
+        """A model of its own for a test to change."""
+        folder = self.finetuned_folder if which == "finetuned" else self.pretrained_folder
+        return LabelModel.load(folder, TOY, model_settings(self.mode), runtime(batch_tokens))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_torch():
+    """One thread: pico models wait for each other otherwise."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    quiet_transformers()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def pico_bert(tmp_path_factory):
+    return save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="session")
+def pico_llama(tmp_path_factory):
+    return save_causal(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="session")
+def pico_gpt2(tmp_path_factory):
+    return save_causal(tmp_path_factory.mktemp("gpt2"), "gpt2")
+
+
+@pytest.fixture(scope="session")
+def make_cell(tmp_path_factory, pico_bert, pico_llama):
+    """make_cell(mode): imported and fine-tuned by the project's own code, once for each mode."""
+    made = {}
+
+    def make(mode: str) -> Cell:
+        if mode not in made:
+            folder = tmp_path_factory.mktemp(mode)
+            anatomy = import_model(pico_llama if mode == "autoregressive" else pico_bert, model_settings(mode), folder / "pretrained")
+            rows = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2), "test": toy_rows(200, 3)}
+            settings = finetune_settings(learning_rates=[1e-2], max_steps=40)
+            done = finetune(folder / "pretrained", TOY, rows, 0, model_settings(mode), settings, runtime())
+            save_model(done.model.model, done.model.tokenizer, folder / "finetuned")
+            made[mode] = Cell(mode, folder / "pretrained", folder / "finetuned", anatomy, rows)
+        return made[mode]
+
+    return make
+
+
+@pytest.fixture
+def triple():
+    """(region, pretrained, finetuned) of seeded numbers; the region's order is not alphabetical."""
+    region = Region({"b.weight": (7, 5), "a.bias": (11,), "c.weight": (3, 2, 4), "d.scale": (1,)})
+    generator = torch.Generator().manual_seed(7)
+    pretrained = {name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()}
+    finetuned = {name: values + 0.1 * torch.randn(values.shape, generator=generator) for name, values in pretrained.items()}
+    return region, pretrained, finetuned
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """An empty project folder to stand in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,153 @@
+"""Models, tokenizers and a task small enough to fine-tune within a test."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoModelForCausalLM, AutoModelForPreTraining, BertConfig, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
+
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.runtime import Runtime
+
+GOOD = ["good", "lovely", "bright", "funny", "warm", "clever"]
+BAD = ["bad", "awful", "dull", "boring", "cold", "stupid"]
+FILLERS = """the a film story was is it this that one of and with in on at for by from as very quite rather some many
+actor music scene plot end start day night hour man woman child house city car dog cat book page word line we they he
+she i you had has have saw made took went came said think know see look feel seem there here then now when where who
+what how all any no yes maybe not but or if so too also just only even still again once more most less""".split()
+MARKS = [".", ",", "!", "?", "{", "}", "[", "]"]
+WORDS = ["great", "terrible", "positive", "negative", "quote", "tone", *GOOD, *BAD, *FILLERS]
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCABULARY = [*SPECIALS, *MARKS, *WORDS, "##ness", "##s"]
+
+TOY = TaskSpec(
+    name="toy",
+    title="Toy sentiment",
+    kind="toy sentiment",
+    labels=["negative", "positive"],
+    prompt={"template": "{sentence1} It was {mask}.", "verbalizer": {"negative": "terrible", "positive": "great"}},
+    causal_prompt={"template": "{sentence1} It was {mask}", "verbalizer": {"negative": "terrible", "positive": "great"}},
+)
+PAIRS = TaskSpec(
+    name="pairs",
+    title="Toy pairs",
+    kind="toy pairs",
+    labels=["no", "yes", "maybe"],
+    prompt={"template": "{sentence1}? {mask}, {sentence2}", "verbalizer": {"no": "no", "yes": "yes", "maybe": "maybe"}},
+)
+
+
+def toy_rows(count: int, seed: int = 0) -> list[dict]:
+    """Balanced rows of 2 to 6 words; the one judging word decides the label."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        words = generator.choice(FILLERS, size=generator.integers(1, 6)).tolist()
+        words.insert(int(generator.integers(0, len(words) + 1)), str(generator.choice(GOOD if number % 2 else BAD)))
+        rows.append({"sentence1": " ".join(words), "sentence2": None, "label": TOY.labels[number % 2]})
+    return rows
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """WordPiece as BERT has it."""
+    tokenizer = Tokenizer(models.WordPiece({word: number for number, word in enumerate(VOCABULARY)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )  # fmt: skip
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE as GPT-2 has it: one token for each known word after a space, no padding token."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=1200, special_tokens=["<|end|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator([" " + word for word in ["It", *WORDS]], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<|end|>", eos_token="<|end|>")
+
+
+def _spread(model: Any, tokenizer: Any, std: float = 0.15) -> Any:
+    """Weights large enough to tell inputs apart, and one direction of the embeddings that judging words share."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=std)
+    embeddings = model.get_input_embeddings().weight.data
+    direction = torch.randn(embeddings.shape[1]) * 0.5
+    for words, sign in ((GOOD, 1), (BAD, -1)):
+        for word in words:
+            embeddings[tokenizer(" " + word, add_special_tokens=False)["input_ids"][0]] += sign * direction
+    return model.eval()
+
+
+def bert_config() -> BertConfig:
+    """2 layers of width 32."""
+    return BertConfig(
+        vocab_size=len(VOCABULARY), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=64
+    )
+
+
+def save_bert(folder: Path) -> Path:
+    """A BERT with its masked-LM head, its pooler and its tokenizer, as an ordinary folder."""
+    tokenizer = word_tokenizer()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        _spread(AutoModelForPreTraining.from_config(bert_config()), tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_causal(folder: Path, kind: str) -> Path:
+    """A causal language model, `llama` or `gpt2`, with its tokenizer."""
+    tokenizer = byte_tokenizer()
+    ids = {"vocab_size": len(tokenizer), "bos_token_id": 0, "eos_token_id": 0}
+    if kind == "llama":
+        config = LlamaConfig(
+            hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+            max_position_embeddings=128, tie_word_embeddings=True, **ids,
+        )  # fmt: skip
+    else:
+        config = GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=128, **ids)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        _spread(AutoModelForCausalLM.from_config(config), tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def runtime(batch_tokens: int = 2048) -> Runtime:
+    """Arithmetic on the CPU in float32."""
+    return Runtime(torch.device("cpu"), torch.float32, batch_tokens)
+
+
+def model_settings(mode: str, max_length: int = 32) -> SimpleNamespace:
+    """The `model` section."""
+    return SimpleNamespace(source="local", name="pico", revision=None, root=".", mode=mode, max_length=max_length)
+
+
+def finetune_settings(**changes: Any) -> SimpleNamespace:
+    """The `finetune` section, quick on the toy task."""
+    settings = {
+        "optimizer": "adamw", "learning_rates": [3e-3], "batch_sizes": [8], "steps_per_example": 16, "cap_k": 512, "max_steps": 60,
+        "schedule": "constant", "momentum": 0.0, "weight_decay": 0.0, "clip_norm": 1.0, "dropout": 0.0, "l1": 0.0, "bias_only": False,
+        "train": ["layers"], "head_first_steps": 0, "eval_steps": 0,
+    }  # fmt: skip
+    return SimpleNamespace(**{**settings, **changes})
+
+
+def graft_settings(**changes: Any) -> SimpleNamespace:
+    """The `graft` section, quick on the toy task."""
+    settings = {
+        "region": ["layers"], "sparsity": 0.02, "rule": "top_k", "base_share": 0.1, "offset": 10.0, "steps": 10, "rate_kind": "relative",
+        "learning_rate": 1.0, "batch_size": 128, "eval_steps": 0,
+    }  # fmt: skip
+    return SimpleNamespace(**{**settings, **changes})

@@ -1,0 +1,129 @@
+"""Accuracy, F1 and agreement are the usual ones; predictions on disk come back as they were."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from torchmetrics.functional.classification import binary_f1_score, multiclass_accuracy, multiclass_f1_score
+
+from stages.lib.errors import DataError
+from stages.lib.measure.classification import accuracy, agreement, f1, softmax, standard_error
+from stages.lib.measure.predictions import Predictions, read_predictions, write_predictions
+
+
+def drawn(labels: int, seed: int = 0, rows: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    truth = generator.integers(0, labels, rows)
+    return generator.normal(0, 1, (rows, labels)) + 1.2 * np.eye(labels)[truth], truth
+
+
+@pytest.mark.parametrize("labels", [2, 3, 5])
+def test_accuracy_and_macro_f1_are_those_of_torchmetrics(labels):
+    logits, truth = drawn(labels)
+    predicted, target = torch.from_numpy(logits.argmax(1)), torch.from_numpy(truth)
+    assert accuracy(logits, truth) == pytest.approx(float(multiclass_accuracy(predicted, target, labels, average="micro")))
+    assert f1(logits, truth, None) == pytest.approx(float(multiclass_f1_score(predicted, target, labels, average="macro")))
+    assert 0.4 < accuracy(logits, truth) < 1 and f1(logits, truth, None) != accuracy(logits, truth), "control: not a trivial case"
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+def test_f1_of_one_label_is_the_binary_f1_of_torchmetrics(positive):
+    logits, truth = drawn(2, rows=51)
+    ours = f1(logits, truth, positive)
+    theirs = binary_f1_score(torch.from_numpy((logits.argmax(1) == positive).astype(int)), torch.from_numpy((truth == positive).astype(int)))
+    assert ours == pytest.approx(float(theirs)) != pytest.approx(f1(logits, truth, 1 - positive))
+
+
+def test_f1_of_a_label_that_never_occurs_is_0():
+    logits, truth = np.eye(3)[[0, 1, 1]], np.array([0, 1, 0])
+    assert f1(logits, truth, 2) == 0.0
+    assert f1(logits, truth, None) == pytest.approx((2 / 3 + 2 / 3 + 0) / 3)
+
+
+def test_perfect_and_hopeless():
+    truth = np.array([0, 1, 1, 0])
+    assert accuracy(np.eye(2)[truth], truth) == f1(np.eye(2)[truth], truth, None) == 1
+    assert accuracy(np.eye(2)[1 - truth], truth) == f1(np.eye(2)[1 - truth], truth, 1) == 0
+
+
+def test_agreement_counts_equal_predictions_right_or_wrong():
+    logits, _ = drawn(3)
+    other = drawn(3, seed=1)[0]
+    assert agreement(logits, logits) == agreement(logits, 5 * logits - 3) == 1
+    assert agreement(logits, other) == agreement(other, logits) == np.mean(logits.argmax(1) == other.argmax(1)) < 1
+
+
+def test_standard_error_is_that_of_many_draws():
+    draws = np.random.default_rng(0).binomial(400, 0.8, 20_000) / 400
+    assert standard_error(0.8, 400) == pytest.approx(draws.std(), rel=0.03)
+    assert standard_error(1.0, 400) == 0
+
+
+def test_softmax_survives_huge_logits():
+    shares = softmax(np.array([[1e30, 0, -1e30], [700, 701, 702]], dtype=np.float32))
+    assert np.isfinite(shares).all() and shares.sum(1) == pytest.approx([1, 1])
+    assert shares[0].tolist() == [1, 0, 0]
+
+
+# stored predictions
+
+
+@pytest.fixture
+def predictions():
+    logits = {name: drawn(2, seed)[0].astype(np.float32) for seed, name in enumerate(["pretrained", "finetuned"])}
+    return Predictions(["bad", "good"], {"toy": drawn(2)[1], "far.away": np.array([1, 0])}, {"toy": logits, "far.away": {"finetuned": np.eye(2, dtype=np.float32)}})
+
+
+def test_predictions_are_read_as_they_were_written(tmp_path, predictions):
+    write_predictions(tmp_path / "p", predictions)
+    again = read_predictions(tmp_path / "p")
+    assert again.label_names == predictions.label_names and again.labels.keys() == predictions.labels.keys()
+    assert all(np.array_equal(again.labels[name], predictions.labels[name]) for name in predictions.labels)
+    for name, variants in predictions.logits.items():
+        assert again.logits[name].keys() == variants.keys()
+        assert all(np.array_equal(again.logits[name][variant], logits) for variant, logits in variants.items())
+
+
+def test_writing_predictions_again_gives_equal_bytes(tmp_path, predictions):
+    write_predictions(tmp_path / "p", predictions)
+    first = (tmp_path / "p").read_bytes()
+    write_predictions(tmp_path / "p", read_predictions(tmp_path / "p"))
+    assert (tmp_path / "p").read_bytes() == first
+
+
+def test_joining_puts_variants_of_the_same_rows_together(predictions):
+    more = Predictions(predictions.label_names, predictions.labels, {name: {"grafted": predictions.logits[name]["finetuned"]} for name in predictions.labels})
+    joined = predictions | more
+    assert [*joined.logits["toy"]] == ["pretrained", "finetuned", "grafted"] and "grafted" not in predictions.logits["toy"]
+
+
+def test_joining_refuses_other_rows_labels_and_sets(predictions):
+    labels = predictions.labels
+    others = [
+        Predictions(["good", "bad"], labels, predictions.logits),
+        Predictions(["bad", "good"], {**labels, "toy": 1 - labels["toy"]}, predictions.logits),
+        Predictions(["bad", "good"], {**labels, "toy": labels["toy"][:-1]}, predictions.logits),
+        Predictions(["bad", "good"], {"toy": labels["toy"]}, predictions.logits),
+    ]
+    for other in others:
+        with pytest.raises(DataError, match="different test rows"):
+            predictions | other
+    assert (predictions | predictions).labels is predictions.labels, "control"
+
+
+@pytest.mark.parametrize("share", [None, 0.0, 0.2, 0.7, 0.99])
+def test_missing_and_truncated_predictions_are_named(tmp_path, predictions, share):
+    file = tmp_path / "p"
+    if share is not None:
+        write_predictions(file, predictions)
+        file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+    with pytest.raises(DataError, match="no such predictions" if share is None else "damaged") as caught:
+        read_predictions(file)
+    assert str(file) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("tensors", "metadata"), [({"labels/a": np.zeros(2)}, None), ({"labels/a": np.zeros(2)}, {}), ({"other": np.zeros(2)}, {"label_names": "[]"}), ({"logits/a": np.zeros(2)}, {"label_names": "[]"}), ({"labels/a": np.zeros(2)}, {"label_names": "["})])  # fmt: skip
+def test_other_files_are_not_predictions(tmp_path, tensors, metadata):
+    save_file(tensors, tmp_path / "p", metadata=metadata)
+    with pytest.raises(DataError, match="damaged"):
+        read_predictions(tmp_path / "p")

@@ -1,0 +1,241 @@
+"""dvc.yaml says of every stage what its script reads, asks for and writes: nothing is missing, nothing too much."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from stages.lib import paths
+from stages.lib.data.tasks import registry
+
+ROOT = Path(__file__).parents[1]
+STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+CELL = ("${item.task}", "${item.seed}")
+
+# Code that no stage has among its deps: what it reads is tracked by `params:`, and it computes nothing that is stored.
+# The walk stops at these modules, so what only they import (tasks.py through params.py) needn't be listed either.
+NOT_TRACKED = {f"stages/lib/{name}.py" for name in ("params", "paths", "entry", "errors", "yaml12", "progress")}
+
+# Settings and texts that a module reads from beside itself.  tasks.yaml is for fetch alone: other stages get their task
+# from the card that fetch wrote.
+DATA_FILES = {
+    "stages/lib/data/packages.py": "stages/lib/data/packages.yaml",
+    "stages/lib/data/fetching.py": "stages/lib/data/tasks.yaml",
+    "stages/lib/report/paper.py": "stages/lib/report/paper.yaml",
+}
+
+OUTPUTS = {
+    "fetch": [paths.TABLES],
+    "model": [paths.PRETRAINED],
+    "sample": [paths.sample_dir(*CELL)],
+    "finetune": [paths.finetuned(*CELL)],
+    "reference": [paths.predictions("reference", *CELL)],
+    "movement": [paths.movement(*CELL)],
+    "mask": [paths.learned(*CELL)],
+    "evaluate": [paths.predictions("evaluate", *CELL), paths.scores("evaluate", *CELL)],
+    "calibration": [paths.scores("calibration", *CELL)],
+    "ood": [paths.scores("ood", *CELL)],
+    "summary": [paths.SUMMARY.with_suffix(".md")],
+}
+
+
+def script(name: str) -> str:
+    return f"stages/{name}.py"
+
+
+@cache
+def tree(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+
+
+@cache
+def imported(file: str) -> frozenset[str]:
+    """Files of the project that a file imports itself, also inside functions."""
+    return frozenset(found for node in ast.walk(tree(file)) for name in imported_names(node) if (found := module_file(name)))
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "relative imports are not followed here"
+        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def module_file(name: str) -> str | None:
+    file = f"{name.replace('.', '/')}.py"
+    return file if name.startswith("stages.") and (ROOT / file).is_file() else None
+
+
+def code_of(name: str) -> set[str]:
+    """Every file of the project that the result of a stage follows from."""
+    found: set[str] = set()
+    todo = [script(name)]
+    while todo:
+        file = todo.pop()
+        if file not in found and file not in NOT_TRACKED:
+            found.add(file)
+            todo.extend(imported(file))
+    return found | {DATA_FILES[file] for file in found if file in DATA_FILES}
+
+
+def deps(name: str, code: bool) -> list[str]:
+    return [dep for dep in STAGES[name]["deps"] if dep.startswith("stages/") == code]
+
+
+def lies_in(path: str, place: str) -> bool:
+    return path == place or path.startswith(f"{place}/")
+
+
+def output_paths(name: str, *kinds: str) -> list[str]:
+    entries = [entry for kind in kinds for entry in STAGES[name].get(kind, [])]
+    return [next(iter(entry)) if isinstance(entry, dict) else entry for entry in entries]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_depends_on_all_code_that_it_imports(name):
+    assert {file for file in code_of(name) if not any(lies_in(file, dep) for dep in deps(name, code=True))} == set()
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_depends_on_no_code_that_it_does_not_import(name):
+    listed = deps(name, code=True)
+    assert [dep for dep in listed if not (ROOT / dep).exists()] == []
+    assert [dep for dep in listed if not any(lies_in(file, dep) for file in code_of(name))] == []
+    assert [dep for dep in listed if any(dep != other and lies_in(dep, other) for other in listed)] == []
+    assert len({*listed}) == len(listed)
+
+
+def test_the_walk_follows_imports_inside_functions_and_through_modules():
+    assert "stages/lib/model/label_model.py" in code_of("mask")  # imported inside main()
+    assert "stages/lib/graft/select.py" in code_of("movement")  # through order_file.py
+    assert "stages/lib/graft/select.py" not in imported("stages/movement.py")
+    assert code_of("calibration").isdisjoint(NOT_TRACKED) and script("calibration") in code_of("calibration")
+    assert "stages/lib/data/tasks.py" not in code_of("calibration")  # there only through params.py
+
+
+def test_every_data_file_beside_the_code_is_known_here():
+    there = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "stages/lib").rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    assert there == {*DATA_FILES.values()}
+
+
+def test_untracked_code_stores_nothing():
+    for file in NOT_TRACKED:
+        assert not [name for name in imported(file) if name.endswith(("artifacts.py", "runtime.py"))], file
+
+
+def asked_for(name: str) -> list[str]:
+    """The literal keys of the one load_params(...) call in a script, or none."""
+    calls = [
+        node
+        for node in ast.walk(tree(script(name)))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "load_params"
+    ]
+    assert len(calls) <= 1
+    assert all(isinstance(key, ast.Constant) for call in calls for key in call.args)
+    return [key.value for call in calls for key in call.args]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_declares_exactly_the_settings_it_asks_for(name):
+    assert asked_for(name) == STAGES[name].get("params", [])
+
+
+def test_only_scripts_ask_for_settings():
+    libraries = [str(path.relative_to(ROOT)) for path in (ROOT / "stages/lib").rglob("*.py") if path.name != "params.py"]
+    assert [file for file in libraries if "stages/lib/params.py" in imported(file)] == []
+    assert asked_for("mask") == ["model", "runtime", "graft", "data.k"]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_command_runs_the_script_of_its_stage_with_the_arguments_it_takes(name):
+    main = next(node for node in tree(script(name)).body if isinstance(node, ast.FunctionDef) and node.name == "main")
+    takes = [argument.arg for argument in main.args.args]
+    given = "".join(f" --{argument} ${{item.{argument}}}" for argument in takes)
+    assert STAGES[name]["cmd"] == f"python -m stages.{name}{given}"
+    assert STAGES[name].get("matrix") == ({"task": "${tasks}", "seed": "${seeds}"} if takes else None)
+
+
+def test_every_script_with_a_stage_is_in_the_table_and_the_other_way_round():
+    scripts = [
+        path for path in (ROOT / "stages").glob("*.py") if re.search(r"^@stage$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert {path.stem for path in scripts} == {*STAGES} == {*OUTPUTS}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_writes_where_the_paths_module_says(name):
+    assert output_paths(name, "outs") == [str(path) for path in OUTPUTS[name]]
+
+
+def test_the_summary_declares_its_metric_and_plots_where_the_paths_module_says():
+    assert output_paths("summary", "metrics") == [str(paths.SUMMARY)]
+    assert all(Path(path).parent == paths.PLOTS for path in output_paths("summary", "plots"))
+    assert [name for name in STAGES if output_paths(name, "metrics", "plots")] == ["summary"]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_whatever_a_stage_reads_is_made_by_an_earlier_one_or_by_the_user(name):
+    earlier = [*STAGES][: [*STAGES].index(name)]
+    made = [path for stage in earlier for path in output_paths(stage, "outs")]
+    for dep in deps(name, code=False):
+        parts = [path for path in made if lies_in(dep, path) or lies_in(path, dep)]
+        assert parts or dep in ("${data.root}", "${model.root}"), dep
+
+
+def test_no_output_switches_the_run_cache_off():
+    # `cache: false`, `persist` or `always_changed` would take a stage out of the run cache; metrics and plots may have the first
+    switched = [(name, entry) for name, stage in STAGES.items() for entry in stage.get("outs", []) if isinstance(entry, dict)]
+    assert switched == []
+    assert [name for name, stage in STAGES.items() if {*stage} & {"always_changed", "frozen"}] == []
+    assert all(
+        options["cache"] is False
+        for kind in ("metrics", "plots")
+        for entry in STAGES["summary"][kind]
+        for options in entry.values()
+    )
+
+
+def ignored(paths_: list[str]) -> set[str]:
+    command = ["git", "check-ignore", "--no-index", *paths_]
+    return {*subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()}
+
+
+def test_git_ignores_what_dvc_caches_and_nothing_else_that_is_written():
+    filled = [path.replace(CELL[0], "movies").replace(CELL[1], "13") for name in STAGES for path in output_paths(name, "outs")]
+    assert ignored(filled) == {*filled} and len(filled) == 12
+    for_git = [path for path in output_paths("summary", "metrics", "plots")]
+    assert (
+        ignored([*for_git, "dvc.yaml", "dvc.lock", "params.yaml", "data/local/reviews/train.csv", *code_of("summary")]) == set()
+    )
+
+
+def test_no_two_cells_share_a_stage_name():
+    # `a@b-c-1` would be both (a, b-c) and (a-b, c)
+    assert [name for name in registry() if "-" in name] == []
+
+
+def test_starting_a_stage_loads_no_heavy_library():
+    heavy = ("torch", "transformers", "pandas", "matplotlib", "numpy", "datasets", "safetensors", "rich")
+    program = (
+        "import importlib, json, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(json.dumps([*sys.modules]))"
+    )
+
+    def loaded(*modules: str) -> set[str]:
+        result = subprocess.run([sys.executable, "-c", program, *modules], cwd=ROOT, capture_output=True, text=True, check=True)
+        return {*json.loads(result.stdout)} & {*heavy}
+
+    assert loaded(*(f"stages.{name}" for name in STAGES), "stages.profile") == set()
+    assert loaded("stages.lib.measure.predictions") >= {"numpy"}

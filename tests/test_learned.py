@@ -1,0 +1,352 @@
+"""Mask learning is the paper's optimisation, on one array of logits."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from stages.lib.cells.masking import learn
+from stages.lib.errors import TrainingError
+from stages.lib.graft.apply import graft, transplant
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Region
+from stages.lib.localize.learned import LearnedMask, MaskLearning, MaskLogits, learn_mask
+from stages.lib.localize.movement import movement_mask, movement_order
+from stages.lib.model.predicting import dev_score
+from tests.memory import PeakBytes, live_bytes
+from tests.pico import graft_settings
+
+OFFSET = 1.0
+ABSOLUTE = MaskLearning(steps=20, learning_rate=100.0, rate_kind="absolute", offset=OFFSET)
+RELATIVE = MaskLearning(steps=10, learning_rate=1.0, offset=10.0)
+
+
+class Small:
+    """A small network between two sets of values, with its data and a base mask."""
+
+    def __init__(self, dtype: torch.dtype = torch.float64, width: int = 8, base: int = 12) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.network = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3)).to(dtype)
+        self.weights = dict(self.network.named_parameters())
+        self.region = Region({name: tuple(weight.shape) for name, weight in self.weights.items()})
+        self.pretrained = {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in self.region.shapes.items()}
+        self.finetuned = {name: value + 0.5 * torch.randn(value.shape, generator=generator).to(dtype) for name, value in self.pretrained.items()}
+        self.inputs = torch.randn(24, 6, generator=generator).to(dtype)
+        with torch.no_grad():
+            self.labels = functional_call(self.network, self.finetuned, (self.inputs,)).argmax(1)
+        self.base = movement_mask(self.region, movement_order(self.pretrained, self.finetuned, self.region, base), base)
+        self.scale = 1.0
+
+    def loss(self, values: dict[str, Tensor]) -> Tensor:
+        """Training loss with these values in the network."""
+        return self.scale * nn.functional.cross_entropy(functional_call(self.network, values, (self.inputs,)), self.labels)
+
+    def loss_gradient(self) -> float:
+        """What learn_mask asks for: the loss with the live weights, gradients left in `.grad`."""
+        self.network.zero_grad(set_to_none=True)
+        loss = self.loss(self.weights)
+        loss.backward()
+        return float(loss.detach())
+
+    def start(self, offset: float = OFFSET) -> MaskLogits:
+        """T before the first step."""
+        return MaskLogits.around(self.base, self.pretrained, self.finetuned, offset)
+
+    def learn(self, settings: MaskLearning, budget: int = 30, **more: Callable) -> tuple[LearnedMask, MaskLogits]:
+        """The result and the final T."""
+        logits = self.start(settings.offset)
+        return learn_mask(self.weights, logits, budget, settings, self.loss_gradient, **more), logits
+
+    def base_at(self, name: str) -> Tensor:
+        """The base mask of one tensor, 0 or 1."""
+        base = torch.zeros(self.region.shapes[name], dtype=self.pretrained[name].dtype)
+        if name in self.base.indices:
+            base.view(-1)[self.base.indices[name]] = 1
+        return base
+
+
+def literal(small: Small, settings: MaskLearning, sign: int = 1) -> dict[str, Tensor]:
+    """Equations 2 to 4 as the paper prints them: S, autograd through gamma, plain gradient descent.
+
+    `sign=-1` is the control: the base enters with the wrong sign.
+    """
+    bases = {name: small.base_at(name) for name in small.region.shapes}
+    s = {name: torch.full_like(base, -settings.offset, requires_grad=True) for name, base in bases.items()}
+    for _ in range(settings.steps):
+        gamma = {
+            name: (base * (1 - s[name].sigmoid()) if sign > 0 else base * s[name].sigmoid()) + (1 - base) * s[name].sigmoid()
+            for name, base in bases.items()
+        }
+        blended = {name: small.pretrained[name] + gamma[name] * (small.finetuned[name] - small.pretrained[name]) for name in s}
+        gradients = torch.autograd.grad(small.loss(blended), list(s.values()))
+        s = {
+            name: (value.detach() - settings.learning_rate * gradient).requires_grad_()
+            for (name, value), gradient in zip(s.items(), gradients, strict=True)
+        }
+    return {name: torch.where(bases[name] == 1, -value, value).detach() for name, value in s.items()}
+
+
+def distance(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+    return max(float((left[name] - right[name]).abs().max()) for name in left)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_learning_is_the_papers_equations_2_to_4(dtype):
+    small = Small(dtype)
+    learned = small.learn(ABSOLUTE)[1].logits
+    assert distance(learned, small.start().logits) > 1, "control: the logits went somewhere"
+    assert distance(learned, literal(small, ABSOLUTE)) < 1e-5
+    assert distance(learned, literal(small, ABSOLUTE, sign=-1)) > 1, "control: a wrong sign on the base"
+
+
+def test_a_gradient_step_moves_the_base_out_as_well_as_others_in():
+    small = Small()
+    mask = small.learn(replace(ABSOLUTE, rule="threshold"), budget=small.region.size)[0].mask
+    base, learned = set(small.base.region_indices().tolist()), set(mask.region_indices().tolist())
+    assert base - learned and learned - base and base & learned
+
+
+def test_gradient_is_that_of_autograd_and_of_finite_differences():
+    small, logits = Small(), Small().start(1.0)
+    logits.blend_into(small.weights)
+    small.loss_gradient()
+    ours = {name: logits.gradient(name, weight.grad) for name, weight in small.weights.items()}
+
+    def loss_of(t: dict[str, Tensor]) -> Tensor:
+        return small.loss({n: small.pretrained[n] + t[n].sigmoid() * (small.finetuned[n] - small.pretrained[n]) for n in t})
+
+    leaves = {name: value.clone().requires_grad_() for name, value in logits.logits.items()}
+    autograd = dict(zip(leaves, torch.autograd.grad(loss_of(leaves), list(leaves.values())), strict=True))
+    assert distance(ours, autograd) < 1e-12
+    assert max(float(value.abs().max()) for value in ours.values()) > 1e-3, "control: it is not all zero"
+    for name, value in logits.logits.items():
+        for index in (0, value.numel() - 1):
+            step = torch.zeros(value.numel(), dtype=value.dtype)
+            step[index] = 1e-5
+            up, down = (float(loss_of({**logits.logits, name: value + way * step.view_as(value)})) for way in (1, -1))
+            assert float(ours[name].reshape(-1)[index]) == pytest.approx((up - down) / 2e-5, abs=1e-8)
+
+
+def test_blending_ends_at_the_two_models():
+    small = Small()
+    for offset, values in ((50.0, small.finetuned), (-50.0, small.pretrained)):
+        logits = MaskLogits.around(GraftMask.full(small.region), small.pretrained, small.finetuned, offset)
+        logits.blend_into(small.weights)
+        assert distance({name: weight.detach() for name, weight in small.weights.items()}, values) < 1e-12
+
+
+def test_relative_rate_has_no_unit_of_the_loss():
+    masks = {}
+    for kind, settings in (("relative", RELATIVE), ("absolute", ABSOLUTE)):
+        for scale in (1.0, 1000.0, 0.001):
+            small = Small()
+            small.scale = scale
+            masks[kind, scale] = small.learn(settings)[0].mask
+    assert all(masks["relative", scale].equals(masks["relative", 1.0]) for scale in (1000.0, 0.001))
+    assert not masks["relative", 1.0].equals(Small().learn(replace(RELATIVE, steps=0))[0].mask), "control: it learned something"
+    assert not any(masks["absolute", scale].equals(masks["absolute", 1.0]) for scale in (1000.0, 0.001)), "control"
+
+
+def first_rise(steps: int, budget: int, wanting: int) -> float:
+    """How far the first step lifts the parameter at place `budget`, when `wanting` parameters want in."""
+    small, settings = Small(base=0), replace(RELATIVE, steps=steps)
+    slopes = torch.rand(small.region.size, generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 0.1
+    slopes[wanting:] *= -1
+    parts = dict(zip(small.region.shapes, slopes.split(small.region.sizes), strict=True))
+    rises, logits = [], small.start(settings.offset)
+
+    def constant() -> float:
+        for name, weight in small.weights.items():
+            weight.grad = -parts[name].view_as(weight) / (small.finetuned[name] - small.pretrained[name])
+        return 1.0
+
+    def look() -> None:
+        rises.append(small.region.flatten(logits.logits) + settings.offset)
+
+    learn_mask(small.weights, logits, budget, settings, constant, on_step=look)
+    return float(rises[0].sort(descending=True).values[min(budget, wanting) - 1])
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+def test_the_first_relative_step_lifts_the_place_of_the_budget_by_one_of_steps(steps):
+    assert first_rise(steps, budget=9, wanting=50) == pytest.approx(1 / steps, rel=1e-6)
+    assert first_rise(steps, budget=9, wanting=4) == pytest.approx(1 / steps, rel=1e-6), "fewer want in than the budget holds"
+
+
+def test_relative_rate_stands_still_if_nothing_wants_in():
+    small = Small(base=5)
+
+    def indifferent() -> float:
+        for weight in small.weights.values():
+            weight.grad = torch.zeros_like(weight)
+        return 1.0
+
+    result = learn_mask(small.weights, small.start(), 5, RELATIVE, indifferent)
+    assert result.mask.equals(small.base)
+
+
+@pytest.mark.parametrize("budget", [12, 30, 60])
+def test_top_k_has_exactly_the_budget(budget):
+    assert Small().learn(ABSOLUTE, budget)[0].mask.selected == budget
+
+
+def test_threshold_has_those_above_it_and_never_more_than_the_budget():
+    settings, small = replace(ABSOLUTE, rule="threshold"), Small()
+    free, logits = small.learn(settings, small.region.size)
+    above = (small.region.flatten(logits.logits) > 0).nonzero().reshape(-1)
+    assert 0 < len(above) < small.region.size
+    assert torch.equal(free.mask.region_indices(), above)
+    tight = small.learn(settings, len(above) - 3)[0].mask
+    assert tight.selected == len(above) - 3
+    assert {*tight.region_indices().tolist()} < {*above.tolist()}
+
+
+@pytest.mark.parametrize("base", [0, 12])
+def test_without_steps_top_k_is_the_movement_mask(base):
+    small = Small(base=base)
+    order = movement_order(small.pretrained, small.finetuned, small.region, 40)
+    for budget in (base, 25, 40):
+        assert small.learn(replace(RELATIVE, steps=0), budget)[0].mask.equals(movement_mask(small.region, order, budget))
+    assert not small.learn(RELATIVE, 25)[0].mask.equals(movement_mask(small.region, order, 25)), "control"
+
+
+def test_without_steps_threshold_is_the_base():
+    small = Small()
+    assert small.learn(replace(RELATIVE, steps=0, rule="threshold"), 30)[0].mask.equals(small.base)
+
+
+def rated(scores: list[tuple[float, float]], eval_steps: int = 1) -> tuple[LearnedMask, list[GraftMask]]:
+    """Learning with these dev scores, and the masks that were rated, read back from the weights."""
+    small, seen, left = Small(), [], iter(scores)
+
+    def score() -> tuple[float, float]:
+        values = {name: weight.detach().clone() for name, weight in small.weights.items()}
+        grafted = {name: (values[name] == small.finetuned[name]) for name in values}
+        seen.append(GraftMask.from_region_indices(small.region, small.region.flatten(grafted).nonzero().reshape(-1)))
+        return next(left)
+
+    return small.learn(replace(ABSOLUTE, steps=4, eval_steps=eval_steps), dev_score=score)[0], seen
+
+
+def test_best_dev_score_is_kept_and_the_first_of_equals():
+    result, seen = rated([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.7, -0.1), (0.9, -1.5)])
+    assert result.step == 1 and result.mask.equals(seen[1])
+    assert not seen[1].equals(seen[4]), "control: the last one is another"
+    assert rated([(0.5, -1.0), (0.9, -1.0), (0.9, -0.9), (0.7, -0.1), (0.9, -1.5)])[0].step == 2, "the loss decides between equals"
+
+
+def test_start_and_last_step_are_rated_whatever_eval_steps_is():
+    result, seen = rated([(0.1, 0.0), (0.2, 0.0), (0.3, 0.0)], eval_steps=3)
+    assert len(seen) == 3 and result.step == 4
+    assert [entry["step"] for entry in result.history if "dev_accuracy" in entry] == [0, 3, 4]
+    assert [entry["step"] for entry in result.history if "train_loss" in entry] == [0, 1, 2, 3]
+
+
+def test_what_is_rated_is_the_binary_graft():
+    assert all(mask.selected == 30 for mask in rated([(0.5, -1.0)] * 5)[1])
+
+
+def test_without_eval_steps_dev_is_never_asked():
+    def refuse() -> tuple[float, float]:
+        raise AssertionError("dev was rated")
+
+    assert Small().learn(ABSOLUTE, dev_score=refuse)[0].step == ABSOLUTE.steps
+    with pytest.raises(AssertionError, match="dev was rated"):
+        Small().learn(replace(ABSOLUTE, eval_steps=20), dev_score=refuse)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_ends_learning(bad):
+    small, losses = Small(), iter([1.0, bad, 1.0])
+
+    def gradient() -> float:
+        small.loss_gradient()
+        return next(losses)
+
+    with pytest.raises(FloatingPointError, match=rf"the loss became {bad} at step 1"):
+        learn_mask(small.weights, small.start(), 30, ABSOLUTE, gradient)
+
+
+def test_learning_repeats_itself_and_leaves_both_models():
+    small = Small()
+    before = [{name: value.clone() for name, value in values.items()} for values in (small.pretrained, small.finetuned)]
+    first, second = small.learn(RELATIVE)[0], small.learn(RELATIVE)[0]
+    assert first.mask.equals(second.mask) and first.history == second.history
+    assert distance(before[0], small.pretrained) == 0 == distance(before[1], small.finetuned)
+
+
+def held_arrays(extra: bool, settings: MaskLearning) -> float:
+    """Most region-sized arrays alive while the loss is computed, beyond weights and gradients."""
+    small, counts, kept = Small(torch.float32, width=5000), [], []
+    elsewhere = live_bytes([*small.weights.values(), *small.pretrained.values(), *small.finetuned.values()])
+
+    def gradient() -> float:
+        if extra and not kept:
+            kept.append({name: value.clone() for name, value in small.pretrained.items()})
+        loss = small.loss_gradient()
+        counts.append(live_bytes([*small.weights.values(), *(weight.grad for weight in small.weights.values())]))
+        return loss
+
+    learn_mask(small.weights, small.start(), 30, settings, gradient, lambda: (0.0, 0.0))
+    return (max(counts) - elsewhere) / (4 * small.region.size)
+
+
+@pytest.mark.parametrize("settings", [RELATIVE, ABSOLUTE, replace(RELATIVE, eval_steps=1)], ids=["relative", "absolute", "rated"])
+def test_learning_holds_three_arrays_of_the_regions_size(settings):
+    settings = replace(settings, steps=3)
+    assert 2.9 < held_arrays(False, settings) < 3.1
+    assert held_arrays(True, settings) > 3.9, "control: an extra copy is noticed"
+
+
+def peak_arrays(settings: MaskLearning, layers: int = 12) -> float:
+    """Most region-sized arrays that learning itself makes at once, temporary ones too; the two models not counted."""
+    generator = torch.Generator().manual_seed(0)
+    region = Region({f"layer.{number}": (100, 100) for number in range(layers)})
+    pretrained, finetuned = ({name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()} for _ in range(2))
+    weights = {name: torch.zeros(shape) for name, shape in region.shapes.items()}
+    gradients = {name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()}
+
+    def gradient() -> float:
+        for name, weight in weights.items():
+            weight.grad = gradients[name]
+        return 1.0
+
+    counter = PeakBytes()
+    with counter:
+        logits = MaskLogits.around(GraftMask.empty(region), pretrained, finetuned, settings.offset)
+        learn_mask(weights, logits, region.size // 100, settings, counter.leaving_out(gradient))
+    return counter.peak / (4 * region.size)
+
+
+def test_temporary_arrays_are_of_one_tensor_not_of_the_region():
+    assert 1.0 < peak_arrays(replace(ABSOLUTE, steps=2)) < 1.5
+    assert 1.0 < peak_arrays(replace(RELATIVE, steps=2)) < 1.5
+
+
+def test_learned_masks_beat_random_ones_of_equal_size(make_cell):
+    cell = make_cell("prompt")
+    region, pretrained, finetuned, model = cell.region, cell.pretrained(), cell.finetuned(), cell.load()
+    test = model.encode(cell.rows["test"])
+    whole = dev_score(model, test)[0]
+    order = movement_order(pretrained, finetuned, region, region.budget(0.2))
+    settings = graft_settings(sparsity=0.1)
+    learned = learn(model, cell.anatomy, cell.pretrained_folder, order, cell.rows, settings, ("toy", 0))
+    assert learned.result.mask.selected == region.budget(0.1)
+    model.put(transplant(pretrained, learned.values, learned.result.mask))
+    assert dev_score(model, test)[0] > 0.95 * whole > 0.9
+    random = torch.randperm(region.size, generator=torch.Generator().manual_seed(0))[: region.budget(0.1)]
+    model.put(graft(pretrained, finetuned, GraftMask.from_region_indices(region, random)))
+    assert dev_score(model, test)[0] < 0.7 * whole, "control: random places do not carry the skill"
+
+
+def test_a_loss_that_diverges_names_the_learning_rate(make_cell):
+    cell = make_cell("prompt")
+    model = cell.load()
+    order = movement_order(cell.pretrained(), cell.finetuned(), cell.region, cell.region.budget(0.2))
+    model.model.get_input_embeddings().weight.data.fill_(float("nan"))
+    kept = {name: "head" if group == "embeddings" else group for name, group in cell.anatomy.groups.items()}
+    with pytest.raises(TrainingError, match=r"nan at step 0; lower graft.learning_rate \(1.0\)"):
+        learn(model, replace(cell.anatomy, groups=kept), cell.pretrained_folder, order, cell.rows, graft_settings(), ("toy", 0))

@@ -1,0 +1,260 @@
+"""A mask file gives back what was stored, or says in one line why it can't."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from stages.lib.errors import MaskError
+from stages.lib.graft.apply import graft, transplant, values_at
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.mask_file import StoredMask, read_header, read_mask, require_model, write_mask
+from stages.lib.graft.order_file import read_order, write_order
+from stages.lib.graft.region import Region
+from stages.lib.localize.movement import movement_mask, movement_order
+
+HEAD = {"head.weight": torch.eye(2)}
+
+
+@pytest.fixture
+def stored(triple):
+    region, pretrained, finetuned = triple
+    mask = movement_mask(region, movement_order(pretrained, finetuned, region, 20), 20)
+    about = {"model": "pico", "fingerprint": region.fingerprint(pretrained), "task": "toy", "seed": 13, "k": 64, "rule": "top_k"}
+    return StoredMask(mask, values_at(finetuned, mask), HEAD, about)
+
+
+@pytest.fixture
+def file(tmp_path, stored):
+    write_mask(tmp_path / "mask.safetensors", stored)
+    return tmp_path / "mask.safetensors"
+
+
+def rewrite(file: Path, change: Callable[[dict, dict], None], key: str = "graft") -> None:
+    """Change tensors and header of a stored file behind its back."""
+    with safe_open(file, framework="pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
+        header = json.loads(opened.metadata()[key])
+    change(tensors, header)
+    save_file(tensors, file, metadata={key: json.dumps(header)})
+
+
+def complaint(file: Path, read: Callable[[Path], object] = read_mask) -> str:
+    with pytest.raises(MaskError) as caught:
+        read(file)
+    text = str(caught.value)
+    assert text.startswith(f"{file}: ") and "\n" not in text
+    return text.removeprefix(f"{file}: ")
+
+
+def test_what_was_written_is_read_again(file, stored):
+    again = read_mask(file)
+    assert again.mask.equals(stored.mask) and again.mask.region.shapes == stored.mask.region.shapes
+    assert again.values.keys() == stored.values.keys() == again.mask.indices.keys()
+    assert all(torch.equal(again.values[name], stored.values[name]) for name in stored.values)
+    assert torch.equal(again.head["head.weight"], HEAD["head.weight"])
+    assert again.about.items() >= {**stored.about, "selected": 20, "graftable": 71, "sparsity": 20 / 71, "version": 1}.items()
+    assert read_header(file) == again.about
+
+
+def test_a_file_rebuilds_its_graft_without_the_finetuned_model(file, triple):
+    _, pretrained, finetuned = triple
+    again = read_mask(file)
+    rebuilt, direct = transplant(pretrained, again.values, again.mask), graft(pretrained, finetuned, again.mask)
+    assert all(torch.equal(rebuilt[name], direct[name]) for name in direct)
+    assert any(not torch.equal(rebuilt[name], pretrained[name]) for name in direct), "control"
+
+
+@pytest.mark.parametrize("make", [GraftMask.empty, GraftMask.full])
+def test_empty_and_full_masks_can_be_stored(tmp_path, triple, make):
+    region, _, finetuned = triple
+    mask = make(region)
+    write_mask(tmp_path / "m", StoredMask(mask, values_at(finetuned, mask), {}, {}))
+    assert read_mask(tmp_path / "m").mask.equals(mask)
+
+
+def test_writing_again_gives_equal_bytes(file, stored):
+    first = file.read_bytes()
+    write_mask(file, stored)
+    assert file.read_bytes() == first
+    write_mask(file, read_mask(file))
+    assert file.read_bytes() == first, "also after reading"
+    write_mask(file, StoredMask(stored.mask, stored.values, stored.head, {**stored.about, "seed": 21}))
+    assert file.read_bytes() != first, "control"
+
+
+def test_a_file_is_eight_bytes_for_each_parameter_and_a_header(tmp_path):
+    region = Region({f"layer.{number}.weight": (500, 1000) for number in range(4)})
+    mask = GraftMask.from_region_indices(region, torch.arange(0, region.size, 100))
+    values = {name: torch.ones(len(indices)) for name, indices in mask.indices.items()}
+    write_mask(tmp_path / "m", StoredMask(mask, values, {}, {"model": "x"}))
+    assert 8 * mask.selected < (tmp_path / "m").stat().st_size < 8 * mask.selected + 4096
+
+
+def test_a_missing_file_names_what_makes_it(tmp_path):
+    assert complaint(tmp_path / "none") == "no such mask; `dvc repro` makes it"
+    assert "dvc repro movement" in complaint(tmp_path / "none", read_order)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
+def test_a_truncated_file_is_damaged(file, share):
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    assert complaint(file).startswith("damaged: ")
+    assert complaint(file, read_header).startswith("damaged: ")
+
+
+def test_other_files_are_not_masks(tmp_path):
+    file = tmp_path / "other"
+    file.write_text("not a mask " * 100)
+    assert complaint(file).startswith("damaged: ")
+    save_file({"x": torch.zeros(3)}, file)
+    assert complaint(file) == "not a mask file"
+    save_file({"x": torch.zeros(3)}, file, metadata={"graft": "{"})
+    assert complaint(file).startswith("damaged: ")
+    for header in ("[1]", '"graft-mask"', "{}", '{"format": "other"}'):
+        save_file({"x": torch.zeros(3)}, file, metadata={"graft": header})
+        assert complaint(file) == "not a mask file"
+
+
+def change_version(_tensors: dict, header: dict) -> None:
+    header["version"] = 2
+
+
+def drop_shapes(_tensors: dict, header: dict) -> None:
+    del header["shapes"]
+
+
+def break_shapes(_tensors: dict, header: dict) -> None:
+    header["shapes"] = 5
+
+
+def change_count(_tensors: dict, header: dict) -> None:
+    header["selected"] = 21
+
+
+def shift_out_of_range(tensors: dict, _header: dict) -> None:
+    tensors["indices/b.weight"][-1] = 35
+
+
+def reverse(tensors: dict, _header: dict) -> None:
+    tensors["indices/b.weight"] = tensors["indices/b.weight"].flip(0)
+
+
+def spoil(tensors: dict, _header: dict) -> None:
+    tensors["values/b.weight"][0] = float("nan")
+
+
+def spoil_head(tensors: dict, _header: dict) -> None:
+    tensors["head/head.weight"][0, 0] = float("inf")
+
+
+def drop_values(tensors: dict, _header: dict) -> None:
+    del tensors["values/b.weight"]
+
+
+def drop_indices(tensors: dict, _header: dict) -> None:
+    del tensors["indices/b.weight"]
+
+
+def shorten_values(tensors: dict, _header: dict) -> None:
+    tensors["values/b.weight"] = tensors["values/b.weight"][1:]
+
+
+def flatten_to_number(tensors: dict, _header: dict) -> None:
+    tensors["values/b.weight"] = torch.tensor(1.0)
+
+
+def rename(tensors: dict, _header: dict) -> None:
+    tensors["indices/other"], tensors["values/other"] = torch.tensor([0]), torch.tensor([0.0])
+
+
+def add_part(tensors: dict, _header: dict) -> None:
+    tensors["extra/b.weight"] = torch.tensor([0.0])
+
+
+DAMAGES = [
+    (change_version, "format version 2, this program reads 1"),
+    (drop_shapes, "shapes"),
+    (break_shapes, "damaged"),
+    (change_count, "selects 20 parameters, its header says 21"),
+    (shift_out_of_range, "must rise strictly within 0..34"),
+    (reverse, "must rise strictly within 0..34"),
+    (spoil, "not numbers"),
+    (spoil_head, "not numbers"),
+    (drop_values, "don't name the same tensors"),
+    (drop_indices, "don't name the same tensors"),
+    (shorten_values, "indices and"),
+    (flatten_to_number, "damaged"),
+    (rename, "don't name the same tensors"),
+    (add_part, "extra"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), DAMAGES, ids=[change.__name__ for change, _ in DAMAGES])
+def test_damage_is_refused_in_one_line(file, change, words):
+    rewrite(file, lambda _tensors, _header: None)
+    read_mask(file)
+    rewrite(file, change)
+    assert words in complaint(file)
+
+
+def test_a_mask_is_refused_for_another_model_and_another_region(file, triple):
+    region, pretrained, finetuned = triple
+    about = read_header(file)
+    require_model(file, about, region, region.fingerprint(pretrained), "pico")
+    other = Region({**region.shapes, "a.bias": (12,)})
+    for wanted, fingerprint in ((region, region.fingerprint(finetuned)), (other, region.fingerprint(pretrained))):
+        text = complaint(file, lambda path, w=wanted, f=fingerprint: require_model(path, about, w, f, "nano"))
+        assert "was made for pico" in text and "not for nano" in text
+
+
+# the stored order
+
+
+@pytest.fixture
+def order_file(tmp_path):
+    write_order(tmp_path / "order", torch.tensor([5, 3, 60]), 71, {"task": "toy", "seed": 1})
+    return tmp_path / "order"
+
+
+def test_an_order_is_read_as_it_was_written(order_file):
+    order, about = read_order(order_file)
+    assert order.tolist() == [5, 3, 60] and order.dtype == torch.int64
+    assert about == {"task": "toy", "seed": 1, "graftable": 71, "stored": 3}
+
+
+def test_an_order_has_equal_bytes_and_four_for_each_parameter(order_file):
+    first = order_file.read_bytes()
+    write_order(order_file, torch.tensor([5, 3, 60]), 71, {"task": "toy", "seed": 1})
+    assert order_file.read_bytes() == first
+    write_order(order_file, torch.arange(10_000), 20_000, {})
+    assert 40_000 < order_file.stat().st_size < 40_500
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 0.99])
+def test_a_truncated_order_is_damaged(order_file, share):
+    whole = order_file.read_bytes()
+    order_file.write_bytes(whole[: int(share * len(whole))])
+    assert complaint(order_file, read_order).startswith("damaged: ")
+
+
+@pytest.mark.parametrize("order", [[5, 3, 71], [5, 3, -1], [5, 5, 3], [5, 3], [[5, 3, 60]]])
+def test_an_order_that_cannot_be_one_is_damaged(order_file, order):
+    def change(tensors: dict, _header: dict) -> None:
+        tensors["order"] = torch.tensor(order, dtype=torch.int32)
+
+    rewrite(order_file, change, "movement")
+    assert complaint(order_file, read_order).startswith("damaged: ")
+
+
+def test_other_files_are_not_orders(order_file, file):
+    assert complaint(file, read_order).startswith("damaged: ")
+    save_file({"order": torch.zeros(3)}, order_file)
+    assert complaint(order_file, read_order).startswith("damaged: ")
+    save_file({"order": torch.zeros(3)}, order_file, metadata={"movement": "[]"})
+    assert complaint(order_file, read_order).startswith("damaged: ")

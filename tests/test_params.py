@@ -1,0 +1,458 @@
+"""params.yaml is read as DVC reads it, profiles fit it, and every mistake in it is named in plain words."""
+
+import copy
+import io
+import math
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dvc.utils.hydra import apply_overrides
+from dvc.utils.serialize import parse_yaml
+from ruamel.yaml import YAML
+
+from stages import profile
+from stages.lib.errors import ParamsError
+from stages.lib.params import SECTIONS, load_params, validate
+from stages.lib.yaml12 import load_yaml
+
+ROOT = Path(__file__).parents[1]
+PARAMS = ROOT / "params.yaml"
+PROFILES = sorted(path.stem for path in (ROOT / "stages/profiles").glob("*.yaml"))
+
+PROBES = """
+    1e-05 5e-4 1e5 1E5 1.0e7 1.0e-5 1.0E+7 0.0001 .5 5. -.5 +.5 00.5 -1e-3 +1e3 1e+3 1.e3 12e03 .inf -.INF +.inf .nan .NaN
+    0 -0 +3 -3 007 010 017 0x10 0xfF 0o17 0o9 0x1G 1.2.3 1e 1.5e .e3 . 1:30 12:30:45 1,000 1e1_0 - ""
+    yes Yes no No NO on On off y n Y N true True TRUE tRue false False FALSE null Null NULL nUll ~ nul abc a.b a-b
+    '1e-5' "5" 'null' "true" '' '0x10' [1,1e-5] {x:1} {x:&nbsp;1e-5}
+""".replace("&nbsp;", "\u00a0").split()
+
+# ruamel goes beyond YAML 1.2's core schema here.  To us these are text, which a number setting refuses.
+EXOTIC = ["1_000", "1__0", "0.1_0", "0b11", "-0o7", "-0x1f", "2001-12-14", "2001-12-14t21:59:43.10-05:00"]
+
+
+def parsed_by_us(text: str, folder: Path) -> Any:
+    path = folder / "probe.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_yaml(path, ParamsError)
+
+
+def parsed_by_dvc(text: str) -> Any:
+    return parse_yaml(text, "probe.yaml")
+
+
+def outcome(parse: Callable[[], Any]) -> tuple[str, str]:
+    """Type and value of what is read, or that it is refused; a string, so that nan equals nan."""
+    try:
+        value = parse()
+    except Exception:
+        return "refused", ""
+    return type(value).__name__, repr(value)
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_value_is_read_as_dvc_reads_it(probe, tmp_path):
+    text = f"a:\n  b: {probe}\n"
+    ours = outcome(lambda: parsed_by_us(text, tmp_path)["a"]["b"])
+    assert ours == outcome(lambda: parsed_by_dvc(text)["a"]["b"])
+
+
+def test_a_yaml_1_1_reader_would_fail_these_probes():
+    def agrees(text: str) -> bool:
+        return outcome(lambda: yaml.safe_load(text)) == outcome(lambda: parsed_by_dvc(text))
+
+    assert {"1e-05", "1.0e7", "yes", "No", "on", "010", "1:30"} <= {probe for probe in PROBES if not agrees(f"a: {probe}")}
+
+
+@pytest.mark.parametrize("probe", EXOTIC)
+def test_what_only_dvc_takes_for_a_number_or_a_date_is_text_and_so_refused(probe, tmp_path):
+    assert parsed_by_us(f"a: {probe}\n", tmp_path) == {"a": probe}
+    assert not isinstance(parsed_by_dvc(f"a: {probe}\n")["a"], str)
+    assert "data.k: " in problems_of({"data.k": probe})[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: 1\nb: 2\na: 3\n", 3),
+        ("a:\n  b: 1\n  b: 1\n", 3),
+        ("a: {b: 1, b: 2}\n", 1),
+        ("1: x\n1: y\n", 2),
+        ("l:\n  - {x: 1, x: 1}\n", 2),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_with_its_line(text, line, tmp_path):
+    with pytest.raises(ParamsError, match=rf"probe\.yaml: not valid YAML: .*stands twice, again in line {line}"):
+        parsed_by_us(text, tmp_path)
+
+
+def test_the_same_key_in_two_sections_is_fine(tmp_path):
+    assert parsed_by_us("a: {x: 1}\nb: {x: 1}\n", tmp_path) == {"a": {"x": 1}, "b": {"x": 1}}
+
+
+def test_anchors_and_merges_are_read_as_dvc_reads_them(tmp_path):
+    text = "a: &one {x: 1e-5, y: 2}\nb: {<<: *one, y: 3}\nc: *one\n"
+    assert (
+        parsed_by_us(text, tmp_path)
+        == parsed_by_dvc(text)
+        == {"a": {"x": 1e-5, "y": 2}, "b": {"x": 1e-5, "y": 3}, "c": {"x": 1e-5, "y": 2}}
+    )
+
+
+# --- The file and its profiles ---------------------------------------------------------------------------------
+
+
+def test_the_file_of_the_project_is_valid_and_read_as_dvc_reads_it():
+    raw = load_yaml(PARAMS, ParamsError)
+    assert {*validate(raw)} == {*SECTIONS} == {*raw}
+    assert raw == parsed_by_dvc(PARAMS.read_text(encoding="utf-8"))
+
+
+def test_every_setting_of_the_file_has_a_comment():
+    lines = PARAMS.read_text(encoding="utf-8").splitlines()
+    settings = [line for line in lines if line.startswith("  ") and not line.lstrip().startswith(("-", "#"))]
+    inside_ood_sets = ["    movies:"]
+    assert [line for line in settings if "#" not in line and line not in inside_ood_sets] == []
+
+
+def comments(text: str) -> list[str]:
+    return sorted(line.partition("# ")[2] for line in text.splitlines() if "# " in line)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_is_valid_keeps_every_comment_and_changes_nothing_else(name):
+    before = PARAMS.read_text(encoding="utf-8")
+    settings = profile.flatten(profile.profile_settings(name))
+    after = profile.apply(before, profile.profile_settings(name))
+    assert comments(after) == comments(before) != []
+    old, new = profile.flatten(parsed_by_dvc(before)), profile.flatten(parsed_by_dvc(after))
+    assert {key: new[key] for key in settings} == settings
+    assert {key: value for key, value in new.items() if key not in settings} == {
+        key: value for key, value in old.items() if key not in settings
+    }
+    assert new != old
+    assert validate(parsed_by_dvc(after))
+    assert profile.apply(after, profile.profile_settings(name)) == after
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_flags_of_a_profile_give_dvc_the_same_settings(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["profile", name, "--flags"])
+    profile.main()
+    flags = shlex.split(capsys.readouterr().out)
+    assert {*flags[::2]} == {"-S"}
+    chosen = profile.apply(PARAMS.read_text(encoding="utf-8"), profile.profile_settings(name))
+    assert override(tmp_path, *flags[1::2]) == parsed_by_dvc(chosen)
+
+
+def override(folder: Path, *overrides: str) -> dict[str, Any]:
+    """What our reader finds after DVC's `-S` has rewritten a copy of params.yaml; it has to be valid."""
+    path = folder / "params.yaml"
+    path.write_text(PARAMS.read_text(encoding="utf-8"), encoding="utf-8")
+    apply_overrides(path, list(overrides))
+    raw = load_yaml(path, ParamsError)
+    validate(raw)
+    return raw
+
+
+@pytest.mark.parametrize("written", ["0.00005", "5e-5", "5.0e-05", "5E-5"])
+def test_a_tiny_number_survives_dvcs_rewriting_as_a_number(written, tmp_path):
+    sparsity = override(tmp_path, f"graft.sparsity={written}")["graft"]["sparsity"]
+    assert (type(sparsity), sparsity) == (float, 0.00005)
+    assert "5e-05" in (tmp_path / "params.yaml").read_text(encoding="utf-8")  # which YAML 1.1 takes for text
+
+
+@pytest.mark.parametrize("text", ["1234567", "1e10", "0x10", "null", "true", "007"])
+def test_text_that_looks_like_something_else_survives_dvcs_rewriting(text, tmp_path):
+    raw = override(tmp_path, f"model.revision='{text}'", "graft.sparsity=0.0005")
+    assert raw["model"]["revision"] == text
+
+
+def test_a_stage_gets_the_settings_it_asks_for_and_no_others():
+    chosen = load_params("tasks", "graft", "data.k", "data.scarce", path=PARAMS)
+    assert {*vars(chosen)} == {"tasks", "graft", "data"}
+    assert {*vars(chosen.data)} == {"k", "scarce"}
+    assert chosen.data.k == 64 and chosen.graft.sparsity == 0.01
+    with pytest.raises(ValueError, match="frozen"):
+        chosen.graft.sparsity = 0.5
+
+
+def test_an_unknown_profile_names_the_nearest_and_all(capsys, monkeypatch):
+    with pytest.raises(ParamsError) as problem:
+        profile.profile_settings("bert_tinny")
+    assert str(problem.value) == f"unknown profile 'bert_tinny' (did you mean 'bert_tiny'?); known: {', '.join(PROFILES)}"
+
+
+def test_a_profile_over_a_broken_file_writes_nothing():
+    with pytest.raises(ParamsError, match=r"finetune\.optimizer: 'sdg'"):
+        profile.apply(PARAMS.read_text(encoding="utf-8").replace("optimizer: sgd ", "optimizer: sdg "), {"data": {"k": 3}})
+
+
+# --- Mistakes --------------------------------------------------------------------------------------------------
+
+ABSENT = object()
+PROMPT = {"template": "{sentence1} It was {mask}.", "verbalizer": {"bad": "terrible", "good": "great"}}
+LABELS = {"labels": ["bad", "good"]}
+
+
+def problems_of(changes: dict[str, Any]) -> list[str]:
+    """The problems that params.yaml has once these dotted keys have these values."""
+    raw = copy.deepcopy(load_yaml(PARAMS, ParamsError))
+    for key, value in changes.items():
+        *sections, last = key.split(".")
+        place = raw
+        for section in sections:
+            place = place[section]
+        place[last] = value
+        if value is ABSENT:
+            del place[last]
+    with pytest.raises(ParamsError) as problem:
+        validate(raw)
+    head, *lines = str(problem.value).split("\n")
+    assert head == f"params.yaml has {len(lines)} problem(s):"
+    return [line.removeprefix("  ") for line in lines]
+
+
+def own(**fields: Any) -> dict[str, Any]:
+    """The settings of a user's task `reviews` with these fields, as the only task."""
+    return {"tasks": ["reviews"], "task": {"reviews": LABELS | fields}, "ood.sets": {}}
+
+
+ALL_TASKS = "ag_news, amazon, bbc, bbc_pair, cr, domain, editorials, imdb, mnli, mnli_2, movies, mpqa, mr, mrpc, products, qnli, qqp, rte, "
+ALL_TASKS += "snli, snli_2, sst2, subj, trec, tweets, yelp; define your own under `task:`"
+NAME = "should be a name of a-z, 0-9, _ and . that starts with a letter or a digit"
+GROUPS = "'layers', 'embeddings', 'pooler' or 'lm_head'"
+ONCE = "should be a template with {mask} once, and otherwise only {sentence1} and {sentence2}"
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    # sections and settings
+    ({"grafts": {}}, f"grafts: unknown section (did you mean 'graft'?); known: {', '.join(SECTIONS)}"),
+    ({"movement": ABSENT}, "movement: this section is missing"),
+    ({"movement": None}, "movement: null is not allowed: should be `name: value` pairs"),
+    ({"movement": [1]}, "movement: [1] is not allowed: should be `name: value` pairs"),
+    ({"movement.keeep": 1}, "movement.keeep: unknown setting (did you mean 'keep'?); known: keep"),
+    ({"movement.keep": ABSENT}, "movement.keep: this setting is missing"),
+    # numbers
+    ({"graft.sparsity": 0}, "graft.sparsity: 0 is not allowed: should be greater than 0"),
+    ({"graft.sparsity": 1.5}, "graft.sparsity: 1.5 is not allowed: should be less than or equal to 1"),
+    ({"graft.sparsity": "abc"}, "graft.sparsity: 'abc' is not allowed: should be a number"),
+    ({"graft.sparsity": "0.01"}, "graft.sparsity: '0.01' is not allowed: should be a number (without quotes)"),
+    ({"graft.sparsity": True}, "graft.sparsity: true is not allowed: should be a number"),
+    ({"graft.sparsity": None}, "graft.sparsity: null is not allowed: should be a number"),
+    ({"graft.sparsity": math.nan}, "graft.sparsity: nan is not allowed: should be a finite number"),
+    ({"finetune.steps_per_example": math.inf}, "finetune.steps_per_example: inf is not allowed: should be a finite number"),
+    ({"data.k": -1}, "data.k: -1 is not allowed: should be greater than or equal to 1"),
+    ({"data.k": 1.5}, "data.k: 1.5 is not allowed: should be a whole number"),
+    ({"data.k": "64"}, "data.k: '64' is not allowed: should be a whole number (without quotes)"),
+    ({"data.k": True}, "data.k: true is not allowed: should be a whole number"),
+    ({"finetune.max_steps": "none"}, "finetune.max_steps: 'none' is not allowed: should be a whole number or null"),
+    ({"finetune.dropout": 1.0}, "finetune.dropout: 1.0 is not allowed: should be less than 1 or null"),
+    ({"finetune.bias_only": "yes"}, "finetune.bias_only: 'yes' is not allowed: should be true or false"),
+    ({"finetune.bias_only": 1}, "finetune.bias_only: 1 is not allowed: should be true or false"),
+    # text and choices
+    ({"finetune.optimizer": "sdg"}, "finetune.optimizer: 'sdg' is not allowed: should be 'sgd' or 'adamw' (did you mean 'sgd'?)"),
+    ({"finetune.optimizer": None}, "finetune.optimizer: null is not allowed: should be 'sgd' or 'adamw'"),
+    ({"finetune.optimizer": True}, "finetune.optimizer: true is not allowed: should be 'sgd' or 'adamw'"),
+    ({"model.name": ""}, "model.name: '' is not allowed: should be some text, not nothing"),
+    ({"model.name": 5}, "model.name: 5 is not allowed: should be text (put it in quotes)"),
+    ({"model.revision": 1234567}, "model.revision: 1234567 is not allowed: should be text or null (put it in quotes)"),
+    # lists
+    ({"tasks": []}, "tasks: [] is not allowed: should be a list of at least 1"),
+    ({"tasks": "movies"}, "tasks: 'movies' is not allowed: should be a list"),
+    ({"tasks": ["movies", "bbc", "movies"]}, "tasks: movies stands twice"),
+    ({"tasks": ["moveis"]}, f"tasks: unknown task 'moveis' (did you mean 'movies'?); known: {ALL_TASKS}"),
+    ({"tasks": ["my-task"]}, f"tasks.0: 'my-task' is not allowed: {NAME}"),
+    ({"seeds": [13, 13]}, "seeds: 13 stands twice"),
+    ({"seeds": [True]}, "seeds.0: true is not allowed: should be a whole number"),
+    ({"seeds": [1.0]}, "seeds.0: 1.0 is not allowed: should be a whole number"),
+    ({"seeds": ["13"]}, "seeds.0: '13' is not allowed: should be a whole number (without quotes)"),
+    ({"seeds": [1, -2]}, "seeds.1: -2 is not allowed: should be greater than or equal to 0"),
+    ({"finetune.learning_rates": []}, "finetune.learning_rates: [] is not allowed: should be a list of at least 1"),
+    ({"finetune.learning_rates": [0.1, 0]}, "finetune.learning_rates.1: 0 is not allowed: should be greater than 0"),
+    ({"finetune.batch_sizes": [8, 8]}, "finetune.batch_sizes: 8 stands twice"),
+    ({"graft.region": ["layer"]}, f"graft.region.0: 'layer' is not allowed: should be {GROUPS} (did you mean 'layers'?)"),
+    ({"graft.region": ["layers", "layers"]}, "graft.region: layers stands twice"),
+    # between sections
+    ({"graft.sparsity": 0.2}, "graft.sparsity: 0.2 is more than movement.keep (0.1); raise movement.keep to at least that"),
+    ({"graft.region": ["embeddings"]}, "graft.region: 'embeddings' is not among finetune.train (layers), so it never moves"),
+    (
+        {"ood.sets": {"movies": ["domain"]}},
+        "ood.sets.movies: domain has the labels movie, product, newspaper, tweet, movies has negative, positive",
+    ),
+    ({"ood.sets": {"movies": ["movies"]}}, "ood.sets.movies: movies is the task itself"),
+    ({"ood.sets": {"movies": ["tweets", "tweets"]}}, "ood.sets.movies: tweets stands twice"),
+    ({"ood.sets": {"movie": ["tweets"]}}, f"ood.sets: unknown task 'movie' (did you mean 'movies'?); known: {ALL_TASKS}"),
+    ({"ood.sets": {"movies": ["tweet"]}}, f"ood.sets.movies: unknown task 'tweet' (did you mean 'tweets'?); known: {ALL_TASKS}"),
+    ({"ood.sets": {"movies": None}}, "ood.sets.movies: null is not allowed: should be a list"),
+    # a user's own task
+    (own() | {"model.mode": "prompt"}, "task.reviews.prompt: model.mode=prompt needs a template and a verbalizer here"),
+    (
+        own(prompt=PROMPT) | {"model.mode": "autoregressive"},
+        "task.reviews.causal_prompt: model.mode=autoregressive needs a template and a verbalizer here",
+    ),
+    (own(prompt=PROMPT | {"template": "It was great."}), f"task.reviews.prompt.template: 'It was great.' is not allowed: {ONCE}"),
+    (
+        own(prompt=PROMPT | {"template": "{mask} {mask}"}),
+        f"task.reviews.prompt.template: '{{mask}} {{mask}}' is not allowed: {ONCE}",
+    ),
+    (
+        own(prompt=PROMPT | {"template": "{text} {mask}"}),
+        f"task.reviews.prompt.template: '{{text}} {{mask}}' is not allowed: {ONCE}",
+    ),
+    (
+        own(prompt=PROMPT | {"verbalizer": {"bad": "terrible"}}),
+        "task.reviews.prompt: should be a prompt whose verbalizer has exactly the labels bad, good, not bad",
+    ),
+    (
+        own(prompt=PROMPT | {"verbalizer": {"bad": "so", "good": "so"}}),
+        "task.reviews.prompt.verbalizer: should be a verbalizer with a different word for each label, not so, so",
+    ),
+    (
+        own(prompt=PROMPT | {"tmplate": "x"}),
+        "task.reviews.prompt.tmplate: unknown setting (did you mean 'template'?); known: template, verbalizer",
+    ),
+    (own(prompt={"template": "{mask}"}), "task.reviews.prompt.verbalizer: this setting is missing"),
+    (own(prompt="It was {mask}."), "task.reviews.prompt: 'It was {mask}.' is not allowed: should be `name: value` pairs or null"),
+    (
+        own(causal_prompt=PROMPT),
+        "task.reviews.causal_prompt: should be a prompt whose template ends with {mask}: a causal model sees only what stands before it",
+    ),
+    (own(labels=["bad"]), "task.reviews.labels: ['bad'] is not allowed: should be a list of at least 2"),
+    (
+        own(labels=["bad", "bad"]),
+        "task.reviews.labels: ['bad', 'bad'] is not allowed: should be labels that differ from each other",
+    ),
+    (own(labels=["bad", False]), "task.reviews.labels.1: false is not allowed: should be text (put it in quotes)"),
+    (own(positive="nice"), "task.reviews.positive: 'nice' is not allowed: should be one of the labels bad, good"),
+    (own(metric="f2"), "task.reviews.metric: 'f2' is not allowed: should be 'accuracy' or 'f1'"),
+    ({"task": {"my-reviews": LABELS}}, f"task: 'my-reviews' is not allowed: {NAME}"),
+    ({"task": {"reviews": {}}}, "task.reviews.labels: this setting is missing"),
+    ({"task": None}, "task: null is not allowed: should be `name: value` pairs"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"), MISTAKES, ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISTAKES)]
+)
+def test_a_mistake_is_named_by_key_value_and_what_is_allowed(changes, expected):
+    assert problems_of(changes) == [expected]
+
+
+def test_no_message_speaks_the_validators_language():
+    jargon = (
+        "Input",
+        "valid ",
+        "instance",
+        "after validation",
+        "parse",
+        "NoneType",
+        "dictionary",
+        "True",
+        "None",
+        "pydantic",
+        "[key]",
+    )
+    assert [message for _, message in MISTAKES if any(word in message for word in jargon)] == []
+
+
+def test_all_problems_come_in_one_message_in_the_order_of_the_file():
+    found = problems_of(
+        {"grafts": {}, "seeds": [], "data.k": 0, "finetune.optimizer": "x", "finetune.l1": -1, "ood.sets": {"movies": ["movies"]}}
+    )
+    assert [line.split(":")[0] for line in found] == [
+        "grafts",
+        "seeds",
+        "data.k",
+        "finetune.optimizer",
+        "finetune.l1",
+        "ood.sets.movies",
+    ]
+
+
+def test_one_section_with_a_mistake_hides_no_mistake_of_another():
+    found = problems_of(
+        {"movement": None, "graft.sparsity": 0.9, "tasks": ["nix"], "ood": None, "task": {"x": {"labels": ["a"]}}}
+    )
+    assert [line.split(":")[0] for line in found] == ["movement", "ood", "task.x.labels", "tasks"]
+
+
+def test_own_tasks_and_other_values_for_built_in_ones_are_fine():
+    raw = load_yaml(PARAMS, ParamsError)
+    raw |= {"tasks": ["reviews", "movies"], "task": {"reviews": LABELS | {"prompt": PROMPT}, "movies": {"title": "Mine"}}}
+    raw["model"] |= {"mode": "prompt"}
+    assert validate(raw)["tasks"] == ["reviews", "movies"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "params.yaml: no such file; run this from the project's top folder"),
+        (b"tasks: [\xff]\n", "params.yaml: not UTF-8 text (byte 8)"),
+        (b"tasks: [movies\nseeds: 3\n", "params.yaml: not valid YAML: .*line 2"),
+        (
+            b"tasks: [movies]\ntask: {{mask}}\n",
+            "params.yaml: not valid YAML: a key that is no plain name in line 2; put braces in quotes",
+        ),
+        (b"tasks:\n\t- movies\n", "params.yaml: not valid YAML: .*line 2"),
+        (b"", "params.yaml: expected sections (tasks, seeds, "),
+        (b"- movies\n", "params.yaml: expected sections (tasks, seeds, "),
+        (b"tasks: !!python/object/apply:os.system ['echo']\n", "params.yaml: not valid YAML: "),
+    ],
+    ids=["missing", "latin-1", "open bracket", "braces", "tab", "empty", "list", "code"],
+)
+def test_a_file_that_is_not_settings_is_named_with_the_place(content, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path("params.yaml").write_bytes(content)
+    with pytest.raises(ParamsError) as problem:
+        load_params("data")
+    start, _, rest = expected.partition(".*")
+    assert str(problem.value).startswith(start) and rest in str(problem.value)
+    assert "\n" not in str(problem.value)
+
+
+def run_stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "arguments"),
+    [
+        ("fetch", ["stages.fetch"]),
+        ("mask@movies-13", ["stages.mask", "--task", "movies", "--seed", "13"]),
+        ("summary", ["stages.summary"]),
+        ("params", ["stages.lib.params"]),
+    ],
+)
+def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arguments, tmp_path):
+    text = PARAMS.read_text(encoding="utf-8").replace("optimizer: sgd ", "optimizer: sdg ").replace("k: 64 ", "k: -64 ")
+    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
+    result = run_stage(tmp_path, *arguments)
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [
+        f"{label}: params.yaml has 2 problem(s):",
+        "  data.k: -64 is not allowed: should be greater than or equal to 1",
+        "  finetune.optimizer: 'sdg' is not allowed: should be 'sgd' or 'adamw' (did you mean 'sgd'?)",
+    ]
+    assert result.stdout == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
+
+
+def test_the_check_prints_every_resolved_setting(tmp_path):
+    (tmp_path / "params.yaml").write_text(PARAMS.read_text(encoding="utf-8"), encoding="utf-8")
+    result = run_stage(tmp_path, "stages.lib.params")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert YAML(typ="safe").load(io.StringIO(result.stdout)) == load_yaml(PARAMS, ParamsError)
