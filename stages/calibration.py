@@ -17,7 +17,11 @@ def main(task: str, seed: int) -> None:
     parts = [read_predictions(paths.predictions(made_by, task, seed)) for made_by in ("reference", "evaluate")]
     scores = calibration_scores(parts[0] | parts[1], settings.bins, settings.histogram_bins)
     write_json(paths.scores("calibration", task, seed), {**settings.model_dump(), "scores": scores})
-    print(f"calibration {task}-{seed}: " + ", ".join(f"{name} {value['ece']:.3f}" for name, value in scores[task].items()) + " (ECE)")
+    print(
+        f"calibration {task}-{seed}: "
+        + ", ".join(f"{name} {value['ece']:.3f}" for name, value in scores[task].items())
+        + " (ECE)"
+    )
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ def main(task: str, seed: int) -> None:
     params = load_params("model", "runtime", "graft.region")
 
     from stages.lib import runtime
+    from stages.lib.cells.evaluating import Evaluation, grafts
     from stages.lib.data.cards import read_task
     from stages.lib.data.test_sets import read_test_sets
     from stages.lib.measure.predictions import read_predictions, write_predictions
     from stages.lib.measure.scores import classification_scores
-    from stages.lib.cells.evaluating import Evaluation, grafts
     from stages.lib.model.label_model import LabelModel
 
     spec = read_task(task)

@@ -12,8 +12,8 @@ def main(task: str, seed: int) -> None:
     params = load_params("model", "runtime", "finetune")
 
     from stages.lib import runtime
-    from stages.lib.data.cards import read_task
     from stages.lib.cells.finetuning import finetune, total_steps
+    from stages.lib.data.cards import read_task
     from stages.lib.model.loading import save_model
     from stages.lib.progress import progress
 
@@ -21,7 +21,9 @@ def main(task: str, seed: int) -> None:
     rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
     steps = total_steps(params.finetune, len(spec.labels), len(rows["train"]))
     with progress(f"finetune {task}-{seed}", steps, "step") as bar:
-        best = finetune(paths.PRETRAINED, spec, rows, seed, params.model, params.finetune, runtime.start(params.runtime), bar.update)
+        best = finetune(
+            paths.PRETRAINED, spec, rows, seed, params.model, params.finetune, runtime.start(params.runtime), bar.update
+        )
     with replacing(paths.finetuned(task, seed)) as folder:
         save_model(best.model.model, best.model.tokenizer, folder)
         write_json(folder / "training.json", {"task": task, "seed": seed, **best.record})

@@ -12,12 +12,12 @@ def main(task: str, seed: int) -> None:
     params = load_params("model", "runtime", "graft", "data.k")
 
     from stages.lib import runtime
+    from stages.lib.cells.masking import learn, stored
     from stages.lib.data.cards import read_task
     from stages.lib.graft.mask_file import write_mask
     from stages.lib.graft.order_file import read_order
     from stages.lib.model.anatomy import read_anatomy
     from stages.lib.model.label_model import LabelModel
-    from stages.lib.cells.masking import learn, stored
     from stages.lib.progress import progress
 
     anatomy = read_anatomy(paths.PRETRAINED)
@@ -29,7 +29,9 @@ def main(task: str, seed: int) -> None:
     about = {**origin, "k": params.data.k, "mode": params.model.mode, "model_parameters": anatomy.parameters}
     write_mask(paths.learned(task, seed), stored(learned, params.graft, about))
     mask = learned.result.mask
-    print(f"mask {task}-{seed}: {mask.selected:,} of {mask.region.size:,} graftable parameters ({mask.sparsity:.4%}), step {learned.result.step}")
+    print(
+        f"mask {task}-{seed}: {mask.selected:,} of {mask.region.size:,} graftable parameters ({mask.sparsity:.4%}), step {learned.result.step}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """profile: put a named set of settings into params.yaml, or print it for `dvc exp run`.
 
-    python -m stages.profile                      lists the profiles
-    python -m stages.profile bert_tiny            writes its settings into params.yaml, comments kept
-    dvc exp run $(python -m stages.profile bert_tiny --flags)      one experiment, params.yaml untouched before
+python -m stages.profile                      lists the profiles
+python -m stages.profile bert_tiny            writes its settings into params.yaml, comments kept
+dvc exp run $(python -m stages.profile bert_tiny --flags)      one experiment, params.yaml untouched before
 """
 
 import argparse
@@ -22,7 +22,9 @@ def main() -> None:
     """Parse the command line and do what it says."""
     parser = argparse.ArgumentParser(prog="python -m stages.profile", description="Choose a named set of settings.")
     parser.add_argument("name", nargs="?", help="a file of stages/profiles, without .yaml")
-    parser.add_argument("--flags", action="store_true", help="print -S flags for `dvc exp run` instead of writing params.yaml")
+    parser.add_argument(
+        "--flags", action="store_true", help="print -S flags for `dvc exp run` instead of writing params.yaml"
+    )
     arguments = parser.parse_args()
     if arguments.name is None:
         print("\n".join(f"{name:16} {profile['about']}" for name, profile in profiles().items()))

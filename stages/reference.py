@@ -14,12 +14,12 @@ def main(task: str, seed: int) -> None:
     params = load_params("model", "runtime")
 
     from stages.lib import runtime
+    from stages.lib.cells.evaluating import Evaluation
     from stages.lib.data.cards import read_task
     from stages.lib.data.test_sets import read_test_sets
     from stages.lib.measure.predictions import write_predictions
     from stages.lib.measure.variants import FINETUNED, PRETRAINED
     from stages.lib.model.anatomy import read_anatomy
-    from stages.lib.cells.evaluating import Evaluation
     from stages.lib.model.label_model import LabelModel
     from stages.lib.model.reset import reset_to_pretrained
 

@@ -58,7 +58,9 @@ def tree(file: str) -> ast.Module:
 @cache
 def imported(file: str) -> frozenset[str]:
     """Files of the project that a file imports itself, also inside functions."""
-    return frozenset(found for node in ast.walk(tree(file)) for name in imported_names(node) if (found := module_file(name)))
+    return frozenset(
+        found for node in ast.walk(tree(file)) for name in imported_names(node) if (found := module_file(name))
+    )
 
 
 def imported_names(node: ast.AST) -> list[str]:
@@ -154,7 +156,9 @@ def test_a_stage_declares_exactly_the_settings_it_asks_for(name):
 
 
 def test_only_scripts_ask_for_settings():
-    libraries = [str(path.relative_to(ROOT)) for path in (ROOT / "stages/lib").rglob("*.py") if path.name != "params.py"]
+    libraries = [
+        str(path.relative_to(ROOT)) for path in (ROOT / "stages/lib").rglob("*.py") if path.name != "params.py"
+    ]
     assert [file for file in libraries if "stages/lib/params.py" in imported(file)] == []
     assert asked_for("mask") == ["model", "runtime", "graft", "data.k"]
 
@@ -170,7 +174,9 @@ def test_a_command_runs_the_script_of_its_stage_with_the_arguments_it_takes(name
 
 def test_every_script_with_a_stage_is_in_the_table_and_the_other_way_round():
     scripts = [
-        path for path in (ROOT / "stages").glob("*.py") if re.search(r"^@stage$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        path
+        for path in (ROOT / "stages").glob("*.py")
+        if re.search(r"^@stage$", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert {path.stem for path in scripts} == {*STAGES} == {*OUTPUTS}
 
@@ -197,7 +203,9 @@ def test_whatever_a_stage_reads_is_made_by_an_earlier_one_or_by_the_user(name):
 
 def test_no_output_switches_the_run_cache_off():
     # `cache: false`, `persist` or `always_changed` would take a stage out of the run cache; metrics and plots may have the first
-    switched = [(name, entry) for name, stage in STAGES.items() for entry in stage.get("outs", []) if isinstance(entry, dict)]
+    switched = [
+        (name, entry) for name, stage in STAGES.items() for entry in stage.get("outs", []) if isinstance(entry, dict)
+    ]
     assert switched == []
     assert [name for name, stage in STAGES.items() if {*stage} & {"always_changed", "frozen"}] == []
     assert all(
@@ -214,11 +222,14 @@ def ignored(paths_: list[str]) -> set[str]:
 
 
 def test_git_ignores_what_dvc_caches_and_nothing_else_that_is_written():
-    filled = [path.replace(CELL[0], "movies").replace(CELL[1], "13") for name in STAGES for path in output_paths(name, "outs")]
+    filled = [
+        path.replace(CELL[0], "movies").replace(CELL[1], "13") for name in STAGES for path in output_paths(name, "outs")
+    ]
     assert ignored(filled) == {*filled} and len(filled) == 12
     for_git = [path for path in output_paths("summary", "metrics", "plots")]
     assert (
-        ignored([*for_git, "dvc.yaml", "dvc.lock", "params.yaml", "data/local/reviews/train.csv", *code_of("summary")]) == set()
+        ignored([*for_git, "dvc.yaml", "dvc.lock", "params.yaml", "data/local/reviews/train.csv", *code_of("summary")])
+        == set()
     )
 
 
@@ -229,12 +240,12 @@ def test_no_two_cells_share_a_stage_name():
 
 def test_starting_a_stage_loads_no_heavy_library():
     heavy = ("torch", "transformers", "pandas", "matplotlib", "numpy", "datasets", "safetensors", "rich")
-    program = (
-        "import importlib, json, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(json.dumps([*sys.modules]))"
-    )
+    program = "import importlib, json, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(json.dumps([*sys.modules]))"
 
     def loaded(*modules: str) -> set[str]:
-        result = subprocess.run([sys.executable, "-c", program, *modules], cwd=ROOT, capture_output=True, text=True, check=True)
+        result = subprocess.run(
+            [sys.executable, "-c", program, *modules], cwd=ROOT, capture_output=True, text=True, check=True
+        )
         return {*json.loads(result.stdout)} & {*heavy}
 
     assert loaded(*(f"stages.{name}" for name in STAGES), "stages.profile") == set()

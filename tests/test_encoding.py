@@ -17,8 +17,12 @@ def row(sentence1: str, sentence2: str | None = None, label: str = "positive") -
     return {"sentence1": sentence1, "sentence2": sentence2, "label": label}
 
 
-def text_of(example: Example, tokenizer=WORDS) -> str:  # noqa: ANN001 - whatever transformers gives
-    return tokenizer.decode(example.input_ids, clean_up_tokenization_spaces=False)
+def text_of(example: Example) -> str:
+    return " ".join(WORDS.convert_ids_to_tokens(example.input_ids))
+
+
+def bytes_of(example: Example) -> str:
+    return BYTES.decode(example.input_ids, clean_up_tokenization_spaces=False)
 
 
 def with_template(template: str) -> TaskSpec:
@@ -43,7 +47,7 @@ def test_standard_mode_has_no_template():
 
 def test_a_causal_template_ends_where_the_word_comes():
     (example,) = encode([row("the film was good.")], TOY, BYTES, "autoregressive", 32)
-    assert text_of(example, BYTES) == "the film was good. It was" and example.position == len(example.input_ids) - 1
+    assert bytes_of(example) == "the film was good. It was" and example.position == len(example.input_ids) - 1
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{mask}", "{sentence2} {0} {}", "a {b} c"])
@@ -91,8 +95,8 @@ def test_cutting_keeps_byte_level_text_within_the_length():
     for words in range(1, 30):
         text = long_text(words, words) + " zzz qqq €"
         (example,) = encode([row(text)], TOY, BYTES, "autoregressive", 12)
-        assert len(example.input_ids) <= 12 and text_of(example, BYTES).endswith(" It was")
-        assert text.startswith(text_of(example, BYTES).removesuffix(" It was").rstrip("\ufffd")), "a beginning of the text"
+        assert len(example.input_ids) <= 12 and bytes_of(example).endswith(" It was")
+        assert text.startswith(bytes_of(example).removesuffix(" It was").rstrip("\ufffd")), "a beginning of the text"
 
 
 def test_of_two_sentences_the_longer_gives_way():

@@ -67,7 +67,9 @@ def test_a_yaml_1_1_reader_would_fail_these_probes():
     def agrees(text: str) -> bool:
         return outcome(lambda: yaml.safe_load(text)) == outcome(lambda: parsed_by_dvc(text))
 
-    assert {"1e-05", "1.0e7", "yes", "No", "on", "010", "1:30"} <= {probe for probe in PROBES if not agrees(f"a: {probe}")}
+    assert {"1e-05", "1.0e7", "yes", "No", "on", "010", "1:30"} <= {
+        probe for probe in PROBES if not agrees(f"a: {probe}")
+    }
 
 
 @pytest.mark.parametrize("probe", EXOTIC)
@@ -186,12 +188,16 @@ def test_a_stage_gets_the_settings_it_asks_for_and_no_others():
 def test_an_unknown_profile_names_the_nearest_and_all(capsys, monkeypatch):
     with pytest.raises(ParamsError) as problem:
         profile.profile_settings("bert_tinny")
-    assert str(problem.value) == f"unknown profile 'bert_tinny' (did you mean 'bert_tiny'?); known: {', '.join(PROFILES)}"
+    assert (
+        str(problem.value) == f"unknown profile 'bert_tinny' (did you mean 'bert_tiny'?); known: {', '.join(PROFILES)}"
+    )
 
 
 def test_a_profile_over_a_broken_file_writes_nothing():
     with pytest.raises(ParamsError, match=r"finetune\.optimizer: 'sdg'"):
-        profile.apply(PARAMS.read_text(encoding="utf-8").replace("optimizer: sgd ", "optimizer: sdg "), {"data": {"k": 3}})
+        profile.apply(
+            PARAMS.read_text(encoding="utf-8").replace("optimizer: sgd ", "optimizer: sdg "), {"data": {"k": 3}}
+        )
 
 
 # --- Mistakes --------------------------------------------------------------------------------------------------
@@ -246,7 +252,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"graft.sparsity": True}, "graft.sparsity: true is not allowed: should be a number"),
     ({"graft.sparsity": None}, "graft.sparsity: null is not allowed: should be a number"),
     ({"graft.sparsity": math.nan}, "graft.sparsity: nan is not allowed: should be a finite number"),
-    ({"finetune.steps_per_example": math.inf}, "finetune.steps_per_example: inf is not allowed: should be a finite number"),
+    (
+        {"finetune.steps_per_example": math.inf},
+        "finetune.steps_per_example: inf is not allowed: should be a finite number",
+    ),
     ({"data.k": -1}, "data.k: -1 is not allowed: should be greater than or equal to 1"),
     ({"data.k": 1.5}, "data.k: 1.5 is not allowed: should be a whole number"),
     ({"data.k": "64"}, "data.k: '64' is not allowed: should be a whole number (without quotes)"),
@@ -256,7 +265,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"finetune.bias_only": "yes"}, "finetune.bias_only: 'yes' is not allowed: should be true or false"),
     ({"finetune.bias_only": 1}, "finetune.bias_only: 1 is not allowed: should be true or false"),
     # text and choices
-    ({"finetune.optimizer": "sdg"}, "finetune.optimizer: 'sdg' is not allowed: should be 'sgd' or 'adamw' (did you mean 'sgd'?)"),
+    (
+        {"finetune.optimizer": "sdg"},
+        "finetune.optimizer: 'sdg' is not allowed: should be 'sgd' or 'adamw' (did you mean 'sgd'?)",
+    ),
     ({"finetune.optimizer": None}, "finetune.optimizer: null is not allowed: should be 'sgd' or 'adamw'"),
     ({"finetune.optimizer": True}, "finetune.optimizer: true is not allowed: should be 'sgd' or 'adamw'"),
     ({"model.name": ""}, "model.name: '' is not allowed: should be some text, not nothing"),
@@ -276,19 +288,34 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"finetune.learning_rates": []}, "finetune.learning_rates: [] is not allowed: should be a list of at least 1"),
     ({"finetune.learning_rates": [0.1, 0]}, "finetune.learning_rates.1: 0 is not allowed: should be greater than 0"),
     ({"finetune.batch_sizes": [8, 8]}, "finetune.batch_sizes: 8 stands twice"),
-    ({"graft.region": ["layer"]}, f"graft.region.0: 'layer' is not allowed: should be {GROUPS} (did you mean 'layers'?)"),
+    (
+        {"graft.region": ["layer"]},
+        f"graft.region.0: 'layer' is not allowed: should be {GROUPS} (did you mean 'layers'?)",
+    ),
     ({"graft.region": ["layers", "layers"]}, "graft.region: layers stands twice"),
     # between sections
-    ({"graft.sparsity": 0.2}, "graft.sparsity: 0.2 is more than movement.keep (0.1); raise movement.keep to at least that"),
-    ({"graft.region": ["embeddings"]}, "graft.region: 'embeddings' is not among finetune.train (layers), so it never moves"),
+    (
+        {"graft.sparsity": 0.2},
+        "graft.sparsity: 0.2 is more than movement.keep (0.1); raise movement.keep to at least that",
+    ),
+    (
+        {"graft.region": ["embeddings"]},
+        "graft.region: 'embeddings' is not among finetune.train (layers), so it never moves",
+    ),
     (
         {"ood.sets": {"movies": ["domain"]}},
         "ood.sets.movies: domain has the labels movie, product, newspaper, tweet, movies has negative, positive",
     ),
     ({"ood.sets": {"movies": ["movies"]}}, "ood.sets.movies: movies is the task itself"),
     ({"ood.sets": {"movies": ["tweets", "tweets"]}}, "ood.sets.movies: tweets stands twice"),
-    ({"ood.sets": {"movie": ["tweets"]}}, f"ood.sets: unknown task 'movie' (did you mean 'movies'?); known: {ALL_TASKS}"),
-    ({"ood.sets": {"movies": ["tweet"]}}, f"ood.sets.movies: unknown task 'tweet' (did you mean 'tweets'?); known: {ALL_TASKS}"),
+    (
+        {"ood.sets": {"movie": ["tweets"]}},
+        f"ood.sets: unknown task 'movie' (did you mean 'movies'?); known: {ALL_TASKS}",
+    ),
+    (
+        {"ood.sets": {"movies": ["tweet"]}},
+        f"ood.sets.movies: unknown task 'tweet' (did you mean 'tweets'?); known: {ALL_TASKS}",
+    ),
     ({"ood.sets": {"movies": None}}, "ood.sets.movies: null is not allowed: should be a list"),
     # a user's own task
     (own() | {"model.mode": "prompt"}, "task.reviews.prompt: model.mode=prompt needs a template and a verbalizer here"),
@@ -296,7 +323,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         own(prompt=PROMPT) | {"model.mode": "autoregressive"},
         "task.reviews.causal_prompt: model.mode=autoregressive needs a template and a verbalizer here",
     ),
-    (own(prompt=PROMPT | {"template": "It was great."}), f"task.reviews.prompt.template: 'It was great.' is not allowed: {ONCE}"),
+    (
+        own(prompt=PROMPT | {"template": "It was great."}),
+        f"task.reviews.prompt.template: 'It was great.' is not allowed: {ONCE}",
+    ),
     (
         own(prompt=PROMPT | {"template": "{mask} {mask}"}),
         f"task.reviews.prompt.template: '{{mask}} {{mask}}' is not allowed: {ONCE}",
@@ -318,7 +348,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "task.reviews.prompt.tmplate: unknown setting (did you mean 'template'?); known: template, verbalizer",
     ),
     (own(prompt={"template": "{mask}"}), "task.reviews.prompt.verbalizer: this setting is missing"),
-    (own(prompt="It was {mask}."), "task.reviews.prompt: 'It was {mask}.' is not allowed: should be `name: value` pairs or null"),
+    (
+        own(prompt="It was {mask}."),
+        "task.reviews.prompt: 'It was {mask}.' is not allowed: should be `name: value` pairs or null",
+    ),
     (
         own(causal_prompt=PROMPT),
         "task.reviews.causal_prompt: should be a prompt whose template ends with {mask}: a causal model sees only what stands before it",
@@ -338,7 +371,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"), MISTAKES, ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISTAKES)]
+    ("changes", "expected"),
+    MISTAKES,
+    ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISTAKES)],
 )
 def test_a_mistake_is_named_by_key_value_and_what_is_allowed(changes, expected):
     assert problems_of(changes) == [expected]
@@ -363,7 +398,14 @@ def test_no_message_speaks_the_validators_language():
 
 def test_all_problems_come_in_one_message_in_the_order_of_the_file():
     found = problems_of(
-        {"grafts": {}, "seeds": [], "data.k": 0, "finetune.optimizer": "x", "finetune.l1": -1, "ood.sets": {"movies": ["movies"]}}
+        {
+            "grafts": {},
+            "seeds": [],
+            "data.k": 0,
+            "finetune.optimizer": "x",
+            "finetune.l1": -1,
+            "ood.sets": {"movies": ["movies"]},
+        }
     )
     assert [line.split(":")[0] for line in found] == [
         "grafts",
@@ -384,7 +426,10 @@ def test_one_section_with_a_mistake_hides_no_mistake_of_another():
 
 def test_own_tasks_and_other_values_for_built_in_ones_are_fine():
     raw = load_yaml(PARAMS, ParamsError)
-    raw |= {"tasks": ["reviews", "movies"], "task": {"reviews": LABELS | {"prompt": PROMPT}, "movies": {"title": "Mine"}}}
+    raw |= {
+        "tasks": ["reviews", "movies"],
+        "task": {"reviews": LABELS | {"prompt": PROMPT}, "movies": {"title": "Mine"}},
+    }
     raw["model"] |= {"mode": "prompt"}
     assert validate(raw)["tasks"] == ["reviews", "movies"]
 

@@ -8,7 +8,6 @@ its next run replaces.
 import contextlib
 import errno
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -30,12 +29,14 @@ def replacing(target: Path) -> Iterator[Path]:
         yield partial
         if target.is_dir():
             shutil.rmtree(target)
-        os.replace(partial, target)
+        partial.replace(target)
     except BaseException as error:
         with contextlib.suppress(OSError):
             _remove(partial)
         if _is_storage_problem(error):
-            raise StorageError(f"{target}: could not be written: {error}; nothing was left behind, free the place and run again") from error
+            raise StorageError(
+                f"{target}: could not be written: {error}; nothing was left behind, free the place and run again"
+            ) from error
         raise
 
 

@@ -80,7 +80,9 @@ def plain_problem(problem: dict, section: str, kind: Any) -> str:
 def _expected(problem: dict) -> str:
     if problem["type"] == "too_short":
         return f"a list of at least {problem['ctx']['min_length']}"
-    return EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Input should be ").removeprefix(
+        "Value error, "
+    )
 
 
 def _hint(problem: dict) -> str:
@@ -89,13 +91,21 @@ def _hint(problem: dict) -> str:
         return did_you_mean(value, problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", "))
     if kind == "string_type" and isinstance(value, int | float):
         return " (put it in quotes)"
-    if kind in ("float_type", "int_type") and isinstance(value, str) and value.strip("-+").replace(".", "", 1).isdigit():
+    if (
+        kind in ("float_type", "int_type")
+        and isinstance(value, str)
+        and value.strip("-+").replace(".", "", 1).isdigit()
+    ):
         return " (without quotes)"
     return ""
 
 
 def _shown(value: object) -> str:
-    text = {None: "null", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else repr(value)
+    text = (
+        {None: "null", True: "true", False: "false"}.get(value)
+        if value is None or isinstance(value, bool)
+        else repr(value)
+    )
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 

@@ -41,12 +41,16 @@ class ModelParams(Section):
     revision: str | None = Field(description="commit, tag or branch on the hub; null for its default")
     root: str = Field(description="folder of the local source: an ordinary Hugging Face model folder")
     mode: Literal["standard", "prompt", "autoregressive"] = Field(description="how a label is read off the model")
-    max_length: int = Field(ge=8, le=100_000, description="longest input in tokens; longer text is cut, templates are not")
+    max_length: int = Field(
+        ge=8, le=100_000, description="longest input in tokens; longer text is cut, templates are not"
+    )
 
 
 class RuntimeParams(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(description="auto: the GPU if there is one")
-    precision: Literal["float32", "bfloat16"] = Field(description="of the arithmetic in the model; weights stay float32")
+    precision: Literal["float32", "bfloat16"] = Field(
+        description="of the arithmetic in the model; weights stay float32"
+    )
     threads: int = Field(ge=0, le=1024, description="CPU threads; 0 leaves the choice to torch")
     batch_tokens: int = Field(ge=16, description="tokens per batch wherever the batch is not a setting of its own")
 
@@ -65,7 +69,9 @@ class FinetuneParams(Section):
     dropout: float | None = Field(ge=0, lt=1, description="null keeps the model's own")
     l1: float = Field(ge=0, description="weight of the l1 norm of the movement in the loss")
     bias_only: bool = Field(description="train biases only (BitFit)")
-    train: list[Literal["layers", "embeddings", "pooler", "lm_head"]] = Field(description="parameter groups that are trained")
+    train: list[Literal["layers", "embeddings", "pooler", "lm_head"]] = Field(
+        description="parameter groups that are trained"
+    )
     head_first_steps: int = Field(ge=0, description="steps for a new head alone, before the rest")
     eval_steps: int = Field(ge=0, description="steps between dev scores, best one kept; 0 keeps the last")
 
@@ -95,7 +101,9 @@ class CalibrationParams(Section):
 class OodParams(Section):
     sets: dict[Name, list[Name]] = Field(description="trained task -> data sets it is tested on")
     test_max: int = Field(ge=0, description="rows of each of these test sets that are used; 0 for all")
-    leaks: Literal["drop", "keep"] = Field(description="what to do with test texts that are in the task's own training data")
+    leaks: Literal["drop", "keep"] = Field(
+        description="what to do with test texts that are in the task's own training data"
+    )
 
 
 class SummaryParams(Section):
@@ -177,8 +185,12 @@ def _cross_problems(values: dict[str, Any]) -> list[str]:
                 problems.append(f"{place}: unknown task {name!r}{near}; known: {names}; define your own under `task:`")
     problems.extend(_ood_problems(values, specs))
     problems.extend(_mode_problems(values, specs))
-    if {"graft", "movement"} <= values.keys() and (sparsity := values["graft"].sparsity) > (keep := values["movement"].keep):
-        problems.append(f"graft.sparsity: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that")
+    if {"graft", "movement"} <= values.keys() and (sparsity := values["graft"].sparsity) > (
+        keep := values["movement"].keep
+    ):
+        problems.append(
+            f"graft.sparsity: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that"
+        )
     if {"graft", "finetune"} <= values.keys():
         trained = values["finetune"].train
         where = f"finetune.train ({', '.join(trained) or 'nothing'})"

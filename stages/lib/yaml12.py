@@ -48,7 +48,9 @@ def _construct_mapping(loader: Any, node: Any) -> dict:
         if key_node.tag == "tag:yaml.org,2002:merge":
             continue
         if not isinstance(key_node, yaml.ScalarNode):
-            raise yaml.constructor.ConstructorError(None, None, f"a key that is no plain name in line {line}; put braces in quotes")
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a key that is no plain name in line {line}; put braces in quotes"
+            )
         key = loader.construct_object(key_node, deep=True)
         if key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice, again in line {line}")
@@ -64,7 +66,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 def load_yaml(path: Path, error: type[GraftError]) -> Any:
     """Read one YAML document; raise `error` that names the file when it can't be read or parsed."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except FileNotFoundError:
         raise error(f"{path}: no such file; run this from the project's top folder") from None
     except UnicodeDecodeError as problem:

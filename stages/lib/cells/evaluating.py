@@ -15,8 +15,8 @@ from stages.lib.measure.predictions import Predictions
 from stages.lib.measure.variants import GRAFTED, MOVEMENT_GRAFTED
 from stages.lib.model.anatomy import read_anatomy
 from stages.lib.model.label_model import LabelModel
-from stages.lib.model.reset import reset_to_pretrained
 from stages.lib.model.predicting import predict
+from stages.lib.model.reset import reset_to_pretrained
 from stages.lib.progress import progress
 
 
@@ -50,10 +50,14 @@ class Evaluation:
         name = next(iter(self._logits))
         labels = self.predictions().labels[name]
         shares = {variant: np.mean(logits.argmax(1) == labels) for variant, logits in self._logits[name].items()}
-        return ", ".join(f"{variant} {share:.3f}" for variant, share in shares.items()) + f" (accuracy, n={len(labels)})"
+        return (
+            ", ".join(f"{variant} {share:.3f}" for variant, share in shares.items()) + f" (accuracy, n={len(labels)})"
+        )
 
 
-def grafts(model: LabelModel, task: str, seed: int, region_groups: list[str]) -> Iterator[tuple[str, dict[str, Tensor]]]:
+def grafts(
+    model: LabelModel, task: str, seed: int, region_groups: list[str]
+) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """The region's tensors of each grafted variant, from the stored mask and movement order of a cell.
 
     `model` comes fine-tuned and is reset to its pretrained values outside the region, but for a new
@@ -62,7 +66,10 @@ def grafts(model: LabelModel, task: str, seed: int, region_groups: list[str]) ->
     anatomy = read_anatomy(paths.PRETRAINED)
     region = anatomy.region(region_groups)
     finetuned = {name: model.parameters()[name].detach().cpu().clone() for name in region.shapes}
-    pretrained = {name: values.cpu() for name, values in reset_to_pretrained(model, anatomy, paths.PRETRAINED, region.shapes).items()}
+    pretrained = {
+        name: values.cpu()
+        for name, values in reset_to_pretrained(model, anatomy, paths.PRETRAINED, region.shapes).items()
+    }
     stored = read_mask(paths.learned(task, seed))
     require_model(paths.learned(task, seed), stored.about, region, region.fingerprint(pretrained), anatomy.name)
     order, _ = read_order(paths.movement(task, seed))

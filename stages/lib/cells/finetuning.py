@@ -13,9 +13,9 @@ from stages.lib.errors import TrainingError
 from stages.lib.model.groups import HEAD
 from stages.lib.model.label_model import LabelModel
 from stages.lib.model.predicting import dev_score
-from stages.lib.train.training import Training, TrainPlan, train
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.text.encoding import Example
+from stages.lib.train.training import Training, TrainPlan, train
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,12 @@ def finetune(
 
 
 def _train_point(
-    model: LabelModel, encoded: dict[str, list[Example]], plan: TrainPlan, settings: Any, cell: tuple, on_step: Callable[[], object]
+    model: LabelModel,
+    encoded: dict[str, list[Example]],
+    plan: TrainPlan,
+    settings: Any,
+    cell: tuple,
+    on_step: Callable[[], object],
 ) -> Training:
     groups = model.groups()
     if settings.head_first_steps:
@@ -97,10 +102,19 @@ def _train_point(
         train(model, head, encoded["train"], first, numpy_generator("head_first", *cell))
     trained: dict[str, Tensor] = model.train_only(trained_names(groups, settings))
     return train(
-        model, trained, encoded["train"], plan, numpy_generator("finetune", *cell), lambda: dev_score(model, encoded["dev"]), on_step
+        model,
+        trained,
+        encoded["train"],
+        plan,
+        numpy_generator("finetune", *cell),
+        lambda: dev_score(model, encoded["dev"]),
+        on_step,
     )
 
 
 def _plan(settings: Any, steps: int, learning_rate: float, batch_size: int) -> TrainPlan:
-    shared = {name: getattr(settings, name) for name in ("optimizer", "schedule", "momentum", "weight_decay", "clip_norm", "l1", "eval_steps")}
+    shared = {
+        name: getattr(settings, name)
+        for name in ("optimizer", "schedule", "momentum", "weight_decay", "clip_norm", "l1", "eval_steps")
+    }
     return TrainPlan(steps=steps, learning_rate=learning_rate, batch_size=batch_size, **shared)

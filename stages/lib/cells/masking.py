@@ -58,7 +58,9 @@ def learn(
     train, dev = model.encode(rows["train"]), model.encode(rows["dev"])
     gradient = _gradient(model, train, settings.batch_size, cell)
     try:
-        result = learn_mask(weights, logits, budget, _learning(settings), gradient, lambda: dev_score(model, dev), on_step)
+        result = learn_mask(
+            weights, logits, budget, _learning(settings), gradient, lambda: dev_score(model, dev), on_step
+        )
     except FloatingPointError as error:
         raise TrainingError(f"{error}; lower graft.learning_rate ({settings.learning_rate})") from error
     values = {name: part.cpu() for name, part in values_at(_on_cpu(finetuned), result.mask).items()}
@@ -67,16 +69,25 @@ def learn(
 
 def stored(learned: Learned, settings: Any, about: dict[str, Any]) -> StoredMask:
     """The mask file's content, with how the mask was made in its header."""
-    how = {"localizer": "learned", "rule": settings.rule, "step": learned.result.step, "history": learned.result.history}
+    how = {
+        "localizer": "learned",
+        "rule": settings.rule,
+        "step": learned.result.step,
+        "history": learned.result.history,
+    }
     return StoredMask(learned.result.mask, learned.values, learned.head, {**about, **how})
 
 
 def _budget(region: Any, sparsity: float, order: Tensor) -> int:
     budget = region.budget(sparsity)
     if budget == 0:
-        raise MaskError(f"graft.sparsity: {sparsity} of {region.size:,} graftable parameters is less than one; the smallest is {1 / region.size:.2g}")
+        raise MaskError(
+            f"graft.sparsity: {sparsity} of {region.size:,} graftable parameters is less than one; the smallest is {1 / region.size:.2g}"
+        )
     if budget > len(order):
-        raise MaskError(f"graft.sparsity: {sparsity} is more than the stored order holds; raise movement.keep and run `dvc repro`")
+        raise MaskError(
+            f"graft.sparsity: {sparsity} is more than the stored order holds; raise movement.keep and run `dvc repro`"
+        )
     return budget
 
 

@@ -57,7 +57,9 @@ class HubSource(Section):
     name: str | None = None
     splits: dict[Literal["train", "dev", "test"], str]
     columns: dict[Literal["sentence1", "sentence2", "label"], str]
-    labels: list[str] | None = Field(None, description="names of the integer labels, in order; null if they are names already")
+    labels: list[str] | None = Field(
+        None, description="names of the integer labels, in order; null if they are names already"
+    )
     revision: str | None = Field(None, description="commit, tag or branch; null for the newest")
     files: dict[Literal["train", "dev", "test"], str] | None = Field(
         None, description="pattern of the files of a split, to leave the rest of a large data set on the hub"
@@ -86,8 +88,12 @@ class TaskSpec(Section):
     hub: HubSource | None = None
     packaged: PackagedSource | None = None
     local_name: str | None = Field(None, description="folder under data.root, if it isn't the task's name")
-    relabel: dict[str, str] | None = Field(None, description="source label -> label; rows with other labels are dropped")
-    holdout: float = Field(0.2, gt=0, lt=1, description="share of rows that becomes test when the source has no test split")
+    relabel: dict[str, str] | None = Field(
+        None, description="source label -> label; rows with other labels are dropped"
+    )
+    holdout: float = Field(
+        0.2, gt=0, lt=1, description="share of rows that becomes test when the source has no test split"
+    )
 
     @field_validator("labels")
     @classmethod

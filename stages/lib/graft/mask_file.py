@@ -99,7 +99,9 @@ def require_model(path: Path, about: dict[str, Any], region: Region, fingerprint
     """Raise MaskError unless the mask was made for exactly this pretrained model and region."""
     theirs = {name_: tuple(shape) for name_, shape in about["shapes"].items()}
     if theirs != region.shapes or about["fingerprint"] != fingerprint:
-        raise MaskError(f"{path}: was made for {about['model']} (fingerprint {about['fingerprint'][:12]}), not for {name} ({fingerprint[:12]})")
+        raise MaskError(
+            f"{path}: was made for {about['model']} (fingerprint {about['fingerprint'][:12]}), not for {name} ({fingerprint[:12]})"
+        )
 
 
 def _check(path: Path, mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
@@ -107,7 +109,9 @@ def _check(path: Path, mask: GraftMask, parts: dict[str, dict[str, Tensor]], abo
         raise MaskError(f"{path}: damaged: indices and values don't name the same tensors")
     for name, indices in mask.indices.items():
         if len(parts["values"][name]) != len(indices):
-            raise MaskError(f"{path}: damaged: {name} has {len(indices)} indices and {len(parts['values'][name])} values")
+            raise MaskError(
+                f"{path}: damaged: {name} has {len(indices)} indices and {len(parts['values'][name])} values"
+            )
     if not all(bool(values.isfinite().all()) for values in [*parts["values"].values(), *parts["head"].values()]):
         raise MaskError(f"{path}: damaged: holds values that are not numbers")
     if mask.selected != about["selected"]:

@@ -33,6 +33,10 @@ def read_order(path: Path) -> tuple[Tensor, dict[str, Any]]:
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
     ordered = order.sort().values
-    if order.shape != (stored,) or bool((ordered[1:] == ordered[:-1]).any()) or (stored and not 0 <= ordered[0] <= ordered[-1] < graftable):
+    if (
+        order.shape != (stored,)
+        or bool((ordered[1:] == ordered[:-1]).any())
+        or (stored and not 0 <= ordered[0] <= ordered[-1] < graftable)
+    ):
         raise MaskError(f"{path}: damaged: is not {stored} different numbers within 0..{graftable - 1}")
     return order, about

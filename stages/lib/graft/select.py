@@ -8,7 +8,6 @@ from torch import Tensor
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region, Tensors
 
-
 TieBreak = Callable[[str, Tensor], Tensor]
 
 

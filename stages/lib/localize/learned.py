@@ -151,7 +151,9 @@ def learn_mask(
             if dev_score and settings.eval_steps:
                 start.round_into(weights, mask)
                 score = dev_score()
-                history.append({"step": step, "selected": mask.selected, "dev_accuracy": score[0], "dev_loss": -score[1]})
+                history.append(
+                    {"step": step, "selected": mask.selected, "dev_accuracy": score[0], "dev_loss": -score[1]}
+                )
             if best is None or score > best[0]:
                 best = (score, mask, step)
         if step < settings.steps:

@@ -29,14 +29,19 @@ class Predictions:
         same = self.label_names == other.label_names and self.labels.keys() == other.labels.keys()
         if not same or any(not np.array_equal(self.labels[name], other.labels[name]) for name in self.labels):
             raise DataError("predictions are about different test rows; `dvc repro` brings them together")
-        return Predictions(self.label_names, self.labels, {name: {**self.logits[name], **other.logits[name]} for name in self.logits})
+        return Predictions(
+            self.label_names, self.labels, {name: {**self.logits[name], **other.logits[name]} for name in self.logits}
+        )
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
     """Write predictions; raises StorageError if the disk is full."""
     tensors = {f"labels/{name}": labels.astype(np.int32) for name, labels in predictions.labels.items()}
     for test_set, variants in predictions.logits.items():
-        tensors |= {f"logits/{test_set}/{variant}": np.ascontiguousarray(logits, dtype=np.float32) for variant, logits in variants.items()}
+        tensors |= {
+            f"logits/{test_set}/{variant}": np.ascontiguousarray(logits, dtype=np.float32)
+            for variant, logits in variants.items()
+        }
     with replacing(path) as partial:
         save_file(tensors, partial, metadata={"label_names": json.dumps(predictions.label_names)})
 
@@ -56,6 +61,6 @@ def read_predictions(path: Path) -> Predictions:
                     labels[test_set] = file.get_tensor(key)
                 else:
                     logits.setdefault(test_set, {})[variant[0]] = file.get_tensor(key)
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged: {error}") from error
     return Predictions(names, labels, logits)

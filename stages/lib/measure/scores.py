@@ -21,7 +21,9 @@ def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
     return {name: _set_scores(predictions, name, task.metric, positive) for name in predictions.logits}
 
 
-def _set_scores(predictions: Predictions, test_set: str, metric: str, positive: int | None) -> dict[str, dict[str, Any]]:
+def _set_scores(
+    predictions: Predictions, test_set: str, metric: str, positive: int | None
+) -> dict[str, dict[str, Any]]:
     labels, variants = predictions.labels[test_set], predictions.logits[test_set]
     scores: dict[str, dict[str, Any]] = {}
     for variant, logits in variants.items():

@@ -39,7 +39,9 @@ class Anatomy:
         """The graftable parameters; raises ModelError if there are none."""
         names = self.names(groups)
         if not names:
-            raise ModelError(f"graft.region: {self.name} has no parameters in {', '.join(groups)}; it has {', '.join(dict.fromkeys(self.groups.values()))}")
+            raise ModelError(
+                f"graft.region: {self.name} has no parameters in {', '.join(groups)}; it has {', '.join(dict.fromkeys(self.groups.values()))}"
+            )
         return Region({name: tuple(self.shapes[name]) for name in names})
 
 

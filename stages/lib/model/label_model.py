@@ -22,7 +22,9 @@ class LabelModel:
     the vocabulary head, which therefore runs on one position an example instead of all.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, task: TaskSpec, mode: str, max_length: int, runtime: Runtime) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, task: TaskSpec, mode: str, max_length: int, runtime: Runtime
+    ) -> None:
         self.model, self.tokenizer, self.task, self.mode = model.to(runtime.device), tokenizer, task, mode
         self.max_length, self.runtime = max_length, runtime
         self._positions: Tensor | None = None
@@ -33,7 +35,9 @@ class LabelModel:
         model.config.pad_token_id = tokenizer.pad_token_id
 
     @classmethod
-    def load(cls, folder: Path, task: TaskSpec, settings: Any, runtime: Runtime, dropout: float | None = None) -> "LabelModel":
+    def load(
+        cls, folder: Path, task: TaskSpec, settings: Any, runtime: Runtime, dropout: float | None = None
+    ) -> "LabelModel":
         """The model of a folder for a task, by the `model` section; raises ModelError."""
         tokenizer = load_tokenizer(folder)
         if task.prompt_for(settings.mode):

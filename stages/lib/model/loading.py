@@ -28,14 +28,22 @@ def load_model(folder: Path, mode: str, labels: list[str] | None = None, dropout
     options: dict[str, Any] = {"dtype": "float32"}
     if mode == "standard":
         names = labels or ["0", "1"]
-        options |= {"num_labels": len(names), "id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+        options |= {
+            "num_labels": len(names),
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: i for i, name in enumerate(names)},
+        }
     if dropout is not None:
         known = AutoConfig.from_pretrained(folder).to_dict()
         options |= {key: dropout for key in known if "drop" in key and isinstance(known[key], float | int | None)}
     try:
-        model, report = _auto_class(mode).from_pretrained(folder, trust_remote_code=False, output_loading_info=True, **options)
+        model, report = _auto_class(mode).from_pretrained(
+            folder, trust_remote_code=False, output_loading_info=True, **options
+        )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ModelError(f"{folder}: could not be loaded for model.mode={mode}: {' '.join(str(error).split())[:300]}") from error
+        raise ModelError(
+            f"{folder}: could not be loaded for model.mode={mode}: {' '.join(str(error).split())[:300]}"
+        ) from error
     model.missing_tensors = sorted(report["missing_keys"])
     return model.eval()
 
@@ -48,7 +56,11 @@ def missing_tensors(model: Any) -> list[str]:
 def _auto_class(mode: str) -> Any:
     import transformers
 
-    name = {"standard": "AutoModelForSequenceClassification", "prompt": "AutoModelForMaskedLM", "autoregressive": "AutoModelForCausalLM"}
+    name = {
+        "standard": "AutoModelForSequenceClassification",
+        "prompt": "AutoModelForMaskedLM",
+        "autoregressive": "AutoModelForCausalLM",
+    }
     return getattr(transformers, name[mode])
 
 

@@ -11,7 +11,9 @@ from stages.lib.model.label_model import LabelModel
 from stages.lib.model.loading import read_tensors
 
 
-def reset_to_pretrained(model: LabelModel, anatomy: Anatomy, folder: Path, keep: Collection[str] = ()) -> dict[str, Tensor]:
+def reset_to_pretrained(
+    model: LabelModel, anatomy: Anatomy, folder: Path, keep: Collection[str] = ()
+) -> dict[str, Tensor]:
     """Put every pretrained value into the model; gives those named in `keep`, on its device."""
     pretrained = read_tensors(folder, anatomy.names(sorted({*anatomy.groups.values()} - {HEAD})))
     model.put(pretrained)

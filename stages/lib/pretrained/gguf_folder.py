@@ -176,7 +176,9 @@ def _values(tensor: Any, config: dict[str, Any], file: Path) -> "np.ndarray":
     try:
         values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
     except NotImplementedError:
-        raise ModelError(f"{file}: {tensor.name} is stored as {tensor.tensor_type.name}, which can't be unpacked") from None
+        raise ModelError(
+            f"{file}: {tensor.name} is stored as {tensor.tensor_type.name}, which can't be unpacked"
+        ) from None
     if not np.isfinite(values).all():
         raise _damaged(file, f"{tensor.name} holds values that aren't finite numbers")
     if tensor.name.endswith("attn_q.weight"):
@@ -209,11 +211,13 @@ def _tokenizer(facts: dict[str, Any], file: Path) -> "Tokenizer":
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = _splitter(facts["tokenizer.ggml.pre"])
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_tokens([
-        AddedToken(token, special=kind == CONTROL_TOKEN, normalized=False)
-        for token, kind in zip(tokens, kinds, strict=True)
-        if kind in (CONTROL_TOKEN, USER_TOKEN)
-    ])
+    tokenizer.add_tokens(
+        [
+            AddedToken(token, special=kind == CONTROL_TOKEN, normalized=False)
+            for token, kind in zip(tokens, kinds, strict=True)
+            if kind in (CONTROL_TOKEN, USER_TOKEN)
+        ]
+    )
     _begin_with_bos(tokenizer, facts)
     return tokenizer
 
@@ -231,7 +235,9 @@ def _splitter(name: str) -> Any:
     from tokenizers import pre_tokenizers
 
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words]) if name == "smollm" else words
+    return (
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words]) if name == "smollm" else words
+    )
 
 
 def _begin_with_bos(tokenizer: "Tokenizer", facts: dict[str, Any]) -> None:

@@ -21,14 +21,18 @@ def import_model(source: Path, settings: Any, folder: Path) -> Anatomy:
     """
     tokenizer = load_tokenizer(source)
     if settings.mode == "prompt" and tokenizer.mask_token is None:
-        raise ModelError(f"{settings.name}: its tokenizer has no mask token, so it can't be prompted; use model.mode=autoregressive or standard")
+        raise ModelError(
+            f"{settings.name}: its tokenizer has no mask token, so it can't be prompted; use model.mode=autoregressive or standard"
+        )
     with seeded_torch("model", settings.name):
         model = load_model(source, settings.mode)
     groups = parameter_groups(model, settings.mode)
     missing = [name for name in missing_tensors(model) if groups.get(name) != HEAD]
     if missing:
         part = "a language-model head" if groups.get(missing[0]) == LM_HEAD else "all parameters of this class"
-        raise ModelError(f"{settings.name}: the checkpoint doesn't have {part} (for instance {missing[0]}), which model.mode={settings.mode} needs")
+        raise ModelError(
+            f"{settings.name}: the checkpoint doesn't have {part} (for instance {missing[0]}), which model.mode={settings.mode} needs"
+        )
     head = [name for name, group in groups.items() if group == HEAD]
     save_model(model, tokenizer, folder, leave_out=head)
     shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}

@@ -108,7 +108,9 @@ def _from_hub(name: str, revision: str | None) -> Path:
     try:
         folder = snapshot_download(name, revision=revision, allow_patterns=list(WANTED), local_files_only=not reachable)
     except errors.HFValidationError as problem:
-        raise ModelError(f"model.name: {name!r} is no hub id such as 'roberta-base' or 'owner/name': {problem}") from None
+        raise ModelError(
+            f"model.name: {name!r} is no hub id such as 'roberta-base' or 'owner/name': {problem}"
+        ) from None
     except errors.LocalEntryNotFoundError as problem:
         raise ModelError(_not_fetched(where, problem if reachable else None)) from None
     except errors.RevisionNotFoundError:
@@ -175,5 +177,7 @@ def _about_pickles(folder: Path, missing: list[str]) -> str:
     if WEIGHTS not in missing:
         return ""
     found = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)) if folder.is_dir() else []
-    there = f"{found[0]} is a pickle, which can run code when it is read" if found else "a pickle (.bin) is no substitute"
+    there = (
+        f"{found[0]} is a pickle, which can run code when it is read" if found else "a pickle (.bin) is no substitute"
+    )
     return f"; weights are read from safetensors only: {there}; save the model anew with save_pretrained"

@@ -28,12 +28,17 @@ GRAFTS = (MOVEMENT_GRAFTED, GRAFTED)
 
 def summarize(cells: Cells) -> dict[str, Any]:
     """All of metrics/summary.json."""
-    return clean({
-        "average": {**_average(cells), **_comparison(cells.scores)},
-        "task": {task: {**_over_seeds(rows), **_comparison(rows)} for task, rows in cells.scores.groupby("task", sort=False)},
-        "ood": _ood(cells),
-        "mask": {task: _mask_size(rows) for task, rows in cells.masks.groupby("task", sort=False)},
-    })
+    return clean(
+        {
+            "average": {**_average(cells), **_comparison(cells.scores)},
+            "task": {
+                task: {**_over_seeds(rows), **_comparison(rows)}
+                for task, rows in cells.scores.groupby("task", sort=False)
+            },
+            "ood": _ood(cells),
+            "mask": {task: _mask_size(rows) for task, rows in cells.masks.groupby("task", sort=False)},
+        }
+    )
 
 
 def clean(value: Any) -> Any:

@@ -46,7 +46,13 @@ def _draw_row(panel: Axes, bars: Bars, names: list[str], per_row: int) -> None:
         places = np.arange(len(names)) + (number - (len(VARIANTS) - 1) / 2) * BAR
         rows = bars.frame[bars.frame.variant == variant]
         seeds = [100 * rows.loc[rows.group == name, bars.measure].dropna().to_numpy() for name in names]
-        panel.bar(places, [values.mean() if len(values) else 0 for values in seeds], BAR, label=words(variant), **bar_look(variant))
+        panel.bar(
+            places,
+            [values.mean() if len(values) else 0 for values in seeds],
+            BAR,
+            label=words(variant),
+            **bar_look(variant),
+        )
         for place, values in zip(places, seeds, strict=True):
             _draw_seeds(panel, place, values)
     panel.set_xlim(-0.55, per_row - 0.45)

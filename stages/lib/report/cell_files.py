@@ -30,7 +30,9 @@ class CellFiles:
             return self.scores[stage]["scores"][test_set][variant]
         except (KeyError, TypeError):
             path = paths.scores(stage, self.task, self.seed)
-            raise DataError(f"{path}: has no scores of {variant} on {test_set}; {_makes(stage, self.task, self.seed)}") from None
+            raise DataError(
+                f"{path}: has no scores of {variant} on {test_set}; {_makes(stage, self.task, self.seed)}"
+            ) from None
 
     def same_rows(self, stage: str, scores: dict[str, Any], calibration: dict[str, Any]) -> None:
         """Raise DataError unless the scores of `stage` and the calibration are of equally many test rows."""

@@ -58,7 +58,10 @@ def collect(tasks: list[str], seeds: list[int], sets: dict[str, list[str]]) -> C
         tasks={task: read_task(task) for task in tasks},
         seeds=list(seeds),
         scores=_frame(SCORE_COLUMNS, (row for cell in cells for row in _score_rows(cell, "evaluate", cell.task))),
-        ood=_frame(OOD_COLUMNS, (row for cell in cells for test in sets.get(cell.task, []) for row in _score_rows(cell, "ood", test))),
+        ood=_frame(
+            OOD_COLUMNS,
+            (row for cell in cells for test in sets.get(cell.task, []) for row in _score_rows(cell, "ood", test)),
+        ),
         reliability=_frame(RELIABILITY_COLUMNS, (row for cell in cells for row in _bin_rows(cell))),
         confidence=_frame(CONFIDENCE_COLUMNS, (row for cell in cells for row in _bar_rows(cell))),
         masks=_frame(MASK_COLUMNS, ({**cell.mask, "task": cell.task, "seed": cell.seed} for cell in cells)),
@@ -79,7 +82,12 @@ def _score_rows(cell: CellFiles, stage: str, test_set: str) -> Iterable[dict[str
         calibration = cell.values("calibration", test_set, variant)
         cell.same_rows(stage, scores, calibration)
         names = {"task": cell.task, "test_set": test_set, "seed": cell.seed, "variant": variant}
-        yield {**names, "n": scores["n"], **{name: scores[name] for name in MEASURES if name != "ece"}, "ece": calibration["ece"]}
+        yield {
+            **names,
+            "n": scores["n"],
+            **{name: scores[name] for name in MEASURES if name != "ece"},
+            "ece": calibration["ece"],
+        }
 
 
 def _bin_rows(cell: CellFiles) -> Iterable[dict[str, Any]]:
@@ -87,7 +95,13 @@ def _bin_rows(cell: CellFiles) -> Iterable[dict[str, Any]]:
         table = cell.values("calibration", cell.task, variant)
         bins = zip(table["bin_count"], table["bin_confidence"], table["bin_accuracy"], strict=True)
         for number, (count, confidence, accuracy) in enumerate(bins):
-            names = {"task": cell.task, "seed": cell.seed, "variant": variant, "bins": len(table["bin_count"]), "bin": number}
+            names = {
+                "task": cell.task,
+                "seed": cell.seed,
+                "variant": variant,
+                "bins": len(table["bin_count"]),
+                "bin": number,
+            }
             yield {**names, "count": count, "confidence": confidence, "accuracy": accuracy}
 
 

@@ -10,14 +10,18 @@ from stages.lib.report.verdict import judge
 from stages.lib.report.wording import counted, small_percent
 
 
-def write_report(cells: Cells, summary: dict[str, Any], retained_target: float, ece_target: float, leaks: str) -> Report:
+def write_report(
+    cells: Cells, summary: dict[str, Any], retained_target: float, ece_target: float, leaks: str
+) -> Report:
     """The report; `leaks` is "drop" or "keep", what was done with leaked test texts."""
     shots = shots_for(int(cells.masks.k.iloc[0]))
     tables = [score_table(cells.tasks, summary, shots)]
     if cells.leaks:
         tables.append(ood_table(cells.tasks, summary, leaks))
     claims = judge(summary, retained_target, ece_target)
-    return Report("Grafted models against fine-tuned models", setting(cells), tables, mask_facts(summary["mask"]), claims)
+    return Report(
+        "Grafted models against fine-tuned models", setting(cells), tables, mask_facts(summary["mask"]), claims
+    )
 
 
 def setting(cells: Cells) -> str:

@@ -21,7 +21,13 @@ SIZE = "The movement graft has the size of the learned one."
 
 def write_figures(cells: Cells, summary: dict[str, Any], folder: Path) -> None:
     """Write accuracy.png, calibration.png, reliability.png, confidence.png and ood.png into `folder`."""
-    drawings = {"accuracy": accuracy, "calibration": calibration, "reliability": reliability, "confidence": confidence, "ood": ood}
+    drawings = {
+        "accuracy": accuracy,
+        "calibration": calibration,
+        "reliability": reliability,
+        "confidence": confidence,
+        "ood": ood,
+    }
     for name, draw in drawings.items():
         with styled():
             save(draw(cells, summary), folder / f"{name}.png")
@@ -37,7 +43,9 @@ def accuracy(cells: Cells, summary: dict[str, Any]) -> Figure:
 
 def calibration(cells: Cells, summary: dict[str, Any]) -> Figure:
     """Calibration error of every variant on each task's own test set."""
-    bars = Bars(_grouped(cells.scores, cells.scores.task), _task_labels(cells, summary), "ece", "ECE (%), lower is better")
+    bars = Bars(
+        _grouped(cells.scores, cells.scores.task), _task_labels(cells, summary), "ece", "ECE (%), lower is better"
+    )
     title = "Calibration error: the graft should be below the fine-tuned model"
     return bars_figure(bars, title, _details(cells, summary), _bar_caption(cells, [*cells.tasks]))
 
@@ -48,9 +56,17 @@ def ood(cells: Cells, summary: dict[str, Any]) -> Figure:
         return _nothing("Out of distribution: no OOD sets configured", "Name some under ood.sets in params.yaml.")
     trained = [task for task, _ in cells.leaks]
     labels = {_pair(task, test): _pair_label(cells, summary, task, test) for task, test in cells.leaks}
-    bars = Bars(_grouped(cells.ood, cells.ood.task + " -> " + cells.ood.test_set), labels, "score", _score_axis(cells, trained), 100)
+    bars = Bars(
+        _grouped(cells.ood, cells.ood.task + " -> " + cells.ood.test_set),
+        labels,
+        "score",
+        _score_axis(cells, trained),
+        100,
+    )
     title = "Out of distribution: the graft should at least match the fine-tuned model"
-    return bars_figure(bars, title, _details(cells, summary), f"Trained task → test set. {_bar_caption(cells, trained)}")
+    return bars_figure(
+        bars, title, _details(cells, summary), f"Trained task → test set. {_bar_caption(cells, trained)}"
+    )
 
 
 def reliability(cells: Cells, summary: dict[str, Any]) -> Figure:
@@ -104,7 +120,10 @@ def _any_f1(cells: Cells, tasks: list[str]) -> bool:
 
 
 def _task_labels(cells: Cells, summary: dict[str, Any]) -> dict[str, str]:
-    return {name: f"{wrapped(name_of(task))}\nn = {summary['task'][name][GRAFTED]['n']:,}" for name, task in cells.tasks.items()}
+    return {
+        name: f"{wrapped(name_of(task))}\nn = {summary['task'][name][GRAFTED]['n']:,}"
+        for name, task in cells.tasks.items()
+    }
 
 
 def _panel_title(cells: Cells, summary: dict[str, Any], task: str) -> str:

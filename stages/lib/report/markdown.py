@@ -5,7 +5,12 @@ from stages.lib.report.document import Claim, Report, Table
 
 def to_markdown(report: Report) -> str:
     """The whole report as one markdown text."""
-    parts = [f"# {report.title}", report.setting, *map(_table, report.tables), "\n".join(f"- {fact}" for fact in report.facts)]
+    parts = [
+        f"# {report.title}",
+        report.setting,
+        *map(_table, report.tables),
+        "\n".join(f"- {fact}" for fact in report.facts),
+    ]
     claims = "\n".join(_claim(claim) for claim in report.claims)
     return "\n\n".join([*parts, "## Verdict, on averages over tasks", claims]) + "\n"
 

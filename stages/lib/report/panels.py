@@ -19,7 +19,9 @@ FEWEST_ROWS = 10
 SMALLEST_MARKER, LARGEST_MARKER = 2.0, 9.0
 
 
-def reliability_figure(bins: pd.DataFrame, number: int, titles: dict[str, str], title: str, details: str, caption: str) -> Figure:
+def reliability_figure(
+    bins: pd.DataFrame, number: int, titles: dict[str, str], title: str, details: str, caption: str
+) -> Figure:
     """Accuracy against confidence for each task, with the share of test rows in each of `number` bins below it.
 
     `bins` has the columns of `pooled_bins`, `titles` the title of each task's panel.
@@ -71,7 +73,9 @@ def _grid(panels: int) -> tuple[int, int]:
 
 
 def _draw_diagram(panel: Axes, bins: pd.DataFrame, title: str) -> None:
-    panel.plot([0, 100], [0, 100], color="black", linewidth=0.8, linestyle=(0, (1, 2)), label="perfect calibration", zorder=1)
+    panel.plot(
+        [0, 100], [0, 100], color="black", linewidth=0.8, linestyle=(0, (1, 2)), label="perfect calibration", zorder=1
+    )
     for variant in (PRETRAINED, FINETUNED, GRAFTED):
         own = bins[(bins.variant == variant) & (bins["count"] >= FEWEST_ROWS)]
         _draw_line(panel, 100 * own.confidence, 100 * own.accuracy, own["count"] / max(own["count"].sum(), 1), variant)
@@ -86,7 +90,9 @@ def _draw_line(panel: Axes, confidence: pd.Series, accuracy: pd.Series, shares: 
     if look["marker"]:
         sizes = SMALLEST_MARKER + (LARGEST_MARKER - SMALLEST_MARKER) * np.sqrt(shares)
         colors = {"facecolor": look.get("markerfacecolor", look["color"]), "edgecolor": look["color"]}
-        panel.scatter(confidence, accuracy, s=sizes**2, marker=look["marker"], zorder=look["zorder"], clip_on=False, **colors)
+        panel.scatter(
+            confidence, accuracy, s=sizes**2, marker=look["marker"], zorder=look["zorder"], clip_on=False, **colors
+        )
     panel.plot([], [], label=words(variant), markersize=(SMALLEST_MARKER + LARGEST_MARKER) / 2, **look)
 
 
@@ -104,7 +110,9 @@ def _draw_histogram(panel: Axes, bars: pd.DataFrame, title: str) -> None:
     for side, variant in enumerate((FINETUNED, GRAFTED)):
         own = bars[bars.variant == variant]
         width = 100 * (own.high - own.low) / 2
-        panel.bar(100 * own.low + (side + 0.5) * width, 100 * own.share, width, label=words(variant), **NARROW_BARS[variant])
+        panel.bar(
+            100 * own.low + (side + 0.5) * width, 100 * own.share, width, label=words(variant), **NARROW_BARS[variant]
+        )
     panel.set_title(title)
 
 

@@ -26,7 +26,9 @@ def shots_for(k: int) -> int:
 def table2(task: str, shots: int) -> dict[str, dict[str, Spread]]:
     """Variant -> score, ece, agreement as (mean, deviation) in fractions; empty if the paper hasn't the task."""
     variants = _values()["table2"][shots].get(task, {})
-    return {variant: {name: _fractions(pair) for name, pair in measures.items()} for variant, measures in variants.items()}
+    return {
+        variant: {name: _fractions(pair) for name, pair in measures.items()} for variant, measures in variants.items()
+    }
 
 
 def table3(task: str, test_set: str) -> Spread | None:

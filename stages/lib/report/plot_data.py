@@ -27,8 +27,14 @@ def pooled_bins(frame: pd.DataFrame) -> pd.DataFrame:
 
     Confidence and accuracy are those of the rows of all seeds, 0 in empty bins.
     """
-    weighted = frame.assign(confidence=frame["confidence"] * frame["count"], accuracy=frame["accuracy"] * frame["count"])
-    sums = weighted.groupby(["task", "variant", "bin"], sort=False)[["count", "confidence", "accuracy"]].sum().reset_index()
+    weighted = frame.assign(
+        confidence=frame["confidence"] * frame["count"], accuracy=frame["accuracy"] * frame["count"]
+    )
+    sums = (
+        weighted.groupby(["task", "variant", "bin"], sort=False)[["count", "confidence", "accuracy"]]
+        .sum()
+        .reset_index()
+    )
     divisor = sums["count"].clip(lower=1)
     return sums.assign(confidence=sums["confidence"] / divisor, accuracy=sums["accuracy"] / divisor)
 

@@ -22,7 +22,14 @@ HATCHES = {PRETRAINED: "", FINETUNED: "", MOVEMENT_GRAFTED: "///", GRAFTED: "xx"
 LINES: dict[str, dict[str, Any]] = {
     PRETRAINED: {"color": "#999999", "linewidth": 1.0, "marker": "", "zorder": 2},
     FINETUNED: {"color": COLORS[FINETUNED], "linewidth": 1.4, "marker": "o", "zorder": 3},
-    GRAFTED: {"color": COLORS[GRAFTED], "linewidth": 1.4, "linestyle": "--", "marker": "s", "markerfacecolor": "white", "zorder": 4},
+    GRAFTED: {
+        "color": COLORS[GRAFTED],
+        "linewidth": 1.4,
+        "linestyle": "--",
+        "marker": "s",
+        "markerfacecolor": "white",
+        "zorder": 4,
+    },
 }
 # hatches don't show in narrow bars
 NARROW_BARS: dict[str, dict[str, Any]] = {
@@ -77,7 +84,9 @@ def figure(panels_height: float, title: str, details: str, caption: str) -> Figu
     drawn = Figure(figsize=(WIDTH, height), layout="constrained")
     drawn.get_layout_engine().set(rect=(0, below / height, 1, panels_height / height))
     drawn.text(MARGIN / WIDTH, 1 - MARGIN / height, "\n".join(head), va="top", fontsize=12, linespacing=1.25)
-    drawn.text(MARGIN / WIDTH, MARGIN / height, "\n".join(foot), va="bottom", fontsize=10, color="#333333", linespacing=1.25)
+    drawn.text(
+        MARGIN / WIDTH, MARGIN / height, "\n".join(foot), va="bottom", fontsize=10, color="#333333", linespacing=1.25
+    )
     return drawn
 
 
@@ -87,7 +96,9 @@ def legend(drawn: Figure, panel: Axes) -> None:
     _, bottom, _, height = drawn.get_layout_engine().get()["rect"]
     place = (MARGIN / WIDTH, bottom + height + GAP / drawn.get_figheight())
     # out of the layout, which has left room for it
-    drawn.legend(handles, labels, loc="lower left", bbox_to_anchor=place, ncols=len(labels), borderaxespad=0, borderpad=0.2).set_in_layout(False)
+    drawn.legend(
+        handles, labels, loc="lower left", bbox_to_anchor=place, ncols=len(labels), borderaxespad=0, borderpad=0.2
+    ).set_in_layout(False)
 
 
 def bar_look(variant: str) -> dict[str, Any]:

@@ -21,7 +21,9 @@ COLUMNS = (
 )
 HEADER = ["task", "FT score", "FT ECE", "move score", "move ECE", "graft score", "graft ECE", "agreement", "retained"]
 OOD_HEADER = ["trained -> tested", "n", "pre", "FT", "move", "graft", "graft - FT"]
-ABBREVIATIONS = "FT: finetuned; move: movement grafted, of the size of the learned graft; graft: grafted with the learned mask"
+ABBREVIATIONS = (
+    "FT: finetuned; move: movement grafted, of the size of the learned graft; graft: grafted with the learned mask"
+)
 
 
 def score_table(tasks: dict[str, TaskSpec], summary: dict[str, Any], shots: int) -> Table:
@@ -40,7 +42,12 @@ def score_table(tasks: dict[str, TaskSpec], summary: dict[str, Any], shots: int)
         if len(groups) > 1 and len(names) > 1:
             rows += _average_rows("average of these", names, summary, shots)
     rows += _average_rows("average", list(tasks), summary, shots)
-    return Table("Test score and calibration error in %: mean (standard deviation over seeds)", HEADER, rows, _notes(tasks, rows, shots))
+    return Table(
+        "Test score and calibration error in %: mean (standard deviation over seeds)",
+        HEADER,
+        rows,
+        _notes(tasks, rows, shots),
+    )
 
 
 def _task_rows(task: TaskSpec, summary: dict[str, Any], shots: int) -> list[Row]:
@@ -72,11 +79,16 @@ def _paper_mean(theirs: list[dict[str, dict[str, Any]]], variant: str, measure: 
 
 
 def _notes(tasks: dict[str, TaskSpec], rows: list[Row], shots: int) -> list[str]:
-    notes = [ABBREVIATIONS, "agreement: share of predictions equal to the fine-tuned model's; retained: graft score / FT score"]
+    notes = [
+        ABBREVIATIONS,
+        "agreement: share of predictions equal to the fine-tuned model's; retained: graft score / FT score",
+    ]
     if any(task.metric == "f1" for task in tasks.values()):
         notes.append(f"{DAGGER} F1, the others accuracy")
     if any(row.kind == "paper" for row in rows):
-        notes.append(f"paper: Table 2, {shots}-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %; no target for other settings")
+        notes.append(
+            f"paper: Table 2, {shots}-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %; no target for other settings"
+        )
     return notes
 
 

@@ -17,7 +17,13 @@ def to_terminal(report: Report, console: Console) -> RenderableType:
     """What `console.print` shows; tables are broken into two lines a row where the console is narrow."""
     parts: list[RenderableType] = ["", Text(report.title, style="bold"), Text(report.setting)]
     for table in report.tables:
-        parts += ["", Text(table.title, style="bold"), _fitted(table, console), "", *(_hanging(note) for note in table.notes)]
+        parts += [
+            "",
+            Text(table.title, style="bold"),
+            _fitted(table, console),
+            "",
+            *(_hanging(note) for note in table.notes),
+        ]
     parts += ["", *(Text(fact) for fact in report.facts), "", Text("Verdict, on averages over tasks", style="bold")]
     return Group(*parts, *(line for claim in report.claims for line in _claim(claim)))
 

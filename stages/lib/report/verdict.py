@@ -16,18 +16,29 @@ def judge(summary: dict[str, Any], retained_target: float, ece_target: float) ->
         _keeps_score(summary, retained_target),
         _lowers_ece(summary, ece_target),
         _beats_movement(summary, "score", "The learned graft scores higher than the movement graft of equal size"),
-        _beats_movement(summary, "agreement", "The learned graft agrees more with the fine-tuned model than the movement graft of equal size"),
+        _beats_movement(
+            summary,
+            "agreement",
+            "The learned graft agrees more with the fine-tuned model than the movement graft of equal size",
+        ),
     ]
 
 
 def _keeps_score(summary: dict[str, Any], target: float) -> Claim:
     average = summary["average"]
-    kept, movement, pretrained = (percent(average[variant].get("retained"), DECIMALS) for variant in (GRAFTED, MOVEMENT_GRAFTED, PRETRAINED))
+    kept, movement, pretrained = (
+        percent(average[variant].get("retained"), DECIMALS) for variant in (GRAFTED, MOVEMENT_GRAFTED, PRETRAINED)
+    )
     return Claim(
         f"The graft keeps at least {100 * target:g} % of the fine-tuned score",
         _at_least(average[GRAFTED].get("retained"), target),
         f"keeps {kept} % (for comparison, the movement graft keeps {movement} %, the pretrained model alone {pretrained} %)",
-        _exceptions(summary, lambda task: task[GRAFTED].get("retained_mean"), target, lambda value: f"{percent(value, DECIMALS)} %"),
+        _exceptions(
+            summary,
+            lambda task: task[GRAFTED].get("retained_mean"),
+            target,
+            lambda value: f"{percent(value, DECIMALS)} %",
+        ),
     )
 
 
@@ -46,7 +57,9 @@ def _lowers_ece(summary: dict[str, Any], target: float) -> Claim:
 def _beats_movement(summary: dict[str, Any], measure: str, text: str) -> Claim:
     average = summary["average"]["grafted_minus_movement"]
     better = f"better in {average[f'{measure}_better_cells']} of {average['cells']} cells"
-    levels = " against ".join(f"{percent(summary['average'][variant].get(measure), DECIMALS)} %" for variant in (GRAFTED, MOVEMENT_GRAFTED))
+    levels = " against ".join(
+        f"{percent(summary['average'][variant].get(measure), DECIMALS)} %" for variant in (GRAFTED, MOVEMENT_GRAFTED)
+    )
     return Claim(
         text,
         average[measure] > 0,
@@ -63,7 +76,9 @@ def _at_least(value: float | None, target: float) -> bool | None:
     return None if value is None else value >= target
 
 
-def _exceptions(summary: dict[str, Any], read: Callable[[dict], float | None], target: float, write: Callable[[float | None], str]) -> list[str]:
+def _exceptions(
+    summary: dict[str, Any], read: Callable[[dict], float | None], target: float, write: Callable[[float | None], str]
+) -> list[str]:
     values = {name: read(task) for name, task in summary["task"].items()}
     return [f"{name} {write(value)}" for name, value in values.items() if value is None or value < target]
 

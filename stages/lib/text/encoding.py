@@ -103,7 +103,9 @@ def _fill(template: str, texts: dict[str, str], mask: str) -> str:
         template = template.removesuffix("{mask}").rstrip()
     values = {**texts, "mask": mask}
     # not str.format, so that braces in a user's text stay text
-    return "".join(literal + (values[name] if name else "") for literal, name, _, _ in string.Formatter().parse(template))
+    return "".join(
+        literal + (values[name] if name else "") for literal, name, _, _ in string.Formatter().parse(template)
+    )
 
 
 def _cut(text: str, tokens: int, tokenizer: Any) -> str:

@@ -64,7 +64,9 @@ def train(
     batches = shuffled(examples, plan.batch_size, generator)
     for step in range(1, plan.steps + 1):
         model.model.train()
-        losses.append(_gradient_step(model, trained, [examples[i] for i in next(batches)], optimizer, plan, start, step))
+        losses.append(
+            _gradient_step(model, trained, [examples[i] for i in next(batches)], optimizer, plan, start, step)
+        )
         scheduler.step()
         on_step()
         if step % CURVE_STEPS == 0 or step == plan.steps:
@@ -84,7 +86,13 @@ def train(
 
 
 def _gradient_step(
-    model: LabelModel, trained: dict[str, Tensor], examples: list[Example], optimizer: Any, plan: TrainPlan, start: dict[str, Tensor], step: int
+    model: LabelModel,
+    trained: dict[str, Tensor],
+    examples: list[Example],
+    optimizer: Any,
+    plan: TrainPlan,
+    start: dict[str, Tensor],
+    step: int,
 ) -> float:
     batch = model.batch(examples)
     optimizer.zero_grad(set_to_none=True)
@@ -108,7 +116,9 @@ def _gradient_step(
 def _optimizer(trained: dict[str, Tensor], plan: TrainPlan) -> tuple[Any, Any]:
     weights = list(trained.values())
     if plan.optimizer == "sgd":
-        optimizer = torch.optim.SGD(weights, lr=plan.learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay)
+        optimizer = torch.optim.SGD(
+            weights, lr=plan.learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay
+        )
     else:
         optimizer = torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=plan.weight_decay)
     factor = (lambda _: 1.0) if plan.schedule == "constant" else (lambda step: max(0.0, 1 - step / plan.steps))

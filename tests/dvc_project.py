@@ -1,0 +1,196 @@
+"""Copies of this project in which tests run the real pipeline with the real DVC, small enough for a minute."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dvc.utils.hydra import apply_overrides
+from ruamel.yaml import YAML
+
+from stages import profile
+
+ROOT = Path(__file__).parents[1]
+CELL_STAGES = ("sample", "finetune", "reference", "movement", "mask", "evaluate", "calibration", "ood")
+
+# The profile bert_tiny, made smaller.
+TINY = {
+    "tasks": ["movies"],
+    "seeds": [13],
+    "data": {"k": 8, "test_max": 60},
+    "runtime": {"threads": 1},
+    "finetune": {"max_steps": 20},
+    "graft": {"steps": 4},
+    "ood": {"sets": {"movies": ["products"]}, "test_max": 60},
+}
+
+# Python imports this module by itself wherever it is on the path.  Without the variables it does nothing; with them
+# a stage notes which files it opens, or is held up or torn apart where it is about to give an output its final name.
+HOOK = """
+import os, signal, sys, time
+
+stage = next((word.removeprefix("stages.") for word in sys.orig_argv if word.startswith("stages.")), None)
+log, target = os.environ.get("TEST_LOG"), os.environ.get("TEST_TARGET")
+
+def note(event, details):
+    if event == "open" and isinstance(details[0], str | bytes | os.PathLike) and details[1]:
+        seen.write(os.path.relpath(os.fsdecode(details[0])) + "\\n")
+
+def safe_open(path, *others, **named):
+    seen.write(os.path.relpath(path) + "\\n")
+    return opens(path, *others, **named)
+
+if stage and log:
+    import safetensors
+
+    opens, safetensors.safe_open = safetensors.safe_open, safe_open  # which opens files behind Python's back
+    seen = open(os.path.join(log, f"{stage}.{os.getpid()}"), "w", buffering=1)
+    sys.addaudithook(note)
+
+def tear(folder):
+    for path in (os.path.join(folder, name) for name in os.listdir(folder)):
+        os.truncate(path, os.path.getsize(path) // 2)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def wait():
+    with open(os.environ["TEST_MARKER"], "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(300)
+
+replace = os.replace
+
+def hooked(source, destination, **rest):
+    if os.fspath(destination) == target:
+        wait() if "TEST_MARKER" in os.environ else tear(source)
+    return replace(source, destination, **rest)
+
+if stage and target:
+    os.replace = hooked
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one command of DVC did."""
+
+    code: int
+    text: str
+    seconds: float
+
+    @property
+    def executed(self) -> list[str]:
+        """Stages whose command ran."""
+        return re.findall(r"^Running stage '([^']+)'", self.text, re.MULTILINE)
+
+    @property
+    def cached(self) -> list[str]:
+        """Stages whose outputs came back from the run cache."""
+        return re.findall(r"^Stage '([^']+)' is cached", self.text, re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy of the project, with a cache of its own."""
+
+    folder: Path
+    environment: dict[str, str] = field(repr=False)
+
+    def start(self, *words: str, **more: str) -> subprocess.Popen:
+        """Start a command in this copy; its output goes to output.txt beside the copy."""
+        with self.folder.with_suffix(".txt").open("w") as output:
+            return subprocess.Popen(
+                words,
+                cwd=self.folder,
+                env=self.environment | more,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def run(self, *words: str, fails: bool = False, **more: str) -> Run:
+        """Run a command to its end; unless it `fails`, it has to succeed."""
+        before = time.monotonic()
+        with self.start(*words, **more) as process:
+            code = process.wait(timeout=600)
+        text = self.folder.with_suffix(".txt").read_text()
+        assert (code != 0) == fails, text
+        return Run(code, text, time.monotonic() - before)
+
+    def repro(self, fails: bool = False, **more: str) -> Run:
+        """`dvc repro`."""
+        return self.run("dvc", "repro", fails=fails, **more)
+
+    def set(self, *overrides: str) -> None:
+        """Change params.yaml as `dvc exp run -S` does."""
+        apply_overrides(self.folder / "params.yaml", list(overrides))
+
+    def commit(self) -> None:
+        """Commit everything that git doesn't ignore."""
+        self.run("git", "add", "-A")
+        self.run("git", "commit", "-qm", "state")
+
+    def lock(self) -> dict[str, Any]:
+        """What dvc.lock knows of each stage: command, settings, and MD5 of everything that went in and came out."""
+        return YAML(typ="safe").load(self.folder / "dvc.lock")["stages"]
+
+    def files(self, *places: str) -> dict[str, bytes]:
+        """Content of every file under these folders."""
+        found = (path for place in places for path in (self.folder / place).rglob("*") if path.is_file())
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in found}
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """This process's environment with the tests' own Python first and nothing of the user's git or DVC settings."""
+    hook = folder / "hook"
+    hook.mkdir(exist_ok=True)
+    (hook / "sitecustomize.py").write_text(HOOK)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("DVC", "GIT", "PYTHON", "PYTEST"))}
+    names = {f"GIT_{who}_{what}": "test@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    return (
+        kept
+        | names
+        | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}",
+            "PYTHONPATH": str(hook),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "DVC_SITE_CACHE_DIR": str(folder / "site"),
+            "DVC_NO_ANALYTICS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "COLUMNS": "100",
+        }
+    )
+
+
+def make_original(folder: Path) -> Copy:
+    """Copy the project as it stands, also what isn't committed yet, with tiny settings, into a repository of its own."""
+    original = Copy(folder / "original", environment(folder))
+    listed = subprocess.run(
+        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file() and not name.startswith(("metrics/", "plots/")) and name != "dvc.lock":
+            (original.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, original.folder / name)
+    params = original.folder / "params.yaml"
+    text = profile.apply(params.read_text(encoding="utf-8"), profile.profile_settings("bert_tiny"))
+    params.write_text(profile.apply(text, TINY), encoding="utf-8")
+    original.run("git", "init", "-q", "-b", "main")
+    original.commit()
+    return original
+
+
+def clone(original: Copy, name: str) -> Copy:
+    """A copy with an empty cache and nothing made yet."""
+    copy = Copy(original.folder.with_name(name), original.environment)
+    original.run("git", "clone", "-q", str(original.folder), str(copy.folder))
+    return copy
+
+
+def cell(*names: str, stages: tuple[str, ...] = CELL_STAGES) -> set[str]:
+    """Stage names of these cells, such as movies-13."""
+    return {f"{stage}@{name}" for name in names for stage in stages}

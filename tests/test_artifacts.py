@@ -1,0 +1,275 @@
+"""What has its final name is complete; what went wrong is said in one line; nobody is left running."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from stages.lib.artifacts import read_json, read_rows, replacing, require, write_json, write_rows, write_text
+from stages.lib.entry import guarded, stage
+from stages.lib.errors import DataError, GraftError, ModelError, StorageError
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def script(folder: Path, text: str, *arguments: str) -> subprocess.Popen:
+    """Start a Python script in a folder, with the project to import from."""
+    (folder / "script.py").write_text(textwrap.dedent(text))
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    command = [sys.executable, "script.py", *arguments]
+    return subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finished(process: subprocess.Popen) -> tuple[int, str, str]:
+    """Exit code, output and errors."""
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+# replacing
+
+
+def test_a_file_and_a_folder_are_replaced_as_a_whole(tmp_path):
+    for content in ("one", "two"):
+        write_text(tmp_path / "deep" / "file", content)
+        with replacing(tmp_path / "folder") as partial:
+            partial.mkdir()
+            (partial / content).write_text(content)
+    assert (tmp_path / "deep" / "file").read_text() == "two"
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["two"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "folder"]
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_an_exception_leaves_the_old_content_and_no_partial(tmp_path, as_folder):
+    write_text(tmp_path / "target", "old")
+    with pytest.raises(KeyError), replacing(tmp_path / "target") as partial:
+        if as_folder:
+            partial.mkdir()
+        (partial / "x" if as_folder else partial).write_text("new")
+        raise KeyError("x")
+    assert [path.name for path in tmp_path.iterdir()] == ["target"] and (tmp_path / "target").read_text() == "old"
+
+
+def test_a_leftover_partial_is_replaced(tmp_path):
+    (tmp_path / "target.partial").mkdir()
+    (tmp_path / "target.partial" / "rest").write_text("rest")
+    write_text(tmp_path / "target", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["target"] and (tmp_path / "target").read_text() == "new"
+
+
+def test_kill_9_in_the_middle_leaves_the_old_content_and_the_next_run_succeeds(tmp_path):
+    write_text(tmp_path / "target", "old")
+    code = """
+        import sys, time
+        from pathlib import Path
+        from stages.lib.artifacts import replacing
+        with replacing(Path("target")) as partial, partial.open("w") as file:
+            file.write("half"); file.flush()
+            if sys.argv[1] == "hang":
+                print("writing", flush=True); time.sleep(60)
+            file.write(" and half")
+    """
+    process = script(tmp_path, code, "hang")
+    assert process.stdout.readline() == "writing\n"
+    process.kill()
+    finished(process)
+    assert (tmp_path / "target").read_text() == "old"
+    assert (tmp_path / "target.partial").read_text() == "half", "control: it was in the middle"
+    assert finished(script(tmp_path, code, "go"))[0] == 0
+    assert (tmp_path / "target").read_text() == "half and half" and not (tmp_path / "target.partial").exists()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO])
+def test_a_place_that_cannot_be_written_names_the_file(tmp_path, code):
+    write_text(tmp_path / "target", "old")
+    with pytest.raises(StorageError, match="target: could not be written") as caught, replacing(tmp_path / "target") as partial:
+        partial.write_text("half")
+        raise OSError(code, os.strerror(code))
+    assert os.strerror(code) in str(caught.value) and "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["target"] and (tmp_path / "target").read_text() == "old"
+
+
+def test_another_mistake_stays_what_it_is(tmp_path):
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "target") as partial:
+        (partial / "none" / "x").write_text("x")
+
+
+FULL_DISK = """
+    import resource, signal, sys
+    from pathlib import Path
+    import numpy as np
+    from safetensors.numpy import save_file
+    from stages.lib.artifacts import replacing, write_json
+    from stages.lib.errors import StorageError
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    size = int(sys.argv[2])
+    try:
+        if sys.argv[1] == "json":
+            write_json(Path("target"), "x" * size)
+        else:
+            with replacing(Path("target")) as partial:
+                save_file({"x": np.ones(size // 4, dtype=np.float32)}, partial)
+    except StorageError as error:
+        print(error)
+        sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("kind", ["json", "safetensors"])
+def test_a_real_limit_on_file_size_is_a_storage_error_and_the_target_stays(tmp_path, kind):
+    save_file({"x": np.zeros(3)}, tmp_path / "target")
+    old = (tmp_path / "target").read_bytes()
+    code, output, errors = finished(script(tmp_path, FULL_DISK, kind, "100000"))
+    assert (code, errors) == (3, "")
+    assert output.startswith("target: could not be written: ") and output.count("\n") == 1
+    assert (tmp_path / "target").read_bytes() == old and not (tmp_path / "target.partial").exists()
+    assert finished(script(tmp_path, FULL_DISK, kind, "10000"))[:2] == (0, ""), "control: what fits is written"
+    assert (tmp_path / "target").read_bytes() != old
+
+
+# JSON and rows
+
+
+def test_json_and_rows_come_back_as_they_were(tmp_path):
+    value = {"a": [1, 2.5, None, "ä\u2028\x85"], "b": {"c": True}}
+    write_json(tmp_path / "j", value)
+    write_rows(tmp_path / "r", [value, {"text": "line\nbreak \u2029 \x1c"}])
+    assert read_json(tmp_path / "j") == value
+    assert read_rows(tmp_path / "r") == [value, {"text": "line\nbreak \u2029 \x1c"}]
+
+
+def test_nan_is_no_json(tmp_path):
+    write_text(tmp_path / "j", "old")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "j", {"a": float("nan")})
+    assert (tmp_path / "j").read_text() == "old"
+
+
+def test_missing_and_damaged_files_are_named(tmp_path):
+    (tmp_path / "bad").write_text('{"a": 1')
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    for name, words in (("none", "no such file"), ("bad", "not valid JSON"), ("bytes", "not valid JSON")):
+        with pytest.raises(ModelError, match=f"{name}: {words}"):
+            read_json(tmp_path / name, ModelError)
+    for name, words in (("none", "no such file"), ("bad", "damaged"), ("bytes", "damaged")):
+        with pytest.raises(DataError, match=f"{name}: {words}"):
+            read_rows(tmp_path / name)
+
+
+def test_what_is_required_names_its_stage(tmp_path):
+    assert require(tmp_path, "fetch") == tmp_path
+    with pytest.raises(DataError, match="none: not there; `dvc repro fetch` makes it"):
+        require(tmp_path / "none", "fetch")
+
+
+# entry points
+
+STAGE = """
+    from stages.lib.entry import stage
+    from stages.lib.errors import GraftError
+
+    @stage
+    def main(task: str, seed: int) -> None:
+        \"\"\"Do it.\"\"\"
+        if task == "mistake":
+            raise GraftError(f"seed {seed + 1} is no good")
+        if task == "bug":
+            raise ValueError("a programmer's mistake")
+        print(task, seed + 1)
+
+    main()
+"""
+
+
+def test_a_users_mistake_is_one_line_and_exit_code_2(tmp_path):
+    code, output, errors = finished(script(tmp_path, STAGE, "--task", "mistake", "--seed", "4"))
+    assert (code, output, errors) == (2, "", "script@mistake-4: seed 5 is no good\n")
+
+
+def test_a_programmers_mistake_keeps_its_traceback(tmp_path):
+    code, _, errors = finished(script(tmp_path, STAGE, "--task", "bug", "--seed", "4"))
+    assert code == 1 and "Traceback" in errors and "ValueError: a programmer's mistake" in errors
+
+
+def test_a_stage_reads_its_arguments(tmp_path):
+    assert finished(script(tmp_path, STAGE, "--task", "a", "--seed", "4")) == (0, "a 5\n", "")
+    code, _, errors = finished(script(tmp_path, STAGE, "--task", "a"))
+    assert code == 2 and "--seed" in errors
+
+
+def test_a_stage_can_be_called_in_process(capsys, monkeypatch):
+    monkeypatch.setattr("stages.lib.entry.die_with_parent", lambda: None)
+
+    @stage
+    def main() -> None:
+        raise StorageError("the disk is full")
+
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 2 and capsys.readouterr().err == "test_artifacts: the disk is full\n"
+
+
+def test_an_interrupted_stage_says_so(capsys):
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as caught:
+        guarded("mask@toy-1", stop)
+    assert caught.value.code == 130 and capsys.readouterr().err == "mask@toy-1: stopped\n"
+
+
+def test_every_error_of_the_user_is_a_graft_error():
+    assert all(issubclass(error, GraftError) for error in (DataError, ModelError, StorageError))
+
+
+# orphans
+
+FAMILY = """
+    import subprocess, sys, time
+    if sys.argv[1] == "parent":
+        child = subprocess.Popen([sys.executable, "script.py", sys.argv[2]])
+        time.sleep(60)
+    if sys.argv[1] == "bound":
+        from stages.lib.entry import die_with_parent
+        die_with_parent()
+    import os
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a parent-death signal")
+def test_a_stage_dies_with_the_process_that_started_it(tmp_path):
+    running = {}
+    for kind in ("bound", "free"):
+        parent = script(tmp_path, FAMILY, "parent", kind)
+        child = int(parent.stdout.readline())
+        assert is_running(child)
+        parent.kill()
+        parent.wait()
+        deadline = time.monotonic() + (20 if kind == "bound" else 0.5)
+        while is_running(child) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running[kind] = is_running(child)
+        if running[kind]:
+            os.kill(child, signal.SIGKILL)
+        parent.stdout.close()
+        parent.stderr.close()
+    assert running == {"bound": False, "free": True}

@@ -1,0 +1,260 @@
+"""A LabelModel gives the stock model's own logits, and knows its parameters."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import (
+    AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertModel, DistilBertConfig, GPT2Config, LlamaConfig,
+    RobertaConfig,
+)  # fmt: skip
+
+from stages.lib.errors import ModelError
+from stages.lib.model.anatomy import read_anatomy
+from stages.lib.model.groups import parameter_groups
+from stages.lib.model.label_model import LabelModel
+from stages.lib.model.loading import load_model, load_tokenizer, read_tensors
+from stages.lib.model.predicting import dev_score, predict
+from stages.lib.pretrained.importing import import_model
+from tests.pico import TOY, bert_config, model_settings, runtime, save_causal, toy_rows, word_tokenizer
+
+AUTO = {"standard": AutoModelForSequenceClassification, "prompt": AutoModelForMaskedLM, "autoregressive": AutoModelForCausalLM}
+
+
+# logits
+
+
+def by_hand(cell, model: LabelModel, examples: list) -> torch.Tensor:  # noqa: ANN001 - a conftest.Cell
+    """One example at a time through the stock class, the whole vocabulary at every position."""
+    stock, rows = AUTO[cell.mode].from_pretrained(cell.finetuned_folder).eval(), []
+    words = [] if cell.mode == "standard" else [TOY.prompt_for(cell.mode).verbalizer[label] for label in TOY.labels]
+    ids = [model.tokenizer(" " + word, add_special_tokens=False)["input_ids"][0] for word in words]
+    for example in examples:
+        with torch.no_grad():
+            logits = stock(input_ids=torch.tensor([example.input_ids])).logits[0]
+        rows.append(logits if cell.mode == "standard" else logits[example.position, ids])
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
+def test_logits_are_those_of_the_unoptimised_computation(make_cell, mode):
+    cell = make_cell(mode)
+    model = cell.load()
+    examples = model.encode(cell.rows["test"][:30])
+    expected = by_hand(cell, model, examples)
+    assert torch.allclose(predict(model, examples), expected, atol=1e-5)
+    assert not torch.allclose(expected.flip(0), expected, atol=1e-2), "control: rows differ"
+    assert not torch.allclose(predict(cell.load("pretrained"), examples), expected, atol=1e-2), "control: models differ"
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
+def test_batching_and_padding_change_nothing(make_cell, mode):
+    cell = make_cell(mode)
+    examples = cell.load().encode([*cell.rows["test"][:30], {"sentence1": "the film " * 9, "sentence2": None, "label": "positive"}])
+    assert len({len(example.input_ids) for example in examples}) > 4
+    alone = predict(cell.load(batch_tokens=1), examples)
+    for batch_tokens in (64, 100_000):
+        assert torch.allclose(predict(cell.load(batch_tokens=batch_tokens), examples), alone, atol=1e-5)
+    model = cell.load()
+    with torch.no_grad():
+        assert torch.allclose(model.logits(model.batch(examples)), alone, atol=1e-5), "all padded to the longest"
+
+
+def test_gpt2_reads_its_label_at_the_last_token_whatever_the_padding(tmp_path, pico_gpt2):
+    settings = model_settings("autoregressive")
+    anatomy = import_model(pico_gpt2, settings, tmp_path / "m")
+    assert anatomy.region(["layers"]).size == sum(p.numel() for p in load_model(tmp_path / "m", "autoregressive").transformer.h.parameters())
+    cell = SimpleNamespace(mode="autoregressive", finetuned_folder=tmp_path / "m")
+    model = LabelModel.load(tmp_path / "m", TOY, settings, runtime())
+    examples = model.encode(toy_rows(20))
+    assert torch.allclose(predict(model, examples), by_hand(cell, model, examples), atol=1e-5)
+
+
+def test_predictions_are_in_the_order_of_the_rows(make_cell):
+    cell = make_cell("prompt")
+    model = cell.load(batch_tokens=64)
+    examples = model.encode(cell.rows["test"][:30])
+    assert torch.allclose(predict(model, examples[::-1]).flip(0), predict(model, examples), atol=1e-5)
+
+
+def test_predict_says_how_many_rows_are_done(make_cell):
+    cell, heard = make_cell("standard"), []
+    predict(cell.load(batch_tokens=64), cell.load().encode(cell.rows["test"][:30]), heard.append)
+    assert sum(heard) == 30 and len(heard) > 1
+
+
+def test_dev_score_is_accuracy_and_minus_cross_entropy(make_cell):
+    cell = make_cell("standard")
+    model = cell.load()
+    examples = model.encode(cell.rows["test"][:50])
+    logits, labels = predict(model, examples), torch.tensor([example.label for example in examples])
+    chosen = logits.log_softmax(1)[range(50), labels]
+    accuracy, minus_loss = dev_score(model, examples)
+    assert accuracy == float((logits.argmax(1) == labels).double().mean())
+    assert minus_loss == pytest.approx(float(chosen.mean()), abs=1e-6) and minus_loss < 0
+
+
+def test_bfloat16_computes_roughly_and_keeps_float32_weights(make_cell):
+    cell = make_cell("standard")
+    model = cell.load()
+    examples = model.encode(cell.rows["test"][:30])
+    exact = predict(model, examples)
+    model.runtime = model.runtime.__class__(model.runtime.device, torch.bfloat16, 2048)
+    rough = predict(model, examples)
+    assert rough.dtype == torch.float32 and not torch.equal(rough, exact) and torch.allclose(rough, exact, atol=0.5)
+    assert {weight.dtype for weight in model.parameters().values()} == {torch.float32}
+
+
+def test_only_chosen_parameters_get_gradients(make_cell):
+    model = make_cell("prompt").load()
+    names = {name for name, group in model.groups().items() if group == "layers"}
+    chosen = model.train_only(names)
+    batch = model.batch(model.encode(toy_rows(4)))
+    model.logits(batch).sum().backward()
+    assert {name for name, weight in model.parameters().items() if weight.grad is not None} == names == {*chosen}
+    assert [*chosen] == [name for name in model.parameters() if name in names], "in the model's order"
+
+
+# groups
+
+
+SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+CONFIGS = {
+    "bert": bert_config(),
+    "roberta": RobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
+    "distilbert": DistilBertConfig(vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40),
+    "gpt2": GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0),
+    "llama": LlamaConfig(**SIZE, num_key_value_heads=1, bos_token_id=0, eos_token_id=0, pad_token_id=0),
+}
+BLOCKS = {"bert": "bert.encoder.layer.", "roberta": "roberta.encoder.layer.", "distilbert": "distilbert.transformer.layer.",
+          "gpt2": "transformer.h.", "llama": "model.layers."}  # fmt: skip
+CASES = [(name, mode) for name in ("bert", "roberta", "distilbert") for mode in ("standard", "prompt")]
+CASES += [(name, mode) for name in ("gpt2", "llama") for mode in ("standard", "autoregressive")]
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mode):
+    model = AUTO[mode].from_config(CONFIGS[name])
+    groups = parameter_groups(model, mode)
+    assert [*groups] == [parameter for parameter, _ in model.named_parameters()]
+    assert {parameter for parameter, group in groups.items() if group == "layers"} == {
+        parameter for parameter in groups if parameter.startswith(BLOCKS[name])
+    }
+    depth = CONFIGS[name].num_hidden_layers
+    assert {parameter.removeprefix(BLOCKS[name]).split(".")[0] for parameter in groups if parameter.startswith(BLOCKS[name])} == {*map(str, range(depth))}
+    assert all(("embed" in parameter or ".wte." in parameter or ".wpe." in parameter) for parameter, group in groups.items() if group == "embeddings")
+    assert "embeddings" in groups.values() and ("head" in groups.values()) == (mode == "standard")
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "parameter", "group"),
+    [
+        ("bert", "standard", "classifier.weight", "head"),
+        ("bert", "standard", "bert.pooler.dense.weight", "pooler"),
+        ("bert", "standard", "bert.embeddings.LayerNorm.bias", "embeddings"),
+        ("bert", "prompt", "cls.predictions.transform.dense.weight", "lm_head"),
+        ("roberta", "standard", "classifier.dense.weight", "head"),
+        ("roberta", "prompt", "lm_head.dense.weight", "lm_head"),
+        ("distilbert", "standard", "pre_classifier.weight", "head"),
+        ("distilbert", "prompt", "vocab_transform.weight", "lm_head"),
+        ("gpt2", "standard", "score.weight", "head"),
+        ("gpt2", "standard", "transformer.ln_f.weight", "lm_head"),
+        ("gpt2", "autoregressive", "transformer.wpe.weight", "embeddings"),
+        ("llama", "autoregressive", "lm_head.weight", "lm_head"),
+        ("llama", "autoregressive", "model.norm.weight", "lm_head"),
+    ],
+)
+def test_landmarks_are_in_their_group(name, mode, parameter, group):
+    assert parameter_groups(AUTO[mode].from_config(CONFIGS[name]), mode)[parameter] == group
+
+
+# importing and loading
+
+
+def stored_names(folder) -> set[str]:  # noqa: ANN001 - a Path
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        return {*file.keys()}
+
+
+def test_importing_writes_no_head_and_counts_what_it_wrote(make_cell):
+    cell = make_cell("standard")
+    heads = {*cell.anatomy.names(["head"])}
+    assert heads == {"classifier.weight", "classifier.bias"}
+    assert stored_names(cell.pretrained_folder) == {*cell.anatomy.groups} - heads
+    assert heads < stored_names(cell.finetuned_folder), "control: the fine-tuned model has one"
+    tensors = read_tensors(cell.pretrained_folder, stored_names(cell.pretrained_folder))
+    assert cell.anatomy.parameters == sum(tensor.numel() for tensor in tensors.values())
+    assert read_anatomy(cell.pretrained_folder) == cell.anatomy
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
+def test_imported_values_are_those_of_the_source(make_cell, pico_bert, pico_llama, mode):
+    cell = make_cell(mode)
+    source = load_model(pico_llama if mode == "autoregressive" else pico_bert, mode).state_dict()
+    values = read_tensors(cell.pretrained_folder, [name for name, group in cell.anatomy.groups.items() if group != "head"])
+    assert all(torch.equal(value, source[name]) for name, value in values.items())
+    assert cell.region.size == sum(source[name].numel() for name in source if name.startswith(BLOCKS["llama" if mode == "autoregressive" else "bert"]))
+
+
+def test_names_are_the_same_before_and_after_finetuning(make_cell):
+    cell = make_cell("prompt")
+    assert stored_names(cell.pretrained_folder) == stored_names(cell.finetuned_folder)
+
+
+def test_prompting_a_checkpoint_without_a_masked_lm_head_is_refused(tmp_path):
+    BertModel(bert_config()).save_pretrained(tmp_path / "bare")
+    word_tokenizer().save_pretrained(tmp_path / "bare")
+    with pytest.raises(ModelError, match=r"pico: the checkpoint doesn't have a language-model head \(for instance cls\..*model.mode=prompt needs"):
+        import_model(tmp_path / "bare", model_settings("prompt"), tmp_path / "out")
+    assert import_model(tmp_path / "bare", model_settings("standard"), tmp_path / "out").parameters > 0, "control: the rest is fine"
+
+
+def test_prompting_a_causal_model_is_refused(tmp_path, pico_llama):
+    with pytest.raises(ModelError, match=r"no mask token, so it can't be prompted; use model.mode=autoregressive"):
+        import_model(pico_llama, model_settings("prompt"), tmp_path / "out")
+
+
+def test_a_causal_model_can_be_used_in_standard_mode(tmp_path):
+    save_causal(tmp_path / "llama", "llama")
+    anatomy = import_model(tmp_path / "llama", model_settings("standard"), tmp_path / "out")
+    assert anatomy.names(["head"]) == ["score.weight"]
+    model = LabelModel.load(tmp_path / "out", TOY, model_settings("standard"), runtime())
+    examples = model.encode(toy_rows(20))
+    alone = predict(LabelModel(model.model, model.tokenizer, TOY, "standard", 32, runtime(1)), examples)
+    assert torch.allclose(predict(model, examples), alone, atol=1e-5), "the last token is found behind padding"
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(ModelError, match=r"none: no model there \(config.json is missing\)"):
+        load_model(tmp_path / "none", "prompt")
+    with pytest.raises(ModelError, match="none: no usable tokenizer"):
+        load_tokenizer(tmp_path / "none")
+    with pytest.raises(ModelError, match="none/model.safetensors: no such checkpoint"):
+        read_tensors(tmp_path / "none", ["a"])
+    with pytest.raises(ModelError, match="none/anatomy.json: no such file"):
+        read_anatomy(tmp_path / "none")
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path, pico_bert):
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((pico_bert / name).read_bytes())
+    weights = tmp_path / "model.safetensors"
+    load_model(tmp_path, "prompt")
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ModelError, match="damaged"):
+        read_tensors(tmp_path, ["bert.embeddings.word_embeddings.weight"])
+    with pytest.raises(ModelError, match="could not be loaded for model.mode=prompt"):
+        load_model(tmp_path, "prompt")
+
+
+def test_a_tensor_of_another_model_is_named(pico_bert):
+    with pytest.raises(ModelError, match="has no tensor 'other.weight'; it belongs to another model"):
+        read_tensors(pico_bert, ["other.weight"])
+
+
+def test_dropout_is_what_was_asked_for(make_cell):
+    cell = make_cell("prompt")
+    for asked, expected in ((0.37, 0.37), (0.0, 0.0), (None, 0.1)):
+        model = LabelModel.load(cell.pretrained_folder, TOY, model_settings("prompt"), runtime(), asked).model
+        assert {part.p for part in model.modules() if isinstance(part, torch.nn.Dropout)} == {expected}

@@ -1,0 +1,396 @@
+"""The real pipeline under the real DVC: what it makes, what it makes again after a change, and what a crash leaves.
+
+Two copies of the project run side by side.  `story` is changed step by step; `others` is killed twice on its way to the
+same result, then gets a second seed, and a third copy runs on files of the user's.
+"""
+
+import csv
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from stages.lib import paths
+from tests.dvc_project import CELL_STAGES, Copy, Run, cell, clone, make_original
+
+pytestmark = pytest.mark.timeout(900)
+
+AFTER_MASK = ("mask", "evaluate", "calibration", "ood")
+HEAD = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+NOT_TRACKED = {f"stages/lib/{name}.py" for name in ("params", "paths", "entry", "errors", "yaml12", "progress")}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of a copy, and the state after it."""
+
+    run: Run
+    lock: dict[str, Any]
+    files: dict[str, bytes]
+
+
+def step(copy: Copy, run: Run) -> Step:
+    return Step(run, copy.lock(), copy.files("data", "models", "masks", "metrics", "plots"))
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Copy:
+    return make_original(tmp_path_factory.mktemp("pipeline"))
+
+
+@pytest.fixture(scope="module")
+def others(original) -> Iterator[Future]:
+    """The other copies, running beside the story."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(tell_others, original)
+
+
+@pytest.fixture(scope="module")
+def story(original, others) -> dict[str, Any]:
+    """One copy through all its changes: step name -> Step."""
+    copy = clone(original, "story")
+    log = original.folder.with_name("log")
+    log.mkdir()
+    steps = {"first": step(copy, copy.repro(TEST_LOG=str(log)))}
+    copy.commit()
+    steps["nothing"] = step(copy, copy.repro())
+    copy.set("tasks=[movies,products]")
+    steps["task"] = step(copy, copy.repro())
+    copy.commit()
+    copy.run("git", "checkout", "-qb", "sparse")
+    steps["sparsity"] = step(copy, copy.run("dvc", "exp", "run", "-n", "sparser", "-S", "graft.sparsity=0.0005"))
+    copy.commit()
+    diff = copy.run("dvc", "metrics", "diff", "main", "sparse", "--json")
+    copy.set("graft.sparsity=0.01")
+    steps["back"] = step(copy, copy.repro())
+    copy.set("calibration.bins=10")
+    steps["bins"] = step(copy, copy.repro())
+    copy.set("tasks=[movies]")
+    steps["dropped"] = step(copy, copy.repro())
+    return {**steps, "copy": copy, "log": log, "diff": json.loads(diff.text)}
+
+
+def tell_others(original: Copy) -> dict[str, Any]:
+    """A copy that is killed twice, finished, and extended; then a copy with data of the user's."""
+    copy = clone(original, "killed")
+    torn = step(copy, copy.repro(fails=True, TEST_TARGET=str(paths.finetuned("movies", 13))))
+    orphan_left = kill_dvc_during(copy, str(paths.learned("movies", 13)))
+    killed = step(copy, Run(0, "", 0))
+    finished = step(copy, copy.repro())
+    copy.set("seeds=[13,21]")
+    seed = step(copy, copy.repro())
+    local = clone(original, "local")
+    local.run("dvc", "config", "--local", "cache.dir", str(copy.folder / ".dvc/cache"))
+    write_own_data(local.folder)
+    steps = {"torn": torn, "killed": killed, "finished": finished, "seed": seed, "local": step(local, local.repro())}
+    return {**steps, "orphan_left": orphan_left, "copy": copy}
+
+
+def kill_dvc_during(copy: Copy, target: str) -> bool:
+    """Kill DVC where a stage is about to name its output; tell whether the stage lives on."""
+    marker = copy.folder.with_name("marker")
+    with copy.start("dvc", "repro", TEST_TARGET=target, TEST_MARKER=str(marker)) as dvc:
+        wait_for(lambda: (marker.exists() and marker.read_text()) or dvc.poll() is not None)
+        dvc.kill()
+    pid = int(marker.read_text())
+    left = not wait_for(lambda: not is_running(pid), seconds=20)
+    if left:
+        os.kill(pid, signal.SIGKILL)
+    return left
+
+
+def wait_for(condition: Any, seconds: float = 300) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return bool(condition())
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+WORDS = {
+    "bad": ["awful", "dull", "broken, again", "worst", 'a "joke"'],
+    "good": ["lovely", "bright", "schön", "best", "it's a joy"],
+}
+
+
+def own_rows(count: int, start: int) -> list[tuple[str, str]]:
+    numbers = range(start, start + count)
+    return [(f"Number {number} was {WORDS[label][number % 5]}", label) for number in numbers for label in WORDS]
+
+
+def write_own_data(folder: Path) -> None:
+    """A .csv with train, a .tsv with test, and a task of the user's own with its own prompt."""
+    place = folder / "data/local/reviews"
+    place.mkdir()
+    with (place / "train.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("sentence1", "label"), *own_rows(12, 0)])
+    lines = ["\t".join(row) for row in [("label", "sentence1"), *((label, text) for text, label in own_rows(10, 100))]]
+    (place / "test.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    yaml = YAML()
+    params = yaml.load(folder / "params.yaml")
+    prompt = {"template": "{sentence1}, which is {mask}.", "verbalizer": {"bad": "bad", "good": "good"}}
+    params |= {"tasks": ["reviews"], "seeds": [3], "task": {"reviews": {"labels": ["bad", "good"], "prompt": prompt}}}
+    params["data"] |= {"source": "local", "k": 4}
+    params["ood"]["sets"] = {}
+    yaml.dump(params, folder / "params.yaml")
+
+
+def outputs(lock: dict[str, Any]) -> dict[str, str]:
+    """Every output that dvc.lock names, with its MD5."""
+    return {out["path"]: out["md5"] for entry in lock.values() for out in entry["outs"]}
+
+
+# --- What is made ----------------------------------------------------------------------------------------------
+
+
+def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
+    """Every file that the pipeline makes for one task and one seed."""
+    model = [paths.finetuned(task, seed) / name for name in (*HEAD, "training.json")]
+    sample = [paths.sample(task, seed, split) for split in ("train", "dev", "test")]
+    table = [paths.LEAKAGE, paths.table(task), paths.card(task), *(paths.ood_table(task, name) for name in ood)]
+    masks = [paths.movement(task, seed), paths.learned(task, seed)]
+    logits = [paths.predictions(stage, task, seed) for stage in ("reference", "evaluate")]
+    scores = [paths.scores(stage, task, seed) for stage in ("evaluate", "calibration", "ood")]
+    pretrained = [paths.PRETRAINED / name for name in (*HEAD, "anatomy.json")]
+    summary = [paths.SUMMARY, paths.SUMMARY.with_suffix(".md")]
+    tables = [paths.PLOTS / f"{name}.csv" for name in ("scores", "ood", "reliability", "confidence")]
+    figures = [paths.PLOTS / f"{name}.png" for name in ("accuracy", "calibration", "reliability", "confidence", "ood")]
+    notes = [Path("data/local/README.md"), Path("models/local/README.md")]
+    return {
+        str(path)
+        for path in (
+            *model,
+            *sample,
+            *table,
+            *masks,
+            *logits,
+            *scores,
+            *pretrained,
+            *summary,
+            *tables,
+            *figures,
+            *notes,
+        )
+    }
+
+
+def test_one_command_makes_exactly_the_promised_files(story):
+    first = story["first"]
+    assert {*first.run.executed} == {"fetch", "model", "summary"} | cell("movies-13")
+    products = {str(paths.table("products")), str(paths.card("products"))}  # tested on, not trained on
+    assert {*first.files} == expected_files("movies", 13, ["products"]) | products
+    assert all(first.files.values())
+
+
+def test_a_second_run_does_nothing(story):
+    nothing = story["nothing"]
+    print(f"dvc repro with nothing to do: {nothing.run.seconds:.1f} s")
+    assert "are up to date" in nothing.run.text
+    assert (nothing.run.executed, nothing.run.cached) == ([], [])
+    assert nothing.files == story["first"].files
+
+
+def test_git_is_clean_after_a_run_but_for_what_belongs_to_it(story):
+    tracked = story["copy"].run("git", "ls-tree", "-r", "--name-only", "main").text.split()
+    made = {
+        name for name in tracked if name.startswith(("data/", "models/", "masks/", "metrics/", "plots/", "dvc.lock"))
+    }
+    notes = {"data/local/README.md", "models/local/README.md"}
+    assert made == notes | {"dvc.lock", "metrics/summary.json"} | {
+        name for name in story["task"].files if name.startswith("plots/")
+    }
+
+
+def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
+    seen = {}
+    for log in story["log"].iterdir():
+        seen.setdefault(log.name.split(".")[0], set()).update(map(source_of, log.read_text().splitlines()))
+    assert {*seen} == {"fetch", "model", "summary", *CELL_STAGES}
+    for stage, opened in seen.items():
+        entry = story["first"].lock.get(stage) or story["first"].lock[f"{stage}@movies-13"]
+        known = [item["path"] for kind in ("deps", "outs") for item in entry.get(kind, [])]
+        strange = {
+            path for path in opened if belongs_to_project(path) and not any(lies_in(path, place) for place in known)
+        }
+        assert strange - NOT_TRACKED - {"params.yaml"} - REGISTRY == set(), stage
+        assert f"stages/{stage}.py" in opened
+    # the control: what is read by libraries, and inside functions, is seen
+    assert {
+        str(paths.movement("movies", 13)),
+        str(paths.PRETRAINED / "model.safetensors"),
+        "stages/lib/cells/masking.py",
+    } <= seen["mask"]
+
+
+# what params.py reads to check the settings
+REGISTRY = {"stages/lib/data/tasks.py", "stages/lib/data/tasks.yaml"}
+
+
+def source_of(path: str) -> str:
+    """The .py that a .pyc was made from."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder.removesuffix('/__pycache__')}/{name.split('.')[0]}.py" if folder.endswith("__pycache__") else path
+
+
+def belongs_to_project(path: str) -> bool:
+    return not path.startswith(("..", "/", ".dvc/")) and not path.endswith("__init__.py")
+
+
+def lies_in(path: str, place: str) -> bool:
+    return path.startswith((f"{place}/", f"{place}.partial/")) or path in (place, f"{place}.partial")
+
+
+# --- What is made again ----------------------------------------------------------------------------------------
+
+
+def test_adding_a_task_runs_fetch_and_that_tasks_cell_only(story):
+    added = story["task"]
+    assert {*added.run.executed} == {"fetch", "summary"} | cell("products-13")
+    assert added.run.cached == []
+    assert {name: added.lock[name] for name in cell("movies-13")} == {
+        name: story["first"].lock[name] for name in cell("movies-13")
+    }
+    assert {*json.loads(added.files["metrics/summary.json"])["task"]} == {"movies", "products"}
+
+
+def test_another_sparsity_runs_the_mask_and_what_follows_in_every_cell(story):
+    sparser = story["sparsity"]
+    assert {*sparser.run.executed} == {"summary"} | cell("movies-13", "products-13", stages=AFTER_MASK)
+    assert sparser.run.cached == []
+    before, after = outputs(story["task"].lock), outputs(sparser.lock)
+    changed = {path for path in before if before[path] != after[path]}
+    assert {
+        "masks/learned/movies/13.safetensors",
+        "metrics/evaluate/products/13.safetensors",
+        "metrics/summary.json",
+    } <= changed
+    assert not [
+        path for path in changed if path.startswith(("data/", "models/", "masks/movement/", "metrics/reference/"))
+    ]
+    assert "sparsity: 0.0005" in (story["copy"].run("git", "show", "sparse:params.yaml").text)
+
+
+def test_going_back_to_an_old_value_runs_nothing(story):
+    back = story["back"]
+    assert back.run.executed == []
+    assert {*back.run.cached} == {"summary"} | cell("movies-13", "products-13", stages=AFTER_MASK)
+    assert back.files == story["task"].files
+    assert outputs(back.lock) == outputs(story["task"].lock)
+
+
+def test_other_bins_run_calibration_and_summary_only(story):
+    assert {*story["bins"].run.executed} == {"summary"} | cell("movies-13", "products-13", stages=("calibration",))
+    assert story["bins"].run.cached == []
+    assert json.loads(story["bins"].files["metrics/calibration/movies/13.json"])["bins"] == 10
+
+
+def test_dropping_a_task_runs_only_the_summary_and_leaves_no_trace_in_it(story):
+    dropped = story["dropped"]
+    assert dropped.run.executed == ["summary"]
+    assert dropped.run.cached == ["fetch"]
+    summary = json.loads(dropped.files["metrics/summary.json"])
+    assert [{*summary[part]} for part in ("task", "ood", "mask")] == [{"movies"}] * 3
+    assert b"products" not in dropped.files["plots/scores.csv"] and b"movies" in dropped.files["plots/scores.csv"]
+    assert b"products" in story["bins"].files["plots/scores.csv"]
+    assert (
+        str(paths.scores("ood", "products", 13)) in dropped.files
+    )  # the control: the cell's own files are still there
+
+
+def test_adding_a_seed_runs_that_seeds_cells_only(story, others):
+    seed = others.result()["seed"]
+    assert {*seed.run.executed} == {"summary"} | cell("movies-21")
+    assert seed.run.cached == []
+    draws = [seed.files[str(paths.sample("movies", number, "train"))] for number in (13, 21)]
+    assert draws[0] != draws[1]
+    assert seed.files[str(paths.sample("movies", 13, "test"))] == seed.files[str(paths.sample("movies", 21, "test"))]
+    assert json.loads(seed.files["metrics/summary.json"])["task"]["movies"]["grafted"]["seeds"] == 2
+
+
+def test_two_branches_can_be_compared(story):
+    changed = story["diff"]["metrics/summary.json"]
+    assert {name for name in changed if name.startswith("mask.movies.")} == {
+        "mask.movies.selected",
+        "mask.movies.sparsity",
+        "mask.movies.sparsity_of_model",
+    }
+    assert changed["mask.movies.selected"]["new"] < changed["mask.movies.selected"]["old"]
+    assert not [name for name in changed if ".finetuned.score" in name or ".pretrained." in name]
+
+
+# --- What a crash leaves, and whether the same settings give the same bytes ------------------------------------
+
+
+def test_a_stage_killed_while_it_writes_leaves_nothing_under_the_final_name(story, others):
+    torn = others.result()["torn"]
+    place = str(paths.finetuned("movies", 13))
+    assert "finetune@movies-13" in torn.run.executed and "exited with -9" in torn.run.text
+    assert "finetune@movies-13" not in torn.lock and "sample@movies-13" in torn.lock
+    left = {name: len(content) for name, content in torn.files.items() if name.startswith(place)}
+    assert {name.split("/")[3] for name in left} == {"13.partial"}
+    whole = others.result()["finished"].files[f"{place}/model.safetensors"]
+    assert left[f"{place}.partial/model.safetensors"] == len(whole) // 2  # the control: it did die half-way
+
+
+def test_a_killed_run_leaves_no_stage_behind(story, others):
+    assert others.result()["orphan_left"] is False
+    killed = others.result()["killed"]
+    assert "mask@movies-13" not in killed.lock and "finetune@movies-13" in killed.lock
+    assert str(paths.learned("movies", 13)) not in killed.files
+
+
+def test_a_run_goes_on_where_it_was_killed(story, others):
+    finished = others.result()["finished"]
+    assert {*finished.run.executed} == {"summary"} | cell("movies-13", stages=AFTER_MASK)
+    assert not [name for name in finished.files if ".partial" in name]
+
+
+def test_a_killed_run_and_another_copy_end_with_the_same_bytes(story, others):
+    finished = others.result()["finished"]
+    assert finished.lock == story["first"].lock
+    assert finished.files == story["first"].files
+    assert len(outputs(finished.lock)) > 20
+
+
+def test_no_stage_modifies_what_another_one_made(story, others):
+    # files are linked into the cache, so writing in place would make a cache entry differ from its name
+    for copy in (story["copy"], others.result()["copy"]):
+        entries = [path for path in (copy.folder / ".dvc/cache/files/md5").glob("??/*") if path.suffix != ".dir"]
+        assert len(entries) > 20
+        assert [
+            path for path in entries if hashlib.md5(path.read_bytes()).hexdigest() != path.parent.name + path.name
+        ] == []
+    first, last = story["first"].files, story["dropped"].files
+    models = {name for name in first if name.startswith("models/")}
+    assert {name: last[name] for name in models} == {name: first[name] for name in models}
+
+
+# --- Data of the user's own ------------------------------------------------------------------------------------
+
+
+def test_own_data_own_task_and_own_prompt_go_through_the_whole_pipeline(story, others):
+    local = others.result()["local"]
+    assert {*local.run.executed} == {"fetch", "summary"} | cell("reviews-3")
+    assert local.run.cached == ["model"]
+    own = {"data/local/reviews/train.csv", "data/local/reviews/test.tsv"}
+    assert {*local.files} == expected_files("reviews", 3, []) | own
+    card = json.loads(local.files[str(paths.card("reviews"))])
+    assert card["task"]["prompt"]["template"] == "{sentence1}, which is {mask}."
+    rows = [json.loads(line) for line in local.files[str(paths.table("reviews"))].decode().splitlines()]
+    assert {(row["sentence1"], row["label"]) for row in rows} == {*own_rows(12, 0), *own_rows(10, 100)}
+    assert json.loads(local.files["metrics/summary.json"])["task"]["reviews"]["grafted"]["n"] == 20

@@ -1,0 +1,158 @@
+"""What README.md tells a reader to type, open or set is there."""
+
+import copy
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.utils.hydra import apply_overrides
+from ruamel.yaml import YAML
+
+from stages import profile
+from stages.lib.errors import ParamsError
+from stages.lib.params import SECTIONS, validate
+from stages.lib.yaml12 import load_yaml
+from tests.test_dvc_yaml import STAGES, deps, lies_in, output_paths
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+ENDINGS = "py|yaml|md|json|jsonl|csv|tsv|png|txt|toml|safetensors|lock"
+MADE = [path for name in STAGES for path in output_paths(name, "outs", "metrics", "plots")]
+
+
+def fences(language: str) -> list[str]:
+    """Content of every fenced block of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """Every command of the bash blocks as words, without its comment."""
+    return [shlex.split(line, comments=True) for block in fences("bash") for line in block.splitlines() if line.strip()]
+
+
+def quoted() -> list[str]:
+    """Everything between single backticks outside of fences."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL))
+
+
+def targets() -> set[str]:
+    """Targets of the Makefile."""
+    return {*re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE)}
+
+
+def test_there_are_commands_and_the_two_that_matter():
+    assert ["make", "repro"] in commands() and ["make", "test"] in commands()
+    assert len(fences("bash")) >= 2 and len(quoted()) > 20
+
+
+def test_every_make_target_exists():
+    used = {word for words in commands() if words[0] == "make" for word in words[1:] if "=" not in word}
+    used |= {text.split()[1] for text in quoted() if text.startswith("make ")}
+    assert used and used <= targets()
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split()
+    assert {*phony} == targets()
+    assert {*re.findall(r"^# make ([a-z]+)", MAKEFILE, re.MULTILINE)} <= targets()
+
+
+def test_every_profile_that_is_named_exists_and_every_profile_is_named():
+    known = profile.profiles()
+    used = {word.removeprefix("PROFILE=") for words in commands() for word in words if word.startswith("PROFILE=")}
+    used |= {*re.findall(r"stages\.profile ([a-z0-9_]+)", "\n".join([*fences("bash"), *quoted()]))}
+    assert used and used <= {*known}
+    assert {*known} <= {*quoted()}
+
+
+def test_every_module_that_is_run_exists():
+    used = re.findall(r"python -m ([a-z0-9_.]+)", TEXT)
+    modules = {name for name in used if name.startswith(("stages", "tests"))}
+    assert modules
+    assert [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").is_file()] == []
+
+
+def test_every_override_is_allowed(tmp_path):
+    overrides = [words[number + 1] for words in commands() for number, word in enumerate(words) if word == "-S"]
+    assert overrides
+    for override in overrides:
+        target = tmp_path / "params.yaml"
+        target.write_bytes((ROOT / "params.yaml").read_bytes())
+        apply_overrides(target, [override])
+        validate(load_yaml(target, ParamsError))
+
+
+def test_every_piece_of_settings_fits_params_yaml():
+    for block in fences("yaml"):
+        settings = YAML(typ="safe").load(block.replace(", ...}", "}"))
+        validate(laid_over(load_yaml(ROOT / "params.yaml", ParamsError), settings))
+    with pytest.raises(ParamsError):  # the control
+        validate(laid_over(load_yaml(ROOT / "params.yaml", ParamsError), {"data": {"source": "nowhere"}}))
+
+
+def laid_over(params: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    params = copy.deepcopy(params)
+    for name, value in settings.items():
+        params[name] = {**params[name], **value} if isinstance(value, dict) and name != "task" else value
+    return params
+
+
+def test_every_setting_that_is_named_exists():
+    named = {text.split(":")[0].split("=")[0] for text in quoted() if re.match(r"[a-z]+\.[a-z_0-9]+\b(?!/)", text)}
+    settings = {name for name in named if name.split(".")[0] in SECTIONS and not re.search(rf"\.({ENDINGS})$", name)}
+    known = profile.flatten(load_yaml(ROOT / "params.yaml", ParamsError))
+    assert settings and settings <= {*known}
+
+
+def paths_named() -> set[str]:
+    """Everything in backticks or links that looks like a path of this project."""
+    words = [word for text in quoted() for word in text.split()] + re.findall(r"\]\(([^)#:]+)\)", TEXT)
+    looks = re.compile(rf"(?:[\w<>.-]+/)+[\w<>.-]*|[\w-]+\.(?:{ENDINGS})")
+    return {word for word in words if looks.fullmatch(word) and not word.startswith("<")}
+
+
+def is_there(path: str) -> bool:
+    """Whether a path exists, is what a stage makes, or is a place for the user's files."""
+    plain = path.rstrip("/").replace("<task>", "${item.task}").replace("<seed>", "${item.seed}")
+    if "<" in plain:
+        return (ROOT / plain.partition("<")[0]).is_dir()
+    example = re.sub(r"/reviews/13(?=[./]|$)", "/${item.task}/${item.seed}", plain)
+    return (ROOT / plain).exists() or any(lies_in(example, made) for made in MADE) or plain.startswith("data/local/")
+
+
+def test_every_path_that_is_named_exists_or_is_made():
+    named = paths_named()
+    assert {"stages/lib/graft/apply.py", "metrics/summary.md", "params.yaml"} <= named
+    assert [path for path in sorted(named) if not is_there(path)] == []
+    assert not is_there("stages/lib/graft/applied.py") and not is_there("plots/nothing.png")
+
+
+def test_every_link_inside_leads_to_a_heading():
+    headings = {
+        re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-")
+        for line in re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
+    }
+    assert {*re.findall(r"\]\(#([^)]+)\)", TEXT)} <= headings
+
+
+def reach(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Everything that follows from these edges."""
+    while more := {(a, d) for a, b in edges for c, d in edges if b == c} - edges:
+        edges = edges | more
+    return edges
+
+
+def test_the_drawn_stages_are_those_of_the_table():
+    chains = [re.split(r"\s*-->\s*", line.strip()) for line in fences("mermaid")[0].splitlines() if "-->" in line]
+    drawn = {edge for chain in chains for edge in pairwise(chain)}
+    made = [(stage, path) for stage in STAGES for path in output_paths(stage, "outs")]
+    read = [(stage, dep) for stage in STAGES for dep in deps(stage, code=False)]
+    needed = {
+        (maker, reader) for maker, path in made for reader, dep in read if lies_in(dep, path) or lies_in(path, dep)
+    }
+    assert reach(drawn) == reach(needed)
+
+
+def test_nothing_is_left_to_fill_in():
+    assert not re.search(r"^RESULTS$|\bTODO\b|\bTBD\b|\bFIXME\b|\bXXX\b", TEXT, re.MULTILINE)

@@ -1,0 +1,227 @@
+"""Training moves what it was told to, the same way every time, and says so when it diverges."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from stages.lib.cells import finetuning
+from stages.lib.cells.finetuning import finetune, steps_for, total_steps, trained_names
+from stages.lib.errors import TrainingError
+from stages.lib.model.label_model import LabelModel
+from stages.lib.model.objective import loss_gradient
+from stages.lib.model.predicting import dev_score
+from stages.lib.train.training import Training, TrainPlan, _optimizer, train
+from tests.pico import TOY, finetune_settings, model_settings, runtime
+
+PLAN = TrainPlan(steps=12, learning_rate=0.05, batch_size=8)
+
+
+def values_of(model: LabelModel) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.parameters().items()}
+
+
+def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def run(cell, plan: TrainPlan, settings=None, seed: int = 0, **more) -> tuple[LabelModel, dict[str, Tensor], Training]:  # noqa: ANN001, ANN003
+    """Train the pretrained model of a cell; gives it, what it was, and the record."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = cell.load("pretrained")
+    before = values_of(model)
+    trained = model.train_only(trained_names(model.groups(), settings or finetune_settings()))
+    return model, before, train(model, trained, model.encode(cell.rows["train"]), plan, np.random.default_rng(seed), **more)
+
+
+def distance(cell, **changes) -> float:  # noqa: ANN001, ANN003
+    model, before, _ = run(cell, replace(PLAN, **changes))
+    return sum(float((value - before[name]).abs().sum()) for name, value in values_of(model).items())
+
+
+HARSH = {"weight_decay": 0.1, "clip_norm": 0.5}
+
+
+@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, momentum=0.9, **HARSH), replace(PLAN, optimizer="adamw", learning_rate=0.003, l1=0.01, **HARSH)])
+@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
+def test_frozen_parameters_keep_every_bit(make_cell, mode, plan):
+    model, before, _ = run(make_cell(mode), plan)
+    groups, changed = model.groups(), moved(before, values_of(model))
+    assert {groups[name] for name in changed} == ({"layers", "head"} if mode == "standard" else {"layers"})
+    unmoved = {name for name, group in groups.items() if group in ("layers", "head")} - changed
+    assert all(name.endswith("key.bias") for name in unmoved), "a key's bias has no gradient: softmax ignores it"
+
+
+def test_every_group_can_be_trained(make_cell):
+    settings = finetune_settings(train=["layers", "embeddings", "lm_head"])
+    model, before, _ = run(make_cell("prompt"), PLAN, settings)
+    groups = model.groups()
+    assert {groups[name] for name in moved(before, values_of(model))} == {"layers", "embeddings", "lm_head"}
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_bias_only_moves_biases_and_a_new_head(make_cell, mode):
+    model, before, _ = run(make_cell(mode), replace(PLAN, weight_decay=0.1), finetune_settings(bias_only=True))
+    groups, changed = model.groups(), moved(before, values_of(model))
+    assert all(name.endswith(".bias") and groups[name] == "layers" or groups[name] == "head" for name in changed)
+    assert len([name for name in changed if groups[name] == "layers"]) >= 14
+    assert ("classifier.weight" in changed) == (mode == "standard")
+
+
+def test_a_batch_of_all_rows_is_plain_gradient_descent(make_cell):
+    cell = make_cell("prompt")
+    model, fresh = (LabelModel.load(cell.pretrained_folder, TOY, model_settings("prompt"), runtime(), 0.0) for _ in range(2))
+    names = trained_names(model.groups(), finetune_settings())
+    rows, before = model.encode(cell.rows["train"]), values_of(model)
+    train(model, model.train_only(names), rows, TrainPlan(steps=1, learning_rate=0.1, batch_size=1000), np.random.default_rng(0))
+    gradients = fresh.train_only(names)
+    loss_gradient(fresh, rows)
+    assert moved(before, values_of(model)), "control"
+    for name, value in values_of(model).items():
+        step = 0.1 * gradients[name].grad if name in names else torch.zeros(())
+        assert torch.allclose(value, before[name] - step, atol=1e-6), name
+
+
+def finetuned(cell, seed: int = 0, rows: dict | None = None, **changes):  # noqa: ANN001, ANN003, ANN201
+    settings = finetune_settings(**{"max_steps": 15, **changes})
+    return finetune(cell.pretrained_folder, TOY, rows or cell.rows, seed, model_settings(cell.mode), settings, runtime())
+
+
+def test_one_seed_gives_one_model_and_another_seed_another(make_cell):
+    cell = make_cell("standard")
+    first, again, other = (values_of(finetuned(cell, seed, dropout=0.1).model) for seed in (3, 3, 4))
+    assert not moved(first, again)
+    assert {"classifier.weight"} < moved(first, other)
+
+
+def test_the_global_random_state_neither_matters_nor_changes(make_cell):
+    cell = make_cell("standard")
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = values_of(finetuned(cell, dropout=0.1).model)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(2)
+    assert not moved(first, values_of(finetuned(cell, dropout=0.1).model))
+
+
+def test_a_diverging_loss_names_what_to_lower(make_cell):
+    said = r"the loss became (nan|inf) at step \d+ of 15 \(learning rate 1000000000000.0, batch size 8\); lower finetune.learning_rates"
+    with pytest.raises(TrainingError, match=said):
+        finetuned(make_cell("prompt"), optimizer="sgd", learning_rates=[1e12], clip_norm=0.0)
+
+
+def test_a_diverging_grid_point_is_recorded_and_passed_over(make_cell):
+    done = finetuned(make_cell("prompt"), optimizer="sgd", learning_rates=[1e12, 0.05], clip_norm=0.0)
+    failed, fine = done.record["grid"]
+    assert failed["learning_rate"] == 1e12 and "the loss became" in failed["failed"] and "dev_accuracy" not in failed
+    assert done.record["chosen"]["learning_rate"] == 0.05 == fine["learning_rate"] and "failed" not in fine
+    assert all(bool(value.isfinite().all()) for value in values_of(done.model).values())
+
+
+def test_the_best_grid_point_is_kept(make_cell):
+    cell = make_cell("prompt")
+    done = finetuned(cell, learning_rates=[1e-6, 1e-2, 1e-6], batch_sizes=[8, 4], max_steps=30)
+    best = max(done.record["grid"], key=lambda point: (point["dev_accuracy"], -point["dev_loss"]))
+    assert len(done.record["grid"]) == 6 and done.record["chosen"]["learning_rate"] == 1e-2 == best["learning_rate"]
+    assert done.record["dev_accuracy"] == best["dev_accuracy"] == dev_score(done.model, done.model.encode(cell.rows["dev"]))[0]
+    assert min(point["dev_accuracy"] for point in done.record["grid"]) < best["dev_accuracy"], "control"
+
+
+def test_every_grid_point_starts_from_the_same_weights(make_cell):
+    cell = make_cell("standard")
+    twice = finetuned(cell, learning_rates=[3e-3, 3e-3]).record["grid"]
+    assert twice[0] == twice[1]
+
+
+def test_l1_shrinks_the_movement(make_cell):
+    cell = make_cell("prompt")
+    free, light, heavy = (distance(cell, optimizer="adamw", learning_rate=0.003, steps=25, l1=l1) for l1 in (0.0, 0.01, 1.0))
+    assert heavy < 0.5 * free and light < free
+
+
+def test_clipping_shortens_the_step(make_cell):
+    cell = make_cell("prompt")
+    assert distance(cell, clip_norm=0.01) < 0.1 * distance(cell)
+
+
+def test_weight_decay_draws_to_zero(make_cell):
+    cell = make_cell("prompt")
+    sizes = []
+    for decay in (0.0, 0.5):
+        model, _, _ = run(cell, replace(PLAN, weight_decay=decay))
+        sizes.append(sum(float(value.norm()) for name, value in values_of(model).items() if model.groups()[name] == "layers"))
+    assert sizes[1] < 0.9 * sizes[0]
+
+
+def test_eval_steps_keep_the_best_and_the_first_of_equals(make_cell):
+    scores, seen = iter([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.6, -0.5)]), []
+    cell = make_cell("prompt")
+    with torch.random.fork_rng():
+        model = cell.load("pretrained")
+    trained = model.train_only(trained_names(model.groups(), finetune_settings()))
+
+    def score() -> tuple[float, float]:
+        seen.append(values_of(model))
+        return next(scores)
+
+    done = train(model, trained, model.encode(cell.rows["train"]), replace(PLAN, steps=10, eval_steps=3), np.random.default_rng(0), score)
+    assert done.step == 6 and [entry["step"] for entry in done.dev] == [3, 6, 9, 10]
+    assert not moved(seen[1], values_of(model))
+    assert moved(seen[2], values_of(model)), "control: later weights are others"
+
+
+def test_without_eval_steps_the_last_weights_stay(make_cell):
+    def refuse() -> tuple[float, float]:
+        raise AssertionError("dev was rated")
+
+    assert run(make_cell("prompt"), PLAN, dev_score=refuse)[2].step == 12
+
+
+def test_the_curve_is_the_mean_of_ten_steps_and_falls(make_cell):
+    done = run(make_cell("prompt"), replace(PLAN, optimizer="adamw", learning_rate=0.01, steps=35))[2]
+    assert [entry["step"] for entry in done.curve] == [10, 20, 30, 35]
+    assert done.curve[-1]["train_loss"] < 0.5 * done.curve[0]["train_loss"]
+
+
+@pytest.mark.parametrize(("labels", "examples", "steps"), [(2, 128, 2048), (2, 1, 16), (2, 1024, 16384), (2, 8192, 16384), (3, 8192, 24576)])
+def test_steps_are_sixteen_for_each_example_up_to_the_cap(labels, examples, steps):
+    assert steps_for(finetune_settings(max_steps=None), labels, examples) == steps
+
+
+def test_steps_are_capped_once_more_and_never_none():
+    assert steps_for(finetune_settings(max_steps=300), 2, 128) == 300
+    assert steps_for(finetune_settings(max_steps=None, steps_per_example=0.001), 2, 128) == 1
+    assert total_steps(finetune_settings(max_steps=50, batch_sizes=[2, 4], learning_rates=[1, 2, 3]), 2, 128) == 300
+
+
+def rates(plan: TrainPlan) -> list[float]:
+    optimizer, scheduler = _optimizer({"w": torch.zeros(2, requires_grad=True)}, plan)
+    used = []
+    for _ in range(plan.steps + 1):
+        used.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return used
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_the_linear_schedule_falls_evenly_to_0(optimizer):
+    assert rates(replace(PLAN, steps=5, schedule="linear", optimizer=optimizer)) == pytest.approx([0.05, 0.04, 0.03, 0.02, 0.01, 0.0])
+    assert rates(replace(PLAN, steps=5, optimizer=optimizer)) == [0.05] * 6, "control: constant"
+
+
+def test_head_first_steps_train_the_head_alone_before_the_rest(make_cell, monkeypatch):
+    calls = []
+
+    def watched(model: LabelModel, trained: dict[str, Tensor], examples: list, plan: TrainPlan, *more: object) -> Training:
+        before = values_of(model)
+        done = train(model, trained, examples, plan, *more)
+        calls.append((plan.steps, {model.groups()[name] for name in moved(before, values_of(model))}))
+        return done
+
+    monkeypatch.setattr(finetuning, "train", watched)
+    finetuned(make_cell("standard"), head_first_steps=7, max_steps=5)
+    assert calls == [(7, {"head"}), (5, {"head", "layers"})]
