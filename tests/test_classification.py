@@ -71,7 +71,8 @@ def test_softmax_survives_huge_logits():
 @pytest.fixture
 def predictions():
     logits = {name: drawn(2, seed)[0].astype(np.float32) for seed, name in enumerate(["pretrained", "finetuned"])}
-    return Predictions(["bad", "good"], {"toy": drawn(2)[1], "far.away": np.array([1, 0])}, {"toy": logits, "far.away": {"finetuned": np.eye(2, dtype=np.float32)}})
+    labels = {"toy": drawn(2)[1], "far.away": np.array([1, 0])}
+    return Predictions(["bad", "good"], labels, {"toy": logits, "far.away": {"finetuned": np.eye(2, dtype=np.float32)}})
 
 
 def test_predictions_are_read_as_they_were_written(tmp_path, predictions):
@@ -92,7 +93,8 @@ def test_writing_predictions_again_gives_equal_bytes(tmp_path, predictions):
 
 
 def test_joining_puts_variants_of_the_same_rows_together(predictions):
-    more = Predictions(predictions.label_names, predictions.labels, {name: {"grafted": predictions.logits[name]["finetuned"]} for name in predictions.labels})
+    grafted = {name: {"grafted": variants["finetuned"]} for name, variants in predictions.logits.items()}
+    more = Predictions(predictions.label_names, predictions.labels, grafted)
     joined = predictions | more
     assert [*joined.logits["toy"]] == ["pretrained", "finetuned", "grafted"] and "grafted" not in predictions.logits["toy"]
 

@@ -1,5 +1,7 @@
 """A graft takes exactly the selected values, and selection takes exactly k, the same ones every time."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -133,7 +135,7 @@ def test_masks_of_growing_k_are_nested(triple, kind):
     region = triple[0]
     scores = scores_of(region, kind)
     sets = [set(top_k(region, scores, k).region_indices().tolist()) for k in range(region.size + 1)]
-    assert all(smaller < larger for smaller, larger in zip(sets, sets[1:], strict=False))
+    assert all(smaller < larger for smaller, larger in pairwise(sets))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,13 @@ import pytest
 import torch
 from safetensors import safe_open
 from transformers import (
-    AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertModel, DistilBertConfig, GPT2Config, LlamaConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    BertModel,
+    DistilBertConfig,
+    GPT2Config,
+    LlamaConfig,
     RobertaConfig,
 )  # fmt: skip
 
@@ -25,7 +31,7 @@ AUTO = {"standard": AutoModelForSequenceClassification, "prompt": AutoModelForMa
 # logits
 
 
-def by_hand(cell, model: LabelModel, examples: list) -> torch.Tensor:  # noqa: ANN001 - a conftest.Cell
+def by_hand(cell, model: LabelModel, examples: list) -> torch.Tensor:
     """One example at a time through the stock class, the whole vocabulary at every position."""
     stock, rows = AUTO[cell.mode].from_pretrained(cell.finetuned_folder).eval(), []
     words = [] if cell.mode == "standard" else [TOY.prompt_for(cell.mode).verbalizer[label] for label in TOY.labels]
@@ -142,7 +148,8 @@ def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mod
         parameter for parameter in groups if parameter.startswith(BLOCKS[name])
     }
     depth = CONFIGS[name].num_hidden_layers
-    assert {parameter.removeprefix(BLOCKS[name]).split(".")[0] for parameter in groups if parameter.startswith(BLOCKS[name])} == {*map(str, range(depth))}
+    numbers = {parameter.removeprefix(BLOCKS[name]).split(".")[0] for parameter in groups if parameter.startswith(BLOCKS[name])}
+    assert numbers == {str(number) for number in range(depth)}
     assert all(("embed" in parameter or ".wte." in parameter or ".wpe." in parameter) for parameter, group in groups.items() if group == "embeddings")
     assert "embeddings" in groups.values() and ("head" in groups.values()) == (mode == "standard")
 
@@ -172,7 +179,7 @@ def test_landmarks_are_in_their_group(name, mode, parameter, group):
 # importing and loading
 
 
-def stored_names(folder) -> set[str]:  # noqa: ANN001 - a Path
+def stored_names(folder) -> set[str]:
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         return {*file.keys()}
 
@@ -194,7 +201,8 @@ def test_imported_values_are_those_of_the_source(make_cell, pico_bert, pico_llam
     source = load_model(pico_llama if mode == "autoregressive" else pico_bert, mode).state_dict()
     values = read_tensors(cell.pretrained_folder, [name for name, group in cell.anatomy.groups.items() if group != "head"])
     assert all(torch.equal(value, source[name]) for name, value in values.items())
-    assert cell.region.size == sum(source[name].numel() for name in source if name.startswith(BLOCKS["llama" if mode == "autoregressive" else "bert"]))
+    blocks = BLOCKS["llama" if mode == "autoregressive" else "bert"]
+    assert cell.region.size == sum(source[name].numel() for name in source if name.startswith(blocks))
 
 
 def test_names_are_the_same_before_and_after_finetuning(make_cell):
@@ -230,9 +238,9 @@ def test_a_missing_folder_is_named(tmp_path):
         load_model(tmp_path / "none", "prompt")
     with pytest.raises(ModelError, match="none: no usable tokenizer"):
         load_tokenizer(tmp_path / "none")
-    with pytest.raises(ModelError, match="none/model.safetensors: no such checkpoint"):
+    with pytest.raises(ModelError, match=r"none/model.safetensors: no such checkpoint"):
         read_tensors(tmp_path / "none", ["a"])
-    with pytest.raises(ModelError, match="none/anatomy.json: no such file"):
+    with pytest.raises(ModelError, match=r"none/anatomy.json: no such file"):
         read_anatomy(tmp_path / "none")
 
 
@@ -244,12 +252,12 @@ def test_a_damaged_checkpoint_is_named(tmp_path, pico_bert):
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(ModelError, match="damaged"):
         read_tensors(tmp_path, ["bert.embeddings.word_embeddings.weight"])
-    with pytest.raises(ModelError, match="could not be loaded for model.mode=prompt"):
+    with pytest.raises(ModelError, match=r"could not be loaded for model.mode=prompt"):
         load_model(tmp_path, "prompt")
 
 
 def test_a_tensor_of_another_model_is_named(pico_bert):
-    with pytest.raises(ModelError, match="has no tensor 'other.weight'; it belongs to another model"):
+    with pytest.raises(ModelError, match=r"has no tensor 'other.weight'; it belongs to another model"):
         read_tensors(pico_bert, ["other.weight"])
 
 

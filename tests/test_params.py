@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from dvc.utils.cli_parse import to_path_overrides
 from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 from ruamel.yaml import YAML
@@ -149,6 +150,7 @@ def test_the_flags_of_a_profile_give_dvc_the_same_settings(name, tmp_path, monke
     profile.main()
     flags = shlex.split(capsys.readouterr().out)
     assert {*flags[::2]} == {"-S"}
+    assert [*to_path_overrides(flags[1::2])] == ["params.yaml"]  # what stands before a colon may be another file to DVC
     chosen = profile.apply(PARAMS.read_text(encoding="utf-8"), profile.profile_settings(name))
     assert override(tmp_path, *flags[1::2]) == parsed_by_dvc(chosen)
 

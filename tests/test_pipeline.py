@@ -21,12 +21,12 @@ from ruamel.yaml import YAML
 
 from stages.lib import paths
 from tests.dvc_project import CELL_STAGES, Copy, Run, cell, clone, make_original
+from tests.test_dvc_yaml import NOT_TRACKED
 
 pytestmark = pytest.mark.timeout(900)
 
 AFTER_MASK = ("mask", "evaluate", "calibration", "ood")
 HEAD = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-NOT_TRACKED = {f"stages/lib/{name}.py" for name in ("params", "paths", "entry", "errors", "yaml12", "progress")}
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-def run(cell, plan: TrainPlan, settings=None, seed: int = 0, **more) -> tuple[LabelModel, dict[str, Tensor], Training]:  # noqa: ANN001, ANN003
+def run(cell, plan: TrainPlan, settings=None, seed: int = 0, **more) -> tuple[LabelModel, dict[str, Tensor], Training]:
     """Train the pretrained model of a cell; gives it, what it was, and the record."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -37,7 +37,7 @@ def run(cell, plan: TrainPlan, settings=None, seed: int = 0, **more) -> tuple[La
     return model, before, train(model, trained, model.encode(cell.rows["train"]), plan, np.random.default_rng(seed), **more)
 
 
-def distance(cell, **changes) -> float:  # noqa: ANN001, ANN003
+def distance(cell, **changes) -> float:
     model, before, _ = run(cell, replace(PLAN, **changes))
     return sum(float((value - before[name]).abs().sum()) for name, value in values_of(model).items())
 
@@ -45,7 +45,10 @@ def distance(cell, **changes) -> float:  # noqa: ANN001, ANN003
 HARSH = {"weight_decay": 0.1, "clip_norm": 0.5}
 
 
-@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, momentum=0.9, **HARSH), replace(PLAN, optimizer="adamw", learning_rate=0.003, l1=0.01, **HARSH)])
+PLANS = [PLAN, replace(PLAN, momentum=0.9, **HARSH), replace(PLAN, optimizer="adamw", learning_rate=0.003, l1=0.01, **HARSH)]
+
+
+@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
 def test_frozen_parameters_keep_every_bit(make_cell, mode, plan):
     model, before, _ = run(make_cell(mode), plan)
@@ -66,7 +69,7 @@ def test_every_group_can_be_trained(make_cell):
 def test_bias_only_moves_biases_and_a_new_head(make_cell, mode):
     model, before, _ = run(make_cell(mode), replace(PLAN, weight_decay=0.1), finetune_settings(bias_only=True))
     groups, changed = model.groups(), moved(before, values_of(model))
-    assert all(name.endswith(".bias") and groups[name] == "layers" or groups[name] == "head" for name in changed)
+    assert all((name.endswith(".bias") and groups[name] == "layers") or groups[name] == "head" for name in changed)
     assert len([name for name in changed if groups[name] == "layers"]) >= 14
     assert ("classifier.weight" in changed) == (mode == "standard")
 
@@ -85,7 +88,19 @@ def test_a_batch_of_all_rows_is_plain_gradient_descent(make_cell):
         assert torch.allclose(value, before[name] - step, atol=1e-6), name
 
 
-def finetuned(cell, seed: int = 0, rows: dict | None = None, **changes):  # noqa: ANN001, ANN003, ANN201
+def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(make_cell):
+    cell, found = make_cell("prompt"), []
+    for batch_tokens in (16, 64, 100_000):
+        model = cell.load(batch_tokens=batch_tokens)
+        weights = model.train_only({*cell.region.shapes})
+        loss = loss_gradient(model, model.encode(cell.rows["train"]))
+        found.append((loss, torch.cat([weight.grad.reshape(-1) for weight in weights.values()])))
+    assert all(loss == pytest.approx(found[0][0], rel=1e-5) for loss, _ in found)
+    assert all(torch.allclose(gradient, found[0][1], rtol=1e-3, atol=1e-6) for _, gradient in found)
+    assert float(found[0][1].abs().max()) > 1e-4, "control: it is not all zero"
+
+
+def finetuned(cell, seed: int = 0, rows: dict | None = None, **changes):
     settings = finetune_settings(**{"max_steps": 15, **changes})
     return finetune(cell.pretrained_folder, TOY, rows or cell.rows, seed, model_settings(cell.mode), settings, runtime())
 
