@@ -15,18 +15,18 @@ def main(task: str, seed: int) -> None:
     from stages.lib.cells.masking import learn, stored
     from stages.lib.data.cards import read_task
     from stages.lib.graft.mask_file import write_mask
-    from stages.lib.graft.order_file import read_order
     from stages.lib.model.anatomy import read_anatomy
     from stages.lib.model.label_model import LabelModel
     from stages.lib.progress import progress
 
     anatomy = read_anatomy(paths.PRETRAINED)
-    order, origin = read_order(paths.movement(task, seed))
     rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
     model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, runtime.start(params.runtime))
     with progress(f"mask {task}-{seed}", params.graft.steps, "step") as bar:
-        learned = learn(model, anatomy, paths.PRETRAINED, order, rows, params.graft, (task, seed), bar.update)
-    about = {**origin, "k": params.data.k, "mode": params.model.mode, "model_parameters": anatomy.parameters}
+        learned = learn(
+            model, anatomy, paths.PRETRAINED, paths.movement(task, seed), rows, params.graft, (task, seed), bar.update
+        )
+    about = {"k": params.data.k, "mode": params.model.mode, "model_parameters": anatomy.parameters}
     write_mask(paths.learned(task, seed), stored(learned, params.graft, about))
     mask = learned.result.mask
     print(

@@ -56,7 +56,9 @@ def main() -> None:
     budget = region.budget(SPARSITY) // 10
     base = movement_mask(region, movement_order(pretrained, finetuned, region, budget), budget)
     lengths = statistics.mean(len(example.input_ids) for example in examples)
-    print(f"{model.model.config.model_type} with {region.size:,} graftable parameters, {EXAMPLES} examples of {lengths:.0f} tokens on average")
+    print(
+        f"{model.model.config.model_type} with {region.size:,} graftable parameters, {EXAMPLES} examples of {lengths:.0f} tokens on average"
+    )
     train = examples[:EXAMPLES]
     ratio = _time_learning(model, train, weights, pretrained, finetuned, base)
     arrays = _count_arrays(model, train[:8], weights, pretrained, finetuned, base)
@@ -68,7 +70,12 @@ def main() -> None:
 
 
 def _time_learning(
-    model: LabelModel, train: list[Example], weights: dict[str, Tensor], pretrained: dict, finetuned: dict, base: GraftMask
+    model: LabelModel,
+    train: list[Example],
+    weights: dict[str, Tensor],
+    pretrained: dict,
+    finetuned: dict,
+    base: GraftMask,
 ) -> float:
     loss_gradient(model, train)  # warms up
     learning, bare, inside = [], [], []
@@ -85,7 +92,9 @@ def _time_learning(
             loss_gradient(model, train)
         bare.append((time.perf_counter() - begin) / STEPS)
     ratio = statistics.median(learning) / statistics.median(bare)
-    print(f"mask learning     {statistics.median(learning):.3f} s a step (median of {ROUNDS}, rounding at the end included)")
+    print(
+        f"mask learning     {statistics.median(learning):.3f} s a step (median of {ROUNDS}, rounding at the end included)"
+    )
     print(f"bare passes       {statistics.median(bare):.3f} s a step (median of {ROUNDS})")
     print(f"ratio             {ratio:.3f} (within learning itself, all / passes: {statistics.median(inside):.3f})")
     return ratio
@@ -102,10 +111,17 @@ def _clocked(function: Callable[[], float], times: list[float]) -> Callable[[], 
 
 
 def _count_arrays(
-    model: LabelModel, few: list[Example], weights: dict[str, Tensor], pretrained: dict, finetuned: dict, base: GraftMask
+    model: LabelModel,
+    few: list[Example],
+    weights: dict[str, Tensor],
+    pretrained: dict,
+    finetuned: dict,
+    base: GraftMask,
 ) -> float:
     size = 4 * base.region.size
-    elsewhere = live_bytes([*weights.values(), *(weight.grad for weight in weights.values()), *pretrained.values(), *finetuned.values()])
+    elsewhere = live_bytes(
+        [*weights.values(), *(weight.grad for weight in weights.values()), *pretrained.values(), *finetuned.values()]
+    )
     held: list[int] = []
 
     def gradient() -> float:
@@ -116,7 +132,9 @@ def _count_arrays(
     logits = MaskLogits.around(base, pretrained, finetuned, SETTINGS.offset)
     counter = PeakBytes()
     with counter:
-        learn_mask(weights, logits, base.region.budget(SPARSITY), replace(SETTINGS, steps=1), counter.leaving_out(gradient))
+        learn_mask(
+            weights, logits, base.region.budget(SPARSITY), replace(SETTINGS, steps=1), counter.leaving_out(gradient)
+        )
     arrays = max(held) / size
     print(f"arrays held       {arrays:.2f} of the region's size, beyond weights and gradients")
     print(f"with temporary    {3 + counter.peak / size:.2f} for moments between the passes")
@@ -171,9 +189,32 @@ def _rows(count: int) -> list[dict]:
     if paths.table(TASK).exists():
         return read_rows(paths.table(TASK))[:count]
     generator = np.random.default_rng(0)
-    words = ["the", "film", "story", "actor", "was", "good", "bad", "dull", "bright", "and", "with", "a", "of", "plot", "scene", "music", "night"]
+    words = [
+        "the",
+        "film",
+        "story",
+        "actor",
+        "was",
+        "good",
+        "bad",
+        "dull",
+        "bright",
+        "and",
+        "with",
+        "a",
+        "of",
+        "plot",
+        "scene",
+        "music",
+        "night",
+    ]
     return [
-        {"sentence1": " ".join(generator.choice(words, generator.integers(8, 50))), "sentence2": None, "label": "positive"} for _ in range(count)
+        {
+            "sentence1": " ".join(generator.choice(words, generator.integers(8, 50))),
+            "sentence2": None,
+            "label": "positive",
+        }
+        for _ in range(count)
     ]
 
 

@@ -78,7 +78,9 @@ def make_cell(tmp_path_factory, pico_bert, pico_llama):
     def make(mode: str) -> Cell:
         if mode not in made:
             folder = tmp_path_factory.mktemp(mode)
-            anatomy = import_model(pico_llama if mode == "autoregressive" else pico_bert, model_settings(mode), folder / "pretrained")
+            anatomy = import_model(
+                pico_llama if mode == "autoregressive" else pico_bert, model_settings(mode), folder / "pretrained"
+            )
             rows = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2), "test": toy_rows(200, 3)}
             settings = finetune_settings(learning_rates=[1e-2], max_steps=40)
             done = finetune(folder / "pretrained", TOY, rows, 0, model_settings(mode), settings, runtime())
@@ -95,7 +97,9 @@ def triple():
     region = Region({"b.weight": (7, 5), "a.bias": (11,), "c.weight": (3, 2, 4), "d.scale": (1,)})
     generator = torch.Generator().manual_seed(7)
     pretrained = {name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()}
-    finetuned = {name: values + 0.1 * torch.randn(values.shape, generator=generator) for name, values in pretrained.items()}
+    finetuned = {
+        name: values + 0.1 * torch.randn(values.shape, generator=generator) for name, values in pretrained.items()
+    }
     return region, pretrained, finetuned
 
 

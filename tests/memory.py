@@ -15,7 +15,11 @@ def live_bytes(besides: Iterable[Tensor] = ()) -> int:
     """Bytes in the storages of all tensors that Python holds, but for those of `besides`."""
     gc.collect()
     # by exact type: touching other objects' __class__ wakes lazy modules up
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in gc.get_objects() if _is_tensor(tensor)}
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in gc.get_objects()
+        if _is_tensor(tensor)
+    }
     for tensor in besides:
         storages.pop(tensor.untyped_storage().data_ptr(), None)
     return sum(storages.values())
@@ -32,11 +36,15 @@ class PeakBytes(TorchDispatchMode):
         super().__init__()
         self.peak, self._alive, self._paused = 0, {}, False
 
-    def __torch_dispatch__(self, function: Any, _types: Any, arguments: tuple = (), keywords: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, _types: Any, arguments: tuple = (), keywords: dict | None = None
+    ) -> Any:
         """Run the operation and count what is alive after it."""
         result = function(*arguments, **(keywords or {}))
         if not self._paused:
-            given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, Tensor)}
+            given = {
+                leaf.untyped_storage()._cdata for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, Tensor)
+            }
             for leaf in tree_leaves(result):
                 if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in given:
                     storage = leaf.untyped_storage()

@@ -36,7 +36,10 @@ TOY = TaskSpec(
     kind="toy sentiment",
     labels=["negative", "positive"],
     prompt={"template": "{sentence1} It was {mask}.", "verbalizer": {"negative": "terrible", "positive": "great"}},
-    causal_prompt={"template": "{sentence1} It was {mask}", "verbalizer": {"negative": "terrible", "positive": "great"}},
+    causal_prompt={
+        "template": "{sentence1} It was {mask}",
+        "verbalizer": {"negative": "terrible", "positive": "great"},
+    },
 )
 PAIRS = TaskSpec(
     name="pairs",
@@ -77,7 +80,10 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=1200, special_tokens=["<|end|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=1200,
+        special_tokens=["<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator([" " + word for word in ["It", *WORDS]], trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<|end|>", eos_token="<|end|>")
@@ -99,7 +105,12 @@ def _spread(model: Any, tokenizer: Any, std: float = 0.15) -> Any:
 def bert_config() -> BertConfig:
     """2 layers of width 32."""
     return BertConfig(
-        vocab_size=len(VOCABULARY), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=64
+        vocab_size=len(VOCABULARY),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
     )
 
 

@@ -25,7 +25,9 @@ def script(folder: Path, text: str, *arguments: str) -> subprocess.Popen:
     (folder / "script.py").write_text(textwrap.dedent(text))
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "script.py", *arguments]
-    return subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def finished(process: subprocess.Popen) -> tuple[int, str, str]:
@@ -91,7 +93,10 @@ def test_kill_9_in_the_middle_leaves_the_old_content_and_the_next_run_succeeds(t
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO])
 def test_a_place_that_cannot_be_written_names_the_file(tmp_path, code):
     write_text(tmp_path / "target", "old")
-    with pytest.raises(StorageError, match="target: could not be written") as caught, replacing(tmp_path / "target") as partial:
+    with (
+        pytest.raises(StorageError, match="target: could not be written") as caught,
+        replacing(tmp_path / "target") as partial,
+    ):
         partial.write_text("half")
         raise OSError(code, os.strerror(code))
     assert os.strerror(code) in str(caught.value) and "\n" not in str(caught.value)

@@ -24,7 +24,9 @@ def drawn_from_itself(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]
 
 def theirs(logits: np.ndarray, labels: np.ndarray, bins: int) -> float:
     probabilities = torch.from_numpy(softmax(logits))
-    return float(multiclass_calibration_error(probabilities, torch.from_numpy(labels), logits.shape[1], n_bins=bins, norm="l1"))
+    return float(
+        multiclass_calibration_error(probabilities, torch.from_numpy(labels), logits.shape[1], n_bins=bins, norm="l1")
+    )
 
 
 @pytest.mark.parametrize("labels", [2, 3, 7])
@@ -33,14 +35,18 @@ def test_ece_is_that_of_torchmetrics(labels, spread):
     for seed in range(3):
         logits, truth = random_predictions(500, labels, spread, seed)
         assert reliability(logits, truth, 15).ece == pytest.approx(theirs(logits, truth, 15), abs=1e-5)
-    assert reliability(logits, truth, 15).ece != pytest.approx(theirs(logits, (truth + 1) % labels, 15), abs=1e-5), "control"
+    assert reliability(logits, truth, 15).ece != pytest.approx(theirs(logits, (truth + 1) % labels, 15), abs=1e-5), (
+        "control"
+    )
 
 
 @pytest.mark.parametrize("logits", [[[0.0, 800.0]], [[0.0, 0.0]], [[1e4, -1e4], [3.0, 3.0]]])
 def test_ece_of_certain_and_undecided_rows_is_that_of_torchmetrics(logits):
     for label in (0, 1):
         truth = np.full(len(logits), label)
-        assert reliability(np.array(logits), truth, 15).ece == pytest.approx(theirs(np.array(logits), truth, 15), abs=1e-6)
+        assert reliability(np.array(logits), truth, 15).ece == pytest.approx(
+            theirs(np.array(logits), truth, 15), abs=1e-6
+        )
 
 
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below():
@@ -66,8 +72,12 @@ def test_always_wrong_and_certain_is_the_worst():
 def test_order_of_rows_does_not_matter():
     logits, labels = random_predictions(300, 3, 1.0, 0)
     order = np.random.default_rng(1).permutation(300)
-    assert reliability(logits[order], labels[order], 15).ece == pytest.approx(reliability(logits, labels, 15).ece, abs=1e-12)
-    assert reliability(logits[order], labels, 15).ece != pytest.approx(reliability(logits, labels, 15).ece, abs=1e-6), "control"
+    assert reliability(logits[order], labels[order], 15).ece == pytest.approx(
+        reliability(logits, labels, 15).ece, abs=1e-12
+    )
+    assert reliability(logits[order], labels, 15).ece != pytest.approx(reliability(logits, labels, 15).ece, abs=1e-6), (
+        "control"
+    )
 
 
 def test_adding_a_constant_to_a_rows_logits_changes_nothing():

@@ -21,16 +21,24 @@ def drawn(labels: int, seed: int = 0, rows: int = 200) -> tuple[np.ndarray, np.n
 def test_accuracy_and_macro_f1_are_those_of_torchmetrics(labels):
     logits, truth = drawn(labels)
     predicted, target = torch.from_numpy(logits.argmax(1)), torch.from_numpy(truth)
-    assert accuracy(logits, truth) == pytest.approx(float(multiclass_accuracy(predicted, target, labels, average="micro")))
-    assert f1(logits, truth, None) == pytest.approx(float(multiclass_f1_score(predicted, target, labels, average="macro")))
-    assert 0.4 < accuracy(logits, truth) < 1 and f1(logits, truth, None) != accuracy(logits, truth), "control: not a trivial case"
+    assert accuracy(logits, truth) == pytest.approx(
+        float(multiclass_accuracy(predicted, target, labels, average="micro"))
+    )
+    assert f1(logits, truth, None) == pytest.approx(
+        float(multiclass_f1_score(predicted, target, labels, average="macro"))
+    )
+    assert 0.4 < accuracy(logits, truth) < 1 and f1(logits, truth, None) != accuracy(logits, truth), (
+        "control: not a trivial case"
+    )
 
 
 @pytest.mark.parametrize("positive", [0, 1])
 def test_f1_of_one_label_is_the_binary_f1_of_torchmetrics(positive):
     logits, truth = drawn(2, rows=51)
     ours = f1(logits, truth, positive)
-    theirs = binary_f1_score(torch.from_numpy((logits.argmax(1) == positive).astype(int)), torch.from_numpy((truth == positive).astype(int)))
+    theirs = binary_f1_score(
+        torch.from_numpy((logits.argmax(1) == positive).astype(int)), torch.from_numpy((truth == positive).astype(int))
+    )
     assert ours == pytest.approx(float(theirs)) != pytest.approx(f1(logits, truth, 1 - positive))
 
 
@@ -96,7 +104,9 @@ def test_joining_puts_variants_of_the_same_rows_together(predictions):
     grafted = {name: {"grafted": variants["finetuned"]} for name, variants in predictions.logits.items()}
     more = Predictions(predictions.label_names, predictions.labels, grafted)
     joined = predictions | more
-    assert [*joined.logits["toy"]] == ["pretrained", "finetuned", "grafted"] and "grafted" not in predictions.logits["toy"]
+    assert [*joined.logits["toy"]] == ["pretrained", "finetuned", "grafted"] and "grafted" not in predictions.logits[
+        "toy"
+    ]
 
 
 def test_joining_refuses_other_rows_labels_and_sets(predictions):
@@ -126,7 +136,13 @@ def test_missing_and_truncated_predictions_are_named(tmp_path, predictions, shar
 
 @pytest.mark.parametrize(
     ("name", "metadata"),
-    [("labels/a", None), ("labels/a", {}), ("other", {"label_names": "[]"}), ("logits/a", {"label_names": "[]"}), ("labels/a", {"label_names": "["})],
+    [
+        ("labels/a", None),
+        ("labels/a", {}),
+        ("other", {"label_names": "[]"}),
+        ("logits/a", {"label_names": "[]"}),
+        ("labels/a", {"label_names": "["}),
+    ],
 )
 def test_other_files_are_not_predictions(tmp_path, name, metadata):
     save_file({name: np.zeros(2)}, tmp_path / "p", metadata=metadata)

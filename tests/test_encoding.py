@@ -67,10 +67,14 @@ def test_doubled_braces_in_a_template_are_braces():
 def test_a_mask_token_in_a_text_is_left_out():
     (example,) = encode([row("the [MASK] film [MASK]")], TOY, WORDS, "prompt", 32)
     assert text_of(example) == "[CLS] the film it was [MASK] . [SEP]"
-    assert WORDS("the [MASK] film")["input_ids"].count(WORDS.mask_token_id) == 1, "control: the tokenizer would have made one"
+    assert WORDS("the [MASK] film")["input_ids"].count(WORDS.mask_token_id) == 1, (
+        "control: the tokenizer would have made one"
+    )
 
 
-@pytest.mark.parametrize("template", ["{sentence1} It was {mask}.", "It was {mask}. {sentence1}", "{mask} {sentence1} it"])
+@pytest.mark.parametrize(
+    "template", ["{sentence1} It was {mask}.", "It was {mask}. {sentence1}", "{mask} {sentence1} it"]
+)
 @pytest.mark.parametrize("max_length", [9, 12, 20])
 def test_the_position_is_that_of_the_mask(template, max_length):
     rows = [row(long_text(words, words)) for words in range(30)]
@@ -115,7 +119,9 @@ def test_standard_pairs_are_cut_to_the_length():
 
 
 def test_a_length_below_the_template_is_refused():
-    with pytest.raises(ModelError, match=r"model.max_length: 5 is shorter than the template '\{sentence1\} It was \{mask\}.' alone"):
+    with pytest.raises(
+        ModelError, match=r"model.max_length: 5 is shorter than the template '\{sentence1\} It was \{mask\}.' alone"
+    ):
         encode([row("the film")], TOY, WORDS, "prompt", 5)
     assert len(encode([row("the film")], TOY, WORDS, "prompt", 6)[0].input_ids) == 6, "control: the template alone fits"
 
@@ -140,7 +146,9 @@ def test_label_words_are_single_tokens_after_a_space():
     assert label_word_ids(TOY.prompt, TOY.labels[::-1], WORDS) == label_word_ids(TOY.prompt, TOY.labels, WORDS)[::-1]
 
 
-@pytest.mark.parametrize(("word", "pieces"), [("greatness", "great ##ness"), ("zebra", r"\[UNK\]"), ("good film", "good film")])
+@pytest.mark.parametrize(
+    ("word", "pieces"), [("greatness", "great ##ness"), ("zebra", r"\[UNK\]"), ("good film", "good film")]
+)
 def test_a_word_that_is_not_one_token_is_named_with_its_pieces(word, pieces):
     prompt = Prompt(template="{mask}", verbalizer={"negative": "terrible", "positive": word})
     with pytest.raises(ModelError, match=rf"verbalizer word '{word}' \(label 'positive'\) is . tokens.*\({pieces}\)"):
@@ -167,7 +175,9 @@ LENGTHS = np.random.default_rng(0).integers(1, 60, 200).tolist()
 def test_batches_by_length_hold_each_example_once_and_no_more_tokens_than_allowed(batch_tokens):
     batches = by_length(examples_of(LENGTHS), batch_tokens)
     assert sorted(index for batch in batches for index in batch) == [*range(200)]
-    assert all(len(batch) == 1 or len(batch) * max(LENGTHS[index] for index in batch) <= batch_tokens for batch in batches)
+    assert all(
+        len(batch) == 1 or len(batch) * max(LENGTHS[index] for index in batch) <= batch_tokens for batch in batches
+    )
     assert by_length([], batch_tokens) == []
 
 

@@ -37,7 +37,10 @@ def neighbours(rows, heads):
 
 def gguf_tensors(model):
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
-    tensors = {"token_embd.weight": weights["model.embed_tokens.weight"], "output_norm.weight": weights["model.norm.weight"]}
+    tensors = {
+        "token_embd.weight": weights["model.embed_tokens.weight"],
+        "output_norm.weight": weights["model.norm.weight"],
+    }
     if not model.config.tie_word_embeddings:
         tensors["output.weight"] = weights["lm_head.weight"]
     for layer in range(2):
@@ -140,7 +143,9 @@ def test_tokenizer_splits_digits_and_keeps_special_tokens_whole(unpacked):
 
 
 def test_tokenizer_begins_with_bos_if_the_file_says_so(tmp_path, tied):
-    unpack_gguf(write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), add_bos=True, pre="gpt-2"), tmp_path / "folder")
+    unpack_gguf(
+        write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), add_bos=True, pre="gpt-2"), tmp_path / "folder"
+    )
     assert AutoTokenizer.from_pretrained(tmp_path / "folder")("it")["input_ids"] == [1, TOKENS.index("it")]
 
 

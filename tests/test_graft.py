@@ -57,7 +57,9 @@ def test_values_survive_that_a_difference_would_not_bring_back():
 def test_graft_differs_from_pretrained_at_the_selected_places_only(triple, k):
     region, pretrained, finetuned = triple
     mask = top_k(region, scores_of(region, "distinct"), k)
-    grafted, before, after = (region.flatten(tensors) for tensors in (graft(pretrained, finetuned, mask), pretrained, finetuned))
+    grafted, before, after = (
+        region.flatten(tensors) for tensors in (graft(pretrained, finetuned, mask), pretrained, finetuned)
+    )
     inside = torch.zeros(region.size, dtype=torch.bool)
     inside[mask.region_indices()] = True
     assert torch.equal(grafted[inside], after[inside]) and torch.equal(grafted[~inside], before[~inside])
@@ -81,7 +83,10 @@ def test_stored_values_alone_give_the_same_graft(triple):
 
 def test_grafting_leaves_its_inputs_and_shares_no_memory(triple):
     region, pretrained, finetuned = triple
-    before = {name: values.clone() for name, values in pretrained.items()}, {name: values.clone() for name, values in finetuned.items()}
+    before = (
+        {name: values.clone() for name, values in pretrained.items()},
+        {name: values.clone() for name, values in finetuned.items()},
+    )
     values = values_at(finetuned, GraftMask.full(region))
     for tensor in [*graft(pretrained, finetuned, GraftMask.empty(region)).values(), *values.values()]:
         tensor.fill_(9)
@@ -92,7 +97,11 @@ def test_transposed_tensors_are_grafted_by_their_logical_order():
     region = Region({"w": (3, 4)})
     pretrained, finetuned = {"w": torch.zeros(4, 3).t()}, {"w": torch.arange(12.0).reshape(4, 3).t()}
     grafted = graft(pretrained, finetuned, GraftMask(region, {"w": torch.tensor([1, 5])}))["w"]
-    assert grafted[0, 1] == finetuned["w"][0, 1] and grafted[1, 1] == finetuned["w"][1, 1] and int((grafted != 0).sum()) == 2
+    assert (
+        grafted[0, 1] == finetuned["w"][0, 1]
+        and grafted[1, 1] == finetuned["w"][1, 1]
+        and int((grafted != 0).sum()) == 2
+    )
 
 
 @pytest.mark.parametrize("mode", ["prompt", "standard", "autoregressive"])
@@ -163,7 +172,9 @@ def test_tie_break_orders_equal_scores_only(triple):
     late_first = top_k(region, scores, 4, lambda name, indices: indices.double() + 1000 * (name == "c.weight"))
     assert late_first.indices.keys() == {"a.bias", "c.weight"}
     assert late_first.indices["a.bias"].tolist() == [4] and late_first.indices["c.weight"].tolist() == [21, 22, 23]
-    assert top_k(region, scores, 4).region_indices().tolist() == [0, 1, 2, 39], "control: without one the lower index wins"
+    assert top_k(region, scores, 4).region_indices().tolist() == [0, 1, 2, 39], (
+        "control: without one the lower index wins"
+    )
     assert top_k(region, scores, 4, lambda _, indices: torch.zeros(len(indices))).equals(top_k(region, scores, 4))
 
 
@@ -175,7 +186,10 @@ def test_nan_scores_are_refused(triple, place, k):
     top_k(region, scores, k)
     flat = region.flatten(scores)
     flat[place] = float("nan")
-    broken = {name: part.reshape(region.shapes[name]) for name, part in zip(region.shapes, flat.split(region.sizes), strict=True)}
+    broken = {
+        name: part.reshape(region.shapes[name])
+        for name, part in zip(region.shapes, flat.split(region.sizes), strict=True)
+    }
     with pytest.raises(ValueError, match="NaN"):
         top_k(region, broken, k)
 
@@ -209,11 +223,13 @@ def test_split_and_region_indices_are_inverse(triple):
 def test_flatten_reads_a_parameter_at_its_region_index(triple):
     region, pretrained, _ = triple
     for index in (0, 34, 35, 46, 69, 70):
-        (name, at), = region.split(torch.tensor([index])).items()
+        ((name, at),) = region.split(torch.tensor([index])).items()
         assert region.flatten(pretrained)[index] == pretrained[name].reshape(-1)[at]
 
 
-@pytest.mark.parametrize(("sparsity", "expected"), [(0.29, 29), (0.57, 57), (0.01, 1), (0.009, 0), (1.0, 100), (0.999, 99)])
+@pytest.mark.parametrize(
+    ("sparsity", "expected"), [(0.29, 29), (0.57, 57), (0.01, 1), (0.009, 0), (1.0, 100), (0.999, 99)]
+)
 def test_budget_is_the_floor_without_binary_rounding(sparsity, expected):
     assert Region({"w": (10, 10)}).budget(sparsity) == expected
 

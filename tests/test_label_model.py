@@ -25,7 +25,11 @@ from stages.lib.model.predicting import dev_score, predict
 from stages.lib.pretrained.importing import import_model
 from tests.pico import TOY, bert_config, model_settings, runtime, save_causal, toy_rows, word_tokenizer
 
-AUTO = {"standard": AutoModelForSequenceClassification, "prompt": AutoModelForMaskedLM, "autoregressive": AutoModelForCausalLM}
+AUTO = {
+    "standard": AutoModelForSequenceClassification,
+    "prompt": AutoModelForMaskedLM,
+    "autoregressive": AutoModelForCausalLM,
+}
 
 
 # logits
@@ -57,7 +61,9 @@ def test_logits_are_those_of_the_unoptimised_computation(make_cell, mode):
 @pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
 def test_batching_and_padding_change_nothing(make_cell, mode):
     cell = make_cell(mode)
-    examples = cell.load().encode([*cell.rows["test"][:30], {"sentence1": "the film " * 9, "sentence2": None, "label": "positive"}])
+    examples = cell.load().encode(
+        [*cell.rows["test"][:30], {"sentence1": "the film " * 9, "sentence2": None, "label": "positive"}]
+    )
     assert len({len(example.input_ids) for example in examples}) > 4
     alone = predict(cell.load(batch_tokens=1), examples)
     for batch_tokens in (64, 100_000):
@@ -70,7 +76,9 @@ def test_batching_and_padding_change_nothing(make_cell, mode):
 def test_gpt2_reads_its_label_at_the_last_token_whatever_the_padding(tmp_path, pico_gpt2):
     settings = model_settings("autoregressive")
     anatomy = import_model(pico_gpt2, settings, tmp_path / "m")
-    assert anatomy.region(["layers"]).size == sum(p.numel() for p in load_model(tmp_path / "m", "autoregressive").transformer.h.parameters())
+    assert anatomy.region(["layers"]).size == sum(
+        p.numel() for p in load_model(tmp_path / "m", "autoregressive").transformer.h.parameters()
+    )
     cell = SimpleNamespace(mode="autoregressive", finetuned_folder=tmp_path / "m")
     model = LabelModel.load(tmp_path / "m", TOY, settings, runtime())
     examples = model.encode(toy_rows(20))
@@ -129,8 +137,12 @@ SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidde
 CONFIGS = {
     "bert": bert_config(),
     "roberta": RobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
-    "distilbert": DistilBertConfig(vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40),
-    "gpt2": GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0),
+    "distilbert": DistilBertConfig(
+        vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40
+    ),
+    "gpt2": GPT2Config(
+        vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0
+    ),
     "llama": LlamaConfig(**SIZE, num_key_value_heads=1, bos_token_id=0, eos_token_id=0, pad_token_id=0),
 }
 BLOCKS = {"bert": "bert.encoder.layer.", "roberta": "roberta.encoder.layer.", "distilbert": "distilbert.transformer.layer.",
@@ -148,9 +160,15 @@ def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mod
         parameter for parameter in groups if parameter.startswith(BLOCKS[name])
     }
     depth = CONFIGS[name].num_hidden_layers
-    numbers = {parameter.removeprefix(BLOCKS[name]).split(".")[0] for parameter in groups if parameter.startswith(BLOCKS[name])}
+    numbers = {
+        parameter.removeprefix(BLOCKS[name]).split(".")[0] for parameter in groups if parameter.startswith(BLOCKS[name])
+    }
     assert numbers == {str(number) for number in range(depth)}
-    assert all(("embed" in parameter or ".wte." in parameter or ".wpe." in parameter) for parameter, group in groups.items() if group == "embeddings")
+    assert all(
+        ("embed" in parameter or ".wte." in parameter or ".wpe." in parameter)
+        for parameter, group in groups.items()
+        if group == "embeddings"
+    )
     assert "embeddings" in groups.values() and ("head" in groups.values()) == (mode == "standard")
 
 
@@ -199,7 +217,9 @@ def test_importing_writes_no_head_and_counts_what_it_wrote(make_cell):
 def test_imported_values_are_those_of_the_source(make_cell, pico_bert, pico_llama, mode):
     cell = make_cell(mode)
     source = load_model(pico_llama if mode == "autoregressive" else pico_bert, mode).state_dict()
-    values = read_tensors(cell.pretrained_folder, [name for name, group in cell.anatomy.groups.items() if group != "head"])
+    values = read_tensors(
+        cell.pretrained_folder, [name for name, group in cell.anatomy.groups.items() if group != "head"]
+    )
     assert all(torch.equal(value, source[name]) for name, value in values.items())
     blocks = BLOCKS["llama" if mode == "autoregressive" else "bert"]
     assert cell.region.size == sum(source[name].numel() for name in source if name.startswith(blocks))
@@ -213,9 +233,14 @@ def test_names_are_the_same_before_and_after_finetuning(make_cell):
 def test_prompting_a_checkpoint_without_a_masked_lm_head_is_refused(tmp_path):
     BertModel(bert_config()).save_pretrained(tmp_path / "bare")
     word_tokenizer().save_pretrained(tmp_path / "bare")
-    with pytest.raises(ModelError, match=r"pico: the checkpoint doesn't have a language-model head \(for instance cls\..*model.mode=prompt needs"):
+    with pytest.raises(
+        ModelError,
+        match=r"pico: the checkpoint doesn't have a language-model head \(for instance cls\..*model.mode=prompt needs",
+    ):
         import_model(tmp_path / "bare", model_settings("prompt"), tmp_path / "out")
-    assert import_model(tmp_path / "bare", model_settings("standard"), tmp_path / "out").parameters > 0, "control: the rest is fine"
+    assert import_model(tmp_path / "bare", model_settings("standard"), tmp_path / "out").parameters > 0, (
+        "control: the rest is fine"
+    )
 
 
 def test_prompting_a_causal_model_is_refused(tmp_path, pico_llama):

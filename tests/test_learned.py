@@ -32,8 +32,13 @@ class Small:
         self.network = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3)).to(dtype)
         self.weights = dict(self.network.named_parameters())
         self.region = Region({name: tuple(weight.shape) for name, weight in self.weights.items()})
-        self.pretrained = {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in self.region.shapes.items()}
-        self.finetuned = {name: value + 0.5 * torch.randn(value.shape, generator=generator).to(dtype) for name, value in self.pretrained.items()}
+        self.pretrained = {
+            name: torch.randn(shape, generator=generator).to(dtype) for name, shape in self.region.shapes.items()
+        }
+        self.finetuned = {
+            name: value + 0.5 * torch.randn(value.shape, generator=generator).to(dtype)
+            for name, value in self.pretrained.items()
+        }
         self.inputs = torch.randn(24, 6, generator=generator).to(dtype)
         with torch.no_grad():
             self.labels = functional_call(self.network, self.finetuned, (self.inputs,)).argmax(1)
@@ -42,7 +47,9 @@ class Small:
 
     def loss(self, values: dict[str, Tensor]) -> Tensor:
         """Training loss with these values in the network."""
-        return self.scale * nn.functional.cross_entropy(functional_call(self.network, values, (self.inputs,)), self.labels)
+        return self.scale * nn.functional.cross_entropy(
+            functional_call(self.network, values, (self.inputs,)), self.labels
+        )
 
     def loss_gradient(self) -> float:
         """What learn_mask asks for: the loss with the live weights, gradients left in `.grad`."""
@@ -77,10 +84,13 @@ def literal(small: Small, settings: MaskLearning, sign: int = 1) -> dict[str, Te
     s = {name: torch.full_like(base, -settings.offset, requires_grad=True) for name, base in bases.items()}
     for _ in range(settings.steps):
         gamma = {
-            name: (base * (1 - s[name].sigmoid()) if sign > 0 else base * s[name].sigmoid()) + (1 - base) * s[name].sigmoid()
+            name: (base * (1 - s[name].sigmoid()) if sign > 0 else base * s[name].sigmoid())
+            + (1 - base) * s[name].sigmoid()
             for name, base in bases.items()
         }
-        blended = {name: small.pretrained[name] + gamma[name] * (small.finetuned[name] - small.pretrained[name]) for name in s}
+        blended = {
+            name: small.pretrained[name] + gamma[name] * (small.finetuned[name] - small.pretrained[name]) for name in s
+        }
         gradients = torch.autograd.grad(small.loss(blended), list(s.values()))
         s = {
             name: (value.detach() - settings.learning_rate * gradient).requires_grad_()
@@ -116,7 +126,9 @@ def test_gradient_is_that_of_autograd_and_of_finite_differences():
     ours = {name: logits.gradient(name, weight.grad) for name, weight in small.weights.items()}
 
     def loss_of(t: dict[str, Tensor]) -> Tensor:
-        return small.loss({n: small.pretrained[n] + t[n].sigmoid() * (small.finetuned[n] - small.pretrained[n]) for n in t})
+        return small.loss(
+            {n: small.pretrained[n] + t[n].sigmoid() * (small.finetuned[n] - small.pretrained[n]) for n in t}
+        )
 
     leaves = {name: value.clone().requires_grad_() for name, value in logits.logits.items()}
     autograd = dict(zip(leaves, torch.autograd.grad(loss_of(leaves), list(leaves.values())), strict=True))
@@ -146,7 +158,9 @@ def test_relative_rate_has_no_unit_of_the_loss():
             small.scale = scale
             masks[kind, scale] = small.learn(settings)[0].mask
     assert all(masks["relative", scale].equals(masks["relative", 1.0]) for scale in (1000.0, 0.001))
-    assert not masks["relative", 1.0].equals(Small().learn(replace(RELATIVE, steps=0))[0].mask), "control: it learned something"
+    assert not masks["relative", 1.0].equals(Small().learn(replace(RELATIVE, steps=0))[0].mask), (
+        "control: it learned something"
+    )
     assert not any(masks["absolute", scale].equals(masks["absolute", 1.0]) for scale in (1000.0, 0.001)), "control"
 
 
@@ -173,7 +187,9 @@ def first_rise(steps: int, budget: int, wanting: int) -> float:
 @pytest.mark.parametrize("steps", [1, 7])
 def test_the_first_relative_step_lifts_the_place_of_the_budget_by_one_of_steps(steps):
     assert first_rise(steps, budget=9, wanting=50) == pytest.approx(1 / steps, rel=1e-6)
-    assert first_rise(steps, budget=9, wanting=4) == pytest.approx(1 / steps, rel=1e-6), "fewer want in than the budget holds"
+    assert first_rise(steps, budget=9, wanting=4) == pytest.approx(1 / steps, rel=1e-6), (
+        "fewer want in than the budget holds"
+    )
 
 
 def test_relative_rate_stands_still_if_nothing_wants_in():
@@ -209,7 +225,9 @@ def test_without_steps_top_k_is_the_movement_mask(base):
     small = Small(base=base)
     order = movement_order(small.pretrained, small.finetuned, small.region, 40)
     for budget in (base, 25, 40):
-        assert small.learn(replace(RELATIVE, steps=0), budget)[0].mask.equals(movement_mask(small.region, order, budget))
+        assert small.learn(replace(RELATIVE, steps=0), budget)[0].mask.equals(
+            movement_mask(small.region, order, budget)
+        )
     assert not small.learn(RELATIVE, 25)[0].mask.equals(movement_mask(small.region, order, 25)), "control"
 
 
@@ -235,7 +253,9 @@ def test_best_dev_score_is_kept_and_the_first_of_equals():
     result, seen = rated([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.7, -0.1), (0.9, -1.5)])
     assert result.step == 1 and result.mask.equals(seen[1])
     assert not seen[1].equals(seen[4]), "control: the last one is another"
-    assert rated([(0.5, -1.0), (0.9, -1.0), (0.9, -0.9), (0.7, -0.1), (0.9, -1.5)])[0].step == 2, "the loss decides between equals"
+    assert rated([(0.5, -1.0), (0.9, -1.0), (0.9, -0.9), (0.7, -0.1), (0.9, -1.5)])[0].step == 2, (
+        "the loss decides between equals"
+    )
 
 
 def test_start_and_last_step_are_rated_whatever_eval_steps_is():
@@ -294,7 +314,9 @@ def held_arrays(extra: bool, settings: MaskLearning) -> float:
     return (max(counts) - elsewhere) / (4 * small.region.size)
 
 
-@pytest.mark.parametrize("settings", [RELATIVE, ABSOLUTE, replace(RELATIVE, eval_steps=1)], ids=["relative", "absolute", "rated"])
+@pytest.mark.parametrize(
+    "settings", [RELATIVE, ABSOLUTE, replace(RELATIVE, eval_steps=1)], ids=["relative", "absolute", "rated"]
+)
 def test_learning_holds_three_arrays_of_the_regions_size(settings):
     settings = replace(settings, steps=3)
     assert 2.9 < held_arrays(False, settings) < 3.1
@@ -305,7 +327,9 @@ def peak_arrays(settings: MaskLearning, layers: int = 12) -> float:
     """Most region-sized arrays that learning itself makes at once, temporary ones too; the two models not counted."""
     generator = torch.Generator().manual_seed(0)
     region = Region({f"layer.{number}": (100, 100) for number in range(layers)})
-    pretrained, finetuned = ({name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()} for _ in range(2))
+    pretrained, finetuned = (
+        {name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()} for _ in range(2)
+    )
     weights = {name: torch.zeros(shape) for name, shape in region.shapes.items()}
     gradients = {name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()}
 
@@ -349,4 +373,12 @@ def test_a_loss_that_diverges_names_the_learning_rate(make_cell):
     model.model.get_input_embeddings().weight.data.fill_(float("nan"))
     kept = {name: "head" if group == "embeddings" else group for name, group in cell.anatomy.groups.items()}
     with pytest.raises(TrainingError, match=r"nan at step 0; lower graft.learning_rate \(1.0\)"):
-        learn(model, replace(cell.anatomy, groups=kept), cell.pretrained_folder, order, cell.rows, graft_settings(), ("toy", 0))
+        learn(
+            model,
+            replace(cell.anatomy, groups=kept),
+            cell.pretrained_folder,
+            order,
+            cell.rows,
+            graft_settings(),
+            ("toy", 0),
+        )

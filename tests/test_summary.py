@@ -35,7 +35,9 @@ from stages.lib.report.terminal import to_terminal
 from stages.lib.report.verdict import judge
 from stages.lib.report.wording import small_percent
 
-LONG = [f"{word}_of_a_rather_long_name" for word in ("inference", "paraphrase", "sentiment", "acceptability", "topicality")]
+LONG = [
+    f"{word}_of_a_rather_long_name" for word in ("inference", "paraphrase", "sentiment", "acceptability", "topicality")
+]
 SPECS, _ = resolve_tasks({name: {"labels": ["no", "yes"], "metric": "f1"} for name in LONG})
 THIRTEEN = ["sst2", "cr", "mr", "mpqa", "trec", "ag_news", "subj", "qnli", "snli", "mnli", "rte", "mrpc", "qqp"]
 PAIRS = {"sst2": ["imdb", "yelp"], "qnli": ["mnli_2"]}
@@ -54,7 +56,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def make_cells(tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | None = None, skill: dict = SKILL, n: int = 400) -> None:
+def make_cells(
+    tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | None = None, skill: dict = SKILL, n: int = 400
+) -> None:
     """Write what the stages before the summary write, with made-up logits."""
     sets = sets or {}
     for task in tasks:
@@ -72,7 +76,10 @@ def make_cell(task: str, seed: int, tests: list[str], skill: dict, n: int) -> No
     both = Predictions(spec.labels, own.labels | others.labels, own.logits | others.logits)
     write_json(paths.scores("evaluate", task, seed), {"scores": classification_scores(own, spec)})
     write_json(paths.scores("ood", task, seed), {"scores": classification_scores(others, spec)})
-    write_json(paths.scores("calibration", task, seed), {"bins": 15, "histogram_bins": 20, "scores": calibration_scores(both, 15, 20)})
+    write_json(
+        paths.scores("calibration", task, seed),
+        {"bins": 15, "histogram_bins": 20, "scores": calibration_scores(both, 15, 20)},
+    )
     make_mask(task, seed)
 
 
@@ -94,7 +101,14 @@ def predictions(spec, test_sets: list[str], seed: int, skill: dict, n: int) -> P
 
 def make_mask(task: str, seed: int, selected: int = 106_467) -> None:
     """Write a mask file with a header alone."""
-    header = {"selected": selected, "graftable": 10_646_784, "model_parameters": 22_713_216, "model": "tiny", "mode": "prompt", "k": 64}
+    header = {
+        "selected": selected,
+        "graftable": 10_646_784,
+        "model_parameters": 22_713_216,
+        "model": "tiny",
+        "mode": "prompt",
+        "k": 64,
+    }
     path = paths.learned(task, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({"indices/a": np.zeros(1, np.int32)}, path, metadata={"graft": json.dumps(header)})
@@ -103,7 +117,9 @@ def make_mask(task: str, seed: int, selected: int = 106_467) -> None:
 def run_stage(monkeypatch: pytest.MonkeyPatch, tasks: list[str], seeds: list[int], sets: dict[str, list[str]]) -> None:
     """Run the stage with these settings."""
     ood = SimpleNamespace(sets=sets, leaks="drop")
-    settings = SimpleNamespace(tasks=tasks, seeds=seeds, ood=ood, summary=SimpleNamespace(retained_target=0.95, ece_target=0.4))
+    settings = SimpleNamespace(
+        tasks=tasks, seeds=seeds, ood=ood, summary=SimpleNamespace(retained_target=0.95, ece_target=0.4)
+    )
     monkeypatch.setattr(stage, "load_params", lambda *keys: settings)
     stage.main([])
 
@@ -121,7 +137,9 @@ def test_means_and_deviations_are_those_of_numpy():
     result = summarize(collect(["movies", "mrpc"], [1, 2, 3], {}))
     for task, variant, measure in itertools.product(["movies", "mrpc"], VARIANTS, MEASURES):
         stage_name = "calibration" if measure == "ece" else "evaluate"
-        values = [read_json(paths.scores(stage_name, task, seed))["scores"][task][variant][measure] for seed in (1, 2, 3)]
+        values = [
+            read_json(paths.scores(stage_name, task, seed))["scores"][task][variant][measure] for seed in (1, 2, 3)
+        ]
         ours = result["task"][task][variant]
         assert ours[f"{measure}_mean"] == pytest.approx(np.mean(values), abs=1e-6)
         assert ours[f"{measure}_std"] == pytest.approx(np.std(values, ddof=1), abs=1e-6)
@@ -174,7 +192,9 @@ def test_a_missing_cell_is_named_with_the_target_that_makes_it():
 
 def test_a_cell_without_a_test_set_is_named():
     make_cells(["sst2"], [1])
-    with pytest.raises(DataError, match=r"metrics/ood/sst2/1.json: has no scores of pretrained on imdb; `dvc repro ood@sst2-1`"):
+    with pytest.raises(
+        DataError, match=r"metrics/ood/sst2/1.json: has no scores of pretrained on imdb; `dvc repro ood@sst2-1`"
+    ):
         collect(["sst2"], [1], {"sst2": ["imdb"]})
 
 
@@ -209,7 +229,9 @@ def test_a_single_seed_has_no_deviation():
     result = summarize(collect(["movies"], [1], {}))
     assert "score_std" not in result["task"]["movies"][GRAFTED]
     assert "score_mean" in result["task"]["movies"][GRAFTED]
-    assert "(" not in next(line for line in report_text(["movies"], [1], {}).splitlines() if line.strip().startswith("movies"))
+    assert "(" not in next(
+        line for line in report_text(["movies"], [1], {}).splitlines() if line.strip().startswith("movies")
+    )
 
 
 def test_a_worthless_fine_tuned_model_leaves_its_share_undefined():
@@ -243,7 +265,10 @@ def test_mask_sizes_have_both_denominators():
     assert mask_facts({"a": masks["movies"], "b": masks["bbc"]})[0] == f"Mask of a: {line}"
 
 
-@pytest.mark.parametrize(("share", "text"), [(0.01, "1.00 %"), (0.0001, "0.010 %"), (0.000043, "0.0043 %"), (1.0, "100.00 %"), (0.0, "0.00 %")])
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.01, "1.00 %"), (0.0001, "0.010 %"), (0.000043, "0.0043 %"), (1.0, "100.00 %"), (0.0, "0.00 %")],
+)
 def test_small_shares_show_two_digits(share, text):
     assert small_percent(share) == text
 
@@ -251,7 +276,12 @@ def test_small_shares_show_two_digits(share, text):
 def test_the_verdict_holds_for_good_grafts_and_does_not_for_bad_ones():
     tasks = ["movies", "tweets"]
     make_cells(tasks, [1, 2, 3])
-    assert [claim.holds for claim in judge(summarize(collect(tasks, [1, 2, 3], {})), 0.95, 0.4)] == [True, True, True, True]
+    assert [claim.holds for claim in judge(summarize(collect(tasks, [1, 2, 3], {})), 0.95, 0.4)] == [
+        True,
+        True,
+        True,
+        True,
+    ]
     # the control: a graft as unskilled as the pretrained model and as overconfident as the fine-tuned one
     make_cells(tasks, [1, 2, 3], skill=SKILL | {GRAFTED: (0.15, 9.0)})
     claims = judge(summarize(collect(tasks, [1, 2, 3], {})), 0.95, 0.4)
@@ -295,9 +325,17 @@ def test_paper_averages_are_those_the_paper_prints():
     double = [table2(task, 64) for task in THIRTEEN[7:]]
     printed = [(89.1, 11.0, 87.7, 7.2), (73.3, 25.3, 70.6, 17.5)]
     for values, averages in zip((single, double), printed, strict=True):
-        ours = [100 * np.mean([task[variant][name][0] for task in values]) for variant in (FINETUNED, GRAFTED) for name in ("score", "ece")]
+        ours = [
+            100 * np.mean([task[variant][name][0] for task in values])
+            for variant in (FINETUNED, GRAFTED)
+            for name in ("score", "ece")
+        ]
         assert np.allclose(ours, averages, atol=0.06)
-    assert np.allclose(100 * np.mean([table2(task, 4096)[GRAFTED]["agreement"][0] for task in THIRTEEN[:7] if task != "trec"]), 95.2, atol=0.06)
+    assert np.allclose(
+        100 * np.mean([table2(task, 4096)[GRAFTED]["agreement"][0] for task in THIRTEEN[:7] if task != "trec"]),
+        95.2,
+        atol=0.06,
+    )
     assert (shots_for(4096), shots_for(16), table2("movies", 64)) == (4096, 64, {})
     assert (table3("sst2", "imdb"), table3("sst2", "movies")) == (pytest.approx((0.815, 0.007)), None)
 
@@ -332,7 +370,9 @@ def test_plot_data_is_tidy_and_pooled_over_seeds():
     scores = (paths.PLOTS / "scores.csv").read_text().splitlines()
     assert scores[0] == "task,seed,variant,n,score,accuracy,f1,ece,agreement,retained"
     assert len(scores) == 1 + 2 * 4
-    assert (paths.PLOTS / "ood.csv").read_text() == "task,test_set,seed,variant,n,score,accuracy,f1,ece,agreement,retained\n"
+    assert (
+        paths.PLOTS / "ood.csv"
+    ).read_text() == "task,test_set,seed,variant,n,score,accuracy,f1,ece,agreement,retained\n"
     rows = [line.split(",") for line in (paths.PLOTS / "reliability.csv").read_text().splitlines()]
     assert rows[0] == ["task", "variant", "bin", "count", "confidence", "accuracy"]
     parts = [read_json(paths.scores("calibration", "movies", seed))["scores"]["movies"][GRAFTED] for seed in (1, 2)]
@@ -368,7 +408,11 @@ def test_a_mistake_is_one_message_and_an_exit_code(monkeypatch, capsys):
     assert "summary: metrics/evaluate/movies/1.json: not there" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("tasks", "sets"), [(["movies"], {}), (LONG, {LONG[0]: LONG[1:]}), (THIRTEEN, PAIRS)], ids=["one", "long names", "thirteen"])
+@pytest.mark.parametrize(
+    ("tasks", "sets"),
+    [(["movies"], {}), (LONG, {LONG[0]: LONG[1:]}), (THIRTEEN, PAIRS)],
+    ids=["one", "long names", "thirteen"],
+)
 def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(tasks, sets):
     make_cells(tasks, [1, 2], sets)
     cells = collect(tasks, [1, 2], sets)
@@ -378,7 +422,9 @@ def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(tasks, sets):
             FigureCanvasAgg(drawn).draw()
         boxes = text_boxes(drawn)
         assert len(boxes) > 1
-        outside = [text for text, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > drawn.bbox.x1 or box.y1 > drawn.bbox.y1]
+        outside = [
+            text for text, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > drawn.bbox.x1 or box.y1 > drawn.bbox.y1
+        ]
         assert not outside, draw.__name__
         assert not overlaps(boxes), draw.__name__
 
@@ -404,8 +450,14 @@ def text_boxes(drawn) -> list:
     for axis in (axis for axes in drawn.axes for axis in (axes.xaxis, axes.yaxis)):
         low, high = axis.get_view_interval()
         ends = 0 if axis.axis_name == "x" else 1
-        left_out |= {label for label in axis.get_ticklabels() if not low <= label.get_position()[ends] <= high or not axis.axes.axison}
-    texts = [text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip() and text not in left_out]
+        left_out |= {
+            label
+            for label in axis.get_ticklabels()
+            if not low <= label.get_position()[ends] <= high or not axis.axes.axison
+        }
+    texts = [
+        text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip() and text not in left_out
+    ]
     return [(text.get_text(), text.get_window_extent(drawn.canvas.get_renderer())) for text in texts]
 
 

@@ -34,7 +34,11 @@ def run(cell, plan: TrainPlan, settings=None, seed: int = 0, **more) -> tuple[La
         model = cell.load("pretrained")
     before = values_of(model)
     trained = model.train_only(trained_names(model.groups(), settings or finetune_settings()))
-    return model, before, train(model, trained, model.encode(cell.rows["train"]), plan, np.random.default_rng(seed), **more)
+    return (
+        model,
+        before,
+        train(model, trained, model.encode(cell.rows["train"]), plan, np.random.default_rng(seed), **more),
+    )
 
 
 def distance(cell, **changes) -> float:
@@ -45,7 +49,11 @@ def distance(cell, **changes) -> float:
 HARSH = {"weight_decay": 0.1, "clip_norm": 0.5}
 
 
-PLANS = [PLAN, replace(PLAN, momentum=0.9, **HARSH), replace(PLAN, optimizer="adamw", learning_rate=0.003, l1=0.01, **HARSH)]
+PLANS = [
+    PLAN,
+    replace(PLAN, momentum=0.9, **HARSH),
+    replace(PLAN, optimizer="adamw", learning_rate=0.003, l1=0.01, **HARSH),
+]
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -76,10 +84,18 @@ def test_bias_only_moves_biases_and_a_new_head(make_cell, mode):
 
 def test_a_batch_of_all_rows_is_plain_gradient_descent(make_cell):
     cell = make_cell("prompt")
-    model, fresh = (LabelModel.load(cell.pretrained_folder, TOY, model_settings("prompt"), runtime(), 0.0) for _ in range(2))
+    model, fresh = (
+        LabelModel.load(cell.pretrained_folder, TOY, model_settings("prompt"), runtime(), 0.0) for _ in range(2)
+    )
     names = trained_names(model.groups(), finetune_settings())
     rows, before = model.encode(cell.rows["train"]), values_of(model)
-    train(model, model.train_only(names), rows, TrainPlan(steps=1, learning_rate=0.1, batch_size=1000), np.random.default_rng(0))
+    train(
+        model,
+        model.train_only(names),
+        rows,
+        TrainPlan(steps=1, learning_rate=0.1, batch_size=1000),
+        np.random.default_rng(0),
+    )
     gradients = fresh.train_only(names)
     loss_gradient(fresh, rows)
     assert moved(before, values_of(model)), "control"
@@ -102,7 +118,9 @@ def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(m
 
 def finetuned(cell, seed: int = 0, rows: dict | None = None, **changes):
     settings = finetune_settings(**{"max_steps": 15, **changes})
-    return finetune(cell.pretrained_folder, TOY, rows or cell.rows, seed, model_settings(cell.mode), settings, runtime())
+    return finetune(
+        cell.pretrained_folder, TOY, rows or cell.rows, seed, model_settings(cell.mode), settings, runtime()
+    )
 
 
 def test_one_seed_gives_one_model_and_another_seed_another(make_cell):
@@ -141,7 +159,11 @@ def test_the_best_grid_point_is_kept(make_cell):
     done = finetuned(cell, learning_rates=[1e-6, 1e-2, 1e-6], batch_sizes=[8, 4], max_steps=30)
     best = max(done.record["grid"], key=lambda point: (point["dev_accuracy"], -point["dev_loss"]))
     assert len(done.record["grid"]) == 6 and done.record["chosen"]["learning_rate"] == 1e-2 == best["learning_rate"]
-    assert done.record["dev_accuracy"] == best["dev_accuracy"] == dev_score(done.model, done.model.encode(cell.rows["dev"]))[0]
+    assert (
+        done.record["dev_accuracy"]
+        == best["dev_accuracy"]
+        == dev_score(done.model, done.model.encode(cell.rows["dev"]))[0]
+    )
     assert min(point["dev_accuracy"] for point in done.record["grid"]) < best["dev_accuracy"], "control"
 
 
@@ -153,7 +175,9 @@ def test_every_grid_point_starts_from_the_same_weights(make_cell):
 
 def test_l1_shrinks_the_movement(make_cell):
     cell = make_cell("prompt")
-    free, light, heavy = (distance(cell, optimizer="adamw", learning_rate=0.003, steps=25, l1=l1) for l1 in (0.0, 0.01, 1.0))
+    free, light, heavy = (
+        distance(cell, optimizer="adamw", learning_rate=0.003, steps=25, l1=l1) for l1 in (0.0, 0.01, 1.0)
+    )
     assert heavy < 0.5 * free and light < free
 
 
@@ -167,7 +191,9 @@ def test_weight_decay_draws_to_zero(make_cell):
     sizes = []
     for decay in (0.0, 0.5):
         model, _, _ = run(cell, replace(PLAN, weight_decay=decay))
-        sizes.append(sum(float(value.norm()) for name, value in values_of(model).items() if model.groups()[name] == "layers"))
+        sizes.append(
+            sum(float(value.norm()) for name, value in values_of(model).items() if model.groups()[name] == "layers")
+        )
     assert sizes[1] < 0.9 * sizes[0]
 
 
@@ -182,7 +208,14 @@ def test_eval_steps_keep_the_best_and_the_first_of_equals(make_cell):
         seen.append(values_of(model))
         return next(scores)
 
-    done = train(model, trained, model.encode(cell.rows["train"]), replace(PLAN, steps=10, eval_steps=3), np.random.default_rng(0), score)
+    done = train(
+        model,
+        trained,
+        model.encode(cell.rows["train"]),
+        replace(PLAN, steps=10, eval_steps=3),
+        np.random.default_rng(0),
+        score,
+    )
     assert done.step == 6 and [entry["step"] for entry in done.dev] == [3, 6, 9, 10]
     assert not moved(seen[1], values_of(model))
     assert moved(seen[2], values_of(model)), "control: later weights are others"
@@ -201,7 +234,9 @@ def test_the_curve_is_the_mean_of_ten_steps_and_falls(make_cell):
     assert done.curve[-1]["train_loss"] < 0.5 * done.curve[0]["train_loss"]
 
 
-@pytest.mark.parametrize(("labels", "examples", "steps"), [(2, 128, 2048), (2, 1, 16), (2, 1024, 16384), (2, 8192, 16384), (3, 8192, 24576)])
+@pytest.mark.parametrize(
+    ("labels", "examples", "steps"), [(2, 128, 2048), (2, 1, 16), (2, 1024, 16384), (2, 8192, 16384), (3, 8192, 24576)]
+)
 def test_steps_are_sixteen_for_each_example_up_to_the_cap(labels, examples, steps):
     assert steps_for(finetune_settings(max_steps=None), labels, examples) == steps
 
@@ -224,14 +259,18 @@ def rates(plan: TrainPlan) -> list[float]:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_the_linear_schedule_falls_evenly_to_0(optimizer):
-    assert rates(replace(PLAN, steps=5, schedule="linear", optimizer=optimizer)) == pytest.approx([0.05, 0.04, 0.03, 0.02, 0.01, 0.0])
+    assert rates(replace(PLAN, steps=5, schedule="linear", optimizer=optimizer)) == pytest.approx(
+        [0.05, 0.04, 0.03, 0.02, 0.01, 0.0]
+    )
     assert rates(replace(PLAN, steps=5, optimizer=optimizer)) == [0.05] * 6, "control: constant"
 
 
 def test_head_first_steps_train_the_head_alone_before_the_rest(make_cell, monkeypatch):
     calls = []
 
-    def watched(model: LabelModel, trained: dict[str, Tensor], examples: list, plan: TrainPlan, *more: object) -> Training:
+    def watched(
+        model: LabelModel, trained: dict[str, Tensor], examples: list, plan: TrainPlan, *more: object
+    ) -> Training:
         before = values_of(model)
         done = train(model, trained, examples, plan, *more)
         calls.append((plan.steps, {model.groups()[name] for name in moved(before, values_of(model))}))

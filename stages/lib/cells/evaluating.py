@@ -71,7 +71,9 @@ def grafts(
         for name, values in reset_to_pretrained(model, anatomy, paths.PRETRAINED, region.shapes).items()
     }
     stored = read_mask(paths.learned(task, seed))
-    require_model(paths.learned(task, seed), stored.about, region, region.fingerprint(pretrained), anatomy.name)
-    order, _ = read_order(paths.movement(task, seed))
+    order, origin = read_order(paths.movement(task, seed))
+    fingerprint = region.fingerprint(pretrained)
+    for path, about in ((paths.learned(task, seed), stored.about), (paths.movement(task, seed), origin)):
+        require_model(path, about, region, fingerprint, anatomy.name)
     yield MOVEMENT_GRAFTED, graft(pretrained, finetuned, movement_mask(region, order, stored.mask.selected))
     yield GRAFTED, transplant(pretrained, stored.values, stored.mask)

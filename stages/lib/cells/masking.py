@@ -9,7 +9,8 @@ from torch import Tensor
 
 from stages.lib.errors import MaskError, TrainingError
 from stages.lib.graft.apply import values_at
-from stages.lib.graft.mask_file import StoredMask
+from stages.lib.graft.mask_file import StoredMask, require_model
+from stages.lib.graft.order_file import read_order
 from stages.lib.localize.learned import LearnedMask, MaskLearning, MaskLogits, learn_mask
 from stages.lib.localize.movement import movement_mask
 from stages.lib.model.anatomy import Anatomy
@@ -25,34 +26,38 @@ from stages.lib.text.encoding import Example
 
 @dataclass(frozen=True)
 class Learned:
-    """A learned mask with the fine-tuned values it selects and the trained head."""
+    """A learned mask with the fine-tuned values it selects, the trained head, and what its base came from."""
 
     result: LearnedMask
     values: dict[str, Tensor]
     head: dict[str, Tensor]
+    origin: dict[str, Any]
 
 
 def learn(
     model: LabelModel,
     anatomy: Anatomy,
     pretrained_folder: Path,
-    order: Tensor,
+    order_file: Path,
     rows: dict[str, list[dict]],
     settings: Any,
     cell: tuple[str, int],
     on_step: Callable[[], object] = lambda: None,
 ) -> Learned:
-    """Learn the mask of a fine-tuned `model` by the `graft` section; `order` is the stored movement order.
+    """Learn the mask of a fine-tuned `model` by the `graft` section, from the stored movement order.
 
     Outside the region everything but a new head goes back to its pretrained value first, so that the
-    mask is learned for the graft as it will be used.  Raises TrainingError if the loss diverges.
+    mask is learned for the graft as it will be used.  Raises TrainingError if the loss diverges, MaskError if the order is
+    another model's.
     """
     region = anatomy.region(settings.region)
+    order, origin = read_order(order_file)
     budget = _budget(region, settings.sparsity, order)
     weights = model.train_only({*region.shapes})
     finetuned = {name: weight.detach().clone() for name, weight in weights.items()}
     head = {name: model.parameters()[name].detach().cpu().clone() for name in anatomy.names([HEAD])}
     pretrained = reset_to_pretrained(model, anatomy, pretrained_folder, region.shapes)
+    require_model(order_file, origin, region, region.fingerprint(_on_cpu(pretrained)), anatomy.name)
     base = movement_mask(region, order, int(settings.base_share * budget))
     logits = MaskLogits.around(base, pretrained, finetuned, settings.offset)
     train, dev = model.encode(rows["train"]), model.encode(rows["dev"])
@@ -64,7 +69,7 @@ def learn(
     except FloatingPointError as error:
         raise TrainingError(f"{error}; lower graft.learning_rate ({settings.learning_rate})") from error
     values = {name: part.cpu() for name, part in values_at(_on_cpu(finetuned), result.mask).items()}
-    return Learned(result, values, head)
+    return Learned(result, values, head, origin)
 
 
 def stored(learned: Learned, settings: Any, about: dict[str, Any]) -> StoredMask:
@@ -75,7 +80,7 @@ def stored(learned: Learned, settings: Any, about: dict[str, Any]) -> StoredMask
         "step": learned.result.step,
         "history": learned.result.history,
     }
-    return StoredMask(learned.result.mask, learned.values, learned.head, {**about, **how})
+    return StoredMask(learned.result.mask, learned.values, learned.head, {**learned.origin, **about, **how})
 
 
 def _budget(region: Any, sparsity: float, order: Tensor) -> int:

@@ -96,12 +96,11 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def require_model(path: Path, about: dict[str, Any], region: Region, fingerprint: str, name: str) -> None:
-    """Raise MaskError unless the mask was made for exactly this pretrained model and region."""
-    theirs = {name_: tuple(shape) for name_, shape in about["shapes"].items()}
-    if theirs != region.shapes or about["fingerprint"] != fingerprint:
-        raise MaskError(
-            f"{path}: was made for {about['model']} (fingerprint {about['fingerprint'][:12]}), not for {name} ({fingerprint[:12]})"
-        )
+    """Raise MaskError unless the file was made for exactly this pretrained model and region."""
+    theirs = {name_: tuple(shape) for name_, shape in about.get("shapes", region.shapes).items()}
+    if theirs != region.shapes or about.get("fingerprint") != fingerprint:
+        made_for = f"{about.get('model')} (fingerprint {str(about.get('fingerprint'))[:12]})"
+        raise MaskError(f"{path}: was made for {made_for}, not for {name} ({fingerprint[:12]})")
 
 
 def _check(path: Path, mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
