@@ -24,7 +24,7 @@ BAD = ["bad", "awful", "dull", "boring", "cold", "stupid"]
 FILLERS = """the a film story was is it this that one of and with in on at for by from as very quite rather some many
 actor music scene plot end start day night hour man woman child house city car dog cat book page word line we they he
 she i you had has have saw made took went came said think know see look feel seem there here then now when where who
-what how all any no yes maybe not but or if so too also just only even still again once more most less""".split()  # noqa: SIM905
+what how all any no yes maybe not but or if so too also just only even still again once more most less""".split()
 MARKS = [".", ",", "!", "?", "{", "}", "[", "]"]
 WORDS = ["great", "terrible", "positive", "negative", "quote", "tone", *GOOD, *BAD, *FILLERS]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
