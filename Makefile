@@ -21,7 +21,7 @@ $(READY): requirements.txt
 
 repro: $(READY)
 	@if [ -n "$(PROFILE)" ]; then python -m stages.profile "$(PROFILE)"; fi
-	@echo "The default run takes some 10 minutes on 2 cores, 2 GB of memory and 2 GB of disk; 'dvc status' says what is due."
+	@echo "The default run takes 12 minutes or more on 2 cores, 2 GB of memory and 2 GB of disk; 'dvc status' says what is due."
 	dvc repro
 
 test: $(READY)
