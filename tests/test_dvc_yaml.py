@@ -175,7 +175,7 @@ def test_a_command_runs_the_script_of_its_stage_with_the_arguments_it_takes(name
     main = next(node for node in tree(script(name)).body if isinstance(node, ast.FunctionDef) and node.name == "main")
     takes = [argument.arg for argument in main.args.args]
     given = "".join(f" --{argument} ${{item.{argument}}}" for argument in takes)
-    assert STAGES[name]["cmd"] == f"python -m stages.{name}{given}"
+    assert STAGES[name]["cmd"] == f"exec python -m stages.{name}{given}"
     assert STAGES[name].get("matrix") == ({"task": "${tasks}", "seed": "${seeds}"} if takes else None)
 
 

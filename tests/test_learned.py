@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from stages.lib.cells.masking import learn
-from stages.lib.errors import TrainingError
+from stages.lib.errors import MaskError, TrainingError
 from stages.lib.graft.apply import graft, transplant
 from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.order_file import read_order, write_order
 from stages.lib.graft.region import Region
 from stages.lib.localize.learned import LearnedMask, MaskLearning, MaskLogits, learn_mask
 from stages.lib.localize.movement import movement_mask, movement_order
@@ -350,12 +352,32 @@ def test_temporary_arrays_are_of_one_tensor_not_of_the_region():
     assert 1.0 < peak_arrays(replace(RELATIVE, steps=2)) < 1.5
 
 
-def test_learned_masks_beat_random_ones_of_equal_size(make_cell):
+def stored_order(cell, folder: Path) -> Path:
+    """The movement order of a cell, as the movement stage stores it."""
+    region, pretrained = cell.region, cell.pretrained()
+    order = movement_order(pretrained, cell.finetuned(), region, region.budget(0.2))
+    about = {"model": "pico", "fingerprint": region.fingerprint(pretrained)}
+    write_order(folder / "order.safetensors", order, region.size, about)
+    return folder / "order.safetensors"
+
+
+def test_an_order_of_another_model_is_refused(make_cell, tmp_path):
+    cell = make_cell("prompt")
+    order = stored_order(cell, tmp_path)
+    arguments = (cell.anatomy, cell.pretrained_folder, order, cell.rows, graft_settings(), ("toy", 0))
+    learn(cell.load(), *arguments)
+    ranking, about = read_order(order)
+    write_order(order, ranking, cell.region.size, {**about, "fingerprint": "0" * 64})
+    with pytest.raises(MaskError, match="was made for pico"):
+        learn(cell.load(), *arguments)
+
+
+def test_learned_masks_beat_random_ones_of_equal_size(make_cell, tmp_path):
     cell = make_cell("prompt")
     region, pretrained, finetuned, model = cell.region, cell.pretrained(), cell.finetuned(), cell.load()
     test = model.encode(cell.rows["test"])
     whole = dev_score(model, test)[0]
-    order = movement_order(pretrained, finetuned, region, region.budget(0.2))
+    order = stored_order(cell, tmp_path)
     settings = graft_settings(sparsity=0.1)
     learned = learn(model, cell.anatomy, cell.pretrained_folder, order, cell.rows, settings, ("toy", 0))
     assert learned.result.mask.selected == region.budget(0.1)
@@ -366,10 +388,10 @@ def test_learned_masks_beat_random_ones_of_equal_size(make_cell):
     assert dev_score(model, test)[0] < 0.7 * whole, "control: random places do not carry the skill"
 
 
-def test_a_loss_that_diverges_names_the_learning_rate(make_cell):
+def test_a_loss_that_diverges_names_the_learning_rate(make_cell, tmp_path):
     cell = make_cell("prompt")
     model = cell.load()
-    order = movement_order(cell.pretrained(), cell.finetuned(), cell.region, cell.region.budget(0.2))
+    order = stored_order(cell, tmp_path)
     model.model.get_input_embeddings().weight.data.fill_(float("nan"))
     kept = {name: "head" if group == "embeddings" else group for name, group in cell.anatomy.groups.items()}
     with pytest.raises(TrainingError, match=r"nan at step 0; lower graft.learning_rate \(1.0\)"):
