@@ -1,5 +1,6 @@
 # make repro                 the whole pipeline on params.yaml, from nothing
 # make repro PROFILE=NAME    the same with a named set of settings (stages/profiles)
+# make study                 the single-task study: localizers, read-outs, baselines, sweeps; after make repro
 # make test                  the tests
 # make bench                 what mask learning costs beside its bare passes
 # make clean                 remove every generated artefact, but not the cache
@@ -9,7 +10,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: setup repro test bench lint clean
+.PHONY: setup repro study test bench lint clean
 
 setup: $(READY)
 
@@ -23,6 +24,10 @@ repro: $(READY)
 	@if [ -n "$(PROFILE)" ]; then python -m stages.profile "$(PROFILE)"; fi
 	@echo "The default run takes 12 minutes or more on 2 cores, 2 GB of memory and 2 GB of disk; 'dvc status' says what is due."
 	dvc repro
+
+study: repro
+	@echo "The default study takes 20 minutes or more on 2 cores; 'dvc status stages/study/dvc.yaml' says what is due."
+	dvc repro stages/study/dvc.yaml
 
 test: $(READY)
 	python -m pytest

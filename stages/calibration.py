@@ -1,4 +1,4 @@
-"""calibration: how far the confidence of one (task, seed)'s models is from their accuracy."""
+"""calibration: how far the confidence of one seed's models is from their accuracy."""
 
 from stages.lib import paths
 from stages.lib.artifacts import write_json
@@ -7,21 +7,20 @@ from stages.lib.params import load_params
 
 
 @stage
-def main(task: str, seed: int) -> None:
-    """Derive ECE, reliability and confidence histograms from the stored predictions."""
-    settings = load_params("calibration").calibration
+def main(seed: int) -> None:
+    """Derive ECE, reliability and confidence histograms of every task from the stored predictions."""
+    params = load_params("tasks", "calibration")
 
     from stages.lib.measure.predictions import read_predictions
     from stages.lib.measure.scores import calibration_scores
 
-    parts = [read_predictions(paths.predictions(made_by, task, seed)) for made_by in ("reference", "evaluate")]
-    scores = calibration_scores(parts[0] | parts[1], settings.bins, settings.histogram_bins)
-    write_json(paths.scores("calibration", task, seed), {**settings.model_dump(), "scores": scores})
-    print(
-        f"calibration {task}-{seed}: "
-        + ", ".join(f"{name} {value['ece']:.3f}" for name, value in scores[task].items())
-        + " (ECE)"
-    )
+    settings = params.calibration
+    for task in params.tasks:
+        parts = [read_predictions(paths.predictions(made_by, task, seed)) for made_by in ("reference", "evaluate")]
+        scores = calibration_scores(parts[0] | parts[1], settings.bins, settings.histogram_bins)
+        write_json(paths.scores("calibration", task, seed), {**settings.model_dump(), "scores": scores})
+        errors = ", ".join(f"{name} {value['ece']:.3f}" for name, value in scores[task].items())
+        print(f"calibration {task}-{seed}: {errors} (ECE)")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,26 @@
-"""ood: how well one (task, seed)'s models do on the test sets of other tasks."""
+"""ood: how well one seed's models do on the test sets of other tasks."""
 
 from stages.lib import paths
 from stages.lib.artifacts import write_json
 from stages.lib.entry import stage
+from stages.lib.params import load_params
 
 
 @stage
-def main(task: str, seed: int) -> None:
-    """Derive out-of-distribution scores from the stored predictions."""
+def main(seed: int) -> None:
+    """Derive out-of-distribution scores of every task from the stored predictions."""
+    params = load_params("tasks")
+
     from stages.lib.data.cards import read_task
     from stages.lib.measure.predictions import read_predictions
     from stages.lib.measure.scores import classification_scores
 
-    parts = [read_predictions(paths.predictions(made_by, task, seed)) for made_by in ("reference", "evaluate")]
-    scores = classification_scores(parts[0] | parts[1], read_task(task))
-    del scores[task]
-    write_json(paths.scores("ood", task, seed), {"scores": scores})
-    print(f"ood {task}-{seed}: {len(scores)} test set(s) of other tasks")
+    for task in params.tasks:
+        parts = [read_predictions(paths.predictions(made_by, task, seed)) for made_by in ("reference", "evaluate")]
+        scores = classification_scores(parts[0] | parts[1], read_task(task))
+        del scores[task]
+        write_json(paths.scores("ood", task, seed), {"scores": scores})
+        print(f"ood {task}-{seed}: {len(scores)} test set(s) of other tasks")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from ruamel.yaml import YAML
 from stages import profile
 
 ROOT = Path(__file__).parents[1]
-CELL_STAGES = ("sample", "finetune", "reference", "movement", "mask", "evaluate", "calibration", "ood")
+CELL_STAGES = ("sample", "finetune", "reference", "movement", "mask", "evaluate")
+SEED_STAGES = ("calibration", "ood")
 
 # The profile bert_tiny, made smaller.
 TINY = {
@@ -27,6 +28,26 @@ TINY = {
     "finetune": {"max_steps": 20},
     "graft": {"steps": 4},
     "ood": {"sets": {"movies": ["products"]}, "test_max": 60},
+}
+
+# The study of that one cell, a point or two of each stage; those that fine-tune anew are off.
+TINY_STUDY = {
+    "study": {"tasks": ["movies"], "seeds": [13], "test_max": 0},
+    "anchor": {"pruned": [0.9]},
+    "localizer": {"fish_examples": 8, "path_points": [0.0, 0.5]},
+    "sweep": {"localizers": ["learned", "random"], "sparsities": [0.01]},
+    "readout": {
+        "readouts": ["retrain", "reset"],
+        "localizers": ["learned"],
+        "sparsities": [0.01],
+        "tasks": ["movies"],
+        "seeds": [13],
+        "max_steps": 5,
+    },
+    "wise": {"alphas": [0.0, 1.0], "seeds": [13]},
+    "peft": {"methods": ["lora_1"], "tasks": ["movies"], "seeds": [13], "max_steps": 5},
+    "paradigm": {"paradigms": [], "tasks": ["movies"], "seeds": [13], "sparsities": [0.01], "max_steps": 5},
+    "trajectory": {"tasks": ["movies"], "seeds": [], "every": 10, "region_step": 10, "sparsities": [0.01]},
 }
 
 # Python imports this module by itself wherever it is on the path.  Without the variables it does nothing; with them
@@ -84,13 +105,13 @@ class Run:
 
     @property
     def executed(self) -> list[str]:
-        """Stages whose command ran."""
-        return re.findall(r"^Running stage '([^']+)'", self.text, re.MULTILINE)
+        """Stages whose command ran, without the file that they stand in."""
+        return re.findall(r"^Running stage '(?:[^':]+:)?([^']+)'", self.text, re.MULTILINE)
 
     @property
     def cached(self) -> list[str]:
         """Stages whose outputs came back from the run cache."""
-        return re.findall(r"^Stage '([^']+)' is cached", self.text, re.MULTILINE)
+        return re.findall(r"^Stage '(?:[^':]+:)?([^']+)' is cached", self.text, re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -121,9 +142,9 @@ class Copy:
         assert (code != 0) == fails, text
         return Run(code, text, time.monotonic() - before)
 
-    def repro(self, fails: bool = False, **more: str) -> Run:
-        """`dvc repro`."""
-        return self.run("dvc", "repro", fails=fails, **more)
+    def repro(self, *targets: str, fails: bool = False, **more: str) -> Run:
+        """`dvc repro`, of everything in dvc.yaml or of these targets and what they need."""
+        return self.run("dvc", "repro", *targets, fails=fails, **more)
 
     def set(self, *overrides: str) -> None:
         """Change params.yaml as `dvc exp run -S` does."""
@@ -134,9 +155,9 @@ class Copy:
         self.run("git", "add", "-A")
         self.run("git", "commit", "-qm", "state")
 
-    def lock(self) -> dict[str, Any]:
+    def lock(self, folder: str = ".") -> dict[str, Any]:
         """What dvc.lock knows of each stage: command, settings, and MD5 of everything that went in and came out."""
-        return YAML(typ="safe").load(self.folder / "dvc.lock")["stages"]
+        return YAML(typ="safe").load(self.folder / folder / "dvc.lock")["stages"]
 
     def files(self, *places: str) -> dict[str, bytes]:
         """Content of every file under these folders."""
@@ -166,22 +187,34 @@ def environment(folder: Path) -> dict[str, str]:
     )
 
 
-def make_original(folder: Path) -> Copy:
-    """Copy the project as it stands, also what isn't committed yet, with tiny settings, into a repository of its own."""
+def make_original(folder: Path, settings: dict[str, Any] = TINY) -> Copy:
+    """Copy the project as it stands, also what isn't committed yet, with tiny settings, into a repository of its own.
+
+    The folders that git keeps for stages of the study which are off come along with settings of the study only.
+    """
     original = Copy(folder / "original", environment(folder))
     listed = subprocess.run(
         ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file() and not name.startswith(("metrics/", "plots/")) and name != "dvc.lock":
+    names = {name for name in listed.stdout.split("\0") if (ROOT / name).is_file()}
+    kept = {name for name in names if name.endswith("/.gitkeep")}
+    for name in sorted(names):
+        if (name in kept and "study" in settings) or (name not in kept and not is_result(name)):
             (original.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, original.folder / name)
     params = original.folder / "params.yaml"
     text = profile.apply(params.read_text(encoding="utf-8"), profile.profile_settings("bert_tiny"))
-    params.write_text(profile.apply(text, TINY), encoding="utf-8")
+    params.write_text(profile.apply(text, settings), encoding="utf-8")
     original.run("git", "init", "-q", "-b", "main")
+    if "study" in settings:
+        original.run("git", "add", "-f", *kept)  # in folders that git ignores otherwise
     original.commit()
     return original
+
+
+def is_result(name: str) -> bool:
+    """Whether a tracked file is what a run of the pipeline made."""
+    return name.startswith(("metrics/", "plots/")) or name.rpartition("/")[2] == "dvc.lock"
 
 
 def clone(original: Copy, name: str) -> Copy:
@@ -191,6 +224,19 @@ def clone(original: Copy, name: str) -> Copy:
     return copy
 
 
+def twin(copy: Copy, name: str) -> Copy:
+    """A copy of a copy, with its cache and everything made so far."""
+    other = Copy(copy.folder.with_name(name), copy.environment)
+    shutil.copytree(copy.folder, other.folder, symlinks=True)
+    return other
+
+
 def cell(*names: str, stages: tuple[str, ...] = CELL_STAGES) -> set[str]:
-    """Stage names of these cells, such as movies-13."""
-    return {f"{stage}@{name}" for name in names for stage in stages}
+    """Stage names of these cells, such as movies-13, and those of their seeds."""
+    of_cells = {f"{stage}@{name}" for name in names for stage in stages}
+    return of_cells | per_seed(*{name.rpartition("-")[2] for name in names})
+
+
+def per_seed(*seeds: str, stages: tuple[str, ...] = SEED_STAGES) -> set[str]:
+    """Names of the stages that take all tasks of a seed at once."""
+    return {f"{stage}@{seed}" for stage in stages for seed in seeds}

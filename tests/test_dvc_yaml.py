@@ -1,6 +1,7 @@
-"""dvc.yaml says of every stage what its script reads, asks for and writes: nothing is missing, nothing too much."""
+"""Both dvc.yaml say of every stage what its script reads, asks for and writes: nothing is missing, nothing too much."""
 
 import ast
+import inspect
 import json
 import re
 import subprocess
@@ -14,10 +15,31 @@ from ruamel.yaml import YAML
 
 from stages.lib import paths
 from stages.lib.data.tasks import registry
+from stages.lib.localize.names import NAMES
+from stages.lib.localize.registry import LOCALIZERS
 
 ROOT = Path(__file__).parents[1]
-STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+
+
+def pipeline(file: str) -> dict[str, dict[str, Any]]:
+    return YAML(typ="safe").load((ROOT / file).read_text(encoding="utf-8"))
+
+
+STUDY_FILE = "stages/study/dvc.yaml"
+STAGES: dict[str, dict[str, Any]] = pipeline("dvc.yaml")["stages"]
+STUDY: dict[str, dict[str, Any]] = pipeline(STUDY_FILE)["stages"]
+ALL = STAGES | STUDY
 CELL = ("${item.task}", "${item.seed}")
+AT = ("${item.localizer}", "${item.sparsity}")
+EXAMPLES = {
+    "task": "movies",
+    "seed": "13",
+    "localizer": "learned",
+    "sparsity": "0.01",
+    "readout": "reset",
+    "method": "lora_8",
+    "paradigm": "adamw",
+}
 
 # Code that no stage needs among its deps: what it reads is tracked as a param or a dep itself, and it computes nothing
 # that is stored.
@@ -25,7 +47,12 @@ CELL = ("${item.task}", "${item.seed}")
 NOT_TRACKED = {
     *(f"stages/lib/{name}.py" for name in ("params", "paths", "entry", "errors", "yaml12", "progress", "artifacts")),
     *(f"stages/lib/data/{name}.py" for name in ("tasks", "cards", "test_sets")),
+    "stages/lib/localize/names.py",
 }
+
+# Rankings come to the sweep as data, so only what refines them is its code: a new localizer that only ranks makes no
+# point of an old one anew.
+NOT_FOLLOWED = {"sweep": "stages/lib/localize/registry.py"}
 
 # Settings and texts that a module reads from beside itself.  tasks.yaml is for fetch alone: other stages get their task
 # from the card that fetch wrote.
@@ -35,6 +62,7 @@ DATA_FILES = {
     "stages/lib/report/paper.py": "stages/lib/report/paper.yaml",
 }
 
+# Where a stage writes, but for the folder of metrics that every stage of the study has.
 OUTPUTS = {
     "fetch": [paths.TABLES],
     "model": [paths.PRETRAINED],
@@ -44,14 +72,23 @@ OUTPUTS = {
     "movement": [paths.movement(*CELL)],
     "mask": [paths.learned(*CELL)],
     "evaluate": [paths.predictions("evaluate", *CELL), paths.scores("evaluate", *CELL)],
-    "calibration": [paths.scores("calibration", *CELL)],
-    "ood": [paths.scores("ood", *CELL)],
+    "calibration": [paths.scores_dir("calibration", CELL[1])],
+    "ood": [paths.scores_dir("ood", CELL[1])],
     "summary": [paths.SUMMARY.with_suffix(".md")],
+    "rank": [paths.rank(AT[0], *CELL).parents[1]],
+    "sweep": [paths.sweep_mask(*AT, *CELL).parent],
+    "study": [paths.STUDY.with_suffix(".md")],
 }
+REPORTS = {"summary": (paths.SUMMARY, paths.PLOTS), "study": (paths.STUDY, paths.STUDY_PLOTS)}
+MEASURING = [name for name in STUDY if name not in ("rank", *REPORTS)]
+
+
+def module(name: str) -> str:
+    return f"stages.study.{name}" if name in STUDY else f"stages.{name}"
 
 
 def script(name: str) -> str:
-    return f"stages/{name}.py"
+    return f"{module(name).replace('.', '/')}.py"
 
 
 @cache
@@ -84,17 +121,28 @@ def module_file(name: str) -> str | None:
 def code_of(name: str) -> set[str]:
     """Every file of the project that the result of a stage follows from."""
     found: set[str] = set()
-    todo = [script(name)]
+    todo = [script(name), *(refining() if name in NOT_FOLLOWED else ())]
     while todo:
         file = todo.pop()
-        if file not in found and file not in NOT_TRACKED:
+        if file not in found and file not in NOT_TRACKED and file != NOT_FOLLOWED.get(name):
             found.add(file)
             todo.extend(imported(file))
     return found | {DATA_FILES[file] for file in found if file in DATA_FILES}
 
 
+def refining() -> set[str]:
+    """Files of the localizers' refinements."""
+    found = {inspect.getsourcefile(localizer.refine) for localizer in LOCALIZERS.values() if localizer.refine}
+    return {str(Path(file).relative_to(ROOT)) for file in found}
+
+
 def deps(name: str, code: bool) -> list[str]:
-    return [dep for dep in STAGES[name]["deps"] if dep.startswith("stages/") == code]
+    return [dep for dep in ALL[name]["deps"] if dep.startswith("stages/") == code]
+
+
+def axes(name: str) -> list[str]:
+    """What tells the cells of a stage apart, as it stands in paths."""
+    return [f"${{item.{axis}}}" for axis in ALL[name].get("matrix", {})]
 
 
 def lies_in(path: str, place: str) -> bool:
@@ -102,16 +150,16 @@ def lies_in(path: str, place: str) -> bool:
 
 
 def output_paths(name: str, *kinds: str) -> list[str]:
-    entries = [entry for kind in kinds for entry in STAGES[name].get(kind, [])]
+    entries = [entry for kind in kinds for entry in ALL[name].get(kind, [])]
     return [next(iter(entry)) if isinstance(entry, dict) else entry for entry in entries]
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_stage_depends_on_all_code_that_it_imports(name):
     assert {file for file in code_of(name) if not any(lies_in(file, dep) for dep in deps(name, code=True))} == set()
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_stage_depends_on_no_code_that_it_does_not_import(name):
     listed = deps(name, code=True)
     assert [dep for dep in listed if not (ROOT / dep).exists()] == []
@@ -126,6 +174,22 @@ def test_the_walk_follows_imports_inside_functions_and_through_modules():
     assert "stages/lib/graft/select.py" not in imported("stages/movement.py")
     assert code_of("calibration").isdisjoint(NOT_TRACKED) and script("calibration") in code_of("calibration")
     assert "stages/lib/data/tasks.py" not in code_of("movement")  # there only through params.py
+    assert "stages/lib/localize/attribution.py" in code_of("rank")
+
+
+def test_the_sweep_follows_what_refines_masks_and_not_what_ranks():
+    assert refining() == {f"stages/lib/localize/{name}.py" for name in ("grown", "refined")}
+    assert {file for file in code_of("sweep") if "/localize/" in file} == {
+        f"stages/lib/localize/{name}.py" for name in ("evidence", "grown", "learned", "movement", "refined")
+    }
+    assert NOT_FOLLOWED["sweep"] in imported(
+        "stages/lib/cells/localizing.py"
+    )  # the control: it is there to be followed
+    assert "masks/rank/${item.seed}/${item.localizer}" in deps("sweep", code=False)
+
+
+def test_the_names_that_settings_are_checked_against_are_those_of_the_registry():
+    assert [*NAMES] == [*LOCALIZERS]
 
 
 def test_every_data_file_beside_the_code_is_known_here():
@@ -157,9 +221,9 @@ def asked_for(name: str) -> list[str]:
     return [key.value for call in calls for key in call.args]
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_stage_declares_exactly_the_settings_it_asks_for(name):
-    assert asked_for(name) == STAGES[name].get("params", [])
+    assert asked_for(name) == ALL[name].get("params", [])
 
 
 def test_only_scripts_ask_for_settings():
@@ -170,38 +234,75 @@ def test_only_scripts_ask_for_settings():
     assert asked_for("mask") == ["model", "runtime", "graft", "data.k"]
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_command_runs_the_script_of_its_stage_with_the_arguments_it_takes(name):
     main = next(node for node in tree(script(name)).body if isinstance(node, ast.FunctionDef) and node.name == "main")
     takes = [argument.arg for argument in main.args.args]
     given = "".join(f" --{argument} ${{item.{argument}}}" for argument in takes)
-    assert STAGES[name]["cmd"] == f"exec python -m stages.{name}{given}"
-    assert STAGES[name].get("matrix") == ({"task": "${tasks}", "seed": "${seeds}"} if takes else None)
+    assert ALL[name]["cmd"] == f"exec python -m {module(name)}{given}"
+    assert [*ALL[name].get("matrix", {})] == takes
 
 
-def test_every_script_with_a_stage_is_in_the_table_and_the_other_way_round():
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_of_the_main_pipeline_runs_for_all_tasks_and_seeds(name):
+    matrix = ALL[name].get("matrix", {})
+    assert matrix == {axis: f"${{{axis}s}}" for axis in matrix}
+
+
+@pytest.mark.parametrize("name", STUDY)
+def test_a_stage_of_the_study_runs_for_lists_of_the_study_and_last_for_its_seeds(name):
+    settings = pipeline("params.yaml")
+    matrix = ALL[name].get("matrix", {})
+    for axis, place in matrix.items():
+        section, setting = re.fullmatch(r"\$\{(\w+)\.(\w+)\}", place).groups()
+        assert section in ("study", "sweep", name)
+        assert setting == (f"{axis[:-1]}ies" if axis.endswith("y") else f"{axis}s")
+        assert isinstance(settings[section][setting], list)
+    assert [*matrix][-1:] == ([] if name in REPORTS else ["seed"])
+
+
+def test_the_study_stands_in_the_top_folder_and_takes_its_settings_from_there():
+    assert [name for name, stage in STUDY.items() if stage["wdir"] != "../.."] == []
+    assert [name for name, stage in STAGES.items() if "wdir" in stage] == []
+    [settings] = pipeline(STUDY_FILE)["vars"]
+    assert (ROOT / STUDY_FILE).parent.joinpath(settings).resolve() == (ROOT / paths.PARAMS).resolve()
+    assert {*STAGES}.isdisjoint(STUDY)
+
+
+def test_every_script_with_a_stage_is_in_a_table_and_the_other_way_round():
     scripts = [
-        path
-        for path in (ROOT / "stages").glob("*.py")
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "stages").rglob("*.py")
         if re.search(r"^@stage$", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
-    assert {path.stem for path in scripts} == {*STAGES} == {*OUTPUTS}
+    assert {*scripts} == {script(name) for name in ALL}
+    assert {*OUTPUTS} | {*MEASURING} == {*ALL}
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_stage_writes_where_the_paths_module_says(name):
-    assert output_paths(name, "outs") == [str(path) for path in OUTPUTS[name]]
+    made = [*OUTPUTS.get(name, [])]
+    if name in MEASURING:
+        *others, seed = axes(name)
+        made.append(paths.study_dir(name, tuple(others), seed))
+    assert output_paths(name, "outs") == [str(path) for path in made]
 
 
-def test_the_summary_declares_its_metric_and_plots_where_the_paths_module_says():
-    assert output_paths("summary", "metrics") == [str(paths.SUMMARY)]
-    assert all(Path(path).parent == paths.PLOTS for path in output_paths("summary", "plots"))
-    assert [name for name in STAGES if output_paths(name, "metrics", "plots")] == ["summary"]
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_declares_its_metric_and_plots_where_the_paths_module_says(name):
+    metric, plots = REPORTS[name]
+    assert output_paths(name, "metrics") == [str(metric)]
+    assert output_paths(name, "plots")
+    assert all(plots in (Path(path), Path(path).parent) for path in output_paths(name, "plots"))
 
 
-@pytest.mark.parametrize("name", STAGES)
+def test_only_reports_declare_metrics_and_plots():
+    assert [name for name in ALL if output_paths(name, "metrics", "plots")] == [*REPORTS]
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_whatever_a_stage_reads_is_made_by_an_earlier_one_or_by_the_user(name):
-    earlier = [*STAGES][: [*STAGES].index(name)]
+    earlier = [*ALL][: [*ALL].index(name)]
     made = [path for stage in earlier for path in output_paths(stage, "outs")]
     for dep in deps(name, code=False):
         parts = [path for path in made if lies_in(dep, path) or lies_in(path, dep)]
@@ -211,14 +312,15 @@ def test_whatever_a_stage_reads_is_made_by_an_earlier_one_or_by_the_user(name):
 def test_no_output_switches_the_run_cache_off():
     # `cache: false`, `persist` or `always_changed` would take a stage out of the run cache; metrics and plots may have the first
     switched = [
-        (name, entry) for name, stage in STAGES.items() for entry in stage.get("outs", []) if isinstance(entry, dict)
+        (name, entry) for name, stage in ALL.items() for entry in stage.get("outs", []) if isinstance(entry, dict)
     ]
     assert switched == []
-    assert [name for name, stage in STAGES.items() if {*stage} & {"always_changed", "frozen"}] == []
+    assert [name for name, stage in ALL.items() if {*stage} & {"always_changed", "frozen"}] == []
     assert all(
         options["cache"] is False
+        for name in REPORTS
         for kind in ("metrics", "plots")
-        for entry in STAGES["summary"][kind]
+        for entry in ALL[name][kind]
         for options in entry.values()
     )
 
@@ -229,17 +331,28 @@ def ignored(names: list[str]) -> set[str]:
 
 
 def test_git_ignores_what_dvc_caches_and_nothing_else_that_is_written():
-    filled = [
-        path.replace(CELL[0], "movies").replace(CELL[1], "13") for name in STAGES for path in output_paths(name, "outs")
-    ]
-    assert ignored(filled) == {*filled} and len(filled) == 12
-    for_git = [*output_paths("summary", "metrics", "plots"), *code_of("summary")]
-    assert ignored([*for_git, "dvc.yaml", "dvc.lock", "params.yaml", "data/local/reviews/train.csv"]) == set()
+    filled = [filled_in(path) for name in ALL for path in output_paths(name, "outs")]
+    assert ignored(filled) == {*filled} and len(filled) >= len(ALL)
+    for_git = [path for name in REPORTS for path in [*output_paths(name, "metrics", "plots"), *code_of(name)]]
+    files = ["dvc.yaml", "dvc.lock", STUDY_FILE, "stages/study/dvc.lock", "params.yaml", "data/local/reviews/train.csv"]
+    assert ignored([*for_git, *files, "plots/study/sweep.csv"]) == set()
+
+
+def filled_in(path: str) -> str:
+    """An output of one cell; an axis without an example stands for itself."""
+    return re.sub(r"\$\{item\.(\w+)\}", lambda axis: EXAMPLES.get(axis[1], axis[1]), path)
+
+
+def test_what_a_report_reads_is_there_even_where_its_stages_are_off():
+    # an empty list makes no cell, and DVC refuses a missing dep; so git keeps the empty folders
+    placeholders = [f"{dep}/.gitkeep" for dep in deps("study", code=False)]
+    listed = subprocess.run(["git", "ls-files", *placeholders], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {*listed.stdout.split()} == {*placeholders} and len(placeholders) >= 6
 
 
 def test_no_two_cells_share_a_stage_name():
     # `a@b-c-1` would be both (a, b-c) and (a-b, c)
-    assert [name for name in registry() if "-" in name] == []
+    assert [name for name in (*registry(), *NAMES) if "-" in name] == []
 
 
 def test_starting_a_stage_loads_no_heavy_library():
@@ -252,5 +365,5 @@ def test_starting_a_stage_loads_no_heavy_library():
         )
         return {*json.loads(result.stdout)} & {*heavy}
 
-    assert loaded(*(f"stages.{name}" for name in STAGES), "stages.profile") == set()
+    assert loaded(*map(module, ALL), "stages.profile") == set()
     assert loaded("stages.lib.measure.predictions") >= {"numpy"}

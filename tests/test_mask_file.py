@@ -107,7 +107,7 @@ def test_a_file_is_eight_bytes_for_each_parameter_and_a_header(tmp_path):
 
 def test_a_missing_file_names_what_makes_it(tmp_path):
     assert complaint(tmp_path / "none") == "no such mask; `dvc repro` makes it"
-    assert "dvc repro movement" in complaint(tmp_path / "none", read_order)
+    assert "dvc repro" in complaint(tmp_path / "none", read_order)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])

@@ -20,7 +20,8 @@ from ruamel.yaml import YAML
 
 from stages import profile
 from stages.lib.errors import ParamsError
-from stages.lib.params import SECTIONS, load_params, validate
+from stages.lib.localize.names import NAMES
+from stages.lib.params import SECTIONS, STUDY_SECTIONS, load_params, validate
 from stages.lib.yaml12 import load_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -113,7 +114,7 @@ def test_anchors_and_merges_are_read_as_dvc_reads_them(tmp_path):
 
 def test_the_file_of_the_project_is_valid_and_read_as_dvc_reads_it():
     raw = load_yaml(PARAMS, ParamsError)
-    assert {*validate(raw)} == {*SECTIONS} == {*raw}
+    assert {*validate(raw, study=True)} == {*SECTIONS} == {*raw}
     assert raw == parsed_by_dvc(PARAMS.read_text(encoding="utf-8"))
 
 
@@ -140,7 +141,7 @@ def test_a_profile_is_valid_keeps_every_comment_and_changes_nothing_else(name):
         key: value for key, value in old.items() if key not in settings
     }
     assert new != old
-    assert validate(parsed_by_dvc(after))
+    assert validate(parsed_by_dvc(after), study=True)
     assert profile.apply(after, profile.profile_settings(name)) == after
 
 
@@ -209,8 +210,8 @@ PROMPT = {"template": "{sentence1} It was {mask}.", "verbalizer": {"bad": "terri
 LABELS = {"labels": ["bad", "good"]}
 
 
-def problems_of(changes: dict[str, Any]) -> list[str]:
-    """The problems that params.yaml has once these dotted keys have these values."""
+def changed(changes: dict[str, Any]) -> dict[str, Any]:
+    """params.yaml once these dotted keys have these values."""
     raw = copy.deepcopy(load_yaml(PARAMS, ParamsError))
     for key, value in changes.items():
         *sections, last = key.split(".")
@@ -220,8 +221,13 @@ def problems_of(changes: dict[str, Any]) -> list[str]:
         place[last] = value
         if value is ABSENT:
             del place[last]
+    return raw
+
+
+def problems_of(changes: dict[str, Any], study: bool = False) -> list[str]:
+    """The problems that params.yaml has once these dotted keys have these values."""
     with pytest.raises(ParamsError) as problem:
-        validate(raw)
+        validate(changed(changes), study=study)
     head, *lines = str(problem.value).split("\n")
     assert head == f"params.yaml has {len(lines)} problem(s):"
     return [line.removeprefix("  ") for line in lines]
@@ -426,6 +432,128 @@ def test_one_section_with_a_mistake_hides_no_mistake_of_another():
     assert [line.split(":")[0] for line in found] == ["movement", "ood", "task.x.labels", "tasks"]
 
 
+# --- The study ------------------------------------------------------------------------------------------------
+
+# Settings that every list of the study fits, whatever the file has.
+STUDY: dict[str, Any] = {
+    "tasks": ["movies", "products", "bbc"],
+    "seeds": [13, 21, 34],
+    "movement.keep": 0.1,
+    "study.tasks": ["movies", "products"],
+    "study.seeds": [13, 21],
+    "sweep.localizers": ["learned", "random"],
+    "sweep.sparsities": [0.001, 0.01],
+    "readout.readouts": ["graft"],
+    "readout.localizers": ["learned"],
+    "readout.sparsities": [0.01],
+    **{f"{section}.tasks": ["movies"] for section in ("readout", "peft", "paradigm", "trajectory")},
+    **{f"{section}.seeds": [13] for section in ("readout", "wise", "peft", "paradigm", "trajectory")},
+    "peft.methods": ["lora_8"],
+    "paradigm.paradigms": ["adamw"],
+}
+KNOWN_LOCALIZERS = ", ".join(NAMES)
+MISFITS: list[tuple[dict[str, Any], list[str]]] = [
+    (
+        {"study.tasks": ["movies", "product"]},
+        ["study.tasks: 'product' is not among tasks (movies, products, bbc) (did you mean 'products'?)"],
+    ),
+    ({"study.seeds": [13, 5]}, ["study.seeds: 5 is not among seeds (13, 21, 34)"]),
+    (
+        {"sweep.localizers": ["learned", "randon"]},
+        [f"sweep.localizers: unknown localizer 'randon' (did you mean 'random'?); known: {KNOWN_LOCALIZERS}"],
+    ),
+    (
+        {"sweep.sparsities": [0.01, 0.1, 0.2, 0.5]},
+        [
+            f"sweep.sparsities: {size} is more than movement.keep (0.1); raise movement.keep to at least that"
+            for size in (0.2, 0.5)
+        ],
+    ),
+    ({"readout.tasks": ["bbc"]}, ["readout.tasks: 'bbc' is not among study.tasks (movies, products)"]),
+    ({"readout.seeds": [34]}, ["readout.seeds: 34 is not among study.seeds (13, 21)"]),
+    ({"readout.localizers": ["fish"]}, ["readout.localizers: 'fish' is not among sweep.localizers (learned, random)"]),
+    ({"readout.sparsities": [0.5]}, ["readout.sparsities: 0.5 is not among sweep.sparsities (0.001, 0.01)"]),
+    ({"wise.seeds": [34]}, ["wise.seeds: 34 is not among study.seeds (13, 21)"]),
+    ({"peft.tasks": ["bbc"]}, ["peft.tasks: 'bbc' is not among study.tasks (movies, products)"]),
+    ({"peft.seeds": [34]}, ["peft.seeds: 34 is not among study.seeds (13, 21)"]),
+    ({"trajectory.tasks": ["bbc"]}, ["trajectory.tasks: 'bbc' is not among study.tasks (movies, products)"]),
+    ({"trajectory.seeds": [34]}, ["trajectory.seeds: 34 is not among study.seeds (13, 21)"]),
+    ({"paradigm.tasks": ["mnli"]}, ["paradigm.tasks: 'mnli' is not among tasks (movies, products, bbc)"]),
+    ({"paradigm.seeds": [5]}, ["paradigm.seeds: 5 is not among seeds (13, 21, 34)"]),
+    (
+        {"sweep.localizers": []},
+        ["readout.localizers: 'learned' is not among sweep.localizers (empty)"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    MISFITS,
+    ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISFITS)],
+)
+def test_what_does_not_fit_in_the_study_is_named_where_the_study_is_used_and_nowhere_else(changes, expected):
+    assert problems_of(STUDY | changes, study=True) == expected
+    assert validate(changed(STUDY | changes))
+
+
+def test_lists_of_the_study_that_fit_are_fine():
+    assert validate(changed(STUDY), study=True)
+    # paradigms need nothing else of the study
+    assert validate(changed(STUDY | {"paradigm.tasks": ["bbc"], "paradigm.seeds": [34]}), study=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"readout.readouts": [], "readout.tasks": ["bbc"], "readout.localizers": ["nix"], "readout.sparsities": [0.9]},
+        {"readout.seeds": [], "readout.localizers": ["nix"]},
+        {"peft.methods": [], "peft.tasks": ["bbc"], "peft.seeds": [34]},
+        {"paradigm.paradigms": [], "paradigm.tasks": ["mnli"]},
+        {"trajectory.seeds": [], "trajectory.tasks": ["bbc"]},
+        {"readout.readouts": [], "sweep.localizers": [], "sweep.sparsities": [0.9]},
+        {"readout.readouts": [], "sweep.sparsities": [], "sweep.localizers": ["nix"]},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_other_settings_of_a_stage_that_is_off_do_not_matter(changes):
+    assert validate(changed(STUDY | changes), study=True)
+
+
+def test_all_problems_of_the_study_come_at_once_and_a_broken_section_hides_none_of_another():
+    changes = {
+        "study": None,
+        "sweep.sparsities": [0.5],
+        "readout.sparsities": [0.3],
+        "graft.sparsity": 0.9,
+        "data.k": 0,
+    }
+    settings = {key: value for key, value in STUDY.items() if not key.startswith("study.")}
+    found = problems_of(settings | changes, study=True)
+    assert [line.split(":")[0] for line in found] == [
+        "data.k",
+        "study",
+        "graft.sparsity",
+        "readout.sparsities",
+        "sweep.sparsities",
+    ]
+
+
+def test_the_main_pipeline_runs_on_other_tasks_and_seeds_than_the_study(tmp_path):
+    raw = override(tmp_path, "tasks=[bbc]", "seeds=[5]")
+    assert {*raw["study"]["tasks"]}.isdisjoint(raw["tasks"])
+    main = [key for key in SECTIONS if key not in STUDY_SECTIONS]
+    assert load_params(*main, path=tmp_path / "params.yaml").tasks == ["bbc"]
+    for key in ("study.test_max", "anchor", "sweep.localizers", "localizer"):
+        with pytest.raises(ParamsError, match=r"study\.tasks: '\w+' is not among tasks \(bbc\)"):
+            load_params("model", key, path=tmp_path / "params.yaml")
+
+
+def test_every_section_of_the_study_is_known_as_one():
+    sections = [*SECTIONS]
+    assert sections[sections.index("study") :] == [*STUDY_SECTIONS]
+
+
 def test_own_tasks_and_other_values_for_built_in_ones_are_fine():
     raw = load_yaml(PARAMS, ParamsError)
     raw |= {
@@ -481,6 +609,11 @@ def run_stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
         ("fetch", ["stages.fetch"]),
         ("mask@movies-13", ["stages.mask", "--task", "movies", "--seed", "13"]),
         ("summary", ["stages.summary"]),
+        (
+            "sweep@learned-0.01-13",
+            ["stages.study.sweep", "--localizer", "learned", "--sparsity", "0.01", "--seed", "13"],
+        ),
+        ("study", ["stages.study.study"]),
         ("params", ["stages.lib.params"]),
     ],
 )
@@ -496,6 +629,20 @@ def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arg
     ]
     assert result.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
+
+
+@pytest.mark.parametrize("module", ["stages.mask", "stages.study.sweep", "stages.study.study"])
+def test_a_stage_says_how_it_is_run(module, tmp_path):
+    result = run_stage(tmp_path, module, "--nonsense")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"usage: python -m {module} ")
+    assert f"python -m {module}: error: " in result.stderr
+
+
+def test_the_check_looks_at_the_study_too(tmp_path):
+    override(tmp_path, "tasks=[bbc]")
+    result = run_stage(tmp_path, "stages.lib.params")
+    assert result.returncode == 2 and "study.tasks: 'movies' is not among tasks (bbc)" in result.stderr
 
 
 def test_the_check_prints_every_resolved_setting(tmp_path):

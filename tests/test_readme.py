@@ -15,13 +15,13 @@ from stages import profile
 from stages.lib.errors import ParamsError
 from stages.lib.params import SECTIONS, validate
 from stages.lib.yaml12 import load_yaml
-from tests.test_dvc_yaml import STAGES, deps, lies_in, output_paths
+from tests.test_dvc_yaml import ALL, STAGES, deps, lies_in, output_paths
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 ENDINGS = "py|yaml|md|json|jsonl|csv|tsv|png|txt|toml|safetensors|lock"
-MADE = [path for name in STAGES for path in output_paths(name, "outs", "metrics", "plots")]
+MADE = [path for name in ALL for path in output_paths(name, "outs", "metrics", "plots")]
 
 
 def fences(language: str) -> list[str]:
@@ -117,7 +117,7 @@ def is_there(path: str) -> bool:
     plain = path.rstrip("/").replace("<task>", "${item.task}").replace("<seed>", "${item.seed}")
     if "<" in plain:
         return (ROOT / plain.partition("<")[0]).is_dir()
-    example = re.sub(r"/reviews/13(?=[./]|$)", "/${item.task}/${item.seed}", plain)
+    example = re.sub(r"/13/reviews(?=[./]|$)", "/${item.seed}/${item.task}", plain)
     return (ROOT / plain).exists() or any(lies_in(example, made) for made in MADE) or plain.startswith("data/local/")
 
 

@@ -185,15 +185,15 @@ def test_a_missing_cell_is_named_with_the_target_that_makes_it():
     paths.learned("movies", 1).unlink()
     with pytest.raises(DataError) as problem:
         collect(["movies", "bbc"], [1, 2], {})
-    assert "metrics/calibration/bbc/2.json: not there; `dvc repro calibration@bbc-2` makes it" in str(problem.value)
-    assert "masks/learned/movies/1.safetensors: not there; `dvc repro mask@movies-1` makes it" in str(problem.value)
+    assert "metrics/calibration/2/bbc.json: not there; `dvc repro calibration@2` makes it" in str(problem.value)
+    assert "masks/learned/1/movies.safetensors: not there; `dvc repro mask@movies-1` makes it" in str(problem.value)
     assert "evaluate" not in str(problem.value)
 
 
 def test_a_cell_without_a_test_set_is_named():
     make_cells(["sst2"], [1])
     with pytest.raises(
-        DataError, match=r"metrics/ood/sst2/1.json: has no scores of pretrained on imdb; `dvc repro ood@sst2-1`"
+        DataError, match=r"metrics/ood/1/sst2.json: has no scores of pretrained on imdb; `dvc repro ood@1`"
     ):
         collect(["sst2"], [1], {"sst2": ["imdb"]})
 
@@ -207,7 +207,7 @@ def test_a_damaged_mask_and_scores_of_other_rows_are_errors():
     with pytest.raises(DataError, match="is about 400 test rows, evaluate about 7"):
         collect(["movies"], [1], {})
     paths.learned("movies", 1).write_bytes(b"no mask")
-    with pytest.raises(MaskError, match="masks/learned/movies/1.safetensors"):
+    with pytest.raises(MaskError, match="masks/learned/1/movies.safetensors"):
         collect(["movies"], [1], {})
 
 
@@ -405,7 +405,7 @@ def test_a_mistake_is_one_message_and_an_exit_code(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         run_stage(monkeypatch, ["movies"], [1], {})
     assert end.value.code == 2
-    assert "summary: metrics/evaluate/movies/1.json: not there" in capsys.readouterr().err
+    assert "summary: metrics/evaluate/1/movies.json: not there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 from stages.lib.errors import GraftError
@@ -16,12 +17,13 @@ USER_MISTAKE = 2
 
 
 def stage(function: Callable[..., None]) -> Callable[..., None]:
-    """Make `function(task, seed)`, or any part of these arguments, a command-line entry point."""
-    name = function.__module__.rpartition(".")[2] if function.__module__ != "__main__" else _script_name(function)
+    """Make `function(task, seed)`, or one of other arguments, a command-line entry point."""
+    module = function.__module__ if function.__module__ != "__main__" else _script_module(function)
+    name = module.rpartition(".")[2]
 
     @wraps(function)
     def run(argv: list[str] | None = None) -> None:
-        parser = argparse.ArgumentParser(prog=f"python -m stages.{name}", description=function.__doc__)
+        parser = argparse.ArgumentParser(prog=f"python -m {module}", description=function.__doc__)
         for argument in inspect.signature(function).parameters.values():
             parser.add_argument(f"--{argument.name}", type=argument.annotation, required=True)
         arguments = vars(parser.parse_args(argv))
@@ -54,5 +56,8 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
-def _script_name(function: Callable[..., None]) -> str:
-    return inspect.getsourcefile(function).rpartition("/")[2].removesuffix(".py")
+def _script_module(function: Callable[..., None]) -> str:
+    """The name by which `python -m` runs the file of a function: `stages.study.sweep`."""
+    *folders, name = Path(inspect.getsourcefile(function)).with_suffix("").parts
+    inside = folders[folders.index("stages") :] if "stages" in folders else []
+    return ".".join([*inside, name])

@@ -18,11 +18,13 @@ from pydantic import BaseModel, Field, StringConstraints, TypeAdapter, Validatio
 from stages.lib import paths
 from stages.lib.data.tasks import Section, TaskSpec, registry, resolve_tasks
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem
+from stages.lib.localize.names import NAMES
 from stages.lib.yaml12 import load_yaml
 
 # A dash would let two cells share a DVC stage name: `a@b-c-1` is both (a, b-c) and (a-b, c).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.]*$")]
 Share = Annotated[float, Field(gt=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Rate = Annotated[float, Field(gt=0, le=1e12)]
 
 
@@ -111,9 +113,85 @@ class SummaryParams(Section):
     ece_target: Share = Field(description="reduction of ECE below which a task is flagged")
 
 
+class StudyParams(Section):
+    tasks: list[Name] = Field(min_length=1, description="which of `tasks` the study is about")
+    seeds: list[Seed] = Field(min_length=1, description="which of `seeds` the study is about")
+    test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
+
+
+class AnchorParams(Section):
+    pruned: list[Share] = Field(description="share of the region that stays, by movement, where the rest is set to 0")
+
+
+class LocalizerParams(Section):
+    fish_examples: int = Field(
+        ge=1, description="training examples whose squared gradients make the Fisher information"
+    )
+    path_points: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        min_length=1, description="points between pretrained (0) and fine-tuned (1) where attribution takes a gradient"
+    )
+    attribution_sign: Literal["signed", "magnitude"]
+    grow_rounds: int = Field(ge=1, description="gradients that `grown` takes, each at the graft so far")
+    stitch_offset: float = Field(
+        gt=0, le=50, description="mask logits of `stitch` start at -offset, on the base at +offset"
+    )
+    stitch_l1: float = Field(ge=0, description="weight of the sum of all mask values in the loss of `stitch`")
+
+
+class SweepParams(Section):
+    localizers: list[Name] = Field(description="ways to find the region")
+    sparsities: list[Share] = Field(description="selected / graftable parameters")
+
+
+class ReadoutParams(Section):
+    readouts: list[Literal["graft", "retrain", "reset", "prune"]] = Field(description="uses of a mask")
+    localizers: list[Name] = Field(description="whose masks; among sweep.localizers")
+    sparsities: list[Share] = Field(description="masks of these sizes; among sweep.sparsities")
+    tasks: list[Name] = Field(min_length=1)
+    seeds: list[Seed]
+    max_steps: int | None = Field(ge=1, description="hard cap on the steps of retrain; null for none")
+
+
+class WiseParams(Section):
+    alphas: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        min_length=1, description="weights of the fine-tuned model"
+    )
+    seeds: list[Seed]
+
+
+class PeftParams(Section):
+    methods: list[Annotated[str, StringConstraints(pattern=r"^(lora|houlsby|pfeiffer)_[1-9][0-9]{0,4}$")]]
+    tasks: list[Name] = Field(min_length=1)
+    seeds: list[Seed]
+    learning_rate: Rate
+    batch_size: int = Field(ge=1)
+    steps_per_example: float = Field(gt=0)
+    max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
+    weight_decay: float = Field(ge=0, lt=1)
+
+
+class ParadigmParams(Section):
+    paradigms: list[Literal["sgd", "adamw", "adamw_l1"]] = Field(description="ways to fine-tune")
+    tasks: list[Name] = Field(min_length=1)
+    seeds: list[Seed]
+    sparsities: list[Share] = Field(description="selected / graftable parameters of the grafts")
+    learning_rate: Rate = Field(description="of adamw and adamw_l1; sgd has the grid of `finetune`")
+    weight_decay: float = Field(ge=0, lt=1, description="of adamw and adamw_l1")
+    l1: float = Field(ge=0, description="weight of the l1 norm of the movement in the loss of adamw_l1")
+    max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
+
+
+class TrajectoryParams(Section):
+    tasks: list[Name] = Field(min_length=1)
+    seeds: list[Seed]
+    every: int = Field(ge=1, description="steps of fine-tuning between checkpoints")
+    region_step: int = Field(ge=1, description="the checkpoint whose regions are used")
+    sparsities: list[Share] = Field(description="selected / graftable parameters of the regions")
+
+
 SECTIONS: dict[str, Any] = {
     "tasks": Annotated[list[Name], Field(min_length=1)],
-    "seeds": Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)],
+    "seeds": Annotated[list[Seed], Field(min_length=1)],
     "task": dict[Name, dict[str, Any]],
     "data": DataParams,
     "model": ModelParams,
@@ -124,16 +202,31 @@ SECTIONS: dict[str, Any] = {
     "calibration": CalibrationParams,
     "ood": OodParams,
     "summary": SummaryParams,
+    "study": StudyParams,
+    "anchor": AnchorParams,
+    "localizer": LocalizerParams,
+    "sweep": SweepParams,
+    "readout": ReadoutParams,
+    "wise": WiseParams,
+    "peft": PeftParams,
+    "paradigm": ParadigmParams,
+    "trajectory": TrajectoryParams,
 }
+
+# Sections of the single-task study.  Rules between them and the others hold only where one of them is used, so that
+# the main pipeline can run on other tasks and seeds than the study.
+STUDY_SECTIONS = ("study", "anchor", "localizer", "sweep", "readout", "wise", "peft", "paradigm", "trajectory")
 
 
 def load_params(*keys: str, path: Path = paths.PARAMS) -> SimpleNamespace:
     """Check all of params.yaml and give the settings named by `keys`, as attributes.
 
     A key is a section (`"graft"`) or a setting (`"graft.region"`).
-    Raises ParamsError with every problem of the file, one a line.
+    Raises ParamsError with every problem of the file, one a line; with those of the study as a whole
+    if a key is one of its sections.
     """
-    values = validate(load_yaml(path, ParamsError), path)
+    study = any(key.partition(".")[0] in STUDY_SECTIONS for key in keys)
+    values = validate(load_yaml(path, ParamsError), path, study)
     chosen = SimpleNamespace()
     for key in keys:
         section, _, setting = key.partition(".")
@@ -146,8 +239,11 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> SimpleNamespace:
     return chosen
 
 
-def validate(raw: Any, path: Path = paths.PARAMS) -> dict[str, Any]:
-    """Turn the parsed file into checked sections; raise ParamsError with all problems at once."""
+def validate(raw: Any, path: Path = paths.PARAMS, study: bool = False) -> dict[str, Any]:
+    """Turn the parsed file into checked sections; raise ParamsError with all problems at once.
+
+    With `study`, also check that the sections of the study fit each other and the main pipeline.
+    """
     if not isinstance(raw, dict):
         raise ParamsError(f"{path}: expected sections ({', '.join(SECTIONS)}), found {type(raw).__name__}")
     values, problems = {}, []
@@ -164,6 +260,7 @@ def validate(raw: Any, path: Path = paths.PARAMS) -> dict[str, Any]:
         except ValidationError as error:
             problems.extend(plain_problem(problem, name, kind) for problem in error.errors())
     problems.extend(_cross_problems(values))
+    problems.extend(_study_problems(values) if study else [])
     if problems:
         raise ParamsError(f"{path} has {len(problems)} problem(s):\n" + "\n".join(f"  {line}" for line in problems))
     return values
@@ -240,9 +337,64 @@ def _mode_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[s
     return [problem for name in used if name in specs for problem in specs[name].prompt_problems(mode)]
 
 
+def _study_problems(values: dict[str, Any]) -> list[str]:
+    """Rules of the study: its lists choose from other lists.  A stage that an empty list switches off has none."""
+    problems = []
+    for place, source in _choices(values):
+        if source.partition(".")[0] not in values:
+            continue  # which is a problem of its own
+        allowed = _at(values, source)
+        names = ", ".join(map(str, allowed)) or "empty"
+        strange = [item for item in _at(values, place) if item not in allowed]
+        problems += [
+            f"{place}: {item!r} is not among {source} ({names}){did_you_mean(item, allowed)}" for item in strange
+        ]
+    return problems + _sweep_problems(values)
+
+
+def _choices(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every list of the study with the list that it chooses from, both as dotted keys."""
+    if "study" in values:
+        yield from ((f"study.{name}", name) for name in ("tasks", "seeds"))
+    for section in STUDY_SECTIONS[1:]:
+        if _is_on(values, section):
+            lists = [name for name in ("tasks", "seeds") if hasattr(values[section], name)]
+            # paradigms fine-tune anew, so they need no anchor and may be of any task
+            sources = [name if section == "paradigm" else f"study.{name}" for name in lists]
+            yield from ((f"{section}.{name}", source) for name, source in zip(lists, sources, strict=True))
+    if _is_on(values, "readout"):
+        yield from ((f"readout.{name}", f"sweep.{name}") for name in ("localizers", "sparsities"))
+
+
+def _is_on(values: dict[str, Any], section: str) -> bool:
+    """Whether a section is fine by itself and none of its lists is empty."""
+    return section in values and all(item != [] for _, item in values[section])
+
+
+def _at(values: dict[str, Any], key: str) -> Any:
+    section, _, setting = key.partition(".")
+    return getattr(values[section], setting) if setting else values[section]
+
+
+def _sweep_problems(values: dict[str, Any]) -> list[str]:
+    if not _is_on(values, "sweep"):
+        return []
+    problems = [
+        f"sweep.localizers: unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {', '.join(NAMES)}"
+        for name in values["sweep"].localizers
+        if name not in NAMES
+    ]
+    keep = values["movement"].keep if "movement" in values else 1
+    return problems + [
+        f"sweep.sparsities: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that"
+        for sparsity in values["sweep"].sparsities
+        if sparsity > keep
+    ]
+
+
 def main() -> None:
     """Print the checked settings as JSON."""
-    values = validate(load_yaml(paths.PARAMS, ParamsError))
+    values = validate(load_yaml(paths.PARAMS, ParamsError), study=True)
     plain = {name: value.model_dump() if isinstance(value, BaseModel) else value for name, value in values.items()}
     print(json.dumps(plain, indent=2))
 

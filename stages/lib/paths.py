@@ -15,9 +15,13 @@ PRETRAINED = Path("models/pretrained")
 FINETUNED = Path("models/finetuned")
 MOVEMENT = Path("masks/movement")
 LEARNED = Path("masks/learned")
+RANK = Path("masks/rank")
+SWEEP = Path("masks/sweep")
 METRICS = Path("metrics")
 PLOTS = Path("plots")
 SUMMARY = METRICS / "summary.json"
+STUDY = METRICS / "study.json"
+STUDY_PLOTS = PLOTS / "study"
 LEAKAGE = TABLES / "leakage.json"
 
 
@@ -38,34 +42,64 @@ def ood_table(task: str, test_set: str) -> Path:
 
 def sample(task: str, seed: int, split: str) -> Path:
     """The k-shot rows of one split (train, dev or test)."""
-    return SAMPLES / task / str(seed) / f"{split}.jsonl"
+    return SAMPLES / str(seed) / task / f"{split}.jsonl"
 
 
 def sample_dir(task: str, seed: int) -> Path:
     """Folder of the k-shot splits of a cell."""
-    return SAMPLES / task / str(seed)
+    return SAMPLES / str(seed) / task
 
 
 def finetuned(task: str, seed: int) -> Path:
     """Fine-tuned model of a cell, an ordinary Hugging Face folder."""
-    return FINETUNED / task / str(seed)
+    return FINETUNED / str(seed) / task
 
 
 def movement(task: str, seed: int) -> Path:
     """Parameters of a cell in the order of their movement."""
-    return MOVEMENT / task / f"{seed}.safetensors"
+    return MOVEMENT / str(seed) / f"{task}.safetensors"
 
 
 def learned(task: str, seed: int) -> Path:
     """Learned mask of a cell, with the fine-tuned values it selects."""
-    return LEARNED / task / f"{seed}.safetensors"
+    return LEARNED / str(seed) / f"{task}.safetensors"
 
 
 def predictions(stage: str, task: str, seed: int) -> Path:
     """Logits that `stage` (reference or evaluate) stored for a cell."""
-    return METRICS / stage / task / f"{seed}.safetensors"
+    return METRICS / stage / str(seed) / f"{task}.safetensors"
+
+
+def scores_dir(stage: str, seed: int) -> Path:
+    """Folder of what `stage` derived for all tasks of a seed."""
+    return METRICS / stage / str(seed)
 
 
 def scores(stage: str, task: str, seed: int) -> Path:
     """Numbers that `stage` (calibration or ood) derived from the predictions of a cell."""
-    return METRICS / stage / task / f"{seed}.json"
+    return METRICS / stage / str(seed) / f"{task}.json"
+
+
+def rank(localizer: str, task: str, seed: int) -> Path:
+    """Parameters of a cell in the order in which a localizer of the study chooses them."""
+    return RANK / str(seed) / localizer / f"{task}.safetensors"
+
+
+def sweep_mask(localizer: str, sparsity: str, task: str, seed: int) -> Path:
+    """Mask of a cell by a localizer at a size of the study; `sparsity` as it stands in params.yaml."""
+    return SWEEP / localizer / sparsity / str(seed) / f"{task}.safetensors"
+
+
+def study_dir(stage: str, axes: tuple[str, ...], seed: int) -> Path:
+    """What a stage of the study found for one seed, all its tasks, at one place on its further axes."""
+    return METRICS.joinpath(stage, *axes, str(seed))
+
+
+def study_logits(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
+    """Logits that a stage of the study stored."""
+    return study_dir(stage, axes, seed) / f"{task}.safetensors"
+
+
+def study_record(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
+    """Scores that a stage of the study derived from its logits, with what they are about."""
+    return study_dir(stage, axes, seed) / f"{task}.json"

@@ -29,6 +29,11 @@ class Evaluation:
         self._logits: dict[str, dict[str, np.ndarray]] = {name: {} for name in sets}
         self._bar: Any = None
 
+    @property
+    def sets(self) -> list[str]:
+        """Names of the test sets."""
+        return [*self._encoded]
+
     def progress(self, title: str) -> Any:
         """A progress bar over all predictions, to be used in a `with`."""
         rows = sum(len(examples) for examples in self._encoded.values())

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
 
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import TrainingError
+from stages.lib.graft.mask import GraftMask
 from stages.lib.model.groups import HEAD
 from stages.lib.model.label_model import LabelModel
 from stages.lib.model.predicting import dev_score
@@ -41,12 +43,23 @@ def total_steps(settings: Any, n_labels: int, n_examples: int) -> int:
     return steps_for(settings, n_labels, n_examples) * len(settings.batch_sizes) * len(settings.learning_rates)
 
 
-def trained_names(groups: dict[str, str], settings: Any) -> set[str]:
-    """Names of the parameters that `finetune.train` and `finetune.bias_only` let move; a new head always does."""
+def trained_names(groups: dict[str, str], settings: Any, only: GraftMask | None = None) -> set[str]:
+    """Names of the parameters that `finetune.train` and `finetune.bias_only` let move; a new head always does.
+
+    With a mask it is the mask that says so: those it selects from.
+    """
     chosen = {name for name, group in groups.items() if group in settings.train}
     if settings.bias_only:
         chosen = {name for name in chosen if name.rpartition(".")[2] == "bias"}
+    if only is not None:
+        chosen = {*only.indices}
     return chosen | {name for name, group in groups.items() if group == HEAD}
+
+
+def at_point(settings: Any, point: dict[str, Any]) -> SimpleNamespace:
+    """The `finetune` section with one point for its grid, as the record of a fine-tuning has it."""
+    grid = {"batch_sizes": [point["batch_size"]], "learning_rates": [point["learning_rate"]]}
+    return SimpleNamespace(**{**vars(settings), **grid})
 
 
 def finetune(
@@ -58,21 +71,25 @@ def finetune(
     settings: Any,
     runtime: Runtime,
     on_step: Callable[[], object] = lambda: None,
+    only: GraftMask | None = None,
 ) -> Finetuned:
     """Fine-tune on rows["train"] with every point of the grid; keep the one with the best dev score.
 
     Every point starts from the same weights, head and random numbers.  A point whose loss diverges
-    is recorded and passed over; raises TrainingError if all do.
+    is recorded and passed over; raises TrainingError if all do.  With `only`, the values that the
+    mask selects and a new head are all that is trained, from the same start.
     """
     best, tried = None, []
     for batch_size, learning_rate in product(settings.batch_sizes, settings.learning_rates):
         with seeded_torch("finetune", task.name, seed):
             model = LabelModel.load(pretrained, task, model_settings, runtime, settings.dropout)
             encoded = {split: model.encode(rows[split]) for split in ("train", "dev")}
-            plan = _plan(settings, steps_for(settings, len(task.labels), len(rows["train"])), learning_rate, batch_size)
+            plan = plan_for(
+                settings, steps_for(settings, len(task.labels), len(rows["train"])), learning_rate, batch_size
+            )
             point = {"batch_size": batch_size, "learning_rate": learning_rate, "steps": plan.steps}
             try:
-                training = _train_point(model, encoded, plan, settings, (task.name, seed), on_step)
+                training = train_point(model, encoded, plan, settings, (task.name, seed), on_step, only)
             except TrainingError as error:
                 tried.append({**point, "failed": str(error)})
                 continue
@@ -87,20 +104,22 @@ def finetune(
     return Finetuned(model, record)
 
 
-def _train_point(
+def train_point(
     model: LabelModel,
     encoded: dict[str, list[Example]],
     plan: TrainPlan,
     settings: Any,
     cell: tuple,
     on_step: Callable[[], object],
+    only: GraftMask | None,
 ) -> Training:
+    """Train a fresh model by one plan; `cell` is (task, seed), which the batches are drawn by."""
     groups = model.groups()
     if settings.head_first_steps:
         head = model.train_only({name for name, group in groups.items() if group == HEAD})
-        first = _plan(settings, settings.head_first_steps, plan.learning_rate, plan.batch_size)
+        first = plan_for(settings, settings.head_first_steps, plan.learning_rate, plan.batch_size)
         train(model, head, encoded["train"], first, numpy_generator("head_first", *cell))
-    trained: dict[str, Tensor] = model.train_only(trained_names(groups, settings))
+    trained: dict[str, Tensor] = model.train_only(trained_names(groups, settings, only))
     return train(
         model,
         trained,
@@ -109,10 +128,12 @@ def _train_point(
         numpy_generator("finetune", *cell),
         lambda: dev_score(model, encoded["dev"]),
         on_step,
+        only,
     )
 
 
-def _plan(settings: Any, steps: int, learning_rate: float, batch_size: int) -> TrainPlan:
+def plan_for(settings: Any, steps: int, learning_rate: float, batch_size: int) -> TrainPlan:
+    """The plan of one point of the grid; everything else comes from the `finetune` section."""
     shared = {
         name: getattr(settings, name)
         for name in ("optimizer", "schedule", "momentum", "weight_decay", "clip_norm", "l1", "eval_steps")

@@ -7,21 +7,18 @@ from typing import Any
 
 from torch import Tensor
 
+from stages.lib.cells.evidence import gather
 from stages.lib.errors import MaskError, TrainingError
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask_file import StoredMask, require_model
 from stages.lib.graft.order_file import read_order
-from stages.lib.localize.learned import LearnedMask, MaskLearning, MaskLogits, learn_mask
-from stages.lib.localize.movement import movement_mask
+from stages.lib.graft.region import Tensors
+from stages.lib.localize.learned import LearnedMask
+from stages.lib.localize.refined import learn_from_order, learning
 from stages.lib.model.anatomy import Anatomy
 from stages.lib.model.groups import HEAD
 from stages.lib.model.label_model import LabelModel
-from stages.lib.model.objective import loss_gradient
 from stages.lib.model.predicting import dev_score
-from stages.lib.model.reset import reset_to_pretrained
-from stages.lib.runtime import numpy_generator
-from stages.lib.text.batching import shuffled
-from stages.lib.text.encoding import Example
 
 
 @dataclass(frozen=True)
@@ -53,22 +50,23 @@ def learn(
     region = anatomy.region(settings.region)
     order, origin = read_order(order_file)
     budget = _budget(region, settings.sparsity, order)
-    weights = model.train_only({*region.shapes})
-    finetuned = {name: weight.detach().clone() for name, weight in weights.items()}
     head = {name: model.parameters()[name].detach().cpu().clone() for name in anatomy.names([HEAD])}
-    pretrained = reset_to_pretrained(model, anatomy, pretrained_folder, region.shapes)
-    require_model(order_file, origin, region, region.fingerprint(_on_cpu(pretrained)), anatomy.name)
-    base = movement_mask(region, order, int(settings.base_share * budget))
-    logits = MaskLogits.around(base, pretrained, finetuned, settings.offset)
-    train, dev = model.encode(rows["train"]), model.encode(rows["dev"])
-    gradient = _gradient(model, train, settings.batch_size, cell)
+    evidence = gather(model, anatomy, pretrained_folder, region, rows["train"], settings, ("mask", *cell))
+    require_model(order_file, origin, region, region.fingerprint(_on_cpu(evidence.pretrained)), anatomy.name)
+    dev = model.encode(rows["dev"]) if settings.eval_steps else []
     try:
-        result = learn_mask(
-            weights, logits, budget, _learning(settings), gradient, lambda: dev_score(model, dev), on_step
+        result = learn_from_order(
+            evidence,
+            order,
+            budget,
+            settings.base_share,
+            learning(settings),
+            lambda: dev_score(model, dev),
+            on_step,
         )
     except FloatingPointError as error:
         raise TrainingError(f"{error}; lower graft.learning_rate ({settings.learning_rate})") from error
-    values = {name: part.cpu() for name, part in values_at(_on_cpu(finetuned), result.mask).items()}
+    values = {name: part.cpu() for name, part in values_at(_on_cpu(evidence.finetuned), result.mask).items()}
     return Learned(result, values, head, origin)
 
 
@@ -96,16 +94,5 @@ def _budget(region: Any, sparsity: float, order: Tensor) -> int:
     return budget
 
 
-def _gradient(model: LabelModel, train: list[Example], batch_size: int, cell: tuple[str, int]) -> Callable[[], float]:
-    if len(train) <= batch_size:
-        return lambda: loss_gradient(model, train)
-    batches = shuffled(train, batch_size, numpy_generator("mask", *cell), bucket_batches=1)
-    return lambda: loss_gradient(model, [train[index] for index in next(batches)])
-
-
-def _learning(settings: Any) -> MaskLearning:
-    return MaskLearning(**{name: getattr(settings, name) for name in MaskLearning.__dataclass_fields__})
-
-
-def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _on_cpu(tensors: Tensors) -> dict[str, Tensor]:
     return {name: tensor.cpu() for name, tensor in tensors.items()}

@@ -25,7 +25,7 @@ def write_order(path: Path, order: Tensor, region_size: int, about: dict[str, An
 def read_order(path: Path) -> tuple[Tensor, dict[str, Any]]:
     """The order (int64) and its header; raises MaskError if the file is missing or damaged."""
     if not path.exists():
-        raise MaskError(f"{path}: no such file; `dvc repro movement` makes it")
+        raise MaskError(f"{path}: no such order; `dvc repro` makes it")
     try:
         with safe_open(path, framework="pt") as file:
             order, about = file.get_tensor("order").to(torch.int64), json.loads(file.metadata()["movement"])

@@ -49,7 +49,7 @@ def ranking(region: Region, scores: Tensors, k: int) -> Tensor:
     """Region indices (int64, shape (k,)) of the k highest scores, highest first, ties by region index."""
     chosen = top_k(region, scores, k).region_indices()
     values = region.flatten(scores)[chosen]
-    return chosen[torch.sort(values, descending=True, stable=True).indices]
+    return chosen[torch.sort(values, descending=True, stable=True).indices.cpu()]
 
 
 def _order_ties(region: Region, ties: Tensor, tie_break: TieBreak | None) -> Tensor:

@@ -32,6 +32,7 @@ class MaskLearning:
     to RoBERTa-base).  `"relative"` sets the step from the first gradient: with learning_rate 1 the
     parameter that is at place `budget` among those that want in would get there just at the last
     step, if gradients stayed as they are.  That has no unit of the loss, the model or the data set.
+    `l1` adds l1 * sum of sigmoid(T) to the loss, which pulls every parameter out of the mask.
     """
 
     steps: int
@@ -40,6 +41,7 @@ class MaskLearning:
     offset: float = 10.0
     rule: Literal["top_k", "threshold"] = "top_k"
     eval_steps: int = 0
+    l1: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,16 +75,18 @@ class MaskLogits:
         for name, logits in self.logits.items():
             torch.lerp(self.pretrained[name], self.finetuned[name], torch.sigmoid(logits), out=weights[name].data)
 
-    def gradient(self, name: str, weight_gradient: Tensor) -> Tensor:
-        """dLoss/dT of one tensor, from dLoss/dweight."""
+    def gradient(self, name: str, weight_gradient: Tensor, l1: float = 0.0) -> Tensor:
+        """d(Loss + l1 * sum of sigmoid(T))/dT of one tensor, from dLoss/dweight."""
         gamma = torch.sigmoid(self.logits[name])
         slope = gamma.mul_(1 - gamma)
+        if l1:
+            return slope.mul_((self.finetuned[name] - self.pretrained[name]).mul_(weight_gradient).add_(l1))
         return slope.mul_(self.finetuned[name] - self.pretrained[name]).mul_(weight_gradient)
 
-    def step(self, weights: Tensors, rate: float) -> None:
+    def step(self, weights: Tensors, rate: float, l1: float = 0.0) -> None:
         """One gradient step on T."""
         for name, logits in self.logits.items():
-            logits.sub_(self.gradient(name, weights[name].grad), alpha=rate)
+            logits.sub_(self.gradient(name, weights[name].grad, l1), alpha=rate)
 
     def relative_rate(self, weights: Tensors, settings: MaskLearning, budget: int) -> float:
         """The step size that `rate_kind="relative"` stands for, from the first gradient.
@@ -92,7 +96,7 @@ class MaskLogits:
         """
         # kept in the weights, which are blended anew before they are used again: no fourth array
         for name, weight in weights.items():
-            weight.data.copy_(self.gradient(name, weight.grad).neg_())
+            weight.data.copy_(self.gradient(name, weight.grad, settings.l1).neg_())
         wants_in = {name: weight.data for name, weight in weights.items()}
         positive = sum(int((rise > 0).sum()) for rise in wants_in.values())
         if positive == 0:
@@ -163,7 +167,7 @@ def learn_mask(
                 raise FloatingPointError(f"the loss became {loss} at step {step}")
             if step == 0 and settings.rate_kind == "relative":
                 rate = start.relative_rate(weights, settings, budget)
-            start.step(weights, rate)
+            start.step(weights, rate, settings.l1)
             history.append({"step": step, "train_loss": loss})
             on_step()
     return LearnedMask(best[1], best[2], history)

@@ -12,6 +12,7 @@ from stages.lib.artifacts import read_json
 from stages.lib.errors import DataError, MaskError
 
 STAGES = ("evaluate", "calibration", "ood")
+PER_SEED = ("calibration", "ood")
 SHOWN = 10
 
 
@@ -80,4 +81,5 @@ def _files(task: str, seed: int) -> dict[str, Path]:
 
 
 def _makes(stage: str, task: str, seed: int) -> str:
-    return f"`dvc repro {stage}@{task}-{seed}` makes it"
+    cell = seed if stage in PER_SEED else f"{task}-{seed}"
+    return f"`dvc repro {stage}@{cell}` makes it"

@@ -31,10 +31,46 @@ def table2(task: str, shots: int) -> dict[str, dict[str, Spread]]:
     }
 
 
-def table3(task: str, test_set: str) -> Spread | None:
-    """Accuracy of the paper's graft on another test set, as (mean, deviation) in fractions."""
-    pair = _values()["table3"].get(task, {}).get(test_set)
+def table1(task: str) -> dict[str, dict[str, Spread]]:
+    """Variant (finetuned, graft, retrain, bitfit) -> score, ece as (mean, deviation); empty if the paper hasn't the task."""
+    return _nested(_values()["table1"].get(task, {}))
+
+
+def table3(task: str, test_set: str, column: str = "graft") -> Spread | None:
+    """Accuracy on another test set of the paper's graft, retrain or bitfit, as (mean, deviation) in fractions."""
+    pair = _values()["table3"].get(task, {}).get(test_set, {}).get(column)
     return pair and _fractions(pair)
+
+
+def table5(task: str) -> dict[str | float, dict[str, float]]:
+    """`finetuned` or a graft's sparsity -> score, ece in fractions, with 50,000 examples per class."""
+    return _nested(_values()["table5"].get(task, {}))
+
+
+def table6(method: str, size: float) -> dict[str, dict[str, Any]]:
+    """Task -> score, ece as (mean, deviation); `average` -> score, ece as single numbers; all in fractions.
+
+    `method` is lora, houlsby, pfeiffer or graft; `size` a rank or bottleneck, of a graft its sparsity
+    (1 is the fine-tuned model).  Empty if the paper hasn't it.
+    """
+    return _nested(_values()["table6"].get(method, {}).get(size, {}))
+
+
+def table7(method: str, size: float) -> dict[str, dict[str, Any]]:
+    """Trained task -> test set -> accuracy as (mean, deviation); `average` -> id, ood; sizes as in `table6`."""
+    return _nested(_values()["table7"].get(method, {}).get(size, {}))
+
+
+def table8(task: str, sparsity: float) -> dict[str, Any]:
+    """overlap -> (mean, deviation); learned, fish, random -> score, ece; all in fractions."""
+    return _nested(_values()["table8"].get(task, {}).get(sparsity, {}))
+
+
+def _nested(value: Any) -> Any:
+    """A part of the values in fractions, pairs as tuples."""
+    if isinstance(value, dict):
+        return {name: _nested(part) for name, part in value.items()}
+    return _fractions(value) if isinstance(value, list) else value / 100
 
 
 def _fractions(pair: list[float]) -> Spread:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from stages.lib.errors import TrainingError
+from stages.lib.graft.mask import GraftMask
 from stages.lib.model.label_model import LabelModel
 from stages.lib.text.batching import shuffled
 from stages.lib.text.encoding import Example
+from stages.lib.train.sparse import Leaves
 
 # Losses are averaged over this many steps in the stored curve.
 CURVE_STEPS = 10
@@ -51,22 +53,25 @@ def train(
     generator: np.random.Generator,
     dev_score: Callable[[], tuple[float, float]] | None = None,
     on_step: Callable[[], object] = lambda: None,
+    only: GraftMask | None = None,
 ) -> Training:
     """Train `trained` (live parameters, the only ones that require gradients) and leave them trained.
+
+    With `only`, what the mask doesn't select of its region keeps every bit, and the optimizer's
+    state has the size of the mask; parameters outside the region (a new head) are trained whole.
 
     With `plan.eval_steps` the weights of the best dev score are kept, the first of equals; else the
     last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2).
     Raises TrainingError if the loss is not a number.
     """
-    start = {name: weight.detach().clone() for name, weight in trained.items()} if plan.l1 else {}
-    optimizer, scheduler = _optimizer(trained, plan)
+    leaves = Leaves(trained, only)
+    start = leaves.snapshot() if plan.l1 else {}
+    optimizer, scheduler = _optimizer(leaves.values, plan)
     done, best, losses = Training(), None, []
     batches = shuffled(examples, plan.batch_size, generator)
     for step in range(1, plan.steps + 1):
         model.model.train()
-        losses.append(
-            _gradient_step(model, trained, [examples[i] for i in next(batches)], optimizer, plan, start, step)
-        )
+        losses.append(_gradient_step(model, leaves, [examples[i] for i in next(batches)], optimizer, plan, start, step))
         scheduler.step()
         on_step()
         if step % CURVE_STEPS == 0 or step == plan.steps:
@@ -76,18 +81,18 @@ def train(
             score = dev_score()
             done.dev.append({"step": step, "accuracy": score[0], "loss": -score[1]})
             if best is None or score > best[0]:
-                best = (score, step, {name: weight.detach().clone() for name, weight in trained.items()})
+                best = (score, step, leaves.snapshot())
     done.step = plan.steps
     if best:
         done.step = best[1]
-        model.put(best[2])
+        leaves.restore(best[2])
     model.model.eval()
     return done
 
 
 def _gradient_step(
     model: LabelModel,
-    trained: dict[str, Tensor],
+    leaves: Leaves,
     examples: list[Example],
     optimizer: Any,
     plan: TrainPlan,
@@ -95,7 +100,7 @@ def _gradient_step(
     step: int,
 ) -> float:
     batch = model.batch(examples)
-    optimizer.zero_grad(set_to_none=True)
+    model.model.zero_grad(set_to_none=True)
     loss = torch.nn.functional.cross_entropy(model.logits(batch), batch.labels)
     loss.backward()
     value = float(loss.detach())
@@ -104,12 +109,14 @@ def _gradient_step(
             f"the loss became {value} at step {step} of {plan.steps} (learning rate {plan.learning_rate}, batch size "
             f"{plan.batch_size}); lower finetune.learning_rates, or set finetune.clip_norm"
         )
+    leaves.take_gradients()
     if plan.clip_norm:
-        torch.nn.utils.clip_grad_norm_(list(trained.values()), plan.clip_norm)
+        torch.nn.utils.clip_grad_norm_(list(leaves.values.values()), plan.clip_norm)
     with torch.no_grad():
         for name, origin in start.items():
-            trained[name].grad.add_((trained[name] - origin).sign_(), alpha=plan.l1)
+            leaves.values[name].grad.add_((leaves.values[name] - origin).sign_(), alpha=plan.l1)
     optimizer.step()
+    leaves.write_back()
     return value
 
 

@@ -1,0 +1,49 @@
+"""How much two regions have in common, and how much two random ones would.
+
+Regions are sets of region indices.  Two measures: intersection over union (table 8 of the paper),
+which is the same either way round, and the share of the second region that lies in the first
+(figure 8a), which is not.
+"""
+
+import numpy as np
+
+
+def iou(first: np.ndarray, second: np.ndarray) -> float:
+    """|A ∩ B| / |A ∪ B| of two arrays of distinct indices, in any order; 0 if both are empty."""
+    common = intersection(first, second)
+    union = len(first) + len(second) - common
+    return common / union if union else 0.0
+
+
+def asymmetric_overlap(first: np.ndarray, second: np.ndarray) -> float:
+    """|A ∩ B| / |B| of two arrays of distinct indices; 0 if B is empty."""
+    return intersection(first, second) / len(second) if len(second) else 0.0
+
+
+def intersection(first: np.ndarray, second: np.ndarray) -> int:
+    """|A ∩ B| of two arrays of distinct indices."""
+    return len(np.intersect1d(first, second, assume_unique=True))
+
+
+def chance_iou(first: int, second: int, size: int) -> float:
+    """What `iou` gives for two random sets of these sizes among `size` parameters, nearly: m / (a + b - m), m = a b / size.
+
+    It puts the expected intersection m in place of the intersection.  IoU is convex in the
+    intersection, so its true expectation is a little larger: by about 1 / max(a, b) of itself or
+    less, and not at all where one of the sets is everything or nothing.
+    """
+    expected = _expected(first, second, size)
+    union = first + second - expected
+    return expected / union if union else 0.0
+
+
+def chance_asymmetric_overlap(first: int, second: int, size: int) -> float:
+    """The expectation of `asymmetric_overlap` for two random sets of these sizes: a / size, exactly."""
+    return _expected(first, second, size) / second if second else 0.0
+
+
+def _expected(first: int, second: int, size: int) -> float:
+    """The mean of the hypergeometric distribution."""
+    if not (0 <= first <= size and 0 <= second <= size):
+        raise ValueError(f"sets of {first} and {second} do not fit among {size} parameters")
+    return first * second / size if size else 0.0

@@ -1,0 +1,14 @@
+"""The whole report of the study."""
+
+from stages.lib.report.document import Report
+from stages.lib.report.study.collecting import Study
+from stages.lib.report.study.findings import claims
+from stages.lib.report.study.tables import off_line, tables
+from stages.lib.report.wording import counted
+
+
+def write_report(study: Study) -> Report:
+    """Tables, which stages are off, and which effects of the paper show."""
+    size = f"{counted(len(study.tasks), 'task')}, {counted(len(study.seeds), 'seed')}"
+    facts = [line for line in (off_line(study),) if line]
+    return Report("The single-task study", size, tables(study), facts, claims(study))

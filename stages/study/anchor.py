@@ -1,0 +1,23 @@
+"""anchor: the two ends of every graft, the pretrained and the fine-tuned model, and the fine-tuned one pruned."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(seed: int) -> None:
+    """Bring together what the study's other stages are measured against, training rows included."""
+    params = load_params(
+        "model", "runtime", "graft.region", "calibration.bins", "study.tasks", "study.test_max", "anchor"
+    )
+
+    from stages.lib import runtime
+    from stages.lib.cells.anchoring import anchor
+
+    machine = runtime.start(params.runtime)
+    for task in params.study.tasks:
+        print(anchor(task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

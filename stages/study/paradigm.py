@@ -1,0 +1,26 @@
+"""paradigm: how well grafts work after fine-tuning with another optimizer, for the tasks of one seed."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(paradigm: str, seed: int) -> None:
+    """Fine-tune in this way, find regions of every size, graft, and measure."""
+    params = load_params(
+        "model", "runtime", "finetune", "graft.region", "graft.rule", "graft.base_share", "graft.offset", "graft.steps",
+        "graft.rate_kind", "graft.learning_rate", "graft.batch_size", "graft.eval_steps", "calibration.bins",
+        "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.learning_rate", "paradigm.weight_decay",
+        "paradigm.l1", "paradigm.max_steps",
+    )  # fmt: skip
+
+    from stages.lib import runtime
+    from stages.lib.cells.paradigm import finetune_and_graft
+
+    machine = runtime.start(params.runtime)
+    for task in params.paradigm.tasks:
+        print(finetune_and_graft(paradigm, task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

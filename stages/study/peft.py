@@ -1,0 +1,24 @@
+"""peft: one parameter-efficient method trained from the pretrained model, for the tasks of one seed."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(method: str, seed: int) -> None:
+    """Train, and measure on test and training rows."""
+    params = load_params(
+        "model", "runtime", "finetune.cap_k", "finetune.clip_norm", "graft.region", "calibration.bins",
+        "study.test_max", "peft",
+    )  # fmt: skip
+
+    from stages.lib import runtime
+    from stages.lib.cells.parameter_efficient import train_and_measure
+
+    machine = runtime.start(params.runtime)
+    for task in params.peft.tasks:
+        print(train_and_measure(method, task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""sweep: the mask of one localizer at one size, and how good its graft is, for all tasks of one seed."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(localizer: str, sparsity: str, seed: int) -> None:
+    """Find the masks, graft, and measure."""
+    params = load_params(
+        "model", "runtime", "graft.region", "graft.rule", "graft.base_share", "graft.offset", "graft.steps",
+        "graft.rate_kind", "graft.learning_rate", "graft.batch_size", "graft.eval_steps", "calibration.bins",
+        "study.tasks", "study.test_max", "localizer",
+    )  # fmt: skip
+
+    from stages.lib import runtime
+    from stages.lib.cells.localizing import sweep
+
+    machine = runtime.start(params.runtime)
+    for task in params.study.tasks:
+        print(sweep(localizer, sparsity, task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""trajectory: checkpoints of fine-tuning and their grafts in one region, for the tasks of one seed."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(seed: int) -> None:
+    """Fine-tune as before, look at every checkpoint, find the regions of one, and measure."""
+    params = load_params(
+        "model", "runtime", "finetune", "graft.region", "graft.rule", "graft.base_share", "graft.offset", "graft.steps",
+        "graft.rate_kind", "graft.learning_rate", "graft.batch_size", "graft.eval_steps", "calibration.bins",
+        "study.test_max", "trajectory.tasks", "trajectory.every", "trajectory.region_step", "trajectory.sparsities",
+    )  # fmt: skip
+
+    from stages.lib import runtime
+    from stages.lib.cells.trajectory import trace
+
+    machine = runtime.start(params.runtime)
+    for task in params.trajectory.tasks:
+        print(trace(task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

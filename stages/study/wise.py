@@ -1,0 +1,25 @@
+"""wise: WiSE-FT and WiSE-graft, all the way from the pretrained to the fine-tuned or grafted model."""
+
+from stages.lib import paths
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(seed: int) -> None:
+    """Measure both interpolations of every task that has out-of-distribution test sets."""
+    params = load_params(
+        "model", "runtime", "graft.region", "calibration.bins", "study.tasks", "study.test_max", "wise"
+    )
+
+    from stages.lib import runtime
+    from stages.lib.cells.interpolating import interpolate
+
+    machine = runtime.start(params.runtime)
+    paths.study_dir("wise", (), seed).mkdir(parents=True, exist_ok=True)
+    for task in params.study.tasks:
+        print(interpolate(task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,424 @@
+"""Every localizer keeps the contract, and finds what its own definition says."""
+
+import importlib
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from stages.lib.cells.evidence import draws, from_tensors, gather
+from stages.lib.cells.masking import learn
+from stages.lib.graft.apply import graft
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.order_file import write_order
+from stages.lib.graft.region import Region, Tensors
+from stages.lib.graft.select import top_k
+from stages.lib.localize.attribution import attribution
+from stages.lib.localize.bias import biases
+from stages.lib.localize.evenly import layer_of
+from stages.lib.localize.evidence import Evidence
+from stages.lib.localize.grown import put_graft
+from stages.lib.localize.learned import MaskLearning, MaskLogits, learn_mask
+from stages.lib.localize.movement import movement, movement_mask, movement_order
+from stages.lib.localize.refined import refine_by_learning, refine_by_stitching
+from stages.lib.localize.registry import LOCALIZERS, Localizer
+from tests.pico import graft_settings
+
+NAMES = list(LOCALIZERS)
+RANKED = [name for name in NAMES if LOCALIZERS[name].refine is None]
+WITHOUT_MODEL = [name for name in RANKED if not LOCALIZERS[name].rank_needs_model]
+
+
+def localizer_settings(**changes: Any) -> SimpleNamespace:
+    """The `localizer` section with the settings of mask learning beside it."""
+    settings = {
+        **vars(graft_settings()), "fish_examples": 12, "path_points": [0.0, 0.5], "attribution_sign": "signed", "grow_rounds": 2,
+        "stitch_offset": 5.0, "stitch_l1": 1e-3,
+    }  # fmt: skip
+    return SimpleNamespace(**{**settings, **changes})
+
+
+def evidence_of(cell, seed: int = 0, **changes: Any) -> Evidence:
+    settings = localizer_settings(**changes)
+    return gather(
+        cell.load(),
+        cell.anatomy,
+        cell.pretrained_folder,
+        cell.region,
+        cell.rows["train"],
+        settings,
+        ("mask", "toy", seed),
+    )
+
+
+def mask_of(name: str, evidence: Evidence, k: int, **changes: Any) -> GraftMask:
+    return LOCALIZERS[name].mask(evidence, localizer_settings(**changes), k)
+
+
+class Quadratic:
+    """The loss 1/2 * sum h (w - c)^2 over a region, whose every integral is known."""
+
+    def __init__(self, region: Region, pretrained: Tensors, finetuned: Tensors) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.region, self.pretrained, self.finetuned = region, pretrained, finetuned
+        self.target = {name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()}
+        self.curve = {name: torch.rand(shape, generator=generator) + 0.5 for name, shape in region.shapes.items()}
+        self.weights = {name: values.clone() for name, values in pretrained.items()}
+
+    def gradient_at(self, values: Tensors) -> dict[str, Tensor]:
+        return {name: self.curve[name] * (values[name] - self.target[name]) for name in values}
+
+    def loss(self, values: Tensors) -> float:
+        return sum(float((self.curve[n] * (values[n] - self.target[n]) ** 2).sum()) / 2 for n in values)
+
+    def backward(self) -> float:
+        for name, gradient in self.gradient_at(self.weights).items():
+            self.weights[name].grad = gradient
+        return self.loss(self.weights)
+
+    def evidence(self, squares: Tensors | None = None) -> Evidence:
+        return Evidence(
+            self.region, self.pretrained, self.finetuned, self.weights, self.backward, self.backward,
+            lambda _: squares, np.random.default_rng(0),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def quadratic(triple):
+    return Quadratic(*triple)
+
+
+# --- The contract, for each of them ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("k", [0, 1, 2, 300])
+def test_exactly_k_on_a_real_model(make_cell, name, k):
+    cell = make_cell("prompt")
+    evidence = evidence_of(cell)
+    before = [
+        {n: values.clone() for n, values in tensors.items()} for tensors in (evidence.pretrained, evidence.finetuned)
+    ]
+    mask = mask_of(name, evidence, k)
+    assert mask.selected == k and mask.region == cell.region
+    for kept, tensors in zip(before, (evidence.pretrained, evidence.finetuned), strict=True):
+        assert all(torch.equal(kept[n], tensors[n]) for n in kept), "the two models are never changed"
+    values = graft(evidence.pretrained, evidence.finetuned, mask)
+    assert {*values} == {*cell.region.shapes}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_whole_region_is_the_largest_mask(quadratic, name):
+    region = quadratic.region
+    evidence = quadratic.evidence(quadratic.curve)
+    most = sum(values.numel() for n, values in evidence.pretrained.items() if n.endswith(".bias"))
+    assert mask_of(name, evidence, region.size).selected == (most if name == "bias" else region.size)
+    if name == "bias":
+        assert 0 < most < region.size, "control: there are others than biases"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_seeds_give_equal_masks(make_cell, name):
+    cell = make_cell("prompt")
+    masks = [mask_of(name, evidence_of(cell, seed), 200) for seed in (0, 0, 1)]
+    assert masks[0].equals(masks[1])
+    if name == "random":
+        assert not masks[0].equals(masks[2]), "control: another seed draws others"
+
+
+@pytest.mark.parametrize("name", RANKED)
+def test_masks_without_refinement_are_nested_and_heads_of_one_ranking(make_cell, name):
+    cell = make_cell("prompt")
+    small, large = (LOCALIZERS[name].rank(evidence_of(cell), localizer_settings(), k).tolist() for k in (37, 190))
+    assert small == large[:37] and len({*large}) == 190
+    assert large != sorted(large), "control: the order is not that of the region"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ties_are_broken_by_region_index(name):
+    region = Region({"z.bias": (6,), "a.weight": (2, 3)})
+    same = {n: torch.zeros(shape) for n, shape in region.shapes.items()}
+    toy = Quadratic(region, same, {n: values + 1 for n, values in same.items()})
+    toy.target, toy.curve = ({n: values + 1 for n, values in same.items()} for _ in range(2))
+    first = mask_of(name, toy.evidence(toy.curve), 4).region_indices().tolist()
+    if name == "random":
+        assert first != [0, 1, 2, 3], "control: this one has no ties"
+    elif name == "tensorwise":
+        assert first == [0, 1, 6, 7]
+    else:
+        assert first == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_needs_no_model_gets_none(triple, name):
+    region, pretrained, finetuned = triple
+    evidence, localizer = from_tensors(region, pretrained, finetuned, np.random.default_rng(0)), LOCALIZERS[name]
+    if localizer.rank_needs_model:
+        with pytest.raises(RuntimeError, match="has no model to take gradients of"):
+            localizer.rank(evidence, localizer_settings(), 9)
+    else:
+        assert len(localizer.rank(evidence, localizer_settings(), 9)) == 9
+    if localizer.refine and not localizer.rank_needs_model:
+        with pytest.raises(RuntimeError, match="has no model to take gradients of"):
+            localizer.mask(evidence, localizer_settings(), 9)
+
+
+@pytest.mark.parametrize("name", WITHOUT_MODEL)
+def test_evidence_of_tensors_alone_gives_the_same_masks(make_cell, name):
+    cell = make_cell("prompt")
+    alone = from_tensors(cell.region, cell.pretrained(), cell.finetuned(), draws("mask", "toy", 0))
+    assert mask_of(name, alone, 150).equals(mask_of(name, evidence_of(cell), 150))
+
+
+def test_a_localizer_of_ones_own_is_a_function_and_a_line(make_cell, monkeypatch, tmp_path):
+    """The example of README.md, as it is printed there."""
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    code = re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
+    name, about, function = re.search(r'`"(\w+)": Localizer\("(.*?)", (\w+)\),`', text).groups()
+    assert len(code.splitlines()) + 2 < 40
+    (tmp_path / "relative_localizer.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    rank = getattr(importlib.import_module("relative_localizer"), function)
+    monkeypatch.setitem(LOCALIZERS, name, Localizer(about, rank))
+    evidence = evidence_of(make_cell("prompt"))
+    mask = mask_of("relative", evidence, 120)
+    assert mask.selected == 120 and not mask.equals(mask_of("movement", evidence, 120))
+
+
+# --- Each one's own definition ---------------------------------------------------------------------------------
+
+
+def test_baselines_are_what_they_say(triple):
+    region, pretrained, finetuned = triple
+    evidence = from_tensors(region, pretrained, finetuned, np.random.default_rng(0))
+    assert mask_of("movement", evidence, 20).equals(
+        movement_mask(region, movement_order(pretrained, finetuned, region, 20), 20)
+    )
+    assert mask_of("magnitude", evidence, 20).equals(
+        top_k(region, {name: values**2 for name, values in pretrained.items()}, 20)
+    )
+    assert {*mask_of("bias", evidence, 5).indices} == {*biases(region)} == {"a.bias"}
+    alone = Region({"a.bias": (11,)})
+    order = movement_order(pretrained, finetuned, alone, 5)
+    assert torch.equal(mask_of("bias", evidence, 5).indices["a.bias"], order.sort().values)
+
+
+def test_random_places_are_spread_over_the_region():
+    region = Region({"small.weight": (100,), "large.weight": (900,)})
+    same = {name: torch.zeros(shape) for name, shape in region.shapes.items()}
+    counts = []
+    for seed in range(200):
+        mask = mask_of("random", from_tensors(region, same, same, np.random.default_rng(seed)), 100)
+        counts.append(len(mask.indices.get("small.weight", [])))
+    # hypergeometric: mean 10, standard deviation 2.85, so 0.2 for the mean of 200
+    assert abs(np.mean(counts) - 10) < 0.8 and np.std(counts) > 1.5
+
+
+def test_fish_is_the_fisher_information_at_the_pretrained_weights(make_cell):
+    cell = make_cell("prompt")
+    evidence = evidence_of(cell)
+    mask = mask_of("fish", evidence, 150)
+    assert all(torch.equal(evidence.weights[name], values) for name, values in evidence.pretrained.items())
+    squares = evidence.squared_gradients(12)
+    assert mask.equals(top_k(cell.region, squares, 150))
+    mean = {name: values / 12 for name, values in squares.items()}
+    assert mask.equals(top_k(cell.region, mean, 150)), "the sum over examples ranks as their mean does"
+    evidence.put(evidence.finetuned)
+    assert not mask.equals(top_k(cell.region, evidence.squared_gradients(12), 150)), "control: elsewhere it is another"
+
+
+def test_more_examples_than_there_are_means_all(make_cell):
+    cell = make_cell("prompt")
+    evidence = evidence_of(cell)
+    every, some, beyond = (evidence.squared_gradients(n) for n in (32, 12, 1000))
+    assert all(torch.equal(every[name], beyond[name]) for name in every)
+    assert all(bool((some[name] <= every[name] * (1 + 1e-4) + 1e-12).all()) for name in every), "a part of the same sum"
+    assert any(bool((some[name] < 0.9 * every[name]).any()) for name in every), "control: but only a part"
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("bert.encoder.layer.1.output.dense.weight", 1),
+        ("roberta.encoder.layer.11.attention.self.key.bias", 11),
+        ("transformer.h.10.attn.c_attn.weight", 10),
+        ("model.layers.2.mlp.experts.7.up.weight", 2),
+        ("bert.embeddings.word_embeddings.weight", None),
+        ("head.fc2.bias", None),
+    ],
+)
+def test_layers_are_told_by_their_number(name, layer):
+    assert layer_of(name) == layer
+
+
+@pytest.mark.parametrize("k", [1, 7, 100, 333, 5000])
+@pytest.mark.parametrize("name", ["layerwise", "tensorwise"])
+def test_every_group_gives_the_same_share_to_one_parameter(make_cell, name, k):
+    cell = make_cell("prompt")
+    group_of = layer_of if name == "layerwise" else str
+    mask = mask_of(name, from_tensors(cell.region, cell.pretrained(), cell.finetuned(), np.random.default_rng(0)), k)
+    sizes: dict[Any, int] = {}
+    taken: dict[Any, int] = {}
+    for tensor, size in zip(cell.region.shapes, cell.region.sizes, strict=True):
+        group = group_of(tensor)
+        sizes[group] = sizes.get(group, 0) + size
+        taken[group] = taken.get(group, 0) + len(mask.indices.get(tensor, []))
+    low = max((taken[group] - 0.5) / sizes[group] for group in sizes)
+    high = min((taken[group] + 0.5) / sizes[group] for group in sizes)
+    assert low <= high, "one share, of which each group gives its part to the half of a parameter"
+    if name == "layerwise":
+        assert len(sizes) == 2 and max(abs(taken[g] - k * sizes[g] / cell.region.size) for g in sizes) <= 1
+
+
+def test_taken_evenly_layer_11_is_not_layer_1():
+    region = Region({f"layer.{number}.weight": (100,) for number in (1, 10, 11)} | {"embeddings.weight": (200,)})
+    pretrained = {name: torch.zeros(shape) for name, shape in region.shapes.items()}
+    finetuned = {
+        name: torch.rand(shape, generator=torch.Generator().manual_seed(1)) for name, shape in region.shapes.items()
+    }
+    finetuned["layer.1.weight"] *= 100
+    evidence = from_tensors(region, pretrained, finetuned, np.random.default_rng(0))
+    even = mask_of("layerwise", evidence, 50)
+    assert [len(even.indices[name]) for name in region.shapes] == [10, 10, 10, 20]
+    assert [*mask_of("movement", evidence, 50).indices] == ["layer.1.weight"], "control: one layer moved most"
+    for name, indices in even.indices.items():
+        assert torch.equal(indices, finetuned[name].topk(len(indices)).indices.sort().values)
+
+
+def test_attribution_of_a_quadratic_loss_is_the_analytic_one(quadratic):
+    q, delta = quadratic, {n: quadratic.finetuned[n] - quadratic.pretrained[n] for n in quadratic.pretrained}
+    points = [0.0, 0.1, 0.3]
+    analytic = {
+        n: -q.curve[n] * (len(points) * (q.pretrained[n] - q.target[n]) + sum(points) * delta[n]) * delta[n]
+        for n in delta
+    }
+    torch.testing.assert_close(attribution(q.evidence(), points), analytic, rtol=1e-4, atol=1e-6)
+    signed = mask_of("attribution", q.evidence(), 20, path_points=points)
+    assert signed.equals(top_k(q.region, analytic, 20))
+    either = mask_of("attribution", q.evidence(), 20, path_points=points, attribution_sign="magnitude")
+    assert either.equals(top_k(q.region, {n: values.abs() for n, values in analytic.items()}, 20))
+    assert not either.equals(signed), "control: some movement is harmful"
+
+
+def test_attribution_at_the_middle_adds_up_to_the_loss_saved(quadratic):
+    """The integral of a linear gradient is its value at the middle."""
+    saved = quadratic.loss(quadratic.pretrained) - quadratic.loss(quadratic.finetuned)
+    total = {p: sum(float(a.sum()) for a in attribution(quadratic.evidence(), [p]).values()) for p in (0.0, 0.5)}
+    assert total[0.5] == pytest.approx(saved, rel=1e-4)
+    assert total[0.0] != pytest.approx(saved, rel=1e-2), "control: at one end it does not"
+
+
+def test_grown_masks_add_what_the_graft_gains_most_from(quadratic):
+    q, k = quadratic, 30
+    order = movement_order(q.pretrained, q.finetuned, q.region, k)
+    mask = movement_mask(q.region, order, 10)
+    for size in (20, 30):
+        gradients = q.gradient_at(graft(q.pretrained, q.finetuned, mask))
+        gains = q.region.flatten({n: -g * (q.finetuned[n] - q.pretrained[n]) for n, g in gradients.items()})
+        gains[mask.region_indices()] = torch.inf
+        mask = GraftMask.from_region_indices(q.region, gains.topk(size).indices)
+    grown = mask_of("grown", q.evidence(), k)
+    assert grown.equals(mask)
+    assert {*order[:10].tolist()} <= {*grown.region_indices().tolist()}
+    assert not grown.equals(movement_mask(q.region, order, k)), "control"
+
+
+def test_the_graft_put_in_place_is_the_graft(quadratic):
+    mask = mask_of("random", quadratic.evidence(), 25)
+    put_graft(quadratic.evidence(), mask)
+    wanted = graft(quadratic.pretrained, quadratic.finetuned, mask)
+    assert all(torch.equal(quadratic.weights[name], values) for name, values in wanted.items())
+
+
+def stored_order(cell, folder):
+    region, pretrained = cell.region, cell.pretrained()
+    order = movement_order(pretrained, cell.finetuned(), region, region.budget(0.2))
+    about = {"model": "pico", "fingerprint": region.fingerprint(pretrained)}
+    write_order(folder / "order.safetensors", order, region.size, about)
+    return folder / "order.safetensors"
+
+
+@pytest.mark.parametrize("batch_size", [8, 128])
+def test_learned_is_the_mask_of_the_default_pipeline(make_cell, tmp_path, batch_size):
+    cell = make_cell("prompt")
+    settings = graft_settings(sparsity=0.05, batch_size=batch_size)
+    pipeline = learn(
+        cell.load(), cell.anatomy, cell.pretrained_folder, stored_order(cell, tmp_path), cell.rows, settings, ("toy", 0)
+    )
+    k = cell.region.budget(0.05)
+    masks = [mask_of("learned", evidence_of(cell, seed, batch_size=batch_size), k) for seed in (0, 1)]
+    assert masks[0].equals(pipeline.result.mask)
+    assert masks[0].equals(masks[1]) == (batch_size == 128), "control: other batches, another mask"
+
+
+def test_learning_from_attribution_starts_from_its_order(make_cell):
+    evidence, settings = evidence_of(make_cell("prompt")), localizer_settings(steps=0, base_share=1.0)
+    start = LOCALIZERS["attribution_learned"].mask(evidence, settings, 90)
+    assert start.equals(mask_of("attribution", evidence, 90))
+    assert not start.equals(LOCALIZERS["learned"].mask(evidence, settings, 90)), "control"
+
+
+def test_stitching_is_learning_from_the_whole_top_k_with_l1(quadratic):
+    q, order = quadratic, movement_order(quadratic.pretrained, quadratic.finetuned, quadratic.region, 25)
+    settings = localizer_settings(stitch_l1=0.1, rate_kind="absolute", learning_rate=1000.0)
+    stitched = refine_by_stitching(q.evidence(), settings, order, 25)
+    start = MaskLogits.around(movement_mask(q.region, order, 25), q.pretrained, q.finetuned, 5.0)
+    how = MaskLearning(steps=10, learning_rate=1000.0, rate_kind="absolute", offset=5.0, l1=0.1)
+    assert stitched.equals(learn_mask(q.weights, start, 25, how, q.backward).mask)
+    assert not stitched.equals(movement_mask(q.region, order, 25)), "control: it learned something"
+    base_only = localizer_settings(**{**vars(settings), "base_share": 1.0, "offset": 5.0})
+    assert not stitched.equals(refine_by_learning(q.evidence(), base_only, order, 25)), "control: l1 counts"
+
+
+def penalised(q: Quadratic, logits: dict[str, Tensor], l1: float) -> Tensor:
+    total = torch.zeros(())
+    for name, t in logits.items():
+        w = q.pretrained[name] + t.sigmoid() * (q.finetuned[name] - q.pretrained[name])
+        total = total + (q.curve[name] * (w - q.target[name]) ** 2).sum() / 2 + l1 * t.sigmoid().sum()
+    return total
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.3])
+def test_the_gradient_with_l1_is_autograds(quadratic, l1):
+    q = quadratic
+    base = movement_mask(q.region, movement_order(q.pretrained, q.finetuned, q.region, 20), 20)
+    logits = MaskLogits.around(base, q.pretrained, q.finetuned, 1.5)
+    logits.blend_into(q.weights)
+    q.backward()
+    leaves = {name: t.clone().requires_grad_() for name, t in logits.logits.items()}
+    wanted = dict(zip(leaves, torch.autograd.grad(penalised(q, leaves, l1), list(leaves.values())), strict=True))
+    ours = {name: logits.gradient(name, weight.grad, l1) for name, weight in q.weights.items()}
+    torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-6)
+    if l1:
+        without = {name: logits.gradient(name, weight.grad) for name, weight in q.weights.items()}
+        gap = max(float((ours[name] - without[name]).abs().max()) for name in ours)
+        assert gap == pytest.approx(l1 * 0.1491, rel=1e-3), "sigmoid'(1.5), at every parameter"
+    before = {name: t.clone() for name, t in logits.logits.items()}
+    logits.step(q.weights, 2.0, l1)
+    torch.testing.assert_close(logits.logits, {name: before[name] - 2.0 * wanted[name] for name in before})
+
+
+def test_a_heavier_l1_keeps_fewer_above_the_threshold(quadratic):
+    q, sizes = quadratic, []
+    base = movement_mask(q.region, movement_order(q.pretrained, q.finetuned, q.region, 20), 20)
+    how = MaskLearning(steps=20, learning_rate=5.0, rate_kind="absolute", offset=1.0, rule="threshold")
+    for l1 in (0.0, 0.02, 5.0):
+        start = MaskLogits.around(base, q.pretrained, q.finetuned, 1.0)
+        sizes.append(learn_mask(q.weights, start, q.region.size, replace(how, l1=l1), q.backward).mask.selected)
+    assert sizes[0] > sizes[1] > sizes[2] == 0
+
+
+def test_movement_scores_of_both_kinds_of_evidence_are_alike(make_cell):
+    cell = make_cell("prompt")
+    evidence = evidence_of(cell)
+    ours, files = (
+        movement(*pair, cell.region)
+        for pair in ((evidence.pretrained, evidence.finetuned), (cell.pretrained(), cell.finetuned()))
+    )
+    assert all(torch.equal(ours[name], files[name]) for name in files)

@@ -1,0 +1,115 @@
+"""Overlap of regions against sets counted by hand and chance simulated, and where parameters lie, by name."""
+
+from math import comb
+
+import numpy as np
+import pytest
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from stages.lib.measure import composition as places
+from stages.lib.measure.composition import composition, kind_of, layer_of
+from stages.lib.measure.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, intersection, iou
+
+
+def test_overlap_by_hand():
+    first, second = np.array([1, 9, 4, 7]), np.array([7, 2, 1])
+    assert intersection(first, second) == 2
+    assert iou(first, second) == iou(second, first) == 2 / 5
+    assert asymmetric_overlap(first, second) == 2 / 3
+    assert asymmetric_overlap(second, first) == 2 / 4
+    assert iou(first, first) == asymmetric_overlap(first, first) == 1
+    assert iou(first, np.array([0, 2])) == 0
+
+
+def test_empty_regions_have_nothing_in_common():
+    nothing = np.zeros(0, np.int64)
+    assert iou(nothing, nothing) == asymmetric_overlap(np.arange(3), nothing) == 0
+    assert chance_iou(0, 0, 10) == chance_asymmetric_overlap(3, 0, 10) == 0
+
+
+@pytest.mark.parametrize(("first", "second", "size"), [(3, 5, 12), (40, 70, 300), (1, 1, 5), (8, 8, 8)])
+def test_chance_is_the_hypergeometric_expectation(first, second, size):
+    weights = {
+        common: comb(first, common) * comb(size - first, second - common) / comb(size, second)
+        for common in range(max(0, first + second - size), min(first, second) + 1)
+    }
+    asymmetric = sum(weight * common / second for common, weight in weights.items())
+    exact = sum(weight * common / (first + second - common) for common, weight in weights.items())
+    assert chance_asymmetric_overlap(first, second, size) == pytest.approx(asymmetric)
+    assert chance_iou(first, second, size) <= exact + 1e-12
+    assert chance_iou(first, second, size) == pytest.approx(exact, rel=1.05 / max(first, second))
+    if 1 < first < size:  # a control: the other measure's chance is not taken for this one's
+        assert chance_asymmetric_overlap(first, second, size) != pytest.approx(exact, rel=0.1)
+
+
+def test_random_regions_overlap_as_chance_says():
+    generator = np.random.default_rng(5)
+    draws = [
+        (generator.choice(4000, 400, replace=False), generator.choice(4000, 900, replace=False)) for _ in range(60)
+    ]
+    assert np.mean([iou(*draw) for draw in draws]) == pytest.approx(chance_iou(400, 900, 4000), rel=0.03)
+    found = np.mean([asymmetric_overlap(*draw) for draw in draws])
+    assert found == pytest.approx(chance_asymmetric_overlap(400, 900, 4000), rel=0.03)
+
+
+def test_sets_larger_than_the_region_are_a_mistake():
+    with pytest.raises(ValueError, match="do not fit among 10"):
+        chance_iou(11, 3, 10)
+
+
+SMALL = {"vocab_size": 20, "max_position_embeddings": 16}
+BERT = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, **SMALL)
+GPT2 = GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=20, n_positions=16, bos_token_id=0, eos_token_id=0)
+LLAMA = LlamaConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, **SMALL)
+FOUR = {places.QUERY: 1, places.KEY: 1, places.VALUE: 1, places.ATTENTION_OUTPUT: 1}
+KINDS_IN_LAYER = {
+    "bert": FOUR | {places.FIRST: 1, places.SECOND: 1, places.LAYER_NORM: 4, places.BIAS: 6},
+    "gpt2": {
+        places.FUSED: 1,
+        places.ATTENTION_OUTPUT: 1,
+        places.FIRST: 1,
+        places.SECOND: 1,
+        places.LAYER_NORM: 4,
+        places.BIAS: 4,
+    },
+    "llama": FOUR | {places.FIRST: 2, places.SECOND: 1, places.LAYER_NORM: 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "model"),
+    [("bert", (BertForMaskedLM, BERT)), ("gpt2", (GPT2LMHeadModel, GPT2)), ("llama", (LlamaForCausalLM, LLAMA))],
+)
+def test_every_parameter_of_a_layer_has_a_kind(family, model):
+    make, config = model
+    names = [name for name, _ in make(config).named_parameters()]
+    assert {layer_of(name) for name in names} == {None, 0, 1}
+    for layer in (0, 1):
+        kinds = [kind_of(name) for name in names if layer_of(name) == layer]
+        assert {kind: kinds.count(kind) for kind in kinds} == KINDS_IN_LAYER[family]
+        assert places.OTHER not in kinds
+    assert any(kind_of(name) == places.OTHER for name in names)  # a control: embeddings are nothing of the kind
+
+
+def test_roberta_and_attention_output_are_told_from_feed_forward_output():
+    stem = "roberta.encoder.layer.11"
+    assert kind_of(f"{stem}.attention.output.dense.weight") == places.ATTENTION_OUTPUT
+    assert kind_of(f"{stem}.output.dense.weight") == places.SECOND
+    assert kind_of(f"{stem}.attention.output.LayerNorm.bias") == places.LAYER_NORM
+    assert kind_of(f"{stem}.output.dense.bias") == places.BIAS
+    assert layer_of(f"{stem}.output.dense.bias") == 11
+
+
+def test_composition_adds_up():
+    shapes = {
+        "m.layer.0.attention.self.value.weight": (4, 5),
+        "m.layer.0.attention.self.value.bias": (5,),
+        "m.layer.1.intermediate.dense.weight": (5, 15),
+    }
+    rows = composition({"m.layer.0.attention.self.value.weight": 3, "m.layer.1.intermediate.dense.weight": 1}, shapes)
+    assert [(row["layer"], row["kind"], row["selected"], row["parameters"]) for row in rows] == [
+        (0, places.VALUE, 3, 20), (0, places.BIAS, 0, 5), (1, places.FIRST, 1, 75),
+    ]  # fmt: skip
+    assert [row["share"] for row in rows] == [0.75, 0, 0.25]
+    assert [row["chance"] for row in rows] == [0.2, 0.05, 0.75]
+    assert all(row["share"] == 0 for row in composition({}, shapes))

@@ -1,0 +1,365 @@
+"""Other ways of fine-tuning, fine-tuning watched, and what theory says about either, on pico models."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from stages.lib import paths
+from stages.lib.artifacts import read_json, write_json, write_rows
+from stages.lib.cells import trajectory
+from stages.lib.cells.evaluating import Evaluation
+from stages.lib.cells.finetuning import at_point, finetune
+from stages.lib.cells.paradigm import finetune_and_graft, settings_of
+from stages.lib.cells.studying import study_sets, train_set
+from stages.lib.cells.trajectory import Trace, checkpoints, trace, train_again
+from stages.lib.errors import GraftError, MaskError, ParamsError
+from stages.lib.measure.bound import ModelClass, examples_for, log_all_regions, variance_term
+from stages.lib.measure.classification import agreement
+from stages.lib.measure.predictions import read_predictions, write_predictions
+from stages.lib.measure.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
+from stages.lib.model.label_model import LabelModel
+from stages.lib.model.loading import read_tensors, save_model
+from stages.lib.pretrained.importing import import_model
+from stages.lib.report.study.bound_table import bound_lines, bound_table
+from stages.lib.report.study.collecting import Study, collect
+from stages.lib.report.study.records import record_path
+from tests.pico import TOY, finetune_settings, graft_settings, model_settings, runtime, toy_rows
+
+SEED, STEPS = 13, 25
+SPARSITIES = [0.02, 1.0]
+ROWS = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2), "test": toy_rows(60, 3)}
+TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2, batch_sizes=[4, 8], learning_rates=[3e-3])
+
+
+def params(mode: str = "standard", **changes: Any) -> SimpleNamespace:
+    """All settings of both stages."""
+    sections = {
+        "model": model_settings(mode),
+        "finetune": TRAINING,
+        "graft": graft_settings(steps=3),
+        "calibration": SimpleNamespace(bins=15),
+        "study": SimpleNamespace(test_max=50),
+        "paradigm": paradigm_settings(),
+        "trajectory": trajectory_settings(),
+    }
+    return SimpleNamespace(**{**sections, **changes})
+
+
+def paradigm_settings(**changes: Any) -> SimpleNamespace:
+    settings = {"sparsities": SPARSITIES, "learning_rate": 3e-3, "weight_decay": 0.01, "l1": 0.001, "max_steps": 20}
+    return SimpleNamespace(**{**settings, **changes})
+
+
+def trajectory_settings(**changes: Any) -> SimpleNamespace:
+    settings = {"every": 10, "region_step": 10, "sparsities": SPARSITIES}
+    return SimpleNamespace(**{**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory, pico_bert):
+    """projects(mode): a project folder with one fine-tuned cell and its anchor's predictions, to stand in."""
+    made = {}
+    with pytest.MonkeyPatch.context() as patch:
+
+        def stand_in(mode: str) -> None:
+            if mode not in made:
+                made[mode] = tmp_path_factory.mktemp(mode)
+                patch.chdir(made[mode])
+                make_project(pico_bert, mode)
+            patch.chdir(made[mode])
+
+        yield stand_in
+
+
+def make_project(folder: Any, mode: str) -> None:
+    import_model(folder, model_settings(mode), paths.PRETRAINED)
+    write_json(paths.card("toy"), {"task": TOY.model_dump()})
+    write_rows(paths.ood_table("toy", "other"), toy_rows(20, 4))
+    for split, rows in ROWS.items():
+        write_rows(paths.sample("toy", SEED, split), rows)
+    done = finetune(paths.PRETRAINED, TOY, ROWS, SEED, model_settings(mode), TRAINING, runtime())
+    save_model(done.model.model, done.model.tokenizer, paths.finetuned("toy", SEED))
+    write_json(paths.finetuned("toy", SEED) / "training.json", done.record)
+    anchor = Evaluation(done.model, study_sets("toy", SEED, 50, with_train=True), variants=1)
+    with anchor.progress("anchor"):
+        anchor.predict(FINETUNED)
+    write_predictions(paths.study_logits("anchor", (), "toy", SEED), anchor.predictions())
+
+
+def values_of(model: LabelModel) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.parameters().items()}
+
+
+def same(left: dict, right: dict) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def again(mode: str, watch: Callable[[LabelModel], Callable[[], object]]) -> dict[str, Tensor]:
+    """The weights after training again, watched by this."""
+    chosen = read_json(paths.finetuned("toy", SEED) / "training.json")["chosen"]
+    settings = at_point(TRAINING, chosen)
+    return values_of(train_again(paths.PRETRAINED, TOY, ROWS, SEED, model_settings(mode), settings, runtime(), watch))
+
+
+def not_at_all(_model: LabelModel) -> Callable[[], object]:
+    return lambda: None
+
+
+def drawing(_model: LabelModel) -> Callable[[], object]:
+    return lambda: torch.rand(1)
+
+
+def traced(mode: str, due: list[int]) -> tuple[dict[str, Tensor], Trace]:
+    sets = {"toy": ROWS["test"], train_set("toy"): ROWS["train"]}
+    seen = Trace(due, sets, [*read_json(paths.PRETRAINED / "anatomy.json")["groups"]])
+    return again(mode, seen.watch), seen
+
+
+# fine-tuning watched
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_the_last_checkpoint_is_the_fine_tuned_model_bit_for_bit(projects, mode):
+    projects(mode)
+    after, seen = traced(mode, [10, 20, STEPS])
+    stored = read_tensors(paths.finetuned("toy", SEED), after)
+    assert same(after, stored) and same(seen.kept[STEPS], stored)
+    assert {values.dtype for values in seen.kept[STEPS].values()} == {torch.float32}
+    assert not same(seen.kept[20], stored) and not same(seen.kept[10], seen.kept[20]), "control"
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_looking_at_every_step_does_not_change_the_training(projects, mode):
+    projects(mode)
+    alone = again(mode, not_at_all)
+    assert same(traced(mode, [*range(1, STEPS + 1)])[0], alone)
+    assert not same(again(mode, drawing), alone), "control: dropout draws from the same generator"
+
+
+def record_of(stage: str, axes: tuple[str, ...] = ()) -> tuple[dict, Any]:
+    return read_json(paths.study_record(stage, axes, "toy", SEED)), read_predictions(
+        paths.study_logits(stage, axes, "toy", SEED)
+    )
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_a_checkpoint_and_its_graft_of_everything_predict_the_same(projects, mode):
+    projects(mode)
+    assert "3 checkpoints, 2 regions of step 10" in trace("toy", SEED, params(mode), runtime())
+    _, predictions = record_of("trajectory")
+    for variants in predictions.logits.values():
+        for step in (10, 20, STEPS):
+            np.testing.assert_array_equal(variants[f"grafted_{step}_1.0"], variants[f"checkpoint_{step}"])
+            assert not np.array_equal(variants[f"grafted_{step}_0.02"], variants[f"checkpoint_{step}"]), "control"
+
+
+def test_the_record_of_a_trajectory(projects):
+    projects("standard")
+    trace("toy", SEED, params(), runtime())
+    record, predictions = record_of("trajectory")
+    assert {*predictions.logits} == {"toy", "toy:train"} and len(predictions.labels["toy"]) == 50
+    keys = {(row["test_set"], row["variant"], row["step"], row.get("sparsity")) for row in record["rows"]}
+    steps, sets = (10, 20, STEPS), ("toy", "toy:train")
+    wanted = {(name, "checkpoint", step, None) for name in sets for step in steps}
+    assert keys == wanted | {(name, GRAFTED, step, share) for name in sets for step in steps for share in SPARSITIES}
+    assert len(record["rows"]) == len(keys) and record["region_step"] == 10
+    last = [row for row in record["rows"] if row["variant"] == "checkpoint" and row["step"] == STEPS]
+    assert [row["agreement"] for row in last] == [1, 1], "it is the anchor's fine-tuned model"
+    (small,) = {row["selected"] for row in record["rows"] if row.get("sparsity") == 0.02}
+    assert small == int(0.02 * record["graftable"])
+    rows = collect(paths.Path(), {"trajectory": [(SEED, "toy")]}).rows("trajectory", "train")
+    assert {*rows.step} == {*steps} and {*rows.variant} == {"checkpoint", GRAFTED}
+
+
+def test_regions_are_learned_from_what_the_checkpoint_says(projects, monkeypatch):
+    projects("standard")
+    labels = []
+
+    def noting(*arguments: Any) -> Any:
+        labels.append([row["label"] for row in arguments[4]])
+        return gathered(*arguments)
+
+    gathered = trajectory.evidence_about
+    monkeypatch.setattr(trajectory, "evidence_about", noting)
+    settings = trajectory_settings(every=2, region_step=2)
+    trace("toy", SEED, params(trajectory=settings), runtime())
+    _, predictions = record_of("trajectory")
+    said = predictions.logits["toy:train"]["checkpoint_2"].argmax(1)
+    assert labels == 2 * [[TOY.labels[index] for index in said]]
+    assert labels[0] != [row["label"] for row in ROWS["train"]], "control: it errs on some"
+
+
+def test_another_end_of_training_is_said(projects):
+    projects("standard")
+    other = SimpleNamespace(**{**vars(TRAINING), "weight_decay": 0.5})
+    line = trace("toy", SEED, params(finetune=other), runtime())
+    assert (
+        "near, not at" in line and not read_json(paths.study_record("trajectory", (), "toy", SEED))["equals_finetuned"]
+    )
+    assert "near, not at" not in trace("toy", SEED, params(), runtime())
+    assert read_json(paths.study_record("trajectory", (), "toy", SEED))["equals_finetuned"], "control"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"region_step": 15}, r"trajectory\.region_step: 15 is not a checkpoint; there is one every 10 steps"),
+        ({"region_step": 30}, r"trajectory\.region_step: 30 is not a checkpoint; .* the last after 25"),
+        ({"every": 26, "region_step": 26}, r"trajectory\.every: 26 is more than the 25 steps of fine-tuning"),
+    ],
+)
+def test_checkpoints_that_are_not_there_are_refused_before_training(projects, monkeypatch, changes, said):
+    projects("standard")
+    monkeypatch.setattr(trajectory, "train_again", None)
+    with pytest.raises(ParamsError, match=said) as error:
+        trace("toy", SEED, params(trajectory=trajectory_settings(**changes)), runtime())
+    assert isinstance(error.value, GraftError) and "\n" not in str(error.value)
+
+
+def test_checkpoints_are_evenly_apart_and_end_with_the_last_step():
+    assert checkpoints(25, trajectory_settings(every=10, region_step=25)) == [10, 20, 25]
+    assert checkpoints(30, trajectory_settings(every=10, region_step=20)) == [10, 20, 30]
+    assert checkpoints(25, trajectory_settings(every=25, region_step=25)) == [25]
+
+
+# other ways of fine-tuning
+
+
+@pytest.mark.parametrize("paradigm", ["sgd", "adamw", "adamw_l1"])
+def test_the_record_of_a_paradigm(projects, paradigm):
+    projects("standard")
+    before = {path.name for path in paths.FINETUNED.rglob("*")}
+    assert f"paradigm {paradigm} toy-13: " in finetune_and_graft(paradigm, "toy", SEED, params(), runtime())
+    record, predictions = record_of("paradigm", (paradigm,))
+    assert record["paradigm"] == paradigm and record["training"]["chosen"]["steps"] == 20
+    keys = {(row["test_set"], row["variant"], row.get("sparsity")) for row in record["rows"]}
+    grafts = {(name, kind, share) for name in ("toy", "other") for kind in GRAFTS for share in SPARSITIES}
+    assert keys == grafts | {("toy", FINETUNED, None), ("other", FINETUNED, None)} and len(record["rows"]) == len(keys)
+    for row in record["rows"]:
+        logits = predictions.logits[row["test_set"]]
+        name = f"{row['variant']}_{row['sparsity']}" if "sparsity" in row else FINETUNED
+        assert row["agreement"] == agreement(logits[name], logits[FINETUNED]), "of the paradigm's own model"
+        assert row.get("sparsity") in (None, 0.02) or np.array_equal(logits[name], logits[FINETUNED])
+    assert {row["selected"] for row in record["rows"] if row.get("sparsity") == 1.0} == {record["graftable"]}
+    assert {path.name for path in paths.FINETUNED.rglob("*")} == before, "no model is stored"
+
+
+GRAFTS = (GRAFTED, MOVEMENT_GRAFTED)
+
+
+def test_a_movement_graft_is_as_large_as_the_learned_one(projects):
+    projects("prompt")
+    finetune_and_graft(
+        "adamw", "toy", SEED, params("prompt", graft=graft_settings(steps=3, rule="threshold")), runtime()
+    )
+    record, _ = record_of("paradigm", ("adamw",))
+    sizes = {kind: {row["selected"] for row in record["rows"] if row["variant"] == kind} for kind in GRAFTS}
+    assert sizes[GRAFTED] == sizes[MOVEMENT_GRAFTED] and min(sizes[GRAFTED]) < int(0.02 * record["graftable"])
+
+
+def moved_far(paradigm: str, threshold: float) -> int:
+    settings = settings_of(paradigm, finetune_settings(), paradigm_settings(max_steps=40, learning_rate=1e-3))
+    done = finetune(paths.PRETRAINED, TOY, ROWS, SEED, model_settings("prompt"), settings, runtime())
+    before = read_tensors(paths.PRETRAINED, done.model.parameters())
+    after = values_of(done.model)
+    return sum(int(((after[name] - before[name]).abs() > threshold).sum()) for name in before)
+
+
+def test_l1_keeps_parameters_where_they_were(projects):
+    projects("prompt")
+    free, drawn = moved_far("adamw", 0.005), moved_far("adamw_l1", 0.005)
+    assert 0 < drawn < 0.75 * free
+    assert moved_far("adamw", 0.005) == free, "control: the same seed gives the same number"
+
+
+def test_a_paradigm_changes_what_it_is_about_and_nothing_else():
+    plain = finetune_settings(optimizer="adamw", l1=0.5, learning_rates=[0.1, 0.2])
+    found = {name: vars(settings_of(name, plain, paradigm_settings())) for name in ("sgd", "adamw", "adamw_l1")}
+    assert {name: (one["optimizer"], one["l1"]) for name, one in found.items()} == {
+        "sgd": ("sgd", 0.0), "adamw": ("adamw", 0.0), "adamw_l1": ("adamw", 0.001),
+    }  # fmt: skip
+    assert found["sgd"]["learning_rates"] == [0.1, 0.2] and found["adamw"]["learning_rates"] == [3e-3]
+    assert found["sgd"]["weight_decay"] == 0.0 and found["adamw_l1"]["weight_decay"] == 0.01
+    changed = {"optimizer", "l1", "learning_rates", "weight_decay", "max_steps"}
+    kept = {name: value for name, value in vars(plain).items() if name not in changed}
+    assert all({name: one[name] for name in kept} == kept and one["max_steps"] == 20 for one in found.values())
+
+
+def test_a_region_of_less_than_one_parameter_names_its_setting(projects):
+    projects("standard")
+    for stage, run in (("paradigm", lambda *rest: finetune_and_graft("adamw", *rest)), ("trajectory", trace)):
+        chosen = params()
+        getattr(chosen, stage).sparsities = [1e-9]
+        with pytest.raises(MaskError, match=rf"{stage}\.sparsities: 1e-09 of .* is less than one"):
+            run("toy", SEED, chosen, runtime())
+
+
+# the generalization bound
+
+
+def write_errors(root: Any, stage: str, cell: tuple, variant: str, accuracies: dict[str, float], **header: int) -> None:
+    rows = [
+        {"test_set": name, "variant": variant, "n": 128 if ":" in name else 600, "accuracy": value, "score": value}
+        for name, value in accuracies.items()
+    ]
+    write_json(record_path(root, stage, cell), {"rows": rows, **header})
+
+
+@pytest.fixture
+def study(tmp_path) -> Study:
+    """Graft and retraining of two seeds: errors on (train, test) of (5, 10) and (1, 9) %, fine-tuned 8 % on test."""
+    cells: dict[str, list] = {"anchor": [], "readout": []}
+    for seed, more in ((13, 0.01), (21, -0.01)):
+        write_errors(tmp_path, "anchor", (seed, "toy"), FINETUNED, {"toy": 0.92 + more})
+        cells["anchor"].append((seed, "toy"))
+        for readout, (train, test) in {"graft": (0.95, 0.90), "retrain": (0.99, 0.91)}.items():
+            cell, accuracies = (readout, "learned", "0.01", seed, "toy"), {"toy": test + more, "toy:train": train}
+            write_errors(tmp_path, "readout", cell, readout, accuracies, selected=20, graftable=2000)
+            cells["readout"].append(cell)
+    return collect(tmp_path, cells)
+
+
+def test_a_bound_is_the_sum_of_what_was_measured_and_proved(study):
+    graft, retrain = bound_lines(study)
+    assert (graft.model, retrain.model, graft.cells) == ("graft", "retrain", 2)
+    assert (graft.train, graft.test) == pytest.approx((0.05, 0.10))
+    assert (retrain.selected, retrain.examples) == (20, 128)
+    assert graft.fixed.variance == pytest.approx(variance_term(ModelClass(20), 128, 0.025))
+    assert retrain.fixed.variance == pytest.approx(variance_term(ModelClass(20), 128, 0.05))
+    assert retrain.free.variance == pytest.approx(
+        variance_term(ModelClass(20, log_regions=log_all_regions(20, 2000)), 128, 0.05)
+    )
+    assert graft.fixed.total == pytest.approx(graft.fixed.variance + 0.04 + 0.01)
+    assert retrain.fixed.total == pytest.approx(retrain.fixed.variance + 0.01)
+    assert retrain.needed[0] == examples_for(ModelClass(20), 1.0, 0.05) < retrain.needed[1]
+
+
+def test_a_vacuous_bound_is_called_so_and_what_it_would_take_is_said(study):
+    table = bound_table(study)
+    assert all(len(row.cells) == len(table.header) for row in table.rows)
+    assert table.rows[1].cells[:8] == ["toy", "retrain", "2", "1.0", "9.0", "+8.0", "20", "128"]
+    needed = examples_for(ModelClass(20), 1.0, 0.05), examples_for(ModelClass(20), 1.0, 0.025)
+    assert "vacuous" in table.notes[-1] and "in 2 of 2 lines" in table.notes[-1]
+    assert f"takes {needed[0]:,} to {needed[1]:,} training examples" in table.notes[-1]
+    assert any("head" in note and "not counted" in note for note in table.notes)
+
+
+def test_a_bound_of_enough_examples_is_not_called_vacuous(study):
+    frame = study.frames["readout"]
+    many = study.frames | {"readout": frame.assign(n=frame.n.where(frame["where"] != "train", 10_000.0))}
+    table = bound_table(Study(study.tasks, study.seeds, many, study.off))
+    assert table.notes[-1].startswith("no bound") and float(table.rows[0].cells[11]) < 1
+
+
+def test_without_training_rows_or_one_of_the_readouts_there_is_no_table(study):
+    frame = study.frames["readout"]
+    for part in (frame[frame["where"] != "train"], frame[frame.readout == "graft"], frame[:0]):
+        assert bound_table(Study(study.tasks, study.seeds, study.frames | {"readout": part}, [])) is None
+    alone = study.frames | {"anchor": pd.DataFrame(columns=frame.columns)}
+    assert bound_table(Study(study.tasks, study.seeds, alone, [])).rows[0].cells[10] == "n/a"

@@ -1,0 +1,340 @@
+"""Parameter-efficient methods start as the plain model, train nothing else, and are counted exactly."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForMaskedLM, DistilBertConfig, RobertaConfig
+
+from stages.lib.cells import parameter_efficient
+from stages.lib.cells.parameter_efficient import train_efficiently
+from stages.lib.errors import ModelError
+from stages.lib.model import peft_methods
+from stages.lib.model.label_model import LabelModel
+from stages.lib.model.peft_methods import METHODS, attach, trained_parameters
+from stages.lib.model.predicting import dev_score, predict
+from stages.lib.pretrained.importing import import_model
+from stages.lib.runtime import seeded_torch
+from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
+
+WIDTH, LAYERS = 32, 2
+KINDS = [
+    ("bert", "standard"), ("bert", "prompt"), ("roberta", "standard"), ("roberta", "prompt"),
+    ("gpt2", "standard"), ("gpt2", "autoregressive"), ("llama", "standard"), ("llama", "autoregressive"),
+]  # fmt: skip
+# the head of standard mode: 2 labels; RoBERTa has a hidden layer in it, BERT a bias
+HEADS = {"bert": 2 * WIDTH + 2, "roberta": WIDTH * WIDTH + WIDTH + 2 * WIDTH + 2, "gpt2": 2 * WIDTH, "llama": 2 * WIDTH}
+# inputs + outputs of the matrices that LoRA updates: query and value; query, key and value in one; one value head of two
+LORA = {"bert": 4 * WIDTH, "roberta": 4 * WIDTH, "gpt2": 4 * WIDTH, "llama": 2 * WIDTH + WIDTH + WIDTH // 2}
+
+
+def masked_folder(folder, config):
+    """A masked language model of some structure beside the word tokenizer."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForMaskedLM.from_config(config)
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                torch.nn.init.normal_(parameter, std=0.15)
+    model.save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory, pico_bert, pico_gpt2, pico_llama):
+    config = RobertaConfig(
+        vocab_size=len(VOCABULARY), hidden_size=WIDTH, intermediate_size=64, num_hidden_layers=LAYERS,
+        num_attention_heads=2, max_position_embeddings=64, pad_token_id=0,
+    )  # fmt: skip
+    roberta = masked_folder(tmp_path_factory.mktemp("roberta"), config)
+    return {"bert": pico_bert, "roberta": roberta, "gpt2": pico_gpt2, "llama": pico_llama}
+
+
+@pytest.fixture
+def load(folders):
+    """load(kind, mode): a fresh model, the same one every time."""
+
+    def fresh(kind: str, mode: str) -> LabelModel:
+        with seeded_torch("test"):
+            return LabelModel.load(folders[kind], TOY, model_settings(mode), runtime())
+
+    return fresh
+
+
+def attached(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
+    """attach, drawing the same numbers every time: a bottleneck of few ReLUs may start dead."""
+    with seeded_torch("test", method):
+        return attach(model, method, size)
+
+
+def closed_form(kind: str, method: str, size: int) -> int:
+    bottleneck = 2 * WIDTH * size + WIDTH + size
+    return LAYERS * {"lora": size * LORA[kind], "houlsby": 2 * bottleneck, "pfeiffer": bottleneck}[method]
+
+
+def every_value(model: LabelModel) -> dict[str, Tensor]:
+    """Copies of all parameters and buffers; a matrix that LoRA updates under the name it had before."""
+    values = model.model.state_dict()
+    return {name.replace(".base_layer.", "."): value.clone() for name, value in values.items()}
+
+
+def descend(model: LabelModel, steps: int = 3) -> None:
+    """A few steps of an optimizer that is handed every parameter and moves those that have a gradient."""
+    optimizer = torch.optim.AdamW(model.model.parameters(), lr=0.01, weight_decay=0.1)
+    batch = model.batch(model.encode(toy_rows(16)))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model.logits(batch), batch.labels).backward()
+        optimizer.step()
+
+
+def changed(before: dict[str, Tensor], model: LabelModel) -> set[str]:
+    """Names of what is new or has moved."""
+    after = every_value(model)
+    assert before.keys() <= after.keys(), "nothing is lost"
+    return {name for name, value in after.items() if name not in before or not torch.equal(before[name], value)}
+
+
+# what is inserted
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_at_first_the_logits_are_the_plain_models_bit_for_bit_and_then_not(load, kind, mode, method):
+    model = load(kind, mode)
+    examples = model.encode(toy_rows(20))
+    plain = predict(model, examples)
+    trained = attached(model, method, 2)
+    assert torch.equal(predict(model, examples), plain)
+    with torch.no_grad(), seeded_torch("other weights"):
+        for name, weight in trained.items():
+            if "lora" in name or "adapter" in name:
+                weight.normal_(std=0.3)
+    assert float((predict(model, examples) - plain).abs().max()) > 1e-3, "control: what was inserted is used"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_only_what_was_inserted_and_the_head_move(load, kind, mode, method):
+    model = load(kind, mode)
+    before, head = every_value(model), {name for name, group in model.groups().items() if group == "head"}
+    trained = attached(model, method, 2)
+    assert bool(head) == (mode == "standard") and head <= {*trained}
+    assert {name for name, weight in model.parameters().items() if weight.requires_grad} == {*trained}
+    start = {name: weight.detach().clone() for name, weight in trained.items()}
+    descend(model)
+    assert changed(before, model) == {*trained}
+    assert all(not torch.equal(start[name], weight) for name, weight in trained.items()), "each of them did move"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_base_that_is_not_frozen_would_be_noticed(load, method):
+    model = load("bert", "prompt")
+    before, trained = every_value(model), attached(model, method, 2)
+    model.parameters()["bert.encoder.layer.1.intermediate.dense.bias"].requires_grad_(True)
+    descend(model)
+    assert changed(before, model) - {*trained} == {"bert.encoder.layer.1.intermediate.dense.bias"}
+
+
+@pytest.mark.parametrize("size", [1, 8])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_the_count_is_the_closed_formula(load, kind, mode, method, size):
+    model = load(kind, mode)
+    count = trained_parameters(model, attached(model, method, size), 1000)
+    expected = closed_form(kind, method, size)
+    head = HEADS[kind] if mode == "standard" else 0
+    assert count == {"parameters": expected, "with_head": expected + head, "share": expected / 1000}
+    assert closed_form(kind, method, size) < closed_form(kind, method, size + 1)
+
+
+def test_every_layer_of_a_deep_model_is_reached(tmp_path):
+    config = RobertaConfig(
+        vocab_size=len(VOCABULARY), hidden_size=8, intermediate_size=8, num_hidden_layers=12, num_attention_heads=1,
+        max_position_embeddings=64, pad_token_id=0,
+    )  # fmt: skip
+    folder = masked_folder(tmp_path, config)
+    counts = {"lora": 12 * 32, "houlsby": 24 * 25, "pfeiffer": 12 * 25}
+    for method, expected in counts.items():
+        model = LabelModel.load(folder, TOY, model_settings("prompt"), runtime())
+        assert sum(weight.numel() for weight in attached(model, method, 1).values()) == expected
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+@pytest.mark.parametrize(("kind", "path"), [("bert", "bert.encoder.layer.0.attention.self.query"), ("gpt2", "transformer.h.0.attn.c_attn")])  # fmt: skip
+def test_lora_adds_twice_b_a_at_any_rank(load, kind, path, rank):
+    model = load(kind, "prompt" if kind == "bert" else "autoregressive")
+    plain = copy.deepcopy(model.model.get_submodule(path))
+    trained = attached(model, "lora", rank)
+    down, up = (trained[f"{path}.lora_{part}.default.weight"] for part in "AB")
+    hidden = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        up.normal_(generator=torch.Generator().manual_seed(1))
+        expected = plain(hidden) + 2 * hidden @ down.T @ up.T
+        assert torch.allclose(model.model.get_submodule(path)(hidden), expected, atol=1e-5)
+        assert not torch.allclose(plain(hidden), expected, atol=1e-2), "control"
+
+
+@pytest.mark.parametrize(("method", "activation"), [("houlsby", torch.nn.functional.gelu), ("pfeiffer", torch.relu)])
+def test_a_bottleneck_is_added_to_what_the_projection_gives(load, method, activation):
+    model = load("bert", "prompt")
+    path = "bert.encoder.layer.0.output.dense"
+    plain = copy.deepcopy(model.model.get_submodule(path))
+    part = {name.removeprefix(f"{path}.adapter."): weight for name, weight in attached(model, method, 4).items()}
+    hidden = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        part["up.weight"].fill_(0.5)
+        part["up.bias"].fill_(0.1)
+        before = plain(hidden)
+        inner = activation(before @ part["down.weight"].T + part["down.bias"])
+        expected = before + inner @ part["up.weight"].T + part["up.bias"]
+        assert torch.allclose(model.model.get_submodule(path)(hidden), expected, atol=1e-5)
+    assert 0 < float(part["down.weight"].detach().abs().max()) <= 0.02, "cut off at twice the deviation"
+
+
+def test_houlsby_has_two_bottlenecks_a_layer_and_pfeiffer_one_of_these(load):
+    names = {method: {*attached(load("bert", "prompt"), method, 2)} for method in ("houlsby", "pfeiffer")}
+    assert names["pfeiffer"] < names["houlsby"]
+    assert {name for name in names["houlsby"] if "attention.output.dense" in name} == names["houlsby"] - names[
+        "pfeiffer"
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_parameters_can_be_put_and_read_and_grouped_as_before(load, kind, mode, method):
+    model, other = load(kind, mode), load(kind, mode)
+    trained = attached(model, method, 2)
+    attached(other, method, 2)
+    descend(model)
+    examples = model.encode(toy_rows(20))
+    assert not torch.equal(predict(other, examples), predict(model, examples)), "control"
+    other.put({name: weight.detach() for name, weight in trained.items()})
+    assert torch.equal(predict(other, examples), predict(model, examples))
+    groups = model.groups()
+    assert {groups[name] for name in trained} == ({"layers", "head"} if mode == "standard" else {"layers"})
+
+
+# what is refused
+
+
+def test_an_unknown_method_and_a_size_below_one_are_named(load):
+    model = load("bert", "prompt")
+    before = every_value(model)
+    with pytest.raises(
+        ModelError,
+        match=r"^'housby': no such parameter-efficient method \(did you mean 'houlsby'\?\); known: lora, houlsby, pfeiffer$",
+    ):
+        attach(model, "housby", 2)
+    for method in METHODS:
+        for size in (0, -1):
+            with pytest.raises(
+                ModelError, match=rf"^{method}: {size} is not allowed as its size: should be 1 or more$"
+            ):
+                attach(model, method, size)
+    assert not changed(before, model)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_of_unknown_structure_is_refused_untouched(tmp_path, method):
+    config = DistilBertConfig(vocab_size=len(VOCABULARY), dim=32, hidden_dim=64, n_layers=2, n_heads=2)
+    model = LabelModel.load(masked_folder(tmp_path, config), TOY, model_settings("prompt"), runtime())
+    before = every_value(model)
+    with pytest.raises(ModelError, match=r"^DistilBertForMaskedLM: its layers are built in no way .*; known: BERT"):
+        attach(model, method, 1)
+    assert not changed(before, model)
+
+
+# a cell
+
+
+@pytest.fixture(scope="session")
+def imported(tmp_path_factory, folders):
+    """imported(kind, mode): (folder, anatomy), made once."""
+    made = {}
+
+    def make(kind: str, mode: str):
+        if (kind, mode) not in made:
+            folder = tmp_path_factory.mktemp(f"{kind}-{mode}") / "pretrained"
+            made[kind, mode] = (folder, import_model(folders[kind], model_settings(mode), folder))
+        return made[kind, mode]
+
+    return make
+
+
+ROWS = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2)}
+
+
+def settings(**changes) -> SimpleNamespace:
+    plain = {
+        "steps": 12, "learning_rate": 1e-2, "batch_size": 8, "optimizer": "adamw", "schedule": "linear", "weight_decay": 0.01,
+        "clip_norm": 1.0, "region": ["layers"],
+    }  # fmt: skip
+    return SimpleNamespace(**{**plain, **changes})
+
+
+def trained_cell(
+    folder, mode: str, method: str = "lora", size: int = 2, seed: int = 0, on_step=lambda: None, **changes
+):
+    return train_efficiently(
+        folder, TOY, ROWS, seed, model_settings(mode), settings(**changes), runtime(), method, size, on_step
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_a_cell_leaves_the_pretrained_parameters_as_they_are_and_counts_the_rest(imported, kind, mode, method):
+    folder, anatomy = imported(kind, mode)
+    steps = []
+    model, record = trained_cell(folder, mode, method, on_step=lambda: steps.append(1))
+    plain = every_value(LabelModel.load(folder, TOY, model_settings(mode), runtime()))
+    moved = {name for name in changed(plain, model) if name in plain}
+    assert moved == {*anatomy.names(["head"])}
+    assert len(steps) == 12 and [point["step"] for point in record["curve"]] == [10, 12]
+    assert record["parameters"] == closed_form(kind, method, 2)
+    assert record["with_head"] - record["parameters"] == (HEADS[kind] if mode == "standard" else 0)
+    assert record["share"] == record["parameters"] / anatomy.region(["layers"]).size
+    assert (record["dev_accuracy"], -record["dev_loss"]) == dev_score(model, model.encode(ROWS["dev"]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_training_learns_the_task(imported, method):
+    folder, _ = imported("bert", "prompt")
+    record = trained_cell(folder, "prompt", method, 8, steps=60)[1]
+    untrained = trained_cell(folder, "prompt", method, 8, steps=1, learning_rate=0.0)[1]
+    assert record["dev_loss"] < 0.7 * untrained["dev_loss"]
+    assert record["curve"][-1]["train_loss"] < 0.7 * untrained["curve"][0]["train_loss"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_seed_gives_one_result_and_another_seed_another(imported, method):
+    folder, _ = imported("bert", "standard")
+    state = torch.get_rng_state()
+    first, again, other = (every_value(trained_cell(folder, "standard", method, seed=seed)[0]) for seed in (3, 3, 4))
+    assert torch.equal(torch.get_rng_state(), state), "the global random state neither matters nor changes"
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["classifier.weight"], other["classifier.weight"])
+
+
+def test_a_cell_whose_base_is_not_frozen_would_be_noticed(imported, monkeypatch):
+    folder, anatomy = imported("bert", "prompt")
+
+    def careless(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
+        peft_methods.attach(model, method, size)
+        return model.train_only({*model.parameters()})
+
+    plain = every_value(LabelModel.load(folder, TOY, model_settings("prompt"), runtime()))
+    assert not {*anatomy.groups} & changed(plain, trained_cell(folder, "prompt", "pfeiffer")[0])
+    monkeypatch.setattr(parameter_efficient, "attach", careless)
+    assert {*anatomy.names(["layers"])} & changed(plain, trained_cell(folder, "prompt", "pfeiffer")[0])
+
+
+def test_the_share_refers_to_the_region(imported):
+    folder, anatomy = imported("bert", "prompt")
+    wide = ["layers", "embeddings"]
+    record = trained_cell(folder, "prompt", steps=1, region=wide)[1]
+    assert record["share"] == record["parameters"] / anatomy.region(wide).size
+    assert record["share"] < trained_cell(folder, "prompt", steps=1)[1]["share"]

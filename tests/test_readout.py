@@ -1,0 +1,183 @@
+"""Read-outs of a mask: what is needed, what suffices alone, and what can be trained anew."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from stages.lib.cells.reading import Retraining, read_out, retrain
+from stages.lib.cells.studying import StudyCell
+from stages.lib.graft.apply import graft
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.readout import READOUTS, prune, reset
+from stages.lib.graft.region import Region
+from stages.lib.model.label_model import LabelModel
+from stages.lib.model.predicting import predict
+from tests.pico import finetune_settings
+
+POINT = {"batch_size": 8, "learning_rate": 1e-2, "steps": 10}
+
+
+def same(left: dict, right: dict) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def some(region: Region, k: int) -> GraftMask:
+    chosen = torch.randperm(region.size, generator=torch.Generator().manual_seed(5))[:k]
+    return GraftMask.from_region_indices(region, chosen)
+
+
+def complement(mask: GraftMask) -> GraftMask:
+    outside = torch.ones(mask.region.size, dtype=torch.bool)
+    outside[mask.region_indices()] = False
+    return GraftMask.from_region_indices(mask.region, torch.nonzero(outside).reshape(-1))
+
+
+# values
+
+
+@pytest.mark.parametrize("k", [0, 1, 20, 71])
+def test_reset_is_the_graft_of_everything_else(triple, k):
+    region, pretrained, finetuned = triple
+    mask = some(region, k)
+    assert same(reset(finetuned, pretrained, mask), graft(pretrained, finetuned, complement(mask)))
+    assert not same(reset(finetuned, pretrained, mask), graft(pretrained, finetuned, mask)), "control"
+
+
+def test_both_ends_of_reset(triple):
+    region, pretrained, finetuned = triple
+    assert same(reset(finetuned, pretrained, GraftMask.full(region)), pretrained)
+    assert same(reset(finetuned, pretrained, GraftMask.empty(region)), finetuned)
+
+
+def test_both_ends_of_prune(triple):
+    region, _, finetuned = triple
+    assert same(prune(finetuned, GraftMask.full(region)), finetuned)
+    assert not any(bool(values.any()) for values in prune(finetuned, GraftMask.empty(region)).values())
+
+
+def test_prune_keeps_the_mask_and_nothing_else(triple):
+    region, pretrained, finetuned = triple
+    mask = some(region, 20)
+    pruned = region.flatten(prune(finetuned, mask))
+    kept = mask.region_indices()
+    assert torch.equal(torch.nonzero(pruned).reshape(-1), kept)
+    assert torch.equal(pruned[kept], region.flatten(finetuned)[kept])
+    assert int((region.flatten(graft(pretrained, finetuned, mask)) == 0).sum()) == 0, "control: a graft has no holes"
+
+
+def test_graft_and_reset_of_a_mask_together_are_the_two_models(triple):
+    region, pretrained, finetuned = triple
+    mask = some(region, 30)
+    grafted, without = (
+        region.flatten(part) for part in (graft(pretrained, finetuned, mask), reset(finetuned, pretrained, mask))
+    )
+    before, after = region.flatten(pretrained), region.flatten(finetuned)
+    assert bool((((grafted == before) & (without == after)) | ((grafted == after) & (without == before))).all())
+
+
+def test_read_outs_leave_their_inputs(triple):
+    region, pretrained, finetuned = triple
+    before = [{name: values.clone() for name, values in tensors.items()} for tensors in (pretrained, finetuned)]
+    for made in (reset(finetuned, pretrained, GraftMask.empty(region)), prune(finetuned, GraftMask.full(region))):
+        for values in made.values():
+            values.fill_(9)
+    assert same(pretrained, before[0]) and same(finetuned, before[1])
+
+
+# a real model
+
+
+def values_of(model: LabelModel) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.parameters().items()}
+
+
+def reader_of(cell) -> StudyCell:
+    """A cell whose model has moved outside the region too."""
+    model = cell.load()
+    with torch.no_grad():
+        for name, group in model.groups().items():
+            if group == "embeddings":
+                model.parameters()[name].add_(1.0)
+    return StudyCell.of(model, 0, ["layers"], cell.pretrained_folder)
+
+
+def retraining(cell) -> Retraining:
+    settings = finetune_settings(
+        max_steps=10, batch_sizes=[2, 4], learning_rates=[1.0, 2.0], weight_decay=0.1, dropout=0.1
+    )
+    return Retraining(cell.pretrained_folder, cell.rows, settings, POINT, seed=0)
+
+
+def read(cell, reader: StudyCell, name: str, mask: GraftMask) -> dict[str, Tensor]:
+    read_out(name, reader, mask, retraining(cell))
+    return values_of(reader.model)
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
+def test_a_read_out_does_not_depend_on_the_ones_before(make_cell, mode):
+    cell = make_cell(mode)
+    mask, reader = some(cell.region, 300), reader_of(cell)
+    once = {name: read(cell, reader, name, mask) for name in READOUTS}
+    again = {name: read(cell, reader, name, mask) for name in reversed(READOUTS)}
+    assert all(same(once[name], again[name]) for name in READOUTS)
+    assert not any(same(once[one], once[other]) for one in READOUTS for other in READOUTS if one < other), "control"
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_read_outs_differ_in_the_region_and_a_new_head_alone(make_cell, mode):
+    cell = make_cell(mode)
+    mask, reader, original = some(cell.region, 300), reader_of(cell), values_of(cell.load("pretrained"))
+    tuned, groups = values_of(cell.load()), reader.model.groups()
+    for readout in READOUTS:
+        found = read(cell, reader, readout, mask)
+        outside = [name for name, group in groups.items() if group not in ("layers", "head")]
+        assert outside and all(torch.equal(found[name], original[name]) for name in outside), readout
+        head = [name for name, group in groups.items() if group == "head"]
+        assert all(torch.equal(found[name], tuned[name]) == (readout != "retrain") for name in head), readout
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_the_ends_of_reading_are_the_two_models(make_cell, mode):
+    cell = make_cell(mode)
+    reader, full, empty = reader_of(cell), GraftMask.full(cell.region), GraftMask.empty(cell.region)
+    tuned = values_of(cell.load())
+    rows = reader.model.encode(cell.rows["test"][:40])
+    logits = {}
+    for name, mask in (("graft", full), ("prune", full), ("reset", empty), ("graft", empty), ("reset", full)):
+        values = read(cell, reader, name, mask)
+        whole = (name, mask) in (("graft", full), ("prune", full), ("reset", empty))
+        assert all(torch.equal(values[part], tuned[part]) for part in cell.region.shapes) == whole
+        logits.setdefault(whole, []).append(predict(reader.model, rows))
+    for found in logits.values():
+        assert all(torch.equal(found[0], other) for other in found)
+    assert not torch.equal(logits[True][0], logits[False][0]), "control"
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_retraining_moves_the_mask_from_the_pretrained_values(make_cell, mode):
+    cell = make_cell(mode)
+    mask, original = some(cell.region, 300), cell.pretrained()
+    found = read(cell, reader_of(cell), "retrain", mask)
+    moved = cell.region.flatten(found) != cell.region.flatten(original)
+    inside = torch.zeros(cell.region.size, dtype=torch.bool)
+    inside[mask.region_indices()] = True
+    assert not bool(moved[~inside].any()) and float(moved[inside].float().mean()) > 0.9
+
+
+def test_retraining_uses_the_grid_point_that_finetuning_chose(make_cell):
+    cell = make_cell("prompt")
+    done = retrain(cell.load(), some(cell.region, 300), retraining(cell))
+    assert done.record["chosen"] == POINT and len(done.record["grid"]) == 1
+    record = read_out("retrain", reader_of(cell), some(cell.region, 300), retraining(cell))
+    assert (
+        record == done.record
+        and read_out("graft", reader_of(cell), GraftMask.empty(cell.region), retraining(cell)) == {}
+    )
+
+
+def test_other_regions_and_unknown_names_are_refused(make_cell, triple):
+    cell = make_cell("prompt")
+    with pytest.raises(ValueError, match="another region"):
+        read_out("graft", reader_of(cell), GraftMask.empty(triple[0]), retraining(cell))
+    with pytest.raises(ValueError, match="unknown read-out 'crop'"):
+        read_out("crop", reader_of(cell), GraftMask.empty(cell.region), retraining(cell))

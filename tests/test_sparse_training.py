@@ -1,0 +1,272 @@
+"""Training a mask's values alone: nothing else moves by a bit, and with everything selected it is training as ever."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from stages.lib.cells import finetuning
+from stages.lib.cells.finetuning import at_point, finetune, trained_names
+from stages.lib.graft.mask import GraftMask
+from stages.lib.model.label_model import LabelModel
+from stages.lib.text.batching import shuffled
+from stages.lib.train import training
+from stages.lib.train.sparse import Leaves
+from stages.lib.train.training import TrainPlan, train
+from tests.pico import TOY, finetune_settings, model_settings, runtime
+
+SGD = TrainPlan(steps=12, learning_rate=0.05, batch_size=8, weight_decay=0.1, clip_norm=0.5)
+MOMENTUM = replace(SGD, momentum=0.9, schedule="linear")
+ADAMW = replace(SGD, optimizer="adamw", learning_rate=0.003, l1=0.01)
+PLANS = [SGD, MOMENTUM, ADAMW, replace(MOMENTUM, l1=0.01, clip_norm=0.0)]
+
+
+def fresh(cell) -> LabelModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return cell.load("pretrained")
+
+
+def values_of(model: LabelModel) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.parameters().items()}
+
+
+def same(left: dict, right: dict) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def some(region, k: int = 300) -> GraftMask:
+    chosen = torch.randperm(region.size, generator=torch.Generator().manual_seed(2))[:k]
+    return GraftMask.from_region_indices(region, chosen)
+
+
+def run(cell, plan: TrainPlan, only: GraftMask | None = None, **more) -> tuple[dict, dict]:
+    """Every parameter before and after training; dropout is on, and the same in every run."""
+    model = fresh(cell)
+    before = values_of(model)
+    trained = model.train_only(trained_names(model.groups(), finetune_settings(), only))
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        train(model, trained, model.encode(cell.rows["train"]), plan, np.random.default_rng(0), only=only, **more)
+    return before, values_of(model)
+
+
+def changed(before: dict, after: dict) -> dict[str, Tensor]:
+    """Name -> flat indices at which the bits differ, tensors without any left out."""
+    found = {name: torch.nonzero((before[name] != after[name]).reshape(-1)).reshape(-1) for name in before}
+    return {name: indices for name, indices in found.items() if len(indices)}
+
+
+# without a mask
+
+
+def stepped(weights: list[Tensor], buffers: list, plan: TrainPlan, rate: float) -> None:
+    """One step of SGD, written out."""
+    for number, weight in enumerate(weights):
+        gradient = weight.grad.add(weight, alpha=plan.weight_decay)
+        if plan.momentum:
+            old = buffers[number]
+            buffers[number] = gradient.clone() if old is None else old.mul(plan.momentum).add(gradient)
+            gradient = buffers[number]
+        weight.add_(gradient, alpha=-rate)
+
+
+@pytest.mark.parametrize("plan", [SGD, MOMENTUM, replace(MOMENTUM, l1=0.01)])
+def test_dense_training_is_sgd_as_written_out_here_bit_for_bit(make_cell, plan):
+    cell = make_cell("standard")
+    model = fresh(cell)
+    weights = [*model.train_only(trained_names(model.groups(), finetune_settings())).values()]
+    starts, buffers = [weight.detach().clone() for weight in weights], [None] * len(weights)
+    examples = model.encode(cell.rows["train"])
+    batches = shuffled(examples, plan.batch_size, np.random.default_rng(0))
+    model.model.train()
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        for step in range(plan.steps):
+            model.model.zero_grad()
+            batch = model.batch([examples[index] for index in next(batches)])
+            torch.nn.functional.cross_entropy(model.logits(batch), batch.labels).backward()
+            torch.nn.utils.clip_grad_norm_(weights, plan.clip_norm)
+            with torch.no_grad():
+                for weight, start in zip(weights, starts, strict=True):
+                    if plan.l1:
+                        weight.grad.add_((weight - start).sign_(), alpha=plan.l1)
+                rate = plan.learning_rate * (1 - step / plan.steps if plan.schedule == "linear" else 1.0)
+                stepped(weights, buffers, plan, rate)
+    before, after = run(cell, plan)
+    assert same(values_of(model), after) and not same(before, after)
+
+
+# with a mask
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_outside_the_mask_every_bit_stays(make_cell, mode, plan):
+    cell = make_cell(mode)
+    mask = some(cell.region)
+    moved = changed(*run(cell, plan, mask))
+    head = {"classifier.weight", "classifier.bias"} if mode == "standard" else set()
+    assert moved.keys() - head <= mask.indices.keys() and head <= moved.keys()
+    for name in moved.keys() - head:
+        assert {*moved[name].tolist()} <= {*mask.indices[name].tolist()}, name
+    assert sum(len(moved[name]) for name in moved.keys() - head) > 0.9 * mask.selected, "control: the mask is trained"
+    dense = changed(*run(cell, plan))
+    assert sum(len(dense[name]) for name in dense.keys() - head) > 0.9 * cell.region.size, "control: all else would"
+
+
+def test_a_gradient_of_zero_would_not_be_enough():
+    weights = {"w": torch.ones(4, requires_grad=True)}
+    optimizer, _ = training._optimizer(weights, ADAMW)
+    weights["w"].grad = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    optimizer.step()
+    assert bool((weights["w"] != 1).all()), "control: weight decay moves what has no gradient"
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("mode", ["standard", "autoregressive"])
+def test_selecting_the_whole_region_is_dense_training_bit_for_bit(make_cell, mode, plan):
+    cell = make_cell(mode)
+    before, dense = run(cell, plan)
+    assert same(run(cell, plan, GraftMask.full(cell.region))[1], dense) and not same(before, dense)
+    assert not same(run(cell, plan, some(cell.region))[1], dense), "control"
+
+
+def test_a_step_of_no_length_leaves_the_pretrained_values_bit_for_bit(make_cell):
+    cell = make_cell("prompt")
+    before, after = run(cell, replace(SGD, learning_rate=0.0, steps=2), some(cell.region))
+    assert same(before, after)
+    assert all(torch.equal(after[name], values) for name, values in cell.pretrained().items())
+
+
+@pytest.mark.parametrize(("plan", "numbers"), [(MOMENTUM, 1), (replace(ADAMW, l1=0.0), 2)])
+def test_the_optimizer_keeps_as_many_numbers_as_the_mask_selects(make_cell, monkeypatch, plan, numbers):
+    kept, make = [], training._optimizer
+    monkeypatch.setattr(training, "_optimizer", lambda *given: kept.append(make(*given)) or kept[-1])
+    cell = make_cell("prompt")
+    run(cell, replace(plan, steps=2), some(cell.region, 37))
+    states = kept[0][0].state.values()
+    vectors = [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
+    assert sum(value.numel() for value in vectors) == numbers * 37
+
+
+def test_the_norm_is_clipped_over_what_is_trained(make_cell):
+    cell = make_cell("prompt")
+    plan = TrainPlan(steps=1, learning_rate=1.0, batch_size=32, clip_norm=1e-3)
+    lengths = []
+    for only in (some(cell.region, 50), GraftMask.full(cell.region)):
+        before, after = run(cell, plan, only)
+        difference = torch.cat([(after[name] - before[name]).reshape(-1) for name in before])
+        lengths.append((float(difference.norm()), float(difference[difference != 0].numel())))
+    assert lengths[0][0] == pytest.approx(1e-3, rel=1e-2), "all of the allowed length, though 50 entries share it"
+    assert lengths[0][1] <= 50 < lengths[1][1]
+
+
+def test_l1_shrinks_the_movement_inside_the_mask(make_cell):
+    cell = make_cell("prompt")
+    sums = []
+    for l1 in (0.0, 1.0):
+        before, after = run(cell, replace(ADAMW, weight_decay=0.0, l1=l1, steps=25), some(cell.region))
+        sums.append(sum(float((after[name] - before[name]).abs().sum()) for name in before))
+    assert 0 < sums[1] < 0.5 * sums[0]
+
+
+def test_the_best_weights_come_back_and_stay_inside_the_mask(make_cell):
+    cell = make_cell("prompt")
+    mask, seen, scores = some(cell.region), [], iter([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.6, -0.5)])
+    model = fresh(cell)
+    before = values_of(model)
+
+    def score() -> tuple[float, float]:
+        seen.append(values_of(model))
+        return next(scores)
+
+    trained = model.train_only({*mask.indices})
+    plan = replace(MOMENTUM, steps=10, eval_steps=3)
+    done = train(
+        model, trained, model.encode(cell.rows["train"]), plan, np.random.default_rng(0), dev_score=score, only=mask
+    )
+    assert done.step == 6 and same(seen[1], values_of(model)) and not same(seen[2], seen[1])
+    moved = changed(before, values_of(model))
+    assert all({*places.tolist()} <= {*mask.indices[name].tolist()} for name, places in moved.items())
+
+
+def test_an_empty_mask_trains_a_new_head_alone(make_cell):
+    cell = make_cell("standard")
+    assert {*changed(*run(cell, SGD, GraftMask.empty(cell.region)))} == {"classifier.weight", "classifier.bias"}
+
+
+def test_leaves_keep_the_order_of_the_weights_and_leave_out_what_is_not_selected(triple):
+    region, pretrained, _ = triple
+    weights = {"a.bias": pretrained["a.bias"], "head": torch.ones(2), "d.scale": pretrained["d.scale"]}
+    weights |= {"b.weight": pretrained["b.weight"]}
+    mask = GraftMask(region, {"b.weight": torch.tensor([3, 8]), "a.bias": torch.tensor([0])})
+    leaves = Leaves(weights, mask)
+    assert [*leaves.values] == ["a.bias", "head", "b.weight"] and leaves.values["head"] is weights["head"]
+    assert torch.equal(leaves.values["b.weight"], pretrained["b.weight"].reshape(-1)[[3, 8]])
+
+
+def test_nothing_to_train_and_a_frozen_selection_are_refused(triple):
+    region, pretrained, _ = triple
+    with pytest.raises(ValueError, match="nothing to train"):
+        Leaves(dict(pretrained), GraftMask.empty(region))
+    with pytest.raises(ValueError, match=r"selects from a\.bias, which is not trained"):
+        Leaves({"b.weight": pretrained["b.weight"]}, GraftMask(region, {"a.bias": torch.tensor([1])}))
+
+
+# fine-tuning with a mask
+
+
+def finetuned(cell, only: GraftMask | None = None, **changes) -> dict[str, Tensor]:
+    settings = finetune_settings(**{"max_steps": 10, "optimizer": "sgd", "dropout": 0.1, **changes})
+    where = (cell.pretrained_folder, TOY, cell.rows, 0, model_settings(cell.mode), settings, runtime())
+    return values_of(finetune(*where, only=only).model)
+
+
+BIAS_PLANS = [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adamw", "weight_decay": 0.1, "l1": 0.01}]
+
+
+@pytest.mark.parametrize("changes", BIAS_PLANS)
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_bitfit_is_training_the_mask_of_all_biases_bit_for_bit(make_cell, mode, changes):
+    cell = make_cell(mode)
+    biases = {name: torch.arange(shape[0]) for name, shape in cell.region.shapes.items() if name.endswith(".bias")}
+    bitfit = finetuned(cell, bias_only=True, **changes)
+    assert same(bitfit, finetuned(cell, GraftMask(cell.region, biases), **changes))
+    assert not same(bitfit, finetuned(cell, **changes)), "control"
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_retraining_starts_where_finetuning_started_new_head_included(make_cell, monkeypatch, mode):
+    starts = []
+
+    def watched(model: LabelModel, *more: object) -> training.Training:
+        starts.append(values_of(model))
+        return train(model, *more)
+
+    monkeypatch.setattr(finetuning, "train", watched)
+    cell = make_cell(mode)
+    for only in (None, some(cell.region)):
+        finetuned(cell, only)
+    assert same(*starts)
+    assert all(torch.equal(starts[0][name], values) for name, values in cell.pretrained().items())
+
+
+@pytest.mark.parametrize("changes", [{"train": ["layers", "embeddings", "lm_head"]}, {"bias_only": True}])
+def test_with_a_mask_it_is_the_mask_that_says_what_moves(make_cell, changes):
+    cell = make_cell("prompt")
+    mask = some(cell.region)
+    assert same(finetuned(cell, mask, **changes), finetuned(cell, mask))
+    assert not same(finetuned(cell, **changes), finetuned(cell)), "control: without one the settings say so"
+
+
+def test_one_grid_point_takes_the_place_of_the_grid():
+    settings = finetune_settings(batch_sizes=[2, 4], learning_rates=[1e-2, 1e-3])
+    one = at_point(settings, {"batch_size": 4, "learning_rate": 1e-3, "steps": 60})
+    assert (one.batch_sizes, one.learning_rates) == ([4], [1e-3])
+    assert {name for name in vars(settings) if vars(settings)[name] != vars(one)[name]} == {
+        "batch_sizes",
+        "learning_rates",
+    }

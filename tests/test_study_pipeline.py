@@ -1,0 +1,216 @@
+"""The study under the real DVC: what it makes, what it makes again after a change, and where its numbers must agree.
+
+After the first run of one copy, it and a twin go through further steps side by side; the tests look at what each of
+them ran and left.
+"""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stages.lib import paths
+from stages.lib.graft.mask_file import read_mask
+from stages.lib.measure.predictions import read_predictions
+from stages.lib.measure.variants import FINETUNED, GRAFTED, PRETRAINED
+from tests.dvc_project import TINY, TINY_STUDY, Copy, Run, clone, make_original, twin
+from tests.test_dvc_yaml import STUDY, STUDY_FILE
+
+pytestmark = pytest.mark.timeout(900)
+
+CELL = ("movies", 13)
+BEFORE = {
+    "fetch",
+    "model",
+    *(f"{stage}@movies-13" for stage in ("sample", "finetune", "reference", "movement", "mask")),
+}
+LOCALIZERS = TINY_STUDY["sweep"]["localizers"]
+ADDED = ["attribution", "movement", "fish", "bias"]
+TABLES = [name for name in STUDY if name not in ("rank", "study")]
+OFF_AT_FIRST = {"paradigm", "trajectory"}
+OFF_LINE = "off, so without"
+MEASURES = ("n", "accuracy", "f1", "score", "ece", "loss", "agreement", "retained")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of the copy, and the state after it."""
+
+    run: Run
+    lock: dict[str, Any]
+    files: dict[str, bytes]
+
+
+def repro(copy: Copy, *more: str) -> Step:
+    run = copy.repro(STUDY_FILE, *more)
+    return Step(run, copy.lock("stages/study"), copy.files("masks", "metrics", "plots"))
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory) -> dict[str, Any]:
+    """Two copies through all their changes: step name -> Step; and logits and masks of the first run."""
+    copy = clone(make_original(tmp_path_factory.mktemp("study"), TINY | TINY_STUDY), "story")
+    # evaluate is no part of the study; the calibrations below compare with it
+    first = repro(copy, "evaluate@movies-13")
+    other = twin(copy, "other")
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(more_localizers, other)
+        steps = smaller_masks(copy)
+        return {"first": first, **steps, **beside.result(), **numbers(other.folder)}
+
+
+def smaller_masks(copy: Copy) -> dict[str, Step]:
+    """No change, then another sparsity of the sweep, then of the main pipeline, with some stages switched off."""
+    steps = {"nothing": repro(copy)}
+    copy.set("sweep.sparsities=[0.01,0.001]")
+    steps["sparsity"] = repro(copy)
+    copy.set("graft.sparsity=0.001", "readout.readouts=[]")
+    return {**steps, "graft": repro(copy)}
+
+
+def more_localizers(copy: Copy) -> dict[str, Step]:
+    """Localizers that only rank, added to the first run's, with the stages switched on that were off."""
+    copy.set(
+        f"sweep.localizers=[{','.join([*LOCALIZERS, *ADDED])}]", "paradigm.paradigms=[adamw]", "trajectory.seeds=[13]"
+    )
+    return {"more": repro(copy)}
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    """Logits and masks of the first run, which its twin still has."""
+    logits = {stage: read_predictions(folder / paths.study_logits(stage, (), *CELL)) for stage in ("anchor", "wise")}
+    logits["sweep"] = read_predictions(folder / paths.study_logits("sweep", ("learned", "0.01"), *CELL))
+    logits |= {stage: read_predictions(folder / paths.predictions(stage, *CELL)) for stage in ("reference", "evaluate")}
+    masks = {"main": read_mask(folder / paths.learned(*CELL))}
+    masks |= {name: read_mask(folder / paths.sweep_mask(name, "0.01", *CELL)) for name in LOCALIZERS}
+    return {"logits": logits, "masks": masks}
+
+
+def points(localizers: list[str], sparsity: float) -> set[str]:
+    return {f"sweep@{name}-{sparsity}-13" for name in localizers}
+
+
+def of_stages(step: Step, *stages: str) -> dict[str, Any]:
+    return {name: entry for name, entry in step.lock.items() if name.partition("@")[0] in stages}
+
+
+# --- What is made ----------------------------------------------------------------------------------------------
+
+
+def test_one_command_runs_the_study_and_what_it_needs_of_the_main_pipeline(story):
+    cells = {f"{stage}@13" for stage in ("anchor", "rank", "wise")} | points(LOCALIZERS, 0.01)
+    cells |= {"readout@retrain-learned-0.01-13", "readout@reset-learned-0.01-13", "peft@lora_1-13"}
+    assert {*story["first"].run.executed} == BEFORE | {"evaluate@movies-13", "study"} | cells
+    assert {name.partition("@")[0] for name in story["first"].lock} == {*STUDY} - OFF_AT_FIRST
+
+
+def test_the_report_is_there_with_numbers_of_every_stage(story):
+    files = story["more"].files
+    summary = json.loads(files[str(paths.STUDY)])
+    assert {*TABLES} <= {*summary}
+    assert {*summary["sweep"]} == {*LOCALIZERS, *ADDED}
+    assert b"retrain" in files[str(paths.STUDY.with_suffix(".md"))]
+    plots = {name for name in files if name.startswith(f"{paths.STUDY_PLOTS}/")}
+    assert {f"{paths.STUDY_PLOTS}/{stage}.csv" for stage in TABLES} <= plots
+    assert any(name.endswith(".png") for name in plots) and all(files[name] for name in plots)
+
+
+def test_a_second_run_does_nothing(story):
+    assert "are up to date" in story["nothing"].run.text
+    assert (story["nothing"].run.executed, story["nothing"].run.cached) == ([], [])
+    assert story["nothing"].files == story["first"].files
+
+
+# --- What is made again ----------------------------------------------------------------------------------------
+
+
+def test_another_sparsity_runs_only_its_own_points_and_the_report(story):
+    assert {*story["sparsity"].run.executed} == points(LOCALIZERS, 0.001) | {"study"}
+    summary = json.loads(story["sparsity"].files[str(paths.STUDY)])
+    assert {*summary["sweep"]["learned"]} == {"0.01", "0.001"}
+
+
+def test_another_localizer_runs_the_ranking_its_own_points_and_the_report(story):
+    before, after = story["first"], story["more"]
+    switched_on = {"paradigm@adamw-13", "trajectory@13"}
+    assert {*after.run.executed} == {"rank@13", "study"} | points(ADDED, 0.01) | switched_on
+    orders = {name for name in before.files if name.startswith(f"{paths.RANK}/")}
+    assert len(orders) == 2
+    assert {name: after.files[name] for name in orders} == {name: before.files[name] for name in orders}
+    assert before.lock["rank@13"]["outs"] != after.lock["rank@13"]["outs"]  # the control: it did write new orders
+
+
+def test_another_mask_of_the_main_pipeline_runs_its_curve_and_the_report_alone(story):
+    assert {*story["graft"].run.executed} == {"mask@movies-13", "wise@13", "study"}
+    untouched = ("anchor", "rank", "sweep", "peft")
+    assert of_stages(story["graft"], *untouched) == of_stages(story["sparsity"], *untouched)
+    assert of_stages(story["graft"], "wise") != of_stages(story["sparsity"], "wise")  # the control
+
+
+def test_empty_lists_switch_stages_off_and_the_report_says_so(story):
+    for name, off in {"first": OFF_AT_FIRST, "graft": OFF_AT_FIRST | {"readout"}, "more": set()}.items():
+        files = story[name].files
+        lines = [line for line in files[str(paths.STUDY.with_suffix(".md"))].decode().splitlines() if OFF_LINE in line]
+        assert len(lines) == bool(off) and {stage for stage in TABLES for line in lines if stage in line} == off
+        assert {*json.loads(files[str(paths.STUDY)])} & {*TABLES} == {*TABLES} - off
+
+
+# --- Where numbers must agree ----------------------------------------------------------------------------------
+
+
+def test_both_ends_of_the_curves_are_the_models_of_the_main_pipeline_bit_for_bit(story):
+    logits = story["logits"]
+    ends = {
+        "wise_ft_0.0": (logits["anchor"], PRETRAINED),
+        "wise_graft_0.0": (logits["anchor"], PRETRAINED),
+        "wise_ft_1.0": (logits["anchor"], FINETUNED),
+        "wise_graft_1.0": (logits["evaluate"], GRAFTED),
+    }
+    assert {*logits["wise"].logits} == {"movies", "products"}
+    for test_set, variants in logits["wise"].logits.items():
+        assert {*variants} == {*ends}
+        for name, (other, variant) in ends.items():
+            assert np.array_equal(variants[name], other.logits[test_set][variant]), (test_set, name)
+        assert not np.array_equal(variants["wise_ft_0.0"], variants["wise_ft_1.0"])  # the control
+        assert not np.array_equal(variants["wise_ft_1.0"], variants["wise_graft_1.0"])
+
+
+def test_the_anchor_has_the_logits_of_the_main_pipeline_and_training_rows_besides(story):
+    anchor, reference = story["logits"]["anchor"], story["logits"]["reference"]
+    for test_set, variants in reference.logits.items():
+        for variant in (PRETRAINED, FINETUNED):
+            assert np.array_equal(anchor.logits[test_set][variant], variants[variant])
+    assert {*anchor.logits} == {*reference.logits, "movies:train"}
+    assert len(anchor.labels["movies:train"]) == 2 * TINY["data"]["k"]
+    assert [name for name in anchor.logits["movies"] if name.startswith("pruned")] == ["pruned_0.9"]
+
+
+def test_the_learned_mask_of_the_sweep_is_that_of_the_main_pipeline_bit_for_bit(story):
+    ours, main = story["masks"]["learned"], story["masks"]["main"]
+    assert torch.equal(ours.mask.region_indices(), main.mask.region_indices()) and ours.mask.selected > 1000
+    assert all(torch.equal(ours.values[name], main.values[name]) for name in main.values)
+    assert np.array_equal(*(story["logits"][stage].logits["movies"][GRAFTED] for stage in ("sweep", "evaluate")))
+    other = story["masks"]["random"]  # the control
+    assert other.mask.selected == main.mask.selected
+    assert not torch.equal(other.mask.region_indices(), main.mask.region_indices())
+
+
+def test_every_record_has_all_measures_of_its_rows(story):
+    records = {name: json.loads(data) for name, data in story["more"].files.items() if is_record(name)}
+    assert len(records) >= 13
+    for name, record in records.items():
+        assert record["task"] == "movies" and record["rows"], name
+        assert all(set(MEASURES) <= {*row} for row in record["rows"]), name
+    fish, random = (records[str(paths.study_record("sweep", (name, "0.01"), *CELL))] for name in ("fish", "random"))
+    assert fish["about"]["gradient_examples"] == TINY_STUDY["localizer"]["fish_examples"]
+    assert random["about"]["gradient_examples"] == 0
+
+
+def is_record(name: str) -> bool:
+    stage = name.split("/")[1]
+    return name.endswith(".json") and name.startswith("metrics/") and stage in STUDY and name != str(paths.STUDY)

@@ -1,0 +1,277 @@
+"""A cell of the study: the rows that it is measured on, what it is measured against, and what its masks cost."""
+
+import json
+import shutil
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stages.lib import paths
+from stages.lib.artifacts import read_json, write_json, write_rows
+from stages.lib.cells.evaluating import Evaluation
+from stages.lib.cells.localizing import Counted, rank, sweep
+from stages.lib.cells.studying import StudyCell, against_finetuned, study_sets, train_set, variant_rows
+from stages.lib.errors import DataError, GraftError, MaskError
+from stages.lib.graft.mask_file import read_mask
+from stages.lib.graft.order_file import read_order
+from stages.lib.localize.evidence import Evidence
+from stages.lib.localize.names import NAMES
+from stages.lib.localize.registry import LOCALIZERS
+from stages.lib.measure.predictions import Predictions, read_predictions, write_predictions
+from stages.lib.measure.variants import FINETUNED, GRAFTED
+from stages.lib.params import LocalizerParams
+from tests.pico import TOY, graft_settings, model_settings, runtime, toy_rows
+
+TASK, SEED, OTHER = "toy", 0, "elsewhere"
+LOCALIZER = LocalizerParams(
+    fish_examples=12,
+    path_points=[0.0, 0.5],
+    attribution_sign="signed",
+    grow_rounds=3,
+    stitch_offset=5.0,
+    stitch_l1=1e-3,
+)
+STEPS, BATCH, TRAIN = 4, 8, 32
+
+
+@pytest.fixture
+def cell(project, make_cell):
+    """A project folder with everything that the main pipeline makes of one pico cell, and its anchor."""
+    made = make_cell("prompt")
+    shutil.copytree(made.pretrained_folder, paths.PRETRAINED)
+    shutil.copytree(made.finetuned_folder, paths.finetuned(TASK, SEED))
+    write_json(paths.card(TASK), {"task": TOY.model_dump()})
+    for split, rows in made.rows.items():
+        write_rows(paths.sample(TASK, SEED, split), rows)
+    write_rows(paths.ood_table(TASK, OTHER), toy_rows(30, 9))
+    write_anchor(made.load())
+    return made
+
+
+def write_anchor(model: Any) -> None:
+    evaluation = Evaluation(model, study_sets(TASK, SEED, 20, with_train=True), variants=1)
+    with evaluation.progress("anchor"):
+        evaluation.predict(FINETUNED)
+    write_predictions(paths.study_logits("anchor", (), TASK, SEED), evaluation.predictions())
+
+
+def settings(*localizers: str, keep: float = 0.1, **graft: Any) -> SimpleNamespace:
+    """What the stages rank and sweep ask for."""
+    return SimpleNamespace(
+        model=model_settings("prompt"),
+        movement=SimpleNamespace(keep=keep),
+        graft=graft_settings(**{"steps": STEPS, "batch_size": BATCH, **graft}),
+        calibration=SimpleNamespace(bins=15),
+        study=SimpleNamespace(tasks=[TASK], test_max=20),
+        localizer=LOCALIZER,
+        sweep=SimpleNamespace(localizers=[*localizers]),
+    )
+
+
+def record(name: str, sparsity: str) -> dict[str, Any]:
+    return read_json(paths.study_record("sweep", (name, sparsity), TASK, SEED))
+
+
+# --- Rows ------------------------------------------------------------------------------------------------------
+
+
+def test_every_test_set_is_cut_to_its_first_rows_and_the_own_one_comes_first(cell):
+    sets = study_sets(TASK, SEED, 7)
+    assert [*sets] == [TASK, OTHER]
+    assert sets[TASK] == cell.rows["test"][:7] and sets[OTHER] == toy_rows(30, 9)[:7]
+    whole = study_sets(TASK, SEED, 0)
+    assert (len(whole[TASK]), len(whole[OTHER])) == (200, 30)
+    assert [len(rows) for rows in study_sets(TASK, SEED, 100).values()] == [100, 30]  # no more than there are
+
+
+def test_training_rows_come_last_and_whole_and_only_if_asked_for(cell):
+    sets = study_sets(TASK, SEED, 7, with_train=True)
+    assert [*sets] == [TASK, OTHER, train_set(TASK)]
+    assert sets[train_set(TASK)] == cell.rows["train"]
+    assert train_set(TASK) not in study_sets(TASK, SEED, 7)
+
+
+def test_an_opened_cell_is_pretrained_and_remembers_what_was_fine_tuned(cell):
+    opened = StudyCell.open(TASK, SEED, model_settings("prompt"), ["layers"], runtime())
+    live, before, after = opened.model.parameters(), cell.pretrained(), cell.finetuned()
+    for name in opened.region.shapes:
+        assert torch.equal(live[name], before[name]) and torch.equal(opened.pretrained[name], before[name])
+        assert torch.equal(opened.finetuned[name], after[name])
+    assert not all(torch.equal(before[name], after[name]) for name in before)  # the control
+    about = {"task": TASK, "seed": SEED, "graftable": cell.region.size, "model_parameters": cell.anatomy.parameters}
+    assert opened.about() == about
+
+
+# --- Against the fine-tuned model ------------------------------------------------------------------------------
+
+
+def made_up(n: int, *variants: str, sets: tuple[str, ...] = (TASK,)) -> Predictions:
+    """Logits of a few variants, each different, on n rows of every set."""
+    labels = {name: np.arange(n) % 2 for name in sets}
+    logits = {
+        name: {
+            variant: np.eye(2, dtype=np.float32)[labels[name]] * (1 + number) for number, variant in enumerate(variants)
+        }
+        for name in sets
+    }
+    return Predictions(TOY.labels, labels, logits)
+
+
+def store_anchor(predictions: Predictions) -> None:
+    write_json(paths.card(TASK), {"task": TOY.model_dump()})
+    write_predictions(paths.study_logits("anchor", (), TASK, SEED), predictions)
+
+
+def test_predictions_get_the_anchors_fine_tuned_logits_of_their_own_test_sets(project):
+    stored = made_up(6, "pretrained", FINETUNED, sets=(TASK, OTHER, train_set(TASK)))
+    store_anchor(stored)
+    joined = against_finetuned(made_up(6, "mine", sets=(TASK, OTHER)), TASK, SEED)
+    assert {name: [*variants] for name, variants in joined.logits.items()} == {
+        name: ["mine", FINETUNED] for name in (TASK, OTHER)
+    }
+    assert np.array_equal(joined.logits[OTHER][FINETUNED], stored.logits[OTHER][FINETUNED])
+
+
+def test_an_anchor_of_other_rows_is_an_error(project):
+    store_anchor(made_up(6, FINETUNED))
+    with pytest.raises(DataError, match="different test rows"):
+        against_finetuned(made_up(4, "mine"), TASK, SEED)
+    paths.study_logits("anchor", (), TASK, SEED).unlink()
+    with pytest.raises(DataError, match=r"metrics/anchor/0/toy\.safetensors: no such predictions"):
+        against_finetuned(made_up(4, "mine"), TASK, SEED)
+
+
+def test_only_ones_own_variants_get_a_row(project):
+    store_anchor(made_up(6, FINETUNED, sets=(TASK, OTHER)))
+    rows = variant_rows(made_up(6, "mine", "yours", sets=(TASK, OTHER)), TASK, SEED, 15)
+    assert [(row["test_set"], row["variant"]) for row in rows] == [
+        (name, variant) for name in (TASK, OTHER) for variant in ("mine", "yours")
+    ]
+    assert all(row["agreement"] == row["retained"] == 1.0 for row in rows)
+
+
+# --- What a localizer costs ------------------------------------------------------------------------------------
+
+
+def spent(*calls: tuple[str, int | None], train: int = TRAIN, batch_size: int = BATCH) -> int:
+    """Examples counted for these calls of an evidence's functions."""
+    nothing = Evidence({}, {}, {}, {}, lambda: 0.5, lambda: 0.25, lambda n: {"n": n}, None)  # type: ignore[arg-type]
+    counted = Counted(nothing, train, batch_size)
+    results = [getattr(counted.evidence, name)(*([] if n is None else [n])) for name, n in calls]
+    assert results == [{"n": n} if name == "squared_gradients" else getattr(nothing, name)() for name, n in calls]
+    return counted.examples
+
+
+def test_every_example_whose_gradient_is_taken_is_counted_once_a_time():
+    assert spent() == 0
+    assert spent(("loss_gradient", None)) == BATCH
+    assert spent(("loss_gradient", None), batch_size=100) == TRAIN  # a batch is no larger than the training set
+    assert spent(("full_gradient", None), ("full_gradient", None)) == 2 * TRAIN
+    assert spent(("squared_gradients", 5)) == 5
+    assert spent(("squared_gradients", 100)) == TRAIN
+    assert spent(("loss_gradient", None), ("full_gradient", None), ("squared_gradients", 3)) == BATCH + TRAIN + 3
+
+
+COSTS = {
+    "movement": 0,
+    "magnitude": 0,
+    "random": 0,
+    "bias": 0,
+    "layerwise": 0,
+    "tensorwise": 0,
+    "fish": LOCALIZER.fish_examples,
+    "attribution": TRAIN * len(LOCALIZER.path_points),
+    "grown": TRAIN * LOCALIZER.grow_rounds,
+    "learned": BATCH * STEPS,
+    "stitch": BATCH * STEPS,
+    "attribution_learned": TRAIN * len(LOCALIZER.path_points) + BATCH * STEPS,
+}
+
+
+def test_the_records_name_what_each_localizer_cost(cell):
+    params = settings(*COSTS)
+    rank(TASK, SEED, params, runtime())
+    for name in COSTS:
+        sweep(name, "0.02", TASK, SEED, params, runtime())
+    assert {name: record(name, "0.02")["about"]["gradient_examples"] for name in COSTS} == COSTS
+    assert {*NAMES} == {*COSTS}
+
+
+# --- Masks -----------------------------------------------------------------------------------------------------
+
+
+def test_a_ranking_does_not_depend_on_which_others_there_are(cell):
+    rank(TASK, SEED, settings("random", "fish", "movement"), runtime())
+    together = {name: read_order(paths.rank(name, TASK, SEED))[0] for name in ("random", "fish")}
+    rank(TASK, SEED, settings("fish"), runtime())
+    rank(TASK, SEED, settings("random"), runtime())
+    for name, order in together.items():
+        assert torch.equal(read_order(paths.rank(name, TASK, SEED))[0], order)
+        assert len(order) == cell.region.budget(0.1)
+    assert not torch.equal(together["random"], together["fish"])  # the control
+
+
+def test_a_mask_of_the_sweep_is_the_head_of_its_ranking_and_its_graft_is_what_is_measured(cell):
+    params = settings("movement")
+    rank(TASK, SEED, params, runtime())
+    said = sweep("movement", "0.02", TASK, SEED, params, runtime())
+    k = cell.region.budget(0.02)
+    order, _ = read_order(paths.rank("movement", TASK, SEED))
+    stored = read_mask(paths.sweep_mask("movement", "0.02", TASK, SEED))
+    assert torch.equal(stored.mask.region_indices(), order[:k].sort().values) and f"{k:,} parameters" in said
+    found = record("movement", "0.02")
+    assert (found["stage"], found["localizer"], found["sparsity"], found["selected"]) == ("sweep", "movement", 0.02, k)
+    assert [(row["test_set"], row["variant"], row["n"]) for row in found["rows"]] == [
+        (TASK, GRAFTED, 20),
+        (OTHER, GRAFTED, 20),
+    ]
+    logits = read_predictions(paths.study_logits("sweep", ("movement", "0.02"), TASK, SEED)).logits[TASK][GRAFTED]
+    finetuned = read_predictions(paths.study_logits("anchor", (), TASK, SEED)).logits[TASK][FINETUNED]
+    assert not np.array_equal(logits, finetuned)  # the control
+    assert json.dumps(found)  # plain numbers all through
+
+
+def test_the_whole_region_is_the_fine_tuned_model(cell):
+    params = settings("movement", keep=1.0)
+    rank(TASK, SEED, params, runtime())
+    sweep("movement", "1.0", TASK, SEED, params, runtime())
+    grafted = read_predictions(paths.study_logits("sweep", ("movement", "1.0"), TASK, SEED))
+    finetuned = read_predictions(paths.study_logits("anchor", (), TASK, SEED))
+    assert np.array_equal(grafted.logits[TASK][GRAFTED], finetuned.logits[TASK][FINETUNED])
+
+
+def test_too_small_a_share_is_one_clear_error_that_stores_nothing(cell):
+    params = settings("movement")
+    rank(TASK, SEED, params, runtime())
+    with pytest.raises(
+        MaskError, match=r"^sweep\.sparsities: 1e-06 of [\d,]+ graftable parameters is less than one"
+    ) as end:
+        sweep("movement", "1e-06", TASK, SEED, params, runtime())
+    assert "\n" not in str(end.value)
+    assert not paths.SWEEP.exists() and not paths.study_dir("sweep", ("movement", "1e-06"), SEED).exists()
+
+
+def test_a_localizer_without_a_ranking_is_one_clear_error(cell):
+    rank(TASK, SEED, settings("movement"), runtime())
+    with pytest.raises(GraftError, match=r"^masks/rank/0/moovement/toy\.safetensors: no such order") as end:
+        sweep("moovement", "0.02", TASK, SEED, settings("movement"), runtime())
+    assert "\n" not in str(end.value)
+
+
+def test_a_ranking_of_another_model_is_refused(cell):
+    rank(TASK, SEED, settings("movement"), runtime())
+    with pytest.raises(MaskError, match=r"masks/rank/0/movement/toy\.safetensors"):
+        sweep("movement", "0.02", TASK, SEED, settings("movement", region=["layers", "embeddings"]), runtime())
+
+
+def test_a_refinement_that_diverges_names_the_setting(cell, monkeypatch):
+    def diverge(*_: Any) -> None:
+        raise FloatingPointError("the loss is nan")
+
+    rank(TASK, SEED, settings("learned"), runtime())
+    monkeypatch.setitem(LOCALIZERS, "learned", type(LOCALIZERS["learned"])("", LOCALIZERS["learned"].rank, diverge))
+    with pytest.raises(GraftError, match=r"the loss is nan; lower graft\.learning_rate \(1\.0\)"):
+        sweep("learned", "0.02", TASK, SEED, settings("learned"), runtime())
