@@ -16,8 +16,8 @@ from ruamel.yaml import YAML
 from stages import profile
 
 ROOT = Path(__file__).parents[1]
-CELL_STAGES = ("sample", "finetune", "reference", "movement", "mask", "evaluate")
-SEED_STAGES = ("calibration", "ood")
+CELL_STAGES = ("sample", "finetune", "movement", "mask", "evaluate")
+SEED_STAGES = ("reference", "calibration", "ood")
 
 # The profile bert_tiny, made smaller.
 TINY = {
@@ -231,10 +231,10 @@ def twin(copy: Copy, name: str) -> Copy:
     return other
 
 
-def cell(*names: str, stages: tuple[str, ...] = CELL_STAGES) -> set[str]:
+def cell(*names: str, stages: tuple[str, ...] = CELL_STAGES, of_seeds: tuple[str, ...] = SEED_STAGES) -> set[str]:
     """Stage names of these cells, such as movies-13, and those of their seeds."""
     of_cells = {f"{stage}@{name}" for name in names for stage in stages}
-    return of_cells | per_seed(*{name.rpartition("-")[2] for name in names})
+    return of_cells | per_seed(*{name.rpartition("-")[2] for name in names}, stages=of_seeds)
 
 
 def per_seed(*seeds: str, stages: tuple[str, ...] = SEED_STAGES) -> set[str]:

@@ -68,7 +68,7 @@ OUTPUTS = {
     "model": [paths.PRETRAINED],
     "sample": [paths.sample_dir(*CELL)],
     "finetune": [paths.finetuned(*CELL)],
-    "reference": [paths.predictions("reference", *CELL)],
+    "reference": [paths.scores_dir("reference", CELL[1])],
     "movement": [paths.movement(*CELL)],
     "mask": [paths.learned(*CELL)],
     "evaluate": [paths.predictions("evaluate", *CELL), paths.scores("evaluate", *CELL)],

@@ -25,7 +25,7 @@ from tests.test_dvc_yaml import NOT_TRACKED
 
 pytestmark = pytest.mark.timeout(900)
 
-AFTER_MASK = ("mask", "evaluate")
+AFTER_MASK = {"stages": ("mask", "evaluate"), "of_seeds": ("calibration", "ood")}
 HEAD = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 
@@ -275,7 +275,7 @@ def test_adding_a_task_runs_fetch_and_that_tasks_cell_only(story):
 
 def test_another_sparsity_runs_the_mask_and_what_follows_in_every_cell(story):
     sparser = story["sparsity"]
-    assert {*sparser.run.executed} == {"summary"} | cell("movies-13", "products-13", stages=AFTER_MASK)
+    assert {*sparser.run.executed} == {"summary"} | cell("movies-13", "products-13", **AFTER_MASK)
     assert sparser.run.cached == []
     before, after = outputs(story["task"].lock), outputs(sparser.lock)
     changed = {path for path in before if before[path] != after[path]}
@@ -293,7 +293,7 @@ def test_another_sparsity_runs_the_mask_and_what_follows_in_every_cell(story):
 def test_going_back_to_an_old_value_runs_nothing(story):
     back = story["back"]
     assert back.run.executed == []
-    assert {*back.run.cached} == {"summary"} | cell("movies-13", "products-13", stages=AFTER_MASK)
+    assert {*back.run.cached} == {"summary"} | cell("movies-13", "products-13", **AFTER_MASK)
     assert back.files == story["task"].files
     assert outputs(back.lock) == outputs(story["task"].lock)
 
@@ -361,7 +361,7 @@ def test_a_killed_run_leaves_no_stage_behind(story, others):
 
 def test_a_run_goes_on_where_it_was_killed(story, others):
     finished = others.result()["finished"]
-    assert {*finished.run.executed} == {"summary"} | cell("movies-13", stages=AFTER_MASK)
+    assert {*finished.run.executed} == {"summary"} | cell("movies-13", **AFTER_MASK)
     assert not [name for name in finished.files if ".partial" in name]
 
 

@@ -7,17 +7,20 @@ import numpy as np
 from torch import Tensor
 
 from stages.lib import paths
+from stages.lib.data.cards import read_task
+from stages.lib.data.test_sets import read_test_sets
 from stages.lib.graft.apply import graft, transplant
 from stages.lib.graft.mask_file import read_mask, require_model
 from stages.lib.graft.order_file import read_order
 from stages.lib.localize.movement import movement_mask
-from stages.lib.measure.predictions import Predictions
-from stages.lib.measure.variants import GRAFTED, MOVEMENT_GRAFTED
+from stages.lib.measure.predictions import Predictions, write_predictions
+from stages.lib.measure.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
 from stages.lib.model.anatomy import read_anatomy
 from stages.lib.model.label_model import LabelModel
 from stages.lib.model.predicting import predict
 from stages.lib.model.reset import reset_to_pretrained
 from stages.lib.progress import progress
+from stages.lib.runtime import Runtime
 
 
 class Evaluation:
@@ -58,6 +61,21 @@ class Evaluation:
         return (
             ", ".join(f"{variant} {share:.3f}" for variant, share in shares.items()) + f" (accuracy, n={len(labels)})"
         )
+
+
+def predict_reference(task: str, seed: int, settings: Any, machine: Runtime) -> str:
+    """Store what the fine-tuned and the pretrained model of a cell predict; gives one line about it.
+
+    `settings` is the `model` section.
+    """
+    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), settings, machine)
+    evaluation = Evaluation(model, read_test_sets(task, seed), variants=2)
+    with evaluation.progress(f"reference {task}-{seed}"):
+        evaluation.predict(FINETUNED)
+        reset_to_pretrained(model, read_anatomy(paths.PRETRAINED), paths.PRETRAINED)
+        evaluation.predict(PRETRAINED)
+    write_predictions(paths.predictions("reference", task, seed), evaluation.predictions())
+    return f"reference {task}-{seed}: {evaluation.describe()}"
 
 
 def grafts(
