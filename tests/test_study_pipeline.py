@@ -27,7 +27,8 @@ CELL = ("movies", 13)
 BEFORE = {
     "fetch",
     "model",
-    *(f"{stage}@movies-13" for stage in ("sample", "finetune", "reference", "movement", "mask")),
+    "reference@13",
+    *(f"{stage}@movies-13" for stage in ("sample", "finetune", "movement", "mask")),
 }
 LOCALIZERS = TINY_STUDY["sweep"]["localizers"]
 ADDED = ["attribution", "movement", "fish", "bias"]
