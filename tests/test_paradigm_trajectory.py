@@ -89,7 +89,7 @@ def make_project(folder: Any, mode: str) -> None:
     anchor = Evaluation(done.model, study_sets("toy", SEED, 50, with_train=True), variants=1)
     with anchor.progress("anchor"):
         anchor.predict(FINETUNED)
-    write_predictions(paths.study_logits("anchor", (), "toy", SEED), anchor.predictions())
+    write_predictions(paths.reading_logits("anchor", (), "toy", SEED), anchor.predictions())
 
 
 def values_of(model: LabelModel) -> dict[str, Tensor]:
@@ -143,8 +143,8 @@ def test_looking_at_every_step_does_not_change_the_training(projects, mode):
 
 
 def record_of(stage: str, axes: tuple[str, ...] = ()) -> tuple[dict, Any]:
-    return read_json(paths.study_record(stage, axes, "toy", SEED)), read_predictions(
-        paths.study_logits(stage, axes, "toy", SEED)
+    return read_json(paths.reading_record(stage, axes, "toy", SEED)), read_predictions(
+        paths.reading_logits(stage, axes, "toy", SEED)
     )
 
 
@@ -200,10 +200,11 @@ def test_another_end_of_training_is_said(projects):
     other = SimpleNamespace(**{**vars(TRAINING), "weight_decay": 0.5})
     line = trace("toy", SEED, params(finetune=other), runtime())
     assert (
-        "near, not at" in line and not read_json(paths.study_record("trajectory", (), "toy", SEED))["equals_finetuned"]
+        "near, not at" in line
+        and not read_json(paths.reading_record("trajectory", (), "toy", SEED))["equals_finetuned"]
     )
     assert "near, not at" not in trace("toy", SEED, params(), runtime())
-    assert read_json(paths.study_record("trajectory", (), "toy", SEED))["equals_finetuned"], "control"
+    assert read_json(paths.reading_record("trajectory", (), "toy", SEED))["equals_finetuned"], "control"
 
 
 @pytest.mark.parametrize(

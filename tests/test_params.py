@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from ruamel.yaml import YAML
 from stages import profile
 from stages.lib.errors import ParamsError
 from stages.lib.localize.names import NAMES
-from stages.lib.params import SECTIONS, STUDY_SECTIONS, load_params, validate
+from stages.lib.params import EXTENSIONS, SECTIONS, load_params, validate
+from stages.lib.schema import main as main_schema
+from stages.lib.schema import study as study_schema
 from stages.lib.yaml12 import load_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -114,7 +116,7 @@ def test_anchors_and_merges_are_read_as_dvc_reads_them(tmp_path):
 
 def test_the_file_of_the_project_is_valid_and_read_as_dvc_reads_it():
     raw = load_yaml(PARAMS, ParamsError)
-    assert {*validate(raw, study=True)} == {*SECTIONS} == {*raw}
+    assert {*validate(raw, asked=SECTIONS)} == {*SECTIONS} == {*raw}
     assert raw == parsed_by_dvc(PARAMS.read_text(encoding="utf-8"))
 
 
@@ -141,7 +143,7 @@ def test_a_profile_is_valid_keeps_every_comment_and_changes_nothing_else(name):
         key: value for key, value in old.items() if key not in settings
     }
     assert new != old
-    assert validate(parsed_by_dvc(after), study=True)
+    assert validate(parsed_by_dvc(after), asked=SECTIONS)
     assert profile.apply(after, profile.profile_settings(name)) == after
 
 
@@ -224,10 +226,10 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
     return raw
 
 
-def problems_of(changes: dict[str, Any], study: bool = False) -> list[str]:
+def problems_of(changes: dict[str, Any], asked: Collection[str] = ()) -> list[str]:
     """The problems that params.yaml has once these dotted keys have these values."""
     with pytest.raises(ParamsError) as problem:
-        validate(changed(changes), study=study)
+        validate(changed(changes), asked=asked)
     head, *lines = str(problem.value).split("\n")
     assert head == f"params.yaml has {len(lines)} problem(s):"
     return [line.removeprefix("  ") for line in lines]
@@ -493,14 +495,14 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISFITS)],
 )
 def test_what_does_not_fit_in_the_study_is_named_where_the_study_is_used_and_nowhere_else(changes, expected):
-    assert problems_of(STUDY | changes, study=True) == expected
+    assert problems_of(STUDY | changes, asked=["study"]) == expected
     assert validate(changed(STUDY | changes))
 
 
 def test_lists_of_the_study_that_fit_are_fine():
-    assert validate(changed(STUDY), study=True)
+    assert validate(changed(STUDY), asked=["study"])
     # paradigms need nothing else of the study
-    assert validate(changed(STUDY | {"paradigm.tasks": ["bbc"], "paradigm.seeds": [34]}), study=True)
+    assert validate(changed(STUDY | {"paradigm.tasks": ["bbc"], "paradigm.seeds": [34]}), asked=["study"])
 
 
 @pytest.mark.parametrize(
@@ -517,7 +519,7 @@ def test_lists_of_the_study_that_fit_are_fine():
     ids=lambda changes: next(iter(changes)),
 )
 def test_other_settings_of_a_stage_that_is_off_do_not_matter(changes):
-    assert validate(changed(STUDY | changes), study=True)
+    assert validate(changed(STUDY | changes), asked=["study"])
 
 
 def test_all_problems_of_the_study_come_at_once_and_a_broken_section_hides_none_of_another():
@@ -529,7 +531,7 @@ def test_all_problems_of_the_study_come_at_once_and_a_broken_section_hides_none_
         "data.k": 0,
     }
     settings = {key: value for key, value in STUDY.items() if not key.startswith("study.")}
-    found = problems_of(settings | changes, study=True)
+    found = problems_of(settings | changes, asked=["study"])
     assert [line.split(":")[0] for line in found] == [
         "data.k",
         "study",
@@ -542,16 +544,16 @@ def test_all_problems_of_the_study_come_at_once_and_a_broken_section_hides_none_
 def test_the_main_pipeline_runs_on_other_tasks_and_seeds_than_the_study(tmp_path):
     raw = override(tmp_path, "tasks=[bbc]", "seeds=[5]")
     assert {*raw["study"]["tasks"]}.isdisjoint(raw["tasks"])
-    main = [key for key in SECTIONS if key not in STUDY_SECTIONS]
+    main = [key for key in SECTIONS if key not in study_schema.SECTIONS]
     assert load_params(*main, path=tmp_path / "params.yaml").tasks == ["bbc"]
     for key in ("study.test_max", "anchor", "sweep.localizers", "localizer"):
         with pytest.raises(ParamsError, match=r"study\.tasks: '\w+' is not among tasks \(bbc\)"):
             load_params("model", key, path=tmp_path / "params.yaml")
 
 
-def test_every_section_of_the_study_is_known_as_one():
-    sections = [*SECTIONS]
-    assert sections[sections.index("study") :] == [*STUDY_SECTIONS]
+def test_no_two_pipelines_have_a_section_of_the_same_name():
+    parts = [main_schema.SECTIONS, *(extension.SECTIONS for extension in EXTENSIONS)]
+    assert [name for part in parts for name in part] == [*SECTIONS] and len(parts) >= 2
 
 
 def test_own_tasks_and_other_values_for_built_in_ones_are_fine():

@@ -84,8 +84,8 @@ def more_localizers(copy: Copy) -> dict[str, Step]:
 
 def numbers(folder: Path) -> dict[str, Any]:
     """Logits and masks of the first run, which its twin still has."""
-    logits = {stage: read_predictions(folder / paths.study_logits(stage, (), *CELL)) for stage in ("anchor", "wise")}
-    logits["sweep"] = read_predictions(folder / paths.study_logits("sweep", ("learned", "0.01"), *CELL))
+    logits = {stage: read_predictions(folder / paths.reading_logits(stage, (), *CELL)) for stage in ("anchor", "wise")}
+    logits["sweep"] = read_predictions(folder / paths.reading_logits("sweep", ("learned", "0.01"), *CELL))
     logits |= {stage: read_predictions(folder / paths.predictions(stage, *CELL)) for stage in ("reference", "evaluate")}
     masks = {"main": read_mask(folder / paths.learned(*CELL))}
     masks |= {name: read_mask(folder / paths.sweep_mask(name, "0.01", *CELL)) for name in LOCALIZERS}
@@ -112,12 +112,12 @@ def test_one_command_runs_the_study_and_what_it_needs_of_the_main_pipeline(story
 
 def test_the_report_is_there_with_numbers_of_every_stage(story):
     files = story["more"].files
-    summary = json.loads(files[str(paths.STUDY)])
+    summary = json.loads(files[str(paths.report("study"))])
     assert {*TABLES} <= {*summary}
     assert {*summary["sweep"]} == {*LOCALIZERS, *ADDED}
-    assert b"retrain" in files[str(paths.STUDY.with_suffix(".md"))]
-    plots = {name for name in files if name.startswith(f"{paths.STUDY_PLOTS}/")}
-    assert {f"{paths.STUDY_PLOTS}/{stage}.csv" for stage in TABLES} <= plots
+    assert b"retrain" in files[str(paths.report("study").with_suffix(".md"))]
+    plots = {name for name in files if name.startswith(f"{paths.report_plots('study')}/")}
+    assert {f"{paths.report_plots('study')}/{stage}.csv" for stage in TABLES} <= plots
     assert any(name.endswith(".png") for name in plots) and all(files[name] for name in plots)
 
 
@@ -132,7 +132,7 @@ def test_a_second_run_does_nothing(story):
 
 def test_another_sparsity_runs_only_its_own_points_and_the_report(story):
     assert {*story["sparsity"].run.executed} == points(LOCALIZERS, 0.001) | {"study"}
-    summary = json.loads(story["sparsity"].files[str(paths.STUDY)])
+    summary = json.loads(story["sparsity"].files[str(paths.report("study"))])
     assert {*summary["sweep"]["learned"]} == {"0.01", "0.001"}
 
 
@@ -156,9 +156,13 @@ def test_another_mask_of_the_main_pipeline_runs_its_curve_and_the_report_alone(s
 def test_empty_lists_switch_stages_off_and_the_report_says_so(story):
     for name, off in {"first": OFF_AT_FIRST, "graft": OFF_AT_FIRST | {"readout"}, "more": set()}.items():
         files = story[name].files
-        lines = [line for line in files[str(paths.STUDY.with_suffix(".md"))].decode().splitlines() if OFF_LINE in line]
+        lines = [
+            line
+            for line in files[str(paths.report("study").with_suffix(".md"))].decode().splitlines()
+            if OFF_LINE in line
+        ]
         assert len(lines) == bool(off) and {stage for stage in TABLES for line in lines if stage in line} == off
-        assert {*json.loads(files[str(paths.STUDY)])} & {*TABLES} == {*TABLES} - off
+        assert {*json.loads(files[str(paths.report("study"))])} & {*TABLES} == {*TABLES} - off
 
 
 # --- Where numbers must agree ----------------------------------------------------------------------------------
@@ -207,11 +211,13 @@ def test_every_record_has_all_measures_of_its_rows(story):
     for name, record in records.items():
         assert record["task"] == "movies" and record["rows"], name
         assert all(set(MEASURES) <= {*row} for row in record["rows"]), name
-    fish, random = (records[str(paths.study_record("sweep", (name, "0.01"), *CELL))] for name in ("fish", "random"))
+    fish, random = (records[str(paths.reading_record("sweep", (name, "0.01"), *CELL))] for name in ("fish", "random"))
     assert fish["about"]["gradient_examples"] == TINY_STUDY["localizer"]["fish_examples"]
     assert random["about"]["gradient_examples"] == 0
 
 
 def is_record(name: str) -> bool:
     stage = name.split("/")[1]
-    return name.endswith(".json") and name.startswith("metrics/") and stage in STUDY and name != str(paths.STUDY)
+    return (
+        name.endswith(".json") and name.startswith("metrics/") and stage in STUDY and name != str(paths.report("study"))
+    )

@@ -22,7 +22,7 @@ from stages.lib.localize.names import NAMES
 from stages.lib.localize.registry import LOCALIZERS
 from stages.lib.measure.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.measure.variants import FINETUNED, GRAFTED
-from stages.lib.params import LocalizerParams
+from stages.lib.schema.study import LocalizerParams
 from tests.pico import TOY, graft_settings, model_settings, runtime, toy_rows
 
 TASK, SEED, OTHER = "toy", 0, "elsewhere"
@@ -55,7 +55,7 @@ def write_anchor(model: Any) -> None:
     evaluation = Evaluation(model, study_sets(TASK, SEED, 20, with_train=True), variants=1)
     with evaluation.progress("anchor"):
         evaluation.predict(FINETUNED)
-    write_predictions(paths.study_logits("anchor", (), TASK, SEED), evaluation.predictions())
+    write_predictions(paths.reading_logits("anchor", (), TASK, SEED), evaluation.predictions())
 
 
 def settings(*localizers: str, keep: float = 0.1, **graft: Any) -> SimpleNamespace:
@@ -72,7 +72,7 @@ def settings(*localizers: str, keep: float = 0.1, **graft: Any) -> SimpleNamespa
 
 
 def record(name: str, sparsity: str) -> dict[str, Any]:
-    return read_json(paths.study_record("sweep", (name, sparsity), TASK, SEED))
+    return read_json(paths.reading_record("sweep", (name, sparsity), TASK, SEED))
 
 
 # --- Rows ------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def made_up(n: int, *variants: str, sets: tuple[str, ...] = (TASK,)) -> Predicti
 
 def store_anchor(predictions: Predictions) -> None:
     write_json(paths.card(TASK), {"task": TOY.model_dump()})
-    write_predictions(paths.study_logits("anchor", (), TASK, SEED), predictions)
+    write_predictions(paths.reading_logits("anchor", (), TASK, SEED), predictions)
 
 
 def test_predictions_get_the_anchors_fine_tuned_logits_of_their_own_test_sets(project):
@@ -139,7 +139,7 @@ def test_an_anchor_of_other_rows_is_an_error(project):
     store_anchor(made_up(6, FINETUNED))
     with pytest.raises(DataError, match="different test rows"):
         against_finetuned(made_up(4, "mine"), TASK, SEED)
-    paths.study_logits("anchor", (), TASK, SEED).unlink()
+    paths.reading_logits("anchor", (), TASK, SEED).unlink()
     with pytest.raises(DataError, match=r"metrics/anchor/0/toy\.safetensors: no such predictions"):
         against_finetuned(made_up(4, "mine"), TASK, SEED)
 
@@ -228,8 +228,8 @@ def test_a_mask_of_the_sweep_is_the_head_of_its_ranking_and_its_graft_is_what_is
         (TASK, GRAFTED, 20),
         (OTHER, GRAFTED, 20),
     ]
-    logits = read_predictions(paths.study_logits("sweep", ("movement", "0.02"), TASK, SEED)).logits[TASK][GRAFTED]
-    finetuned = read_predictions(paths.study_logits("anchor", (), TASK, SEED)).logits[TASK][FINETUNED]
+    logits = read_predictions(paths.reading_logits("sweep", ("movement", "0.02"), TASK, SEED)).logits[TASK][GRAFTED]
+    finetuned = read_predictions(paths.reading_logits("anchor", (), TASK, SEED)).logits[TASK][FINETUNED]
     assert not np.array_equal(logits, finetuned)  # the control
     assert json.dumps(found)  # plain numbers all through
 
@@ -238,8 +238,8 @@ def test_the_whole_region_is_the_fine_tuned_model(cell):
     params = settings("movement", keep=1.0)
     rank(TASK, SEED, params, runtime())
     sweep("movement", "1.0", TASK, SEED, params, runtime())
-    grafted = read_predictions(paths.study_logits("sweep", ("movement", "1.0"), TASK, SEED))
-    finetuned = read_predictions(paths.study_logits("anchor", (), TASK, SEED))
+    grafted = read_predictions(paths.reading_logits("sweep", ("movement", "1.0"), TASK, SEED))
+    finetuned = read_predictions(paths.reading_logits("anchor", (), TASK, SEED))
     assert np.array_equal(grafted.logits[TASK][GRAFTED], finetuned.logits[TASK][FINETUNED])
 
 
@@ -251,7 +251,7 @@ def test_too_small_a_share_is_one_clear_error_that_stores_nothing(cell):
     ) as end:
         sweep("movement", "1e-06", TASK, SEED, params, runtime())
     assert "\n" not in str(end.value)
-    assert not paths.SWEEP.exists() and not paths.study_dir("sweep", ("movement", "1e-06"), SEED).exists()
+    assert not paths.SWEEP.exists() and not paths.reading_dir("sweep", ("movement", "1e-06"), SEED).exists()
 
 
 def test_a_localizer_without_a_ranking_is_one_clear_error(cell):

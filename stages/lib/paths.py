@@ -20,8 +20,6 @@ SWEEP = Path("masks/sweep")
 METRICS = Path("metrics")
 PLOTS = Path("plots")
 SUMMARY = METRICS / "summary.json"
-STUDY = METRICS / "study.json"
-STUDY_PLOTS = PLOTS / "study"
 LEAKAGE = TABLES / "leakage.json"
 
 
@@ -90,16 +88,26 @@ def sweep_mask(localizer: str, sparsity: str, task: str, seed: int) -> Path:
     return SWEEP / localizer / sparsity / str(seed) / f"{task}.safetensors"
 
 
-def study_dir(stage: str, axes: tuple[str, ...], seed: int) -> Path:
-    """What a stage of the study found for one seed, all its tasks, at one place on its further axes."""
+def reading_dir(stage: str, axes: tuple[str, ...], seed: int) -> Path:
+    """What a stage found for one seed, all its tasks, at one place on its further axes."""
     return METRICS.joinpath(stage, *axes, str(seed))
 
 
-def study_logits(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
-    """Logits that a stage of the study stored."""
-    return study_dir(stage, axes, seed) / f"{task}.safetensors"
+def reading_logits(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
+    """Logits that a stage stored."""
+    return reading_dir(stage, axes, seed) / f"{task}.safetensors"
 
 
-def study_record(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
-    """Scores that a stage of the study derived from its logits, with what they are about."""
-    return study_dir(stage, axes, seed) / f"{task}.json"
+def reading_record(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
+    """Scores that a stage derived from its logits, with what they are about."""
+    return reading_dir(stage, axes, seed) / f"{task}.json"
+
+
+def report(pipeline: str) -> Path:
+    """Every number that a pipeline beside the main one reports; `.md` beside it has the tables."""
+    return METRICS / f"{pipeline}.json"
+
+
+def report_plots(pipeline: str) -> Path:
+    """Folder of that report's figures and of the data behind them."""
+    return PLOTS / pipeline

@@ -27,11 +27,11 @@ def main() -> None:
 
     study = collect(Path(), study_cells(params))
     report = write_report(study)
-    paths.STUDY_PLOTS.mkdir(parents=True, exist_ok=True)
-    plot_data(study, paths.STUDY_PLOTS)
-    figures(study, paths.STUDY_PLOTS)
-    write_text(paths.STUDY.with_suffix(".md"), to_markdown(report))
-    write_json(paths.STUDY, summary(study))
+    paths.report_plots("study").mkdir(parents=True, exist_ok=True)
+    plot_data(study, paths.report_plots("study"))
+    figures(study, paths.report_plots("study"))
+    write_text(paths.report("study").with_suffix(".md"), to_markdown(report))
+    write_json(paths.report("study"), summary(study))
     sys.stdout.reconfigure(errors="replace")  # for terminals that have no dagger
     console = Console(highlight=False)
     console.print(to_terminal(report, console))

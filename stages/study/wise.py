@@ -16,7 +16,7 @@ def main(seed: int) -> None:
     from stages.lib.cells.interpolating import interpolate
 
     machine = runtime.start(params.runtime)
-    paths.study_dir("wise", (), seed).mkdir(parents=True, exist_ok=True)
+    paths.reading_dir("wise", (), seed).mkdir(parents=True, exist_ok=True)
     for task in params.study.tasks:
         print(interpolate(task, seed, params, machine))
 

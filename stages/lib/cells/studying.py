@@ -89,7 +89,7 @@ def train_set(task: str) -> str:
 
 def against_finetuned(predictions: Predictions, task: str, seed: int) -> Predictions:
     """These predictions with the fine-tuned model's for the same rows, as the anchor stored them."""
-    anchor = read_predictions(paths.study_logits("anchor", (), task, seed))
+    anchor = read_predictions(paths.reading_logits("anchor", (), task, seed))
     logits = {name: {FINETUNED: anchor.logits[name][FINETUNED]} for name in predictions.logits}
     return predictions | Predictions(anchor.label_names, {name: anchor.labels[name] for name in logits}, logits)
 
@@ -105,7 +105,7 @@ def write_reading(
 ) -> Path:
     """Store the logits and the record of one cell; gives the record's path."""
     task, seed = about["task"], about["seed"]
-    write_predictions(paths.study_logits(stage, axes, task, seed), predictions)
-    record = paths.study_record(stage, axes, task, seed)
+    write_predictions(paths.reading_logits(stage, axes, task, seed), predictions)
+    record = paths.reading_record(stage, axes, task, seed)
     write_json(record, {"stage": stage, **about, "rows": list(rows)})
     return record

@@ -1,0 +1,26 @@
+"""Settings that choose from other settings, named by dotted keys."""
+
+from typing import Any
+
+from stages.lib.errors import did_you_mean
+
+
+def not_among(values: dict[str, Any], place: str, source: str) -> list[str]:
+    """A problem for each item of the list `place` that isn't in the list `source`."""
+    if any(key.partition(".")[0] not in values for key in (place, source)):
+        return []  # a section that isn't fine by itself is a problem of its own
+    allowed = at(values, source)
+    names = ", ".join(map(str, allowed)) or "empty"
+    strange = [item for item in at(values, place) if item not in allowed]
+    return [f"{place}: {item!r} is not among {source} ({names}){did_you_mean(item, allowed)}" for item in strange]
+
+
+def is_on(values: dict[str, Any], section: str) -> bool:
+    """Whether a section is fine by itself and none of its lists is empty: an empty one switches its stage off."""
+    return section in values and all(item != [] for _, item in values[section])
+
+
+def at(values: dict[str, Any], key: str) -> Any:
+    """The section or the setting of a dotted key."""
+    section, _, setting = key.partition(".")
+    return getattr(values[section], setting) if setting else values[section]
