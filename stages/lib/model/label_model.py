@@ -80,13 +80,18 @@ class LabelModel:
     def logits(self, batch: Batch) -> Tensor:
         """Label logits, float32, shape (B, labels)."""
         self._positions = batch.positions
-        with self.runtime.autocast():
-            logits = self.model(**batch.inputs).logits
+        try:
+            with self.runtime.autocast():
+                logits = self.model(**batch.inputs).logits
+        finally:
+            self._positions = None  # the same model may be read by another task next
         if self.mode != "standard":
             logits = logits[:, 0].index_select(1, self._word_ids)
         return logits.float()
 
     def _narrow(self, _module: Any, _inputs: Any, output: Any) -> Any:
+        if self._positions is None:
+            return output
         hidden = output.last_hidden_state
         rows = torch.arange(len(hidden), device=hidden.device)
         output.last_hidden_state = hidden[rows, self._positions].unsqueeze(1)

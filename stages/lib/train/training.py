@@ -1,7 +1,7 @@
 """The one trainer: gradient steps on chosen parameters of a model."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,23 +55,51 @@ def train(
     on_step: Callable[[], object] = lambda: None,
     only: GraftMask | None = None,
 ) -> Training:
+    """Train one model on the examples of one task, in shuffled batches (see train_on)."""
+    rows = shuffled(examples, plan.batch_size, generator)
+    batches = ((model, [examples[row] for row in batch]) for batch in rows)
+    return train_on(batches, trained, plan, dev_score, on_step, only)
+
+
+def train_on(
+    batches: Iterator[tuple[LabelModel, list[Example]]],
+    trained: dict[str, Tensor],
+    plan: TrainPlan,
+    dev_score: Callable[[], tuple[float, float]] | None = None,
+    on_step: Callable[[], object] = lambda: None,
+    only: GraftMask | None = None,
+    penalty: Callable[[dict[str, Tensor]], object] | None = None,
+) -> Training:
     """Train `trained` (live parameters, the only ones that require gradients) and leave them trained.
 
-    With `only`, what the mask doesn't select of its region keeps every bit, and the optimizer's
-    state has the size of the mask; parameters outside the region (a new head) are trained whole.
+    Each step takes a batch and the model that reads it, which may be another view of the same
+    weights (see model/shared.py).  With `only`, what the mask doesn't select of its region keeps
+    every bit, and the optimizer's state has the size of the mask; parameters outside the region (a
+    new head) are trained whole.
 
     With `plan.eval_steps` the weights of the best dev score are kept, the first of equals; else the
-    last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2).
+    last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2), `penalty` whatever
+    it adds to the gradients of the leaves it is called with (see sparse.py).
     Raises TrainingError if the loss is not a number.
     """
     leaves = Leaves(trained, only)
     start = leaves.snapshot() if plan.l1 else {}
     optimizer, scheduler = _optimizer(leaves.values, plan)
-    done, best, losses = Training(), None, []
-    batches = shuffled(examples, plan.batch_size, generator)
+    done, best, losses, readers = Training(), None, [], {}
     for step in range(1, plan.steps + 1):
+        model, examples = next(batches)
+        readers[id(model)] = model
         model.model.train()
-        losses.append(_gradient_step(model, leaves, [examples[i] for i in next(batches)], optimizer, plan, start, step))
+        _clear(trained)
+        losses.append(_backward(model, examples, plan, step))
+        leaves.take_gradients()
+        if plan.clip_norm:
+            torch.nn.utils.clip_grad_norm_(list(leaves.values.values()), plan.clip_norm)
+        _pull_back(leaves, start, plan.l1)
+        if penalty:
+            penalty(leaves.values)
+        optimizer.step()
+        leaves.write_back()
         scheduler.step()
         on_step()
         if step % CURVE_STEPS == 0 or step == plan.steps:
@@ -86,21 +114,19 @@ def train(
     if best:
         done.step = best[1]
         leaves.restore(best[2])
-    model.model.eval()
+    for model in readers.values():
+        model.model.eval()
     return done
 
 
-def _gradient_step(
-    model: LabelModel,
-    leaves: Leaves,
-    examples: list[Example],
-    optimizer: Any,
-    plan: TrainPlan,
-    start: dict[str, Tensor],
-    step: int,
-) -> float:
+def _clear(weights: dict[str, Tensor]) -> None:
+    """Forget all gradients, so that a head whose task isn't in the next batch keeps still."""
+    for weight in weights.values():
+        weight.grad = None
+
+
+def _backward(model: LabelModel, examples: list[Example], plan: TrainPlan, step: int) -> float:
     batch = model.batch(examples)
-    model.model.zero_grad(set_to_none=True)
     loss = torch.nn.functional.cross_entropy(model.logits(batch), batch.labels)
     loss.backward()
     value = float(loss.detach())
@@ -109,15 +135,15 @@ def _gradient_step(
             f"the loss became {value} at step {step} of {plan.steps} (learning rate {plan.learning_rate}, batch size "
             f"{plan.batch_size}); lower finetune.learning_rates, or set finetune.clip_norm"
         )
-    leaves.take_gradients()
-    if plan.clip_norm:
-        torch.nn.utils.clip_grad_norm_(list(leaves.values.values()), plan.clip_norm)
-    with torch.no_grad():
-        for name, origin in start.items():
-            leaves.values[name].grad.add_((leaves.values[name] - origin).sign_(), alpha=plan.l1)
-    optimizer.step()
-    leaves.write_back()
     return value
+
+
+@torch.no_grad()
+def _pull_back(leaves: Leaves, start: dict[str, Tensor], l1: float) -> None:
+    """Add the gradient of l1 * ||theta - start||_1."""
+    for name, origin in start.items():
+        if leaves.values[name].grad is not None:
+            leaves.values[name].grad.add_((leaves.values[name] - origin).sign_(), alpha=l1)
 
 
 def _optimizer(trained: dict[str, Tensor], plan: TrainPlan) -> tuple[Any, Any]:
