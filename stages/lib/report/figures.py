@@ -37,7 +37,7 @@ def accuracy(cells: Cells, summary: dict[str, Any]) -> Figure:
     """Score of every variant on each task's own test set."""
     axis = _score_axis(cells, [*cells.tasks])
     bars = Bars(_grouped(cells.scores, cells.scores.task), _task_labels(cells, summary), "score", axis, 100)
-    title = "Score: the graft should come close to the fine-tuned model"
+    title = "Score (paper: the graft comes close to the fine-tuned model)"
     return bars_figure(bars, title, _details(cells, summary), _bar_caption(cells, [*cells.tasks]))
 
 
@@ -46,7 +46,7 @@ def calibration(cells: Cells, summary: dict[str, Any]) -> Figure:
     bars = Bars(
         _grouped(cells.scores, cells.scores.task), _task_labels(cells, summary), "ece", "ECE (%), lower is better"
     )
-    title = "Calibration error: the graft should be below the fine-tuned model"
+    title = "Calibration error (paper: the graft's is below the fine-tuned model's)"
     return bars_figure(bars, title, _details(cells, summary), _bar_caption(cells, [*cells.tasks]))
 
 
@@ -63,7 +63,7 @@ def ood(cells: Cells, summary: dict[str, Any]) -> Figure:
         _score_axis(cells, trained),
         100,
     )
-    title = "Out of distribution: the graft should at least match the fine-tuned model"
+    title = "Out of distribution (paper: the graft at least matches the fine-tuned model)"
     return bars_figure(
         bars, title, _details(cells, summary), f"Trained task → test set. {_bar_caption(cells, trained)}"
     )
@@ -76,7 +76,7 @@ def reliability(cells: Cells, summary: dict[str, Any]) -> Figure:
         "ECE: finetuned → grafted, mean over seeds. Below each diagram: share of test rows in each bin of confidence, "
         f"all seeds together. Markers grow with it; bins of fewer than {FEWEST_ROWS} rows are not drawn."
     )
-    title = "Reliability: the graft should be closer to the diagonal than the fine-tuned model"
+    title = "Reliability (paper: the graft is closer to the diagonal than the fine-tuned model)"
     bins = int(cells.reliability.bins.iloc[0])
     return reliability_figure(pooled_bins(cells.reliability), bins, titles, title, _details(cells, summary), caption)
 
@@ -84,7 +84,7 @@ def reliability(cells: Cells, summary: dict[str, Any]) -> Figure:
 def confidence(cells: Cells, summary: dict[str, Any]) -> Figure:
     """How sure the models are of their predictions, for each task (figure 6 of the paper)."""
     titles = {task: _panel_title(cells, summary, task) for task in cells.tasks}
-    title = "Confidence: the fine-tuned model should be sure of nearly everything, the graft less often"
+    title = "Confidence (paper: the fine-tuned model is sure of nearly everything, the graft less often)"
     caption = "Top probability: the probability of the predicted label. All seeds together."
     return confidence_figure(pooled_bars(cells.confidence), titles, title, _details(cells, summary), caption)
 

@@ -8,8 +8,9 @@ from stages.lib.measure.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.study.collecting import Study
 from stages.lib.report.wording import DAGGER
 
-LEARNED, MOVEMENT, FISH, RANDOM, BIAS = "learned", "movement", "fish", "random", "bias"
-ORDER = (LEARNED, "attribution", "grown", "stitch", MOVEMENT, FISH, "magnitude", BIAS, RANDOM)
+LEARNED, ATTRIBUTION, GROWN = "learned", "attribution", "grown"
+MOVEMENT, FISH, RANDOM, BIAS = "movement", "fish", "random", "bias"
+ORDER = (LEARNED, ATTRIBUTION, GROWN, "stitch", MOVEMENT, FISH, "magnitude", BIAS, RANDOM)
 PRUNED = "pruned"
 CELL = ["task", "seed"]
 PAPER_SPARSITY = 0.0001

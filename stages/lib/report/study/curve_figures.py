@@ -21,7 +21,7 @@ def localizers_figure(study: Study) -> Figure | None:
         return None
     curves = [Curve(name, sized(choosing.sweep(study, name)), look) for name, look in looks(names).items()]
     chart = Chart(curves, "share", SPARSITY, score_axis(study), panels(study), levels(study))
-    title = "Localizers: the learned region should come close to the fine-tuned model at the smallest size"
+    title = "Localizers by size (paper: the learned region comes close to the fine-tuned model at the smallest size)"
     return curves_figure(chart, title, details(study, "sweep"), WHISKERS)
 
 
@@ -40,7 +40,7 @@ def bias_figure(study: Study) -> Figure | None:
     numbered = zip(sources.items(), (0, 7, 5, 4), strict=True)
     curves = [Curve(name, rows, line_look(number)) for (name, rows), number in numbered if len(rows)]
     chart = Chart(curves, "share", SPARSITY, score_axis(study), panels(study), levels(study))
-    title = "Biases and pruning: neither should carry the skill as the learned graft does"
+    title = "Biases and pruning (paper: neither carries the skill as the learned graft does)"
     return curves_figure(chart, title, details(study, "sweep"), WHISKERS)
 
 
@@ -56,7 +56,7 @@ def paradigm_figure(study: Study) -> Figure | None:
     chart = Chart(
         curves, "share", SPARSITY, score_axis(study), shown, {} if pretrained is None else {PRETRAINED: pretrained}
     )
-    title = "Optimizers: AdamW should leave less of its score in small grafts than SGD, an L1 penalty should help"
+    title = "Optimizers (paper: small grafts keep less after AdamW than after SGD; an L1 penalty helps)"
     return curves_figure(chart, title, details(study, "paradigm"), f"At 100 %: the fine-tuned model itself. {WHISKERS}")
 
 
@@ -75,7 +75,7 @@ def trajectory_figure(study: Study) -> Figure | None:
     chart = Chart(
         curves, "step", "step of fine-tuning", score_axis(study), shown, levels(study), logarithmic=False, scale=1.0
     )
-    title = "Training: the graft should follow the model and saturate before it does"
+    title = "Over training (paper: the graft follows the model and saturates before it does)"
     return curves_figure(chart, title, details(study, "trajectory"), WHISKERS)
 
 
@@ -95,7 +95,7 @@ def ood_sparsity_figure(study: Study) -> Figure | None:
     }
     shown = {f"{task} → {test}": f"{choosing.named(study, task)} → {test}" for task, test in choosing.pairs(study)}
     chart = Chart(curves, "share", SPARSITY, score_axis(study), shown, across)
-    title = "Out of distribution: small grafts should match or surpass the fine-tuned model"
+    title = "Out of distribution (paper: small grafts match or surpass the fine-tuned model)"
     return curves_figure(chart, title, details(study, "sweep"), f"Trained task → test set. {WHISKERS}")
 
 

@@ -6,7 +6,7 @@ from stages.lib.measure.composition import FIRST, LAYER_NORM, VALUE
 from stages.lib.measure.variants import FINETUNED, GRAFTED
 from stages.lib.report.document import Claim
 from stages.lib.report.study import choosing
-from stages.lib.report.study.choosing import BIAS, FISH, LEARNED, MOVEMENT, RANDOM
+from stages.lib.report.study.choosing import ATTRIBUTION, BIAS, FISH, GROWN, LEARNED, MOVEMENT, RANDOM
 from stages.lib.report.study.collecting import Study
 from stages.lib.report.study.place_figures import OUTSIDE, place_shares
 from stages.lib.report.study.region_tables import region_size
@@ -14,7 +14,18 @@ from stages.lib.report.study.stats import Difference, mean_of, paired
 from stages.lib.report.wording import percent, small_percent
 
 KEPT = 0.95
-MOST_OVERLAP = 0.1
+# The paper's order, and where our own localizers (attribution, grown) would stand in it.
+ORDER_SIZE = 0.001
+ORDER = (
+    (LEARNED, MOVEMENT),
+    (GROWN, MOVEMENT),
+    (ATTRIBUTION, MOVEMENT),
+    (GROWN, LEARNED),
+    (MOVEMENT, FISH),
+    (FISH, RANDOM),
+    (MOVEMENT, RANDOM),
+    (LEARNED, BIAS),
+)
 WORDS = {True: "shows", False: "does not show", None: "not measurable"}
 
 
@@ -47,18 +58,21 @@ def _claim(text: str, difference: Difference) -> list[Claim]:
 
 
 def _localizers(study: Study) -> list[Claim]:
-    """Figures 2 and 4a, table 8."""
+    """Figures 2 and 4a, table 8: who scores higher than whom, at the size nearest to 0.1 %."""
     sizes = choosing.common_sparsities(study)
-    names = {*choosing.localizers(study)}
-    if not sizes or LEARNED not in names:
+    if not sizes:
         return []
-    best = choosing.by_cell(choosing.sweep(study, LEARNED, sizes[0]))
-    found = []
-    for name in (MOVEMENT, FISH, BIAS, RANDOM):
-        if name in names:
-            text = f"At {small_percent(sizes[0])}, the learned region scores higher than the {name} one"
-            found += _claim(text, paired(best, choosing.by_cell(choosing.sweep(study, name, sizes[0]))))
-    return found
+    size = choosing.nearest(sizes, ORDER_SIZE)
+    cells = {name: choosing.by_cell(choosing.sweep(study, name, size)) for name in choosing.localizers(study)}
+    return [
+        claim
+        for better, worse in ORDER
+        if {better, worse} <= {*cells}
+        for claim in _claim(
+            f"At {small_percent(size)}, the {better} region scores higher than the {worse} one",
+            paired(cells[better], cells[worse]),
+        )
+    ]
 
 
 def _kept(study: Study) -> list[Claim]:
@@ -139,16 +153,20 @@ def _peft(study: Study) -> list[Claim]:
 
 
 def _overlap(study: Study) -> list[Claim]:
-    """Table 8."""
+    """Table 8, where it goes from 9.2 to 1.9 % between sizes of 0.01 and 1 %."""
     frame = study.frames["localizer_overlap"]
     rows = frame[frame["first"].isin([LEARNED, FISH]) & frame["second"].isin([LEARNED, FISH])]
-    if rows.empty:
+    sizes = sorted(rows.sparsity.unique())
+    if len(sizes) < 2:
         return []
-    largest = rows.groupby("sparsity").iou.mean().max()
-    value = mean_of(rows.iou)
-    figure = f"{value.text()} %, {percent(rows.chance.mean(), 2)} % by chance, n = {value.n} masks; at most {percent(largest)} % at one size"
-    text = f"Learned regions and FISH masks overlap by less than {percent(MOST_OVERLAP, 0)} %"
-    return [Claim(text, bool(largest < MOST_OVERLAP), figure, [])]
+    small, large = (rows[rows.sparsity == size].set_index(choosing.CELL).iou for size in (sizes[0], sizes[-1]))
+    overlaps = " and ".join(
+        f"{mean_of(part).text()} % at {small_percent(size)}" for part, size in ((small, sizes[0]), (large, sizes[-1]))
+    )
+    difference = paired(small, large)
+    text = "Learned regions and FISH masks overlap less the larger they are"
+    figure = f"{overlaps}; {difference.words()}"
+    return [Claim(text, difference.above_zero, figure, [])]
 
 
 def _places(study: Study) -> list[Claim]:

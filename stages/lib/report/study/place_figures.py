@@ -26,7 +26,7 @@ def layer_figure(study: Study) -> Figure | None:
     shares, size = place_shares(study, "layer")
     if shares.empty:
         return None
-    title = "Layers: the learned region should lie mostly in the middle layers"
+    title = "Layers of the learned region (paper: mostly the middle ones)"
     return _figure(study, shares, size, title, _draw_layers, LAYER_HEIGHT)
 
 
@@ -35,7 +35,7 @@ def kind_figure(study: Study) -> Figure | None:
     shares, size = place_shares(study, "kind")
     if shares.empty:
         return None
-    title = "Modules: attention values, the first feed-forward map and LayerNorm should have more than chance"
+    title = "Modules of the learned region (paper: attention values, first feed-forward maps, LayerNorm)"
     return _figure(study, shares, size, title, _draw_kinds, 0.75 + KIND_HEIGHT * shares.kind.nunique())
 
 
