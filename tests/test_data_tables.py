@@ -1,14 +1,15 @@
 """Tables: tidied, without duplicates, held out by content, and honest about what sets share."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
-from stages.lib.artifacts import read_json, read_rows
+from stages.lib.artifacts import read_json, read_rows, write_rows
 from stages.lib.data import fetching
 from stages.lib.data.rows import text_key
 from stages.lib.data.tables import build_table, leakage, ood_rows, texts_of
-from stages.lib.data.tasks import TaskSpec
+from stages.lib.data.tasks import TaskSpec, resolve_tasks
 from stages.lib.errors import DataError
 
 SPEC = TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"])
@@ -153,7 +154,7 @@ def test_whole_folder(tmp_path):
     names = fetching.needed_sets(["first"], ood.sets)
     assert names == ["first", "second"]
     written = {
-        name: fetching.write_table(SPEC.model_copy(update={"name": name}), data, None, tmp_path / "out")
+        name: fetching.write_table(SPEC.model_copy(update={"name": name}), data, None, tmp_path / "out", {})
         for name in names
     }
     shared = fetching.write_ood(["first"], {name: texts for name, (texts, _) in written.items()}, ood, tmp_path / "out")
@@ -168,3 +169,37 @@ def test_whole_folder(tmp_path):
     assert fetching.summary_line(written["second"][1]) == "second: 30 train, 30 test rows, 27 test texts also in train"
     line = f"first -> second: {counts['used']} of 30 test rows; {counts['leaked']} in first's training data, left out"
     assert [*fetching.ood_lines(["first"], ood, shared)] == [line]
+
+
+def test_a_task_made_of_others_has_their_rows_and_trains_on_no_test_text_of_any(tmp_path):
+    sides = {
+        "first": {"train": [row("one"), row("two", "negative"), row("shared")], "test": [row("three")]},
+        "second": {"train": [row("three"), row("four", "negative")], "test": [row("shared"), row("five", "negative")]},
+    }
+    specs = {name: SPEC.model_copy(update={"name": name}) for name in sides}
+    for name, splits in sides.items():
+        for split, rows in splits.items():
+            write_rows(tmp_path / name / f"{split}.jsonl", [{"sentence2": None, **item} for item in rows])
+    both = SPEC.model_copy(update={"name": "both", "parts": [*sides]})
+    data = SimpleNamespace(source="local", root=str(tmp_path))
+    _, card = fetching.write_table(both, data, None, tmp_path / "out", {**specs, "both": both})
+    rows = read_rows(tmp_path / "out/both/table.jsonl")
+    assert {item["sentence1"] for item in rows if item["split"] == "train"} == {"one", "two", "four"}
+    assert {item["sentence1"] for item in rows if item["split"] == "test"} == {"three", "shared", "five"}
+    assert card["test_texts_in_train"] == 0 and [*card["origin"]["parts"]] == [*sides]
+    assert card["origin"]["parts"]["first"]["counts"]["train"] == {"negative": 1, "positive": 2}
+
+
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        (["mr", "nix"], "task.mine.parts: unknown task 'nix'"),
+        (["mr", "sst"], "task.mine.parts: unknown task 'sst' (did you mean 'sst2'?)"),
+        (["mr", "subj"], "task.mine.parts: subj has the labels objective, subjective, mine has negative, positive"),
+        (["mr", "sentiment"], "task.mine.parts: sentiment has parts itself; name those"),
+    ],
+)
+def test_parts_that_do_not_fit_are_named(parts, problem):
+    _, problems = resolve_tasks({"mine": {"labels": ["negative", "positive"], "parts": parts}})
+    assert problems == [problem]
+    assert resolve_tasks({"mine": {"labels": ["negative", "positive"], "parts": ["mr", "cr"]}})[1] == []

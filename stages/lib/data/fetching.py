@@ -1,13 +1,13 @@
 """Everything that stands under data/tables: tables, cards, out-of-distribution test sets, leakage."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from stages.lib import paths
 from stages.lib.artifacts import read_rows, write_json, write_rows
 from stages.lib.data.sources import load_raw
-from stages.lib.data.tables import Texts, build_table, leakage, ood_rows
+from stages.lib.data.tables import Table, Texts, build_table, leakage, ood_rows, together
 from stages.lib.data.tasks import TaskSpec
 
 
@@ -16,15 +16,25 @@ def needed_sets(tasks: list[str], ood: dict[str, list[str]]) -> list[str]:
     return list(dict.fromkeys([*tasks, *(test for task in tasks for test in ood.get(task, []))]))
 
 
-def write_table(spec: TaskSpec, data: Any, fetch: Callable[[str], Path], folder: Path) -> tuple[Texts, dict[str, Any]]:
+def write_table(
+    spec: TaskSpec, data: Any, fetch: Callable[[str], Path], folder: Path, specs: Mapping[str, TaskSpec]
+) -> tuple[Texts, dict[str, Any]]:
     """Fetch one data set into `folder`, which becomes data/tables; give its texts and its card.
 
-    `data` has the settings source and root; `fetch` turns a package's name into its file's path.
+    `data` has the settings source and root; `fetch` turns a package's name into its file's path;
+    `specs` are all known tasks, among them the parts of one that is made of others.
     """
-    table = build_table(spec, *load_raw(spec, data.source, Path(data.root), fetch))
+    table = _table(spec, data, fetch, specs)
     write_rows(_inside(folder, paths.table(spec.name)), table.rows)
     write_json(_inside(folder, paths.card(spec.name)), table.card)
     return table.texts, table.card
+
+
+def _table(spec: TaskSpec, data: Any, fetch: Callable[[str], Path], specs: Mapping[str, TaskSpec]) -> Table:
+    if not spec.parts:
+        return build_table(spec, *load_raw(spec, data.source, Path(data.root), fetch))
+    parts = {name: _table(specs[name], data, fetch, specs) for name in spec.parts}
+    return build_table(spec, together(parts.values()), {"parts": {name: part.card for name, part in parts.items()}})
 
 
 def write_ood(

@@ -67,6 +67,20 @@ def texts_of(rows: Iterable[Row]) -> Texts:
     return Texts(trained, tested)
 
 
+def together(parts: Iterable[Table]) -> dict[str, list[Row]]:
+    """The rows of several tables by split, as raw rows of one that is made of them.
+
+    What is a test text of one part is left out of the training and dev rows of all.
+    """
+    rows = [row for part in parts for row in part.rows]
+    tested = {text_key(row) for row in rows if row["split"] == "test"}
+    return {
+        split: [bare(row) for row in rows if row["split"] == split and (split == "test" or text_key(row) not in tested)]
+        for split in SPLITS
+        if any(row["split"] == split for row in rows)
+    }
+
+
 def leakage(sets: dict[str, Texts]) -> dict[str, dict[str, dict[str, int]]]:
     """Count, for each ordered pair of data sets, the test texts of the second in train or dev of the first.
 

@@ -27,7 +27,7 @@ def layer_figure(study: Study) -> Figure | None:
     if shares.empty:
         return None
     title = "Layers of the learned region (paper: mostly the middle ones)"
-    return _figure(study, shares, size, title, _draw_layers, LAYER_HEIGHT)
+    return _figure(study, shares, size, title, draw_layers, LAYER_HEIGHT)
 
 
 def kind_figure(study: Study) -> Figure | None:
@@ -36,7 +36,7 @@ def kind_figure(study: Study) -> Figure | None:
     if shares.empty:
         return None
     title = "Modules of the learned region (paper: attention values, first feed-forward maps, LayerNorm)"
-    return _figure(study, shares, size, title, _draw_kinds, 0.75 + KIND_HEIGHT * shares.kind.nunique())
+    return _figure(study, shares, size, title, draw_kinds, 0.75 + KIND_HEIGHT * shares.kind.nunique())
 
 
 def place_shares(study: Study, by: str) -> tuple[pd.DataFrame, float | None]:
@@ -65,10 +65,11 @@ def _figure(study: Study, shares: pd.DataFrame, size: float, title: str, draw: o
     return drawn
 
 
-def _draw_layers(panel: Axes, shares: pd.DataFrame, first: bool, last: bool) -> None:
+def draw_layers(panel: Axes, shares: pd.DataFrame, first: bool, last: bool, label: str = MASK) -> None:
+    """Bars of `shares` (layer, share, chance; a row for each seed), upright; `label` is theirs in the legend."""
     found = _means(shares, "layer", sorted(shares.layer.unique()))
     places = np.arange(len(found))
-    _bars(panel, places, found, upright=True)
+    _bars(panel, places, found, label, upright=True)
     panel.step(
         places, 100 * found.chance, where="mid", color="black", linewidth=1.4, linestyle=(0, (4, 2)), label=CHANCE
     )
@@ -81,10 +82,11 @@ def _draw_layers(panel: Axes, shares: pd.DataFrame, first: bool, last: bool) -> 
         panel.set_ylabel("share of mask (%)")
 
 
-def _draw_kinds(panel: Axes, shares: pd.DataFrame, first: bool, last: bool) -> None:
+def draw_kinds(panel: Axes, shares: pd.DataFrame, first: bool, last: bool, label: str = MASK) -> None:
+    """The same by kind of module, lying."""
     found = _means(shares, "kind", [kind for kind in KINDS if kind in {*shares.kind}])
     places = np.arange(len(found))
-    _bars(panel, places, found, upright=False)
+    _bars(panel, places, found, label, upright=False)
     panel.scatter(100 * found.chance, places, marker="|", s=150, color="black", linewidth=2.2, zorder=4, label=CHANCE)
     panel.grid(axis="x")
     panel.grid(visible=False, axis="y")
@@ -95,8 +97,8 @@ def _draw_kinds(panel: Axes, shares: pd.DataFrame, first: bool, last: bool) -> N
         panel.set_xlabel("share of mask (%)")
 
 
-def _bars(panel: Axes, places: np.ndarray, found: pd.DataFrame, upright: bool) -> None:
-    look = {"color": COLORS[GRAFTED], "hatch": HATCHES[GRAFTED], "edgecolor": "black", "linewidth": 0.6, "label": MASK}
+def _bars(panel: Axes, places: np.ndarray, found: pd.DataFrame, label: str, upright: bool) -> None:
+    look = {"color": COLORS[GRAFTED], "hatch": HATCHES[GRAFTED], "edgecolor": "black", "linewidth": 0.6, "label": label}
     whiskers = {"capsize": 2, "error_kw": {"elinewidth": 1.0}}
     error = 100 * found.sd.fillna(0)
     if upright:

@@ -1,6 +1,5 @@
 """Tables about learned regions, laid out like tables 1, 3 and 8 of the paper."""
 
-from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -28,7 +27,7 @@ def readout_table(study: Study) -> Table | None:
     columns = _columns(study, size)
     rows = []
     for task in study.tasks:
-        cells = [_texts(frame[frame.task == task], SCORE_ECE) for frame in columns.values()]
+        cells = [texts(frame[frame.task == task], SCORE_ECE) for frame in columns.values()]
         if any(cells[2]):
             n = len(choosing.by_cell(columns["retrain"][columns["retrain"].task == task]))
             rows.append(Row("ours", [choosing.named(study, task), str(n), *chain(*cells)]))
@@ -56,8 +55,8 @@ def ood_table(study: Study) -> Table | None:
         own = {name: _pair(frame, task, test_set) for name, frame in columns.items()}
         if any(map(len, own.values())):
             n = max(len(choosing.by_cell(frame)) for frame in own.values())
-            texts = [mean_of(choosing.by_cell(frame)).text() for frame in own.values()]
-            rows.append(Row("ours", [f"{choosing.named(study, task)} -> {test_set}", str(n), *texts]))
+            scores = [mean_of(choosing.by_cell(frame)).text() for frame in own.values()]
+            rows.append(Row("ours", [f"{choosing.named(study, task)} -> {test_set}", str(n), *scores]))
             theirs = {name: table3(task, test_set, name) for name in columns}
             if any(theirs.values()):
                 rows.append(Row("paper", ["  paper", "", *(spread(*pair) if pair else "" for pair in theirs.values())]))
@@ -101,12 +100,12 @@ def _fish_rows(study: Study, task: str, size: float) -> list[Row]:
     found = overlaps[(overlaps.task == task) & (overlaps.sparsity == size) & of_pair]
     if found.empty:
         return []
-    texts = []
+    grafts = []
     for name in (LEARNED, FISH, RANDOM):
         frame = choosing.sweep(study, name, size)
-        texts += _texts(frame[frame.task == task], SCORE_ECE)
+        grafts += texts(frame[frame.task == task], SCORE_ECE)
     overlap = [mean_of(found.iou).text(), percent(found.chance.mean(), 2)]
-    rows = [Row("ours", [choosing.named(study, task), small_percent(size), str(len(found)), *overlap, *texts])]
+    rows = [Row("ours", [choosing.named(study, task), small_percent(size), str(len(found)), *overlap, *grafts])]
     theirs = table8(task, float(size))
     if theirs:
         pairs = [spread(*theirs[name][measure]) for name in (LEARNED, FISH, RANDOM) for measure in SCORE_ECE]
@@ -121,7 +120,8 @@ def _paper_row(theirs: dict[str, Any], columns: dict[str, Any], measures: tuple[
     return [Row("paper", ["  paper", "", *pairs])]
 
 
-def _texts(frame: pd.DataFrame, measures: tuple[str, ...]) -> list[str]:
+def texts(frame: pd.DataFrame, measures: tuple[str, ...]) -> list[str]:
+    """Each measure's mean and deviation over cells."""
     return [mean_of(choosing.by_cell(frame, measure)).text() for measure in measures]
 
 
@@ -131,6 +131,3 @@ def _pair(frame: pd.DataFrame, task: str, test_set: str) -> pd.DataFrame:
 
 def _dagger(study: Study) -> list[str]:
     return [f"{DAGGER} F1, the others accuracy"] if choosing.f1_tasks(study) else []
-
-
-TABLES: tuple[Callable[[Study], Table | None], ...] = (readout_table, ood_table, fish_table)

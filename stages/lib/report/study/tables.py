@@ -6,6 +6,7 @@ from stages.lib.report.study.collecting import Study
 from stages.lib.report.study.comparing import gap_table, localizer_table, order_table, readout_kinds_table
 from stages.lib.report.study.method_tables import calibration_tables, transfer_tables
 from stages.lib.report.study.region_tables import fish_table, ood_table, readout_table
+from stages.lib.report.study.size_table import size_table
 
 
 def tables(study: Study) -> list[Table]:
@@ -18,6 +19,7 @@ def tables(study: Study) -> list[Table]:
         gap_table,
         bound_table,
         ood_table,
+        size_table,
         fish_table,
     )
     found = [table for make in single if (table := make(study))]
