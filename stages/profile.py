@@ -17,6 +17,18 @@ from stages.lib.errors import ParamsError, did_you_mean
 from stages.lib.params import validate
 from stages.lib.yaml12 import load_yaml
 
+# settings whose keys are names of the user's own
+NAMED = (
+    "ood.sets",
+    "merge.groups",
+    "task",
+    "order",
+    "multitask.groups",
+    "transfer.unions",
+    "arithmetic.controls",
+    "disentangle.pairs",
+)
+
 
 def main() -> None:
     """Parse the command line and do what it says."""
@@ -51,11 +63,11 @@ def profile_settings(name: str) -> dict[str, Any]:
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value; the values of `ood.sets` and `task` stay whole, as their keys are names."""
+    """Dotted key -> value; the values of NAMED stay whole."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         dotted = f"{prefix}{key}"
-        if isinstance(value, dict) and dotted not in ("ood.sets", "task"):
+        if isinstance(value, dict) and dotted not in NAMED:
             flat |= flatten(value, f"{dotted}.")
         else:
             flat[dotted] = value

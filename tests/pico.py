@@ -102,24 +102,24 @@ def _spread(model: Any, tokenizer: Any, std: float = 0.15) -> Any:
     return model.eval()
 
 
-def bert_config() -> BertConfig:
-    """2 layers of width 32."""
+def bert_config(layers: int = 2, width: int = 32) -> BertConfig:
+    """2 layers of width 32, or as asked for."""
     return BertConfig(
         vocab_size=len(VOCABULARY),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         max_position_embeddings=64,
     )
 
 
-def save_bert(folder: Path) -> Path:
+def save_bert(folder: Path, config: BertConfig | None = None) -> Path:
     """A BERT with its masked-LM head, its pooler and its tokenizer, as an ordinary folder."""
     tokenizer = word_tokenizer()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        _spread(AutoModelForPreTraining.from_config(bert_config()), tokenizer).save_pretrained(folder)
+        _spread(AutoModelForPreTraining.from_config(config or bert_config()), tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -116,6 +116,53 @@ def test_what_the_data_set_lacks(spec, offline, changes, message):
         load_hub(with_hub(spec, **changes))
 
 
+def with_columns(tmp_path, **columns):
+    """A data set of three records with several texts and lists, of which the last is without an answer."""
+    for split in ("train", "validation"):
+        records = [
+            {"text": f"{split} {number}", "word": "{word}", "names": ["Ann", "Bob"], "right": ["Bob"] * (number < 2)}
+            for number in range(3)
+        ]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    return HubSource(
+        path=str(tmp_path), splits={"train": "train[:2]", "test": "validation"}, labels=["wrong", "right"],
+        each="names", among="right", columns={"sentence1": "text", "sentence2": "{word} is {item}", **columns},
+    )  # fmt: skip
+
+
+def test_a_row_for_each_item_with_texts_put_together_and_the_start_of_a_split(tmp_path, offline):
+    source = with_columns(tmp_path)
+    spec = TaskSpec(name="items", title="Items", kind="test", labels=["wrong", "right"], hub=source)
+    rows, _ = load_hub(spec)
+    assert rows["train"][:3] == [
+        {"sentence1": "train 0", "sentence2": "{word} is Ann", "label": "wrong"},
+        {"sentence1": "train 0", "sentence2": "{word} is Bob", "label": "right"},
+        {"sentence1": "train 1", "sentence2": "{word} is Ann", "label": "wrong"},
+    ]
+    assert (len(rows["train"]), len(rows["test"])) == (4, 6)  # the first two of three records, and all
+    assert [row["label"] for row in rows["test"][-2:]] == [None, None]  # no answer is given
+
+
+def test_columns_inside_texts_are_looked_for_too(tmp_path, offline):
+    spec = TaskSpec(
+        name="mine",
+        title="Mine",
+        kind="test",
+        labels=["wrong", "right"],
+        hub=with_columns(tmp_path, sentence2="{wrod} {item}"),
+    )
+    with pytest.raises(
+        DataError, match="task.mine.hub.columns: .* has no column 'wrod'; it has text, word, names, right"
+    ):
+        load_hub(spec)
+
+
+@pytest.mark.parametrize("text", ["{word", "{} is it"])
+def test_texts_that_are_no_pattern_are_refused(tmp_path, text):
+    with pytest.raises(ValueError, match="a text such as"):
+        with_columns(tmp_path, sentence2=text)
+
+
 def test_task_that_is_not_on_the_hub(spec):
     with pytest.raises(
         DataError, match="task mine: no data set of the hub is known for it; set data.source to packaged or local"

@@ -8,6 +8,8 @@ from stages.lib.data.tasks import packaged_tasks, registry, resolve_tasks
 from stages.lib.errors import DataError, ModelError
 
 PAPER = "sst2 cr mr mpqa trec ag_news subj qnli snli mnli rte mrpc qqp imdb yelp amazon snli_2 mnli_2".split()
+BENCHMARKS = "cola wnli boolq cb copa multirc record wic wsc".split()
+HUB = [*PAPER, *BENCHMARKS]
 PACKAGED = "movies products editorials tweets domain bbc bbc_pair".split()
 
 
@@ -19,11 +21,12 @@ def specs():
 
 
 def test_every_promised_task_is_there(specs):
-    assert {*specs} == {*PAPER, *PACKAGED}
+    assert {*specs} == {*HUB, *PACKAGED, "sentiment"}
+    assert specs["sentiment"].parts == ["mr", "cr", "mpqa", "sst2"] and specs["sentiment"].prompt == specs["mr"].prompt
     assert packaged_tasks() == PACKAGED
 
 
-@pytest.mark.parametrize("name", [*PAPER, *PACKAGED])
+@pytest.mark.parametrize("name", [*HUB, *PACKAGED])
 def test_task_can_be_used_in_every_mode_and_from_a_source(specs, name):
     spec = specs[name]
     assert spec.prompt and spec.causal_prompt and (spec.hub or spec.packaged)
@@ -33,7 +36,7 @@ def test_task_can_be_used_in_every_mode_and_from_a_source(specs, name):
     assert ("{sentence2}" in spec.prompt.template) == ("{sentence2}" in spec.causal_prompt.template) == spec.is_pair
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", HUB)
 def test_labels_of_the_hub_are_those_of_the_task(specs, name):
     spec = specs[name]
     source = {*spec.relabel} if spec.relabel else {*(spec.hub.labels or spec.labels)}
@@ -47,6 +50,18 @@ def test_f1_counts_the_positive_class(specs):
         ("mrpc", "equivalent"),
         ("qqp", "duplicate"),
     ]
+
+
+def test_matthews_correlation_is_for_two_labels_of_unequal_size(specs):
+    assert [name for name, spec in specs.items() if spec.metric == "mcc"] == ["cola"]
+
+
+def test_texts_are_put_together_from_columns_where_a_row_has_more_than_two(specs):
+    composed = {
+        name for name, spec in specs.items() if spec.hub and any("{" in text for text in spec.hub.columns.values())
+    }
+    assert composed == {"copa", "multirc", "record", "wic", "wsc"}
+    assert {name for name, spec in specs.items() if spec.hub and spec.hub.each} == {"record"}
 
 
 @pytest.mark.parametrize("name", PACKAGED)

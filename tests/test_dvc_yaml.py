@@ -44,6 +44,8 @@ EXAMPLES = {
     "readout": "reset",
     "method": "lora_8",
     "paradigm": "adamw",
+    "order": "domain_last",
+    "selection": "top_1",
 }
 
 # Code that no stage needs among its deps: what it reads is tracked as a param or a dep itself, and it computes nothing
@@ -65,6 +67,11 @@ DATA_FILES = {
     "stages/lib/data/packages.py": "stages/lib/data/packages.yaml",
     "stages/lib/data/fetching.py": "stages/lib/data/tasks.yaml",
     "stages/lib/report/paper.py": "stages/lib/report/paper.yaml",
+    "stages/lib/plan/costs.py": "stages/lib/plan/costs.yaml",
+    "stages/lib/page/html.py": "stages/lib/page/page.css",
+    "stages/lib/page/reproduction.py": "stages/lib/page/reproduction.yaml",
+    "stages/lib/page/sections.py": "stages/lib/page/captions.yaml",
+    "stages/lib/report/talos/paper.py": "stages/lib/report/talos/paper.yaml",
 }
 
 # Where a stage writes, but for the folder of metrics that every stage outside the main pipeline has.
@@ -82,12 +89,15 @@ OUTPUTS = {
     "summary": [paths.SUMMARY.with_suffix(".md")],
     "rank": [paths.rank(AT[0], *CELL).parents[1]],
     "sweep": [paths.sweep_mask(*AT, *CELL).parent],
+    "edit": [paths.edited("${item.method}", *CELL).parent],
+    "joint": [paths.joint("${item.paradigm}", CELL[1])],
+    "skill": [paths.skill_mask("${item.paradigm}", *AT, *CELL).parents[1]],
 } | {name: [paths.report(name).with_suffix(".md")] for name in EXTENSIONS}
 REPORTS = {"summary": (paths.SUMMARY, paths.PLOTS)} | {
     name: (paths.report(name), paths.report_plots(name)) for name in EXTENSIONS
 }
 # These write no metrics, only masks or models.
-WITHOUT_METRICS = {"rank"}
+WITHOUT_METRICS = {"rank", "joint", "skill"}
 MEASURING = [name for name in PIPELINE_OF if name not in {*WITHOUT_METRICS, *REPORTS}]
 
 
@@ -186,9 +196,9 @@ def test_the_walk_follows_imports_inside_functions_and_through_modules():
 
 
 def test_the_sweep_follows_what_refines_masks_and_not_what_ranks():
-    assert refining() == {f"stages/lib/localize/{name}.py" for name in ("grown", "refined")}
+    assert refining() == {f"stages/lib/localize/{name}.py" for name in ("grown", "refined", "talos")}
     assert {file for file in code_of("sweep") if "/localize/" in file} == {
-        f"stages/lib/localize/{name}.py" for name in ("evidence", "grown", "learned", "movement", "refined")
+        f"stages/lib/localize/{name}.py" for name in ("evidence", "grown", "learned", "movement", "refined", "talos")
     }
     assert NOT_FOLLOWED["sweep"] in imported(
         "stages/lib/cells/localizing.py"
@@ -218,15 +228,24 @@ def test_untracked_code_stores_nothing():
 
 
 def asked_for(name: str) -> list[str]:
-    """The literal keys of the one load_params(...) call in a script, or none."""
+    """The keys of the one load_params(...) call in a script, or none, as dvc.yaml spells them."""
     calls = [
         node
         for node in ast.walk(tree(script(name)))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "load_params"
     ]
     assert len(calls) <= 1
-    assert all(isinstance(key, ast.Constant) for call in calls for key in call.args)
-    return [key.value for call in calls for key in call.args]
+    return [spelt(key) for call in calls for key in call.args]
+
+
+def spelt(key: ast.expr) -> str:
+    """A literal, or a setting that an argument of the stage names: f"order.{order}" is order.${item.order}."""
+    if isinstance(key, ast.JoinedStr):
+        return "".join(
+            part.value if isinstance(part, ast.Constant) else f"${{item.{part.value.id}}}" for part in key.values
+        )
+    assert isinstance(key, ast.Constant)
+    return key.value
 
 
 @pytest.mark.parametrize("name", ALL)

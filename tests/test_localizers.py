@@ -39,7 +39,8 @@ def localizer_settings(**changes: Any) -> SimpleNamespace:
     """The `localizer` section with the settings of mask learning beside it."""
     settings = {
         **vars(graft_settings()), "fish_examples": 12, "path_points": [0.0, 0.5], "attribution_sign": "signed", "grow_rounds": 2,
-        "stitch_offset": 5.0, "stitch_l1": 1e-3,
+        "stitch_offset": 5.0, "stitch_l1": 1e-3, "talos_examples": 12, "talos_mode": "sampled", "talos_draws": 1,
+        "talos_score": "fisher", "talos_rounds": 3, "talos_attenuation": 0.1,
     }  # fmt: skip
     return SimpleNamespace(**{**settings, **changes})
 
@@ -85,7 +86,7 @@ class Quadratic:
     def evidence(self, squares: Tensors | None = None) -> Evidence:
         return Evidence(
             self.region, self.pretrained, self.finetuned, self.weights, self.backward, self.backward,
-            lambda _: squares, np.random.default_rng(0),
+            lambda *_: squares, np.random.default_rng(0),
         )  # fmt: skip
 
 

@@ -232,11 +232,13 @@ def test_checkpoints_are_evenly_apart_and_end_with_the_last_step():
 # other ways of fine-tuning
 
 
-@pytest.mark.parametrize("paradigm", ["sgd", "adamw", "adamw_l1"])
-def test_the_record_of_a_paradigm(projects, paradigm):
-    projects("standard")
+@pytest.mark.parametrize(
+    ("paradigm", "mode"), [("sgd", "standard"), ("adamw", "standard"), ("adamw_l1", "standard"), ("standard", "prompt")]
+)
+def test_the_record_of_a_paradigm(projects, paradigm, mode):
+    projects(mode)
     before = {path.name for path in paths.FINETUNED.rglob("*")}
-    assert f"paradigm {paradigm} toy-13: " in finetune_and_graft(paradigm, "toy", SEED, params(), runtime())
+    assert f"paradigm {paradigm} toy-13: " in finetune_and_graft(paradigm, "toy", SEED, params(mode), runtime())
     record, predictions = record_of("paradigm", (paradigm,))
     assert record["paradigm"] == paradigm and record["training"]["chosen"]["steps"] == 20
     keys = {(row["test_set"], row["variant"], row.get("sparsity")) for row in record["rows"]}
@@ -249,6 +251,15 @@ def test_the_record_of_a_paradigm(projects, paradigm):
         assert row.get("sparsity") in (None, 0.02) or np.array_equal(logits[name], logits[FINETUNED])
     assert {row["selected"] for row in record["rows"] if row.get("sparsity") == 1.0} == {record["graftable"]}
     assert {path.name for path in paths.FINETUNED.rglob("*")} == before, "no model is stored"
+
+
+def test_a_new_head_is_another_way_than_the_prompt(projects):
+    projects("prompt")
+    logits = {}
+    for paradigm in ("sgd", "standard"):
+        finetune_and_graft(paradigm, "toy", SEED, params("prompt"), runtime())
+        logits[paradigm] = record_of("paradigm", (paradigm,))[1].logits["toy"][FINETUNED]
+    assert not np.allclose(logits["sgd"], logits["standard"], atol=0.1)
 
 
 GRAFTS = (GRAFTED, MOVEMENT_GRAFTED)

@@ -18,13 +18,14 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from stages.lib import paths
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem
+from stages.lib.schema import continual, merge, multitask, study, surgical, talos
 from stages.lib.schema import main as main_pipeline
-from stages.lib.schema import study
+from stages.lib.schema.choices import at
 from stages.lib.yaml12 import load_yaml
 
 # Pipelines that build on the main one.  The rules between their sections and the others hold only where one of them is
 # used, so that the main pipeline can run on other tasks and seeds than they do.
-EXTENSIONS = (study,)
+EXTENSIONS = (study, continual, merge, multitask, surgical, talos)
 SECTIONS: dict[str, Any] = main_pipeline.SECTIONS | {
     name: kind for extension in EXTENSIONS for name, kind in extension.SECTIONS.items()
 }
@@ -45,7 +46,7 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> SimpleNamespace:
             setattr(chosen, section, values[section])
             continue
         part = getattr(chosen, section, None) or SimpleNamespace()
-        setattr(part, setting, getattr(values[section], setting))
+        setattr(part, setting, at(values, key))
         setattr(chosen, section, part)
     return chosen
 

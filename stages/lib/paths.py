@@ -8,6 +8,8 @@ from pathlib import Path
 
 PARAMS = Path("params.yaml")
 PROFILES = Path("stages/profiles")
+PIPELINE = Path("dvc.yaml")
+PIPELINES = Path("stages")
 
 TABLES = Path("data/tables")
 SAMPLES = Path("data/sample")
@@ -17,10 +19,14 @@ MOVEMENT = Path("masks/movement")
 LEARNED = Path("masks/learned")
 RANK = Path("masks/rank")
 SWEEP = Path("masks/sweep")
+EDIT = Path("masks/edit")
+JOINT = Path("models/joint")
+SKILL = Path("masks/skill")
 METRICS = Path("metrics")
 PLOTS = Path("plots")
 SUMMARY = METRICS / "summary.json"
 LEAKAGE = TABLES / "leakage.json"
+PAGE = METRICS / "report.html"
 
 
 def table(task: str) -> Path:
@@ -111,3 +117,28 @@ def report(pipeline: str) -> Path:
 def report_plots(pipeline: str) -> Path:
     """Folder of that report's figures and of the data behind them."""
     return PLOTS / pipeline
+
+
+def merged_logits(method: str, group: str, task: str, seed: int) -> Path:
+    """Logits of a merged model of a group of tasks on one of them."""
+    return reading_dir("combination", (method,), seed) / group / f"{task}.safetensors"
+
+
+def merged_record(method: str, group: str, seed: int) -> Path:
+    """How the merged model of a group of tasks was made, and its scores on each of them."""
+    return reading_dir("combination", (method,), seed) / f"{group}.json"
+
+
+def joint(paradigm: str, seed: int) -> Path:
+    """Joint model of a seed, fine-tuned in one way on several tasks: an ordinary folder, and the tasks' heads."""
+    return JOINT / paradigm / str(seed)
+
+
+def skill_mask(paradigm: str, localizer: str, sparsity: str, task: str, seed: int) -> Path:
+    """Region of a task in a joint model; `sparsity` as it stands in params.yaml."""
+    return SKILL / paradigm / localizer / str(seed) / sparsity / f"{task}.safetensors"
+
+
+def edited(method: str, task: str, seed: int) -> Path:
+    """What a method of task arithmetic changed for a task, as a mask with its values."""
+    return EDIT / method / str(seed) / f"{task}.safetensors"

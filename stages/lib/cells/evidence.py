@@ -59,7 +59,7 @@ def evidence_about(
         weights,
         _minibatch_gradient(model, train, settings.batch_size, numpy_generator(*purpose_words)),
         lambda: loss_gradient(model, train),
-        lambda n: squared_gradients(model, [train[index] for index in order[:n]], region.shapes),
+        lambda n, *how: squared_gradients(model, [train[index] for index in order[:n]], region.shapes, *how),
         draws(*purpose_words),
     )
 

@@ -1,7 +1,7 @@
 """Fine-tuning of one cell: a grid of batch sizes and learning rates, chosen on dev."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,10 +132,31 @@ def train_point(
     )
 
 
+def train_again(
+    pretrained: Path,
+    task: TaskSpec,
+    rows: dict[str, list[dict]],
+    seed: int,
+    model_settings: Any,
+    settings: Any,
+    runtime: Runtime,
+    watch: Callable[[LabelModel], Callable[[], object]],
+) -> LabelModel:
+    """The model that `finetune` gives for the first point of its grid, bit for bit, and watched.
+
+    `watch(model)` is called before the first step and gives what is called after each one.  It may
+    read the weights and predict, but neither change weights nor draw from torch's global generator.
+    """
+    with seeded_torch("finetune", task.name, seed):
+        model = LabelModel.load(pretrained, task, model_settings, runtime, settings.dropout)
+        encoded = {split: model.encode(rows[split]) for split in ("train", "dev")}
+        steps = steps_for(settings, len(task.labels), len(rows["train"]))
+        plan = plan_for(settings, steps, settings.learning_rates[0], settings.batch_sizes[0])
+        train_point(model, encoded, plan, settings, (task.name, seed), watch(model), None)
+    return model
+
+
 def plan_for(settings: Any, steps: int, learning_rate: float, batch_size: int) -> TrainPlan:
-    """The plan of one point of the grid; everything else comes from the `finetune` section."""
-    shared = {
-        name: getattr(settings, name)
-        for name in ("optimizer", "schedule", "momentum", "weight_decay", "clip_norm", "l1", "eval_steps")
-    }
-    return TrainPlan(steps=steps, learning_rate=learning_rate, batch_size=batch_size, **shared)
+    """The plan of one point of the grid; all else that a plan has and the settings name is theirs."""
+    shared = {field.name: getattr(settings, field.name) for field in fields(TrainPlan) if hasattr(settings, field.name)}
+    return TrainPlan(**{**shared, "steps": steps, "learning_rate": learning_rate, "batch_size": batch_size})

@@ -28,7 +28,7 @@ class Counted:
             evidence,
             loss_gradient=self._counting(evidence.loss_gradient, lambda: min(train, batch_size)),
             full_gradient=self._counting(evidence.full_gradient, lambda: train),
-            squared_gradients=self._counting(evidence.squared_gradients, lambda n: min(n, train)),
+            squared_gradients=self._counting(evidence.squared_gradients, lambda n, *_: min(n, train)),
         )
 
     def _counting(self, function: Callable[..., Any], examples: Callable[..., int]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from stages.lib.artifacts import read_rows
 from stages.lib.cells.evaluating import Evaluation
 from stages.lib.cells.evidence import evidence_about
 from stages.lib.cells.finetuning import finetune, total_steps
+from stages.lib.cells.optimizers import settings_of
 from stages.lib.cells.regions import find_mask
 from stages.lib.cells.studying import StudyCell, study_sets, write_reading
 from stages.lib.data.cards import read_task
@@ -19,7 +20,8 @@ from stages.lib.measure.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 
-SGD, ADAMW, ADAMW_L1 = "sgd", "adamw", "adamw_l1"
+# A new head instead of a prompt (figure 3), otherwise as `sgd`.
+STANDARD = "standard"
 
 
 def finetune_and_graft(paradigm: str, task: str, seed: int, params: Any, machine: Runtime) -> str:
@@ -33,7 +35,8 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Any, machine
     settings = settings_of(paradigm, params.finetune, params.paradigm)
     title = f"paradigm {paradigm} {task}-{seed}"
     with progress(title, total_steps(settings, len(spec.labels), len(rows["train"])), "step") as bar:
-        done = finetune(paths.PRETRAINED, spec, rows, seed, params.model, settings, machine, bar.update)
+        how = model_settings(paradigm, params.model)
+        done = finetune(paths.PRETRAINED, spec, rows, seed, how, settings, machine, bar.update)
     variants = 1 + 2 * len(params.paradigm.sparsities)
     evaluation = Evaluation(done.model, study_sets(task, seed, params.study.test_max), variants)
     with evaluation.progress(title):
@@ -47,20 +50,9 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Any, machine
     return f"{title}: {evaluation.describe()}"
 
 
-def settings_of(paradigm: str, finetune_settings: Any, changes: Any) -> SimpleNamespace:
-    """The `finetune` section as the `paradigm` section changes it.
-
-    sgd keeps the grid and the weight decay of `finetune`; adamw and adamw_l1 have their own.
-    """
-    own: dict[str, Any] = {"optimizer": "sgd", "l1": 0.0}
-    if paradigm in (ADAMW, ADAMW_L1):
-        own = {
-            "optimizer": "adamw",
-            "learning_rates": [changes.learning_rate],
-            "weight_decay": changes.weight_decay,
-            "l1": changes.l1 if paradigm == ADAMW_L1 else 0.0,
-        }
-    return SimpleNamespace(**{**vars(finetune_settings), "max_steps": changes.max_steps, **own})
+def model_settings(paradigm: str, settings: Any) -> SimpleNamespace:
+    """How labels are read: as the `model` section says, but for the paradigm that is about another way."""
+    return SimpleNamespace(mode="standard" if paradigm == STANDARD else settings.mode, max_length=settings.max_length)
 
 
 def predict_grafts(

@@ -17,11 +17,10 @@ from stages.lib import paths
 from stages.lib.artifacts import read_json, read_rows
 from stages.lib.cells.evaluating import Evaluation
 from stages.lib.cells.evidence import evidence_about
-from stages.lib.cells.finetuning import at_point, plan_for, steps_for, train_point
+from stages.lib.cells.finetuning import at_point, steps_for, train_again
 from stages.lib.cells.regions import find_mask
 from stages.lib.cells.studying import StudyCell, train_set, variant_rows, write_reading
 from stages.lib.data.cards import read_task
-from stages.lib.data.tasks import TaskSpec
 from stages.lib.data.test_sets import read_test_sets
 from stages.lib.errors import ModelError, ParamsError
 from stages.lib.graft.apply import graft
@@ -32,7 +31,7 @@ from stages.lib.model.groups import HEAD
 from stages.lib.model.label_model import LabelModel
 from stages.lib.model.loading import read_tensors
 from stages.lib.progress import progress
-from stages.lib.runtime import Runtime, seeded_torch
+from stages.lib.runtime import Runtime
 
 CHECKPOINT = "checkpoint"
 
@@ -131,30 +130,6 @@ def checkpoints(steps: int, settings: Any) -> list[int]:
             f"there is one every {settings.every} steps (trajectory.every), and the last after {steps}"
         )
     return due
-
-
-def train_again(
-    pretrained: Path,
-    task: TaskSpec,
-    rows: dict[str, list[dict]],
-    seed: int,
-    model_settings: Any,
-    settings: Any,
-    runtime: Runtime,
-    watch: Callable[[LabelModel], Callable[[], object]],
-) -> LabelModel:
-    """The model that `finetune` gives for the first point of its grid, bit for bit, and watched.
-
-    `watch(model)` is called before the first step and gives what is called after each one.  It may
-    read the weights and predict, but neither change weights nor draw from torch's global generator.
-    """
-    with seeded_torch("finetune", task.name, seed):
-        model = LabelModel.load(pretrained, task, model_settings, runtime, settings.dropout)
-        encoded = {split: model.encode(rows[split]) for split in ("train", "dev")}
-        steps = steps_for(settings, len(task.labels), len(rows["train"]))
-        plan = plan_for(settings, steps, settings.learning_rates[0], settings.batch_sizes[0])
-        train_point(model, encoded, plan, settings, (task.name, seed), watch(model), None)
-    return model
 
 
 def equals_stored(model: LabelModel, folder: Path) -> bool:

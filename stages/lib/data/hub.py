@@ -5,10 +5,12 @@ import sys
 from typing import Any
 
 from stages.lib.data.reach import HUB, go_offline, hub_reachable
-from stages.lib.data.tasks import HubSource, TaskSpec, packaged_tasks
+from stages.lib.data.tasks import HubSource, TaskSpec, columns_in, packaged_tasks
 from stages.lib.errors import DataError
 
 Rows = list[dict[str, str | None]]
+# What a text calls the item of the list that its row is made for.
+ITEM = "item"
 
 
 def load_hub(spec: TaskSpec) -> tuple[dict[str, Rows], dict[str, Any]]:
@@ -63,7 +65,7 @@ def _unreachable(spec: TaskSpec, source: HubSource) -> str:
 
 
 def _known(spec: TaskSpec, name: str, splits: Any) -> str:
-    if name not in splits:
+    if name.partition("[")[0] not in splits:
         raise DataError(
             f"task.{spec.name}.hub.splits: {spec.hub.path} has no split {name!r}; it has {', '.join(splits)}"
         )
@@ -72,14 +74,37 @@ def _known(spec: TaskSpec, name: str, splits: Any) -> str:
 
 def _rows(spec: TaskSpec, source: HubSource, data: Any) -> Rows:
     """Turn one split into raw rows; label -1, the hub's mark for none, becomes None."""
-    for column in source.columns.values():
+    texts = [name for text in source.columns.values() for name in columns_in(text)]
+    used = [name for name in dict.fromkeys([*texts, source.each, source.among]) if name not in (ITEM, None)]
+    for column in used:
         if column not in data.column_names:
             raise DataError(
                 f"task.{spec.name}.hub.columns: {source.path} has no column {column!r}; it has {', '.join(data.column_names)}"
             )
-    columns = {field: data[column][:] for field, column in source.columns.items()}
-    columns["label"] = [_label(spec, source, value) for value in columns["label"]]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    columns = {name: data[name][:] for name in used}
+    records = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+    return [_row(spec, source, item) for record in records for item in _items(source, record)]
+
+
+def _items(source: HubSource, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The record, or one for each item of the list in its column `each`."""
+    return [record] if source.each is None else [{**record, ITEM: item} for item in record[source.each]]
+
+
+def _row(spec: TaskSpec, source: HubSource, record: dict[str, Any]) -> dict[str, str | None]:
+    row = {field: _text(text, record) for field, text in source.columns.items() if field != "label"}
+    if source.among is None:
+        return {**row, "label": _label(spec, source, record[source.columns["label"]])}
+    # where nothing is the answer, the answer isn't given
+    inside = source.labels[record[ITEM] in record[source.among]] if record[source.among] else None
+    return {**row, "label": inside}
+
+
+def _text(text: str, record: dict[str, Any]) -> str | None:
+    """A column, or a text put together from several; None if one of those isn't there."""
+    if "{" not in text:
+        return record[text]
+    return None if any(record[name] is None for name in columns_in(text)) else text.format_map(record)
 
 
 def _label(spec: TaskSpec, source: HubSource, value: Any) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from stages.lib.errors import DataError, plain_problem
+from stages.lib.errors import DataError, did_you_mean, plain_problem
 from stages.lib.yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("tasks.yaml")
@@ -55,8 +55,12 @@ class HubSource(Section):
 
     path: str
     name: str | None = None
-    splits: dict[Literal["train", "dev", "test"], str]
-    columns: dict[Literal["sentence1", "sentence2", "label"], str]
+    splits: dict[Literal["train", "dev", "test"], str] = Field(
+        description="names of splits there, or the start of one: train[:1000]"
+    )
+    columns: dict[Literal["sentence1", "sentence2", "label"], str] = Field(
+        description="a column's name, or a text put together from several: '{question} {answer}'"
+    )
     labels: list[str] | None = Field(
         None, description="names of the integer labels, in order; null if they are names already"
     )
@@ -64,6 +68,27 @@ class HubSource(Section):
     files: dict[Literal["train", "dev", "test"], str] | None = Field(
         None, description="pattern of the files of a split, to leave the rest of a large data set on the hub"
     )
+    each: str | None = Field(None, description="column of lists: a row for each item, which texts call {item}")
+    among: str | None = Field(
+        None, description="column of lists: the label is the second of `labels` for an item in it, else the first"
+    )
+
+    @field_validator("columns")
+    @classmethod
+    def _check_texts(cls, columns: dict[str, str]) -> dict[str, str]:
+        for text in columns.values():
+            try:
+                names = columns_in(text)
+            except ValueError as error:
+                raise ValueError(f"a column's name, or a text such as '{{question}} {{answer}}': {error}") from None
+            if not all(names):
+                raise ValueError("a column's name, or a text such as '{question} {answer}' with names in its braces")
+        return columns
+
+
+def columns_in(text: str) -> list[str]:
+    """Names of the columns of a text such as '{question} {answer}'; one without braces is a name itself."""
+    return [name for _, name, _, _ in string.Formatter().parse(text) if name is not None] if "{" in text else [text]
 
 
 class PackagedSource(Section):
@@ -81,12 +106,15 @@ class TaskSpec(Section):
     title: str
     kind: str = Field(description="what sort of skill this is, for instance 'movie sentiment'")
     labels: list[str] = Field(min_length=2, description="label names; their order is the order of the logits")
-    metric: Literal["accuracy", "f1"] = "accuracy"
+    metric: Literal["accuracy", "f1", "mcc"] = "accuracy"
     positive: str | None = Field(None, description="the label that binary F1 counts; null for macro F1")
     prompt: Prompt | None = Field(None, description="for masked language models")
     causal_prompt: Prompt | None = Field(None, description="for causal language models: {mask} comes last")
     hub: HubSource | None = None
     packaged: PackagedSource | None = None
+    parts: list[str] | None = Field(
+        None, min_length=2, description="tasks with the same labels that this one is made of, instead of a source"
+    )
     local_name: str | None = Field(None, description="folder under data.root, if it isn't the task's name")
     relabel: dict[str, str] | None = Field(
         None, description="source label -> label; rows with other labels are dropped"
@@ -161,4 +189,19 @@ def resolve_tasks(own: dict[str, dict[str, Any]]) -> tuple[dict[str, TaskSpec], 
             specs[name] = TaskSpec.model_validate(merged)
         except ValidationError as error:
             problems.extend(plain_problem(problem, f"task.{name}", TaskSpec) for problem in error.errors())
+    problems += [problem for spec in specs.values() for problem in _part_problems(spec, specs)]
     return specs, problems
+
+
+def _part_problems(spec: TaskSpec, specs: dict[str, TaskSpec]) -> list[str]:
+    place, problems = f"task.{spec.name}.parts", []
+    for part in spec.parts or ():
+        if part not in specs:
+            problems.append(f"{place}: unknown task {part!r}{did_you_mean(part, specs)}")
+        elif specs[part].parts:
+            problems.append(f"{place}: {part} has parts itself; name those")
+        elif {*specs[part].labels} != {*spec.labels}:
+            problems.append(
+                f"{place}: {part} has the labels {', '.join(specs[part].labels)}, {spec.name} has {', '.join(spec.labels)}"
+            )
+    return problems

@@ -18,8 +18,10 @@ class Evidence:
 
     `loss_gradient()` takes the next training batch and `full_gradient()` the whole training set: both
     give the mean loss with the weights as they are and leave dLoss/dweight in each weight's `.grad`.
-    `squared_gradients(n)` gives, for the first n training examples in a fixed random order (all if
-    there are fewer), the sum over examples of the squared gradient of each one's own loss.
+    `squared_gradients(n, mode, draws, generator)` gives, for the first n training examples in a fixed
+    random order (all if there are fewer), the sum over examples of the squared gradient of each one's
+    own loss with the weights as they are; the loss of the true label unless a mode of
+    model/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
     """
 
@@ -29,7 +31,7 @@ class Evidence:
     weights: Tensors
     loss_gradient: Callable[[], float]
     full_gradient: Callable[[], float]
-    squared_gradients: Callable[[int], Tensors]
+    squared_gradients: Callable[..., Tensors]
     generator: np.random.Generator
 
     def put(self, tensors: Tensors) -> None:

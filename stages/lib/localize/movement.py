@@ -25,3 +25,9 @@ def movement_mask(region: Region, order: Tensor, k: int) -> GraftMask:
     if k > len(order):
         raise ValueError(f"the stored order has {len(order)} parameters, {k} were asked for")
     return GraftMask.from_region_indices(region, order[:k])
+
+
+def ticket_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> Tensor:
+    """As movement_order, of those that moved at all: fewer than k if fewer did."""
+    moved = movement(pretrained, finetuned, region)
+    return ranking(region, moved, min(k, sum(int((values > 0).sum()) for values in moved.values())))

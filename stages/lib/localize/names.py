@@ -13,4 +13,6 @@ NAMES = (
     "learned",
     "stitch",
     "attribution_learned",
+    "talos",
+    "lota",
 )

@@ -20,8 +20,9 @@ from stages.lib.localize.evidence import Evidence
 from stages.lib.localize.fish import rank_by_fisher
 from stages.lib.localize.grown import grow
 from stages.lib.localize.magnitude import rank_by_magnitude
-from stages.lib.localize.movement import movement_order
+from stages.lib.localize.movement import movement_order, ticket_order
 from stages.lib.localize.refined import refine_by_learning, refine_by_stitching
+from stages.lib.localize.talos import rank_by_insensitivity, refine_by_rounds
 
 
 @dataclass(frozen=True)
@@ -31,19 +32,23 @@ class Localizer:
     rank(evidence, settings, k) gives region indices (int64), best first, exactly min(k, the number
     it has an opinion about) of them.  refine(evidence, settings, order, k), where there is one, gives the mask
     of k parameters, starting from that order.  `settings` is the validated `localizer` section.
-    `rank_needs_model` says whether the rank needs the model, or only the two sets of weights.
+    `rank_needs_model` says whether the rank needs the model, or only the two sets of weights, and
+    `refines_rank` whether refine looks at the order, so that it has to be made first.
     """
 
     about: str
     rank: Callable[[Evidence, Any, int], Tensor]
-    refine: Callable[[Evidence, Any, Tensor, int], GraftMask] | None = None
+    refine: Callable[[Evidence, Any, Tensor | None, int], GraftMask] | None = None
     rank_needs_model: bool = False
+    refines_rank: bool = True
 
     def mask(self, evidence: Evidence, settings: Any, k: int, order: Tensor | None = None) -> GraftMask:
         """The mask of k parameters: the first k of the ranking, made here unless given, or what it is refined to."""
-        if order is None:
+        if order is None and (self.refine is None or self.refines_rank):
             order = self.rank(evidence, settings, k)
-        if self.refine is None or k == 0:
+        if k == 0:
+            return GraftMask.empty(evidence.region)
+        if self.refine is None:
             return GraftMask.from_region_indices(evidence.region, order[:k])
         return self.refine(evidence, settings, order, k)
 
@@ -51,6 +56,15 @@ class Localizer:
 def rank_by_movement(evidence: Evidence, _settings: Any, k: int) -> Tensor:
     """Region indices of the k parameters that moved most (paper, section 2.3)."""
     return movement_order(evidence.pretrained, evidence.finetuned, evidence.region, k)
+
+
+def rank_by_ticket(evidence: Evidence, _settings: Any, k: int) -> Tensor:
+    """Region indices of the k parameters that moved most, those that did not move left out (LoTA: Panda et al., 2024).
+
+    This is movement, the base of the paper's masks, but for a lottery ticket never being padded with
+    parameters that fine-tuning left alone.
+    """
+    return ticket_order(evidence.pretrained, evidence.finetuned, evidence.region, k)
 
 
 LOCALIZERS: dict[str, Localizer] = {
@@ -68,4 +82,8 @@ LOCALIZERS: dict[str, Localizer] = {
     "attribution_learned": Localizer(
         "learned from a base of those that save most loss", rank_by_attribution, refine_by_learning, True
     ),
+    "talos": Localizer(
+        "least sensitive before fine-tuning, found in rounds", rank_by_insensitivity, refine_by_rounds, True, False
+    ),
+    "lota": Localizer("moved most, a lottery ticket; fewer if fewer moved", rank_by_ticket),
 }

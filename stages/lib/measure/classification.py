@@ -1,4 +1,4 @@
-"""Accuracy, F1 and agreement, as functions of stored logits."""
+"""Accuracy, F1, Matthews correlation and agreement, as functions of stored logits."""
 
 import numpy as np
 
@@ -27,6 +27,23 @@ def _f1_of(predicted: np.ndarray, actual: np.ndarray) -> float:
     hits = np.sum(predicted & actual)
     total = predicted.sum() + actual.sum()
     return float(2 * hits / total) if total else 0.0
+
+
+def mcc(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Matthews correlation of predicted and true labels, -1 to 1, of any number of labels (Gorodkin, 2004).
+
+    0 if all predictions or all labels are the same.
+    """
+    classes = np.arange(logits.shape[1])
+    predicted, actual = ((numbers[:, None] == classes).astype(float) for numbers in (logits.argmax(1), labels))
+    predicted, actual = predicted - predicted.mean(0), actual - actual.mean(0)
+    scale = np.sqrt((predicted**2).sum() * (actual**2).sum())
+    return float((predicted * actual).sum() / scale) if scale else 0.0
+
+
+def majority_share(labels: np.ndarray) -> float:
+    """Accuracy of always predicting the most frequent label."""
+    return float(np.bincount(labels).max() / len(labels))
 
 
 def agreement(logits: np.ndarray, others: np.ndarray) -> float:

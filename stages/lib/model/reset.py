@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from stages.lib.model.anatomy import Anatomy
-from stages.lib.model.groups import HEAD
+from stages.lib.model.groups import HEAD, LM_HEAD
 from stages.lib.model.label_model import LabelModel
 from stages.lib.model.loading import read_tensors
 
@@ -14,7 +14,11 @@ from stages.lib.model.loading import read_tensors
 def reset_to_pretrained(
     model: LabelModel, anatomy: Anatomy, folder: Path, keep: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Put every pretrained value into the model; gives those named in `keep`, on its device."""
-    pretrained = read_tensors(folder, anatomy.names(sorted({*anatomy.groups.values()} - {HEAD})))
+    """Put every pretrained value into the model; gives those named in `keep`, on its device.
+
+    A vocabulary head has no place in a model that reads labels off a new head, and is passed over.
+    """
+    groups = {*anatomy.groups.values()} - {HEAD} - ({LM_HEAD} if model.mode == "standard" else set())
+    pretrained = read_tensors(folder, anatomy.names(sorted(groups)))
     model.put(pretrained)
     return {name: pretrained[name].to(model.runtime.device) for name in keep}

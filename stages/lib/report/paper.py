@@ -42,6 +42,16 @@ def table3(task: str, test_set: str, column: str = "graft") -> Spread | None:
     return pair and _fractions(pair)
 
 
+def table4(method: str) -> dict[str, Spread]:
+    """Task -> accuracy as (mean, deviation) after the last task, of FT, ContinualFT or GraftingContinual."""
+    return _nested(_values()["table4"][method])
+
+
+def table4_tasks() -> list[str]:
+    """The paper's sequence of tasks."""
+    return [*_values()["table4"]["FT"]]
+
+
 def table5(task: str) -> dict[str | float, dict[str, float]]:
     """`finetuned` or a graft's sparsity -> score, ece in fractions, with 50,000 examples per class."""
     return _nested(_values()["table5"].get(task, {}))
@@ -64,6 +74,11 @@ def table7(method: str, size: float) -> dict[str, dict[str, Any]]:
 def table8(task: str, sparsity: float) -> dict[str, Any]:
     """overlap -> (mean, deviation); learned, fish, random -> score, ece; all in fractions."""
     return _nested(_values()["table8"].get(task, {}).get(sparsity, {}))
+
+
+def multitask(kind: str) -> float:
+    """Relative gain of a `union` of regions, or a `purified` one, on its own tasks, roughly."""
+    return _nested(_values()["multitask"][kind])
 
 
 def _nested(value: Any) -> Any:

@@ -7,7 +7,7 @@ from stages.lib.data.tasks import TaskSpec
 from stages.lib.measure.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, VARIANTS
 from stages.lib.report.document import Row, Table
 from stages.lib.report.paper import table2, table3
-from stages.lib.report.wording import DAGGER, measured, name_of, points, spread
+from stages.lib.report.wording import MARKED, MARKS, measured, name_of, points, spread
 
 COLUMNS = (
     (FINETUNED, "score"),
@@ -83,8 +83,9 @@ def _notes(tasks: dict[str, TaskSpec], rows: list[Row], shots: int) -> list[str]
         ABBREVIATIONS,
         "agreement: share of predictions equal to the fine-tuned model's; retained: graft score / FT score",
     ]
-    if any(task.metric == "f1" for task in tasks.values()):
-        notes.append(f"{DAGGER} F1, the others accuracy")
+    used = [metric for metric in MARKS if any(task.metric == metric for task in tasks.values())]
+    if used:
+        notes.append(f"{', '.join(f'{MARKS[metric]} {MARKED[metric]}' for metric in used)}, the others accuracy")
     if any(row.kind == "paper" for row in rows):
         notes.append(
             f"paper: Table 2, {shots}-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %; no target for other settings"

@@ -6,6 +6,9 @@ from typing import Any
 from stages.lib.data.tasks import TaskSpec
 
 DAGGER = "†"
+# metrics other than accuracy: the mark behind a task's name, and what it stands for
+MARKS = {"f1": DAGGER, "mcc": "‡"}
+MARKED = {"f1": "F1", "mcc": "Matthews correlation"}
 UNKNOWN = "n/a"
 
 
@@ -15,8 +18,8 @@ def words(variant: str) -> str:
 
 
 def name_of(task: TaskSpec) -> str:
-    """A task's name, with a dagger if its score is F1, as in the paper's tables."""
-    return task.name + (DAGGER if task.metric == "f1" else "")
+    """A task's name, with a dagger if its score is F1, as in the paper's tables, or another mark (MARKS)."""
+    return task.name + MARKS.get(task.metric, "")
 
 
 def percent(share: float | None, decimals: int = 1) -> str:

@@ -23,4 +23,7 @@ def is_on(values: dict[str, Any], section: str) -> bool:
 def at(values: dict[str, Any], key: str) -> Any:
     """The section or the setting of a dotted key."""
     section, _, setting = key.partition(".")
-    return getattr(values[section], setting) if setting else values[section]
+    part = values[section]
+    if not setting:
+        return part
+    return part[setting] if isinstance(part, dict) else getattr(part, setting)

@@ -77,6 +77,29 @@ class GraftParams(Section):
     eval_steps: int = Field(ge=0, description="steps between dev scores, best one kept; 0 keeps the last")
 
 
+class LocalizerParams(Section):
+    fish_examples: int = Field(
+        ge=1, description="training examples whose squared gradients make the Fisher information"
+    )
+    path_points: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        min_length=1, description="points between pretrained (0) and fine-tuned (1) where attribution takes a gradient"
+    )
+    attribution_sign: Literal["signed", "magnitude"]
+    grow_rounds: int = Field(ge=1, description="gradients that `grown` takes, each at the graft so far")
+    stitch_offset: float = Field(
+        gt=0, le=50, description="mask logits of `stitch` start at -offset, on the base at +offset"
+    )
+    stitch_l1: float = Field(ge=0, description="weight of the sum of all mask values in the loss of `stitch`")
+    talos_examples: int = Field(ge=1, description="training examples that sensitivity is measured on")
+    talos_mode: Literal["expected", "sampled", "empirical", "sampled_logit", "label_logit"] = Field(
+        description="whose gradient is squared: of the model's own labels, of the true one, or of a raw logit"
+    )
+    talos_draws: int = Field(ge=1, le=100_000, description="labels drawn for each example, of the sampled modes")
+    talos_score: Literal["fisher", "fisher_times_theta2"]
+    talos_rounds: int = Field(ge=1, le=100, description="rounds in which the least sensitive are found")
+    talos_attenuation: float = Field(ge=0, le=1, description="what weights that are out are multiplied by (rho)")
+
+
 class CalibrationParams(Section):
     bins: int = Field(ge=2, le=1000, description="equal-width confidence bins of ECE")
     histogram_bins: int = Field(ge=2, le=1000, description="bars of the confidence histogram")
@@ -105,6 +128,7 @@ SECTIONS: dict[str, Any] = {
     "finetune": FinetuneParams,
     "movement": MovementParams,
     "graft": GraftParams,
+    "localizer": LocalizerParams,
     "calibration": CalibrationParams,
     "ood": OodParams,
     "summary": SummaryParams,

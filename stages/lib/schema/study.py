@@ -22,21 +22,6 @@ class AnchorParams(Section):
     pruned: list[Share] = Field(description="share of the region that stays, by movement, where the rest is set to 0")
 
 
-class LocalizerParams(Section):
-    fish_examples: int = Field(
-        ge=1, description="training examples whose squared gradients make the Fisher information"
-    )
-    path_points: list[Annotated[float, Field(ge=0, le=1)]] = Field(
-        min_length=1, description="points between pretrained (0) and fine-tuned (1) where attribution takes a gradient"
-    )
-    attribution_sign: Literal["signed", "magnitude"]
-    grow_rounds: int = Field(ge=1, description="gradients that `grown` takes, each at the graft so far")
-    stitch_offset: float = Field(
-        gt=0, le=50, description="mask logits of `stitch` start at -offset, on the base at +offset"
-    )
-    stitch_l1: float = Field(ge=0, description="weight of the sum of all mask values in the loss of `stitch`")
-
-
 class SweepParams(Section):
     localizers: list[Name] = Field(description="ways to find the region")
     sparsities: list[Share] = Field(description="selected / graftable parameters")
@@ -70,7 +55,7 @@ class PeftParams(Section):
 
 
 class ParadigmParams(Section):
-    paradigms: list[Literal["sgd", "adamw", "adamw_l1"]] = Field(description="ways to fine-tune")
+    paradigms: list[Literal["sgd", "adamw", "adamw_l1", "standard"]] = Field(description="ways to fine-tune")
     tasks: list[Name] = Field(min_length=1)
     seeds: list[Seed]
     sparsities: list[Share] = Field(description="selected / graftable parameters of the grafts")
@@ -91,7 +76,6 @@ class TrajectoryParams(Section):
 SECTIONS: dict[str, Any] = {
     "study": StudyParams,
     "anchor": AnchorParams,
-    "localizer": LocalizerParams,
     "sweep": SweepParams,
     "readout": ReadoutParams,
     "wise": WiseParams,
@@ -104,7 +88,7 @@ SECTIONS: dict[str, Any] = {
 def problems(values: dict[str, Any]) -> list[str]:
     """The study's lists choose from other lists.  A stage that an empty list switches off has no rules."""
     found = [problem for place, source in _choices(values) for problem in not_among(values, place, source)]
-    return found + _sweep_problems(values)
+    return found + _paradigm_problems(values) + _sweep_problems(values)
 
 
 def _choices(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -119,6 +103,14 @@ def _choices(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield from ((f"{section}.{name}", source) for name, source in zip(lists, sources, strict=True))
     if is_on(values, "readout"):
         yield from ((f"readout.{name}", f"sweep.{name}") for name in ("localizers", "sparsities"))
+
+
+def _paradigm_problems(values: dict[str, Any]) -> list[str]:
+    if not is_on(values, "paradigm") or "model" not in values:
+        return []
+    if values["model"].mode == "standard" and "standard" in values["paradigm"].paradigms:
+        return ["paradigm.paradigms: 'standard' is what model.mode=standard does anyway, as 'sgd'; take it out"]
+    return []
 
 
 def _sweep_problems(values: dict[str, Any]) -> list[str]:

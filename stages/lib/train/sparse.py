@@ -14,21 +14,21 @@ from stages.lib.graft.mask import GraftMask
 class Leaves:
     """`values`: name -> the tensor that the optimizer steps, in the order of the weights.
 
-    A weight outside the mask's region is its own leaf, as every weight is without a mask.  Of a
-    weight inside it the selected entries are a copy of shape (number selected,), and if none is
-    selected it has no leaf.  Raises ValueError if the mask selects from a weight that isn't trained,
-    or if nothing is left to train.
+    A weight outside the mask's region is its own leaf, as every weight is without a mask, and so is one
+    that is selected whole.  Of any other weight inside it the selected entries are a copy of shape
+    (number selected,), and if none is selected it has no leaf.  Raises ValueError if the mask selects
+    from a weight that isn't trained, or if nothing is left to train.
     """
 
     def __init__(self, weights: dict[str, Tensor], only: GraftMask | None = None) -> None:
         self._weights = weights
         self._at = {} if only is None else _on_device_of(weights, only)
-        region = {} if only is None else only.region.shapes
+        untouched = {} if only is None else only.region.shapes.keys() - only.indices.keys()
         self.values: dict[str, Tensor] = {}
         for name, weight in weights.items():
             if name in self._at:
                 self.values[name] = weight.detach().reshape(-1)[self._at[name]]
-            elif name not in region:
+            elif name not in untouched:
                 self.values[name] = weight
         if not self.values:
             raise ValueError("nothing to train: no weights, or a mask that selects none of them")
@@ -61,4 +61,5 @@ def _on_device_of(weights: dict[str, Tensor], only: GraftMask) -> dict[str, Tens
     frozen = only.indices.keys() - weights.keys()
     if frozen:
         raise ValueError(f"the mask selects from {min(frozen)}, which is not trained")
-    return {name: indices.to(weights[name].device) for name, indices in only.indices.items()}
+    parts = {name: indices for name, indices in only.indices.items() if len(indices) < weights[name].numel()}
+    return {name: indices.to(weights[name].device) for name, indices in parts.items()}

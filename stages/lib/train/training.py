@@ -22,7 +22,11 @@ CURVE_STEPS = 10
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """How to train: everything but the data and the parameters."""
+    """How to train: everything but the data and the parameters.
+
+    The learning rate rises evenly over the first `warmup_steps`, and then follows the schedule over
+    the rest.  Raises TrainingError if the rise takes as long as training or longer.
+    """
 
     steps: int
     learning_rate: float
@@ -34,6 +38,22 @@ class TrainPlan:
     clip_norm: float = 0.0
     l1: float = 0.0
     eval_steps: int = 0
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps and self.warmup_steps >= self.steps:
+            raise TrainingError(
+                f"the warm-up of {self.warmup_steps} steps is not shorter than training's {self.steps}, so that the "
+                f"learning rate would never reach {self.learning_rate}; lower surgery.warmup_steps"
+            )
+
+    def factor(self, step: int) -> float:
+        """What the learning rate is multiplied by in a step, counted from 0."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return 1.0
+        return max(0.0, 1 - (step - self.warmup_steps) / (self.steps - self.warmup_steps))
 
 
 @dataclass
@@ -154,5 +174,4 @@ def _optimizer(trained: dict[str, Tensor], plan: TrainPlan) -> tuple[Any, Any]:
         )
     else:
         optimizer = torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=plan.weight_decay)
-    factor = (lambda _: 1.0) if plan.schedule == "constant" else (lambda step: max(0.0, 1 - step / plan.steps))
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, plan.factor)

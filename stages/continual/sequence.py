@@ -1,0 +1,22 @@
+"""sequence: tasks learned one after another in one order by one method, for one seed."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(method: str, order: str, seed: int) -> None:
+    """Learn the tasks in order, and test all of them so far after each."""
+    params = load_params(
+        "model", "runtime", "finetune", "calibration.bins", "sequence.max_steps", "sequence.test_max",
+        f"order.{order}", f"method.{method}",
+    )  # fmt: skip
+
+    from stages.lib import runtime
+    from stages.lib.cells.sequencing import sequence
+
+    print(sequence(method, order, seed, params, runtime.start(params.runtime)))
+
+
+if __name__ == "__main__":
+    main()

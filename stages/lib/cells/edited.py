@@ -1,0 +1,160 @@
+"""One backbone that several tasks read, moved along their task vectors: every point of task arithmetic.
+
+The head of a task is that of its fine-tuned model, in place from the start and the same for every
+method, so a task vector lies in the region alone, and the pretrained backbone under that head is the
+zero-shot model.  With prompts there are no heads: label words are read off the pretrained vocabulary.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from stages.lib import paths
+from stages.lib.artifacts import read_rows
+from stages.lib.data.cards import read_task
+from stages.lib.graft.apply import transplant
+from stages.lib.graft.mask_file import read_mask, require_model
+from stages.lib.graft.region import Region, Tensors
+from stages.lib.merge.arithmetic import task_vector
+from stages.lib.merge.combined import combined
+from stages.lib.model.anatomy import Anatomy, read_anatomy
+from stages.lib.model.groups import HEAD
+from stages.lib.model.label_model import LabelModel
+from stages.lib.model.linearised import LinearisedModel
+from stages.lib.model.loading import read_tensors
+from stages.lib.model.predicting import predict
+from stages.lib.model.shared import SharedModel
+from stages.lib.runtime import Runtime
+from stages.lib.text.encoding import Example
+
+FULL, LINEAR = "full", "linear"
+# (task, split) -> encoded rows
+Sets = dict[tuple[str, str], list[Example]]
+Key = tuple[str, str]
+
+
+def open_views(tasks: list[str], seed: int, settings: Any, machine: Runtime) -> dict[str, LabelModel]:
+    """Task -> the pretrained backbone as that task's trained head, or its label words, read it."""
+    anatomy = read_anatomy(paths.PRETRAINED)
+    views = SharedModel.load(paths.PRETRAINED, [read_task(task) for task in tasks], settings, machine).views
+    for task, view in views.items():
+        view.put(read_tensors(paths.finetuned(task, seed), anatomy.names([HEAD])))
+    return views
+
+
+def encode_rows(views: Mapping[str, LabelModel], seed: int, limits: Mapping[str, int]) -> Sets:
+    """The first rows of each split of every task; `limits`: split -> how many, 0 for all."""
+    return {
+        (task, split): view.encode(read_rows(paths.sample(task, seed, split))[: most or None])
+        for task, view in views.items()
+        for split, most in limits.items()
+    }
+
+
+def edited_region(method: str, task: str, seed: int, anatomy: Anatomy, pretrained: Tensors) -> dict[str, Tensor]:
+    """The region as a method left it for a task; raises MaskError if it was made for another model."""
+    region = Region({name: tuple(values.shape) for name, values in pretrained.items()})
+    if method == FULL:
+        return read_tensors(paths.finetuned(task, seed), region.shapes)
+    path = paths.edited(method, task, seed)
+    stored = read_mask(path)
+    require_model(path, stored.about, region, region.fingerprint(pretrained), anatomy.name)
+    return transplant(pretrained, stored.values, stored.mask)
+
+
+class Edited:
+    """Label logits of any task's rows at any coefficients of the tasks' vectors.
+
+    `models`: task -> the region as a method left it.  `mergers`: further vectors by name, each made of
+    all models when it is first asked for, such as their sum.
+    """
+
+    def __init__(
+        self,
+        views: Mapping[str, LabelModel],
+        pretrained: Tensors,
+        models: Mapping[str, Tensors],
+        sets: Sets,
+        mergers: Mapping[str, Callable[[Tensors, Mapping[str, Tensors]], dict[str, Tensor]]] | None = None,
+    ) -> None:
+        self.views, self.pretrained, self.models, self.sets = views, pretrained, models, sets
+        self._mergers = mergers or {}
+        self._vectors: dict[str, dict[str, Tensor]] = {}
+
+    def logits(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
+        """(task, split) -> logits (n, labels) with these multiples of the named vectors added to the pretrained model."""
+        self._keep([name for name, alpha in coefficients.items() if alpha])
+        self.put(combined(self.pretrained, self._vectors, coefficients))
+        return {key: self.current(key) for key in keys}
+
+    def current(self, key: Key) -> np.ndarray:
+        """Logits (n, labels) of a set with the weights as they are."""
+        return predict(self.views[key[0]], self.sets[key]).numpy()
+
+    def labels(self, key: Key) -> np.ndarray:
+        """Label numbers (n,) of a set."""
+        return np.array([example.label for example in self.sets[key]])
+
+    def put(self, region: Tensors) -> None:
+        """Overwrite the region, which all views share."""
+        next(iter(self.views.values())).put(dict(region))
+
+    def vector(self, name: str) -> dict[str, Tensor]:
+        """The vector of a task, or a merged one, float64."""
+        if name in self._mergers:
+            return self._mergers[name](self.pretrained, self.models)
+        return task_vector(self.pretrained, self.models[name])
+
+    def _keep(self, names: list[str]) -> None:
+        # as few as are in use: one takes eight bytes a parameter
+        self._vectors = {name: self._vectors[name] if name in self._vectors else self.vector(name) for name in names}
+
+
+class LinearEdited(Edited):
+    """The same in the tangent space, where logits are linear in the coefficients: each vector is differentiated once."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._readers = {task: LinearisedModel(view, self.pretrained) for task, view in self.views.items()}
+        self._changes: dict[tuple[str, Key], np.ndarray] = {}
+
+    def logits(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
+        """As of `Edited`, by adding up changes."""
+        found = {}
+        for key in keys:
+            total = self._change("", key).astype(np.float64)
+            for name, alpha in coefficients.items():
+                if alpha:
+                    total = total + alpha * self._change(name, key)
+            found[key] = total.astype(np.float32)
+        return found
+
+    def _change(self, name: str, key: Key) -> np.ndarray:
+        """What a vector adds to the logits of a set; without a name the pretrained logits themselves."""
+        if (name, key) not in self._changes:
+            moved = {name: 1.0} if name else {}
+            self._keep([*moved])
+            self.put(combined(self.pretrained, self._vectors, moved))
+            logits = predict(self._readers[key[0]], self.sets[key]).numpy().astype(np.float64)
+            self._changes[name, key] = logits - self._change("", key) if name else logits
+        return self._changes[name, key]
+
+
+def open_edited(
+    method: str,
+    seed: int,
+    params: Any,
+    machine: Runtime,
+    limits: Mapping[str, int],
+    tasks: list[str],
+    mergers: Any = None,
+) -> Edited:
+    """What a method left for these tasks; `params` has the sections model and graft.region."""
+    anatomy = read_anatomy(paths.PRETRAINED)
+    pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
+    views = open_views(tasks, seed, params.model, machine)
+    models = {task: edited_region(method, task, seed, anatomy, pretrained) for task in tasks}
+    kind = LinearEdited if method == LINEAR else Edited
+    return kind(views, pretrained, models, encode_rows(views, seed, limits), mergers)

@@ -1,0 +1,76 @@
+"""Task arithmetic: what fine-tuning adds to the weights, summed over tasks, scaled, and added back.
+
+(Ilharco et al., 2023: Editing models with task arithmetic.)  Vectors and their sums are float64, so
+that they lose nothing of the float32 weights; a merged model has the type of the pretrained one.
+Which names are merged is the caller's choice: those of `pretrained`.  A new head has no pretrained
+values: leave it out and keep it trained.
+"""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from stages.lib.graft.region import Tensors
+
+
+def task_vector(pretrained: Tensors, finetuned: Tensors) -> dict[str, Tensor]:
+    """finetuned - pretrained for every name of `pretrained`, float64, same shapes."""
+    return {name: finetuned[name].detach().double() - values.detach().double() for name, values in pretrained.items()}
+
+
+def negate(vector: Tensors) -> dict[str, Tensor]:
+    """-vector: added back, it takes a skill away instead of bringing it."""
+    return {name: -values for name, values in vector.items()}
+
+
+def add(vectors: Mapping[str, Tensors]) -> dict[str, Tensor]:
+    """The sum of the vectors of tasks, float64: task -> vector, at least one, all of the same names.
+
+    Summed in the order of the tasks' names, so every order of `vectors` gives the same bits.
+    """
+    first, *others = sorted(vectors)
+    total = {name: values.double().clone() for name, values in vectors[first].items()}
+    for task in others:
+        for name, values in vectors[task].items():
+            total[name] += values
+    return total
+
+
+def shifted(pretrained: Tensors, vector: Tensors, alpha: float = 1.0) -> dict[str, Tensor]:
+    """pretrained + alpha * vector: new tensors of the type of `pretrained`.
+
+    Alpha 0 gives the pretrained values bit for bit.  Alpha 1 with the vector of one task gives the
+    fine-tuned ones bit for bit, but for float32 values that became 2^28 times smaller in fine-tuning.
+    """
+    if alpha == 0:
+        return {name: values.detach().clone() for name, values in pretrained.items()}
+    return {
+        name: (values.detach().double() + alpha * vector[name]).to(values.dtype) for name, values in pretrained.items()
+    }
+
+
+def alpha_grid(points: int, largest: float = 1.0) -> list[float]:
+    """Evenly spaced alphas from 0 to `largest`, both included; 21 points are 0, 0.05, ..., 1.
+
+    Raises ValueError for fewer than 2 points.
+    """
+    if points < 2:
+        raise ValueError(f"a grid needs 2 points or more, not {points}")
+    return [round(largest * point / (points - 1), 10) for point in range(points)]
+
+
+def choose_alpha(scores: Mapping[float, float]) -> float:
+    """The alpha with the highest score, of equal ones the smallest; scores: alpha -> score, in any order."""
+    return max(sorted(scores), key=scores.__getitem__)  # max keeps the first of equals
+
+
+def normalised(score: float, single: float) -> float | None:
+    """The score of a merged model on a task / that of the task's own model; None where that one scores 0."""
+    return score / single if single else None
+
+
+def mean_normalised(scores: Mapping[str, float], singles: Mapping[str, float]) -> float:
+    """The mean over tasks of `normalised`, tasks whose own model scores 0 left out; 0 if that leaves none."""
+    shares = [normalised(score, singles[task]) for task, score in sorted(scores.items())]
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known else 0.0

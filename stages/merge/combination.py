@@ -1,0 +1,26 @@
+"""combination: the models of several tasks made into one, in one way, for every group of tasks of one seed."""
+
+from stages.lib import paths
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(method: str, seed: int) -> None:
+    """Merge, choose the weight on dev if there is one, and measure on the test set of every task."""
+    params = load_params(
+        "model", "runtime", "finetune.train", "graft.region", "calibration.bins", "merge", "combination.alphas",
+        "combination.dev_max", "combination.ties_share", "combination.dare_share",
+    )  # fmt: skip
+
+    from stages.lib import runtime
+    from stages.lib.cells.combining import combine
+
+    machine = runtime.start(params.runtime)
+    paths.reading_dir("combination", (method,), seed).mkdir(parents=True, exist_ok=True)
+    for group in params.merge.groups:
+        print(combine(method, group, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""level: the accuracies of the joint and of the pretrained model on every task, which relative gains refer to."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(paradigm: str, seed: int) -> None:
+    """Predict the test rows of every task with both models."""
+    params = load_params(
+        "model", "runtime", "graft.region", "calibration.bins", "multitask.tasks", "multitask.test_max"
+    )
+
+    from stages.lib import runtime
+    from stages.lib.cells.leveling import level
+
+    print(level(paradigm, seed, params, runtime.start(params.runtime)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""skill: the region of every task in the joint model of one seed, by one localizer, at every size."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(paradigm: str, localizer: str, seed: int) -> None:
+    """Find the regions and store them as mask files."""
+    params = load_params(
+        "model", "runtime", "graft.region", "graft.rule", "graft.offset", "graft.steps", "graft.rate_kind",
+        "graft.learning_rate", "graft.batch_size", "localizer", "multitask.tasks", "skill.sparsities",
+    )  # fmt: skip
+
+    from stages.lib import runtime
+    from stages.lib.cells.skills import find_skills
+
+    print(find_skills(paradigm, localizer, seed, params, runtime.start(params.runtime)))
+
+
+if __name__ == "__main__":
+    main()

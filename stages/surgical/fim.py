@@ -1,0 +1,21 @@
+"""fim: the FIM score of every layer of the pretrained model, for all tasks of one seed."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(seed: int) -> None:
+    """Score the layers by every target, aggregation and number of examples."""
+    params = load_params("model", "runtime", "fim.tasks", "fim.targets", "fim.examples", "fim.heads")
+
+    from stages.lib import runtime
+    from stages.lib.cells.fim import score_layers
+
+    machine = runtime.start(params.runtime)
+    for task in params.fim.tasks:
+        print(score_layers(task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

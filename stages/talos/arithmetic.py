@@ -1,0 +1,24 @@
+"""arithmetic: task addition and negation with the vectors of one method, for all tasks of one seed."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(method: str, seed: int) -> None:
+    """Choose alpha on dev, and measure on test."""
+    params = load_params(
+        "model", "runtime", "graft.region", "talos.tasks", "talos.test_max", "talos.dev_max", "arithmetic.points",
+        "arithmetic.mergers", "arithmetic.ties_share", "arithmetic.dare_share", "arithmetic.controls",
+        "arithmetic.retention", "arithmetic.control_margin",
+    )  # fmt: skip
+
+    from stages.lib import runtime
+    from stages.lib.cells.arithmetic import add_and_negate
+
+    machine = runtime.start(params.runtime)
+    print("\n".join(add_and_negate(method, seed, params, machine)))
+
+
+if __name__ == "__main__":
+    main()

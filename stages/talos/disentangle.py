@@ -1,0 +1,23 @@
+"""disentangle: how far two tasks' vectors of one method disturb each other, for one seed."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(method: str, seed: int) -> None:
+    """Lay the vectors of each pair over each other, at every point of a grid of coefficients."""
+    params = load_params(
+        "model", "runtime", "graft.region", "disentangle.pairs", "disentangle.reach", "disentangle.points",
+        "disentangle.rows",
+    )  # fmt: skip
+
+    from stages.lib import runtime
+    from stages.lib.cells.disentangling import disentangle
+
+    machine = runtime.start(params.runtime)
+    print("\n".join(disentangle(method, seed, params, machine)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""edit: the task vectors of one method, for all tasks of one seed."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(method: str, seed: int) -> None:
+    """Train them, or take them from the main pipeline, and see what each does to every task."""
+    params = load_params(
+        "model", "runtime", "finetune.optimizer", "finetune.momentum", "finetune.dropout", "graft.region", "graft.rule",
+        "graft.base_share", "graft.offset", "graft.steps", "graft.rate_kind", "graft.learning_rate", "graft.batch_size",
+        "graft.eval_steps", "localizer", "talos.tasks", "talos.sparsity", "talos.test_max", "edit.optimizer",
+        "edit.learning_rate", "edit.schedule", "edit.weight_decay", "edit.clip_norm", "edit.batch_size", "edit.steps",
+    )  # fmt: skip
+
+    from stages.lib import runtime
+    from stages.lib.cells.editing import edit
+
+    machine = runtime.start(params.runtime)
+    print("\n".join(edit(method, seed, params, machine)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""sensitivity: how much the pretrained model needs its least sensitive parameters, for all tasks of one seed."""
+
+from stages.lib.entry import stage
+from stages.lib.params import load_params
+
+
+@stage
+def main(seed: int) -> None:
+    """Prune the least, the most and random ones; calibrate masks in other ways, and see how alike they are."""
+    params = load_params(
+        "model", "runtime", "graft.region", "graft.batch_size", "localizer", "talos.tasks", "talos.sparsity",
+        "talos.test_max", "sensitivity",
+    )  # fmt: skip
+
+    from stages.lib import runtime
+    from stages.lib.cells.sensing import sense
+
+    machine = runtime.start(params.runtime)
+    print("\n".join(sense(seed, params, machine)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""A project folder as the pipeline leaves it behind for one pico cell: model, task, masks and what was predicted."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stages.lib.graft.apply import transplant, values_at
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.localize.movement import movement_mask, movement_order
+from stages.lib.model.groups import HEAD
+from stages.lib.model.predicting import predict
+from stages.lib.model.reset import reset_to_pretrained
+from tests.conftest import Cell
+from tests.pico import TOY
+
+ROOT = Path(__file__).parents[1]
+MASK = Path("masks/learned/13/toy.safetensors")
+SELECTED = 400
+
+
+@dataclass(frozen=True)
+class Project:
+    """Its top folder and the cell it was made of."""
+
+    folder: Path
+    cell: Cell
+
+    @property
+    def mask(self) -> StoredMask:
+        """The mask it has stored."""
+        return read_mask(self.folder / MASK)
+
+    def logits(self, stored: StoredMask) -> Tensor:
+        """What the pipeline predicts with the graft of a mask, (rows, labels)."""
+        model = self.cell.load()
+        reset_to_pretrained(model, self.cell.anatomy, self.cell.pretrained_folder)
+        model.put(transplant(self.cell.pretrained(), stored.values, stored.mask) | dict(stored.head))
+        return predict(model, model.encode(self.cell.rows["test"]))
+
+    def store(self, path: Path, mask: GraftMask, **about: object) -> None:
+        """Store another mask of the same cell."""
+        stored = self.mask
+        values = values_at(self.cell.finetuned(), mask)
+        write_mask(self.folder / path, StoredMask(mask, values, stored.head, {**stored.about, **about}))
+
+
+def make_project(folder: Path, cell: Cell) -> Project:
+    """Write the project of a cell."""
+    shutil.copytree(cell.pretrained_folder, folder / "models/pretrained")
+    shutil.copyfile(ROOT / "params.yaml", folder / "params.yaml")
+    write(folder / "data/tables/toy/card.json", {"task": TOY.model_dump()})
+    region, before, after = cell.region, cell.pretrained(), cell.finetuned()
+    mask = movement_mask(region, movement_order(before, after, region, SELECTED), SELECTED)
+    about = {
+        "model": "pico",
+        "fingerprint": region.fingerprint(before),
+        "task": "toy",
+        "seed": 13,
+        "localizer": "learned",
+    }
+    about |= {"model_parameters": cell.anatomy.parameters}
+    write_mask(folder / MASK, StoredMask(mask, values_at(after, mask), head(cell), about))
+    scores = {"finetuned": {"n": 200, "score": 0.9}, "grafted": {"n": 200, "score": 0.875, "retained": 0.972}}
+    write(folder / "metrics/evaluate/13/toy.json", {"scores": {"toy": scores}})
+    return Project(folder, cell)
+
+
+def head(cell: Cell) -> dict[str, Tensor]:
+    """The trained head of a cell, none where the mode has none."""
+    model = cell.load()
+    return {name: model.parameters()[name].detach().clone() for name, group in model.groups().items() if group == HEAD}
+
+
+def write(file: Path, value: object) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(value))
+
+
+def random_mask(project: Project, selected: int, seed: int) -> GraftMask:
+    """A mask of so many parameters, drawn at random."""
+    region = project.cell.region
+    drawn = torch.randperm(region.size, generator=torch.Generator().manual_seed(seed))[:selected]
+    return GraftMask.from_region_indices(region, drawn)

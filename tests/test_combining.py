@@ -1,0 +1,236 @@
+"""Merged models on real (pico) models: every task reads the shared weights with its own head, and alpha is found on dev."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from stages.lib import paths
+from stages.lib.artifacts import read_json, write_json, write_rows
+from stages.lib.cells.combining import alpha_curve, combine
+from stages.lib.cells.evaluating import Evaluation, predict_reference
+from stages.lib.cells.finetuning import finetune
+from stages.lib.cells.group import Group
+from stages.lib.data.cards import read_task
+from stages.lib.errors import DataError, MaskError
+from stages.lib.graft.apply import transplant, values_at
+from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.graft.select import top_k
+from stages.lib.localize.movement import movement
+from stages.lib.measure.predictions import read_predictions, write_predictions
+from stages.lib.measure.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.merge.names import MERGED
+from stages.lib.merge.stitch import stitch
+from stages.lib.model.anatomy import read_anatomy
+from stages.lib.model.groups import HEAD
+from stages.lib.model.label_model import LabelModel
+from stages.lib.model.loading import read_tensors, save_model
+from stages.lib.report.merge.collecting import collect
+from stages.lib.report.merge.compose import plot_data, write_report
+from stages.lib.report.merge.figures import figures
+from stages.lib.report.merge.summary import summary
+from tests.pico import TOY, finetune_settings, model_settings, runtime, toy_rows
+
+SEED = 0
+OTHER = TOY.model_copy(update={"name": "other"})
+TASKS = ["toy", "other"]
+GROUP = "both"
+
+
+def settings(mode: str = "standard", **combination: object) -> SimpleNamespace:
+    values = {"alphas": [0.0, 0.5, 1.0], "dev_max": 0, "ties_share": 0.5, "dare_share": 0.5}
+    return SimpleNamespace(
+        model=model_settings(mode),
+        finetune=SimpleNamespace(train=["layers"]),
+        graft=SimpleNamespace(region=["layers"]),
+        calibration=SimpleNamespace(bins=15),
+        merge=SimpleNamespace(groups={GROUP: TASKS}, test_max=60),
+        combination=SimpleNamespace(**{**values, **combination}),
+    )
+
+
+@pytest.fixture(scope="session", params=["standard", "prompt"])
+def made(request, make_cell, tmp_path_factory):
+    """A folder with all that the main pipeline makes of two tasks, for each mode."""
+    cell, folder = make_cell(request.param), tmp_path_factory.mktemp("merge")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        shutil.copytree(cell.pretrained_folder, paths.PRETRAINED)
+        shutil.copytree(cell.finetuned_folder, paths.finetuned("toy", SEED))
+        rows = {"train": toy_rows(32, 11), "dev": toy_rows(32, 12), "test": toy_rows(100, 13)}
+        training = finetune_settings(learning_rates=[1e-2], max_steps=40)
+        model_of = model_settings(request.param)
+        done = finetune(paths.PRETRAINED, OTHER, rows, 1, model_of, training, runtime())
+        save_model(done.model.model, done.model.tokenizer, paths.finetuned("other", SEED))
+        for task, parts in ((TOY, cell.rows), (OTHER, rows)):
+            write_task(task, parts, request.param)
+    return request.param, folder
+
+
+def write_task(task, rows: dict, mode: str) -> None:
+    write_json(paths.card(task.name), {"task": task.model_dump()})
+    for split, part in rows.items():
+        write_rows(paths.sample(task.name, SEED, split), part)
+    predict_reference(task.name, SEED, model_settings(mode), runtime())
+    stored = graft_of(task.name, mode)
+    write_mask(paths.learned(task.name, SEED), stored)
+    model = LabelModel.load(paths.finetuned(task.name, SEED), task, model_settings(mode), runtime())
+    evaluation = Evaluation(model, {task.name: rows["test"]}, variants=1)
+    model.put(transplant(read_tensors(paths.PRETRAINED, stored.mask.region.shapes), stored.values, stored.mask))
+    with evaluation.progress("graft"):
+        evaluation.predict(GRAFTED)
+    write_predictions(paths.predictions("evaluate", task.name, SEED), evaluation.predictions())
+
+
+def graft_of(task: str, mode: str) -> StoredMask:
+    anatomy = read_anatomy(paths.PRETRAINED)
+    region = anatomy.region(["layers"])
+    pretrained, finetuned = (
+        read_tensors(folder, region.shapes) for folder in (paths.PRETRAINED, paths.finetuned(task, SEED))
+    )
+    mask = top_k(region, movement(pretrained, finetuned, region), region.budget(0.2))
+    head = read_tensors(paths.finetuned(task, SEED), anatomy.names([HEAD]))
+    about = {"model": "pico", "fingerprint": region.fingerprint(pretrained), "mode": mode, "task": task, "seed": SEED}
+    return StoredMask(mask, values_at(finetuned, mask), head, about)
+
+
+@pytest.fixture
+def mode(made, project):
+    """Stands in a copy of that folder; gives its mode."""
+    name, folder = made
+    shutil.copytree(folder, project, dirs_exist_ok=True)
+    return name
+
+
+def predicted(method: str, mode: str, **combination: object) -> dict[str, np.ndarray]:
+    combine(method, GROUP, SEED, settings(mode, **combination), runtime())
+    return {
+        task: read_predictions(paths.merged_logits(method, GROUP, task, SEED)).logits[task][MERGED] for task in TASKS
+    }
+
+
+def same(left: dict, right: dict) -> bool:
+    return left.keys() == right.keys() and all(np.array_equal(left[task], right[task]) for task in left)
+
+
+def stored(variant: str) -> dict[str, np.ndarray]:
+    stage = "evaluate" if variant == GRAFTED else "reference"
+    found = {task: read_predictions(paths.predictions(stage, task, SEED)).logits[task][variant] for task in TASKS}
+    return {task: logits[:60] for task, logits in found.items()}
+
+
+def test_a_stitched_model_predicts_as_each_task_alone_with_those_values(mode):
+    logits = predicted("stitch_mean", mode)
+    grafts = [read_mask(paths.learned(task, SEED)) for task in TASKS]
+    pretrained = read_tensors(paths.PRETRAINED, grafts[0].mask.region.shapes)
+    joined = stitch(grafts, pretrained, "mean")
+    for task in TASKS:
+        model = LabelModel.load(paths.finetuned(task, SEED), read_task(task), model_settings(mode), runtime())
+        model.put(transplant(pretrained, joined.values, joined.mask))
+        rows = [json.loads(line) for line in paths.sample(task, SEED, "test").read_text().splitlines()][:60]
+        evaluation = Evaluation(model, {task: rows}, variants=1)
+        with evaluation.progress("alone"):
+            evaluation.predict(MERGED)
+        assert np.array_equal(evaluation.predictions().logits[task][MERGED], logits[task])
+    assert not same(logits, stored(GRAFTED))  # the control
+
+
+def test_nothing_added_is_the_pretrained_model_with_trained_heads(mode):
+    for method in ("grafted_arithmetic", "ties", "dare"):
+        assert same(predicted(method, mode, alphas=[0.0]), stored(PRETRAINED))
+    assert not same(predicted("arithmetic", mode, alphas=[0.5]), stored(PRETRAINED))  # the control
+
+
+def test_methods_that_are_one_at_some_weight_agree_bit_for_bit(mode):
+    assert same(predicted("average", mode), predicted("arithmetic", mode, alphas=[0.5]))
+    assert same(predicted("stitch_sum", mode), predicted("grafted_arithmetic", mode, alphas=[1.0]))
+    assert not same(predicted("average", mode), predicted("stitch_sum", mode))  # the control
+
+
+def test_of_one_task_everything_is_its_own_model(mode):
+    for kind, variant in ((FINETUNED, FINETUNED), (GRAFTED, GRAFTED)):
+        group = Group.open(kind, ["toy"], SEED, settings(mode), runtime())
+        model = LabelModel.load(paths.PRETRAINED, TOY, model_settings(mode), runtime())
+        model.put(
+            {**group.models["toy"], **{name: part.detach() for name, part in group.shared.heads()["toy"].items()}}
+        )
+        rows = [json.loads(line) for line in paths.sample("toy", SEED, "test").read_text().splitlines()][:60]
+        evaluation = Evaluation(model, {"toy": rows}, variants=1)
+        with evaluation.progress("own"):
+            evaluation.predict("own")
+        assert np.array_equal(evaluation.predictions().logits["toy"]["own"], stored(variant)["toy"])
+
+
+def test_a_record_says_how_the_model_was_made(mode):
+    for method in ("stitch_largest", "ties"):
+        combine(method, GROUP, SEED, settings(mode), runtime())
+    grafts, whole = (read_json(paths.merged_record(name, GROUP, SEED)) for name in ("stitch_largest", "ties"))
+    assert {(row["task"], row["variant"]) for row in grafts["rows"]} == {
+        (task, variant) for task in TASKS for variant in (PRETRAINED, FINETUNED, GRAFTED, MERGED)
+    }
+    assert all(row["n"] == 60 for row in grafts["rows"])
+    masks = [read_mask(paths.learned(task, SEED)) for task in TASKS]
+    union = len(torch.cat([part.mask.region_indices() for part in masks]).unique())
+    assert grafts["collisions"]["union"] == union and grafts["bytes"] == 8 * union
+    assert grafts["single_bytes"] == [8 * part.mask.selected for part in masks]
+    assert whole["bytes"] == 4 * masks[0].mask.region.size and "collisions" not in whole
+    assert (grafts["head_bytes"] > 0) == (mode == "standard")
+    curve = {point["alpha"]: point["normalised"] for point in whole["dev"]}
+    assert whole["alpha"] == min(alpha for alpha in curve if curve[alpha] == max(curve.values()))
+    assert "alpha" not in grafts
+
+
+def test_alpha_looks_at_dev_rows_alone_and_at_so_many(mode):
+    group = Group.open(FINETUNED, TASKS, SEED, settings(mode), runtime())
+    vector = {name: torch.zeros_like(values, dtype=torch.float64) for name, values in group.pretrained.items()}
+    for task in TASKS:
+        paths.sample(task, SEED, "test").unlink()
+    short = alpha_curve(group, vector, SimpleNamespace(alphas=[0.0, 1.0], dev_max=7))
+    assert short[0.0] == short[1.0], "nothing to add"
+    whole = alpha_curve(group, vector, SimpleNamespace(alphas=[0.0], dev_max=0))
+    assert whole[0.0] != short[0.0]  # the control
+
+
+def test_a_mask_of_another_model_is_refused(mode):
+    stranger = read_mask(paths.learned("other", SEED))
+    write_mask(paths.learned("other", SEED), StoredMask(stranger.mask, stranger.values, stranger.head, {**stranger.about, "fingerprint": "beef"}))  # fmt: skip
+    with pytest.raises(MaskError, match=r"other\.safetensors: was made for pico \(fingerprint beef\)"):
+        combine("stitch_mean", GROUP, SEED, settings(mode), runtime())
+
+
+@pytest.mark.parametrize("made", ["standard"], indirect=True)
+def test_the_report_has_every_method_and_tells_what_is_missing(mode, tmp_path):
+    methods = ["stitch_mean", "average", "ties"]
+    groups = {GROUP: TASKS}
+    for method in methods:
+        combine(method, GROUP, SEED, settings(mode), runtime())
+    merged = collect(tmp_path, groups, methods, [SEED])
+    assert len(merged.frames["scores"]) == (len(methods) + 3) * len(TASKS)
+    numbers = summary(merged)
+    assert {*numbers["model"][GROUP]} == {PRETRAINED, FINETUNED, GRAFTED, *methods}
+    assert numbers["model"][GROUP]["average"]["retained"]["mean"] == pytest.approx(
+        np.mean(merged.scores(GROUP, "average").retained), abs=1e-6
+    )
+    record = read_json(paths.merged_record("ties", GROUP, SEED))
+    scores = {(row["task"], row["variant"]): row["score"] for row in record["rows"]}
+    own = [scores[task, MERGED] / scores[task, FINETUNED] for task in TASKS]
+    assert numbers["model"][GROUP]["ties"]["own"]["mean"] == pytest.approx(np.mean(own), abs=1e-6)
+    report = write_report(merged)
+    assert {claim.text.partition(": ")[0] for claim in report.claims} == {GROUP} and len(report.tables) == 3
+    assert [path.name for path in plot_data(merged, tmp_path / "plots")] == [
+        "scores.csv", "models.csv", "dev.csv", "collisions.csv",
+    ]  # fmt: skip
+    assert {path.name for path in figures(merged, tmp_path / "plots")} == {"methods.png", "alphas.png"}
+    paths.merged_record("ties", GROUP, SEED).unlink()
+    with pytest.raises(DataError, match=rf"both\.json: not there; `dvc repro .*combination@ties-{SEED}` makes it"):
+        collect(tmp_path, groups, methods, [SEED])
+    assert len(collect(tmp_path, groups, methods[:2], [SEED]).frames["dev"]) == 0, "a method less leaves nothing of it"
+
+
+def test_without_methods_the_report_says_so(tmp_path):
+    merged = collect(tmp_path, {GROUP: TASKS}, [], [SEED])
+    assert write_report(merged).facts == ["combination: off, so without any merged model"]
+    assert summary(merged) == {} and figures(merged, tmp_path) == [] and plot_data(merged, tmp_path) == []

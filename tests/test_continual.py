@@ -1,0 +1,167 @@
+"""Pieces, penalties, stored examples and measures of continual learning: what must hold whatever the data are."""
+
+from itertools import count, islice
+
+import numpy as np
+import pytest
+import torch
+
+from stages.lib.continual.elastic import Elastic
+from stages.lib.continual.forgetting import average_accuracy, backward_transfer, forgetting, learning_accuracy
+from stages.lib.continual.pieces import Piece, put_together, remainder
+from stages.lib.continual.replay import mixed, steps_with_replay, stored_rows
+from stages.lib.graft.apply import graft, values_at
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Region
+
+
+def some(region: Region, k: int, seed: int) -> GraftMask:
+    generator = torch.Generator().manual_seed(seed)
+    return GraftMask.from_region_indices(region, torch.randperm(region.size, generator=generator)[:k])
+
+
+# --- Regions that grow -----------------------------------------------------------------------------------------
+
+
+def test_what_is_left_of_a_region_and_what_was_taken_are_disjoint_and_make_up_the_union(triple):
+    region, _, _ = triple
+    masks = [some(region, 30, seed) for seed in range(4)]
+    pieces: list[GraftMask] = []
+    for mask in masks:
+        pieces.append(remainder(mask, pieces))
+    taken = torch.cat([piece.region_indices() for piece in pieces])
+    assert len(taken.unique()) == len(taken) < sum(mask.selected for mask in masks)  # the control: they did overlap
+    assert {*taken.tolist()} == {index for mask in masks for index in mask.region_indices().tolist()}
+    assert pieces[0].equals(masks[0]) and remainder(masks[1], [masks[1]]).selected == 0
+
+
+def test_masks_of_another_region_are_refused(triple):
+    region, _, _ = triple
+    with pytest.raises(ValueError, match="different regions"):
+        remainder(some(region, 3, 0), [GraftMask.empty(Region({"other": (3,)}))])
+
+
+def test_pieces_of_one_model_put_together_are_the_graft_of_their_union(triple):
+    region, pretrained, finetuned = triple
+    first, second = some(region, 30, 0), some(region, 30, 1)
+    parts = [first, remainder(second, [first])]
+    pieces = [Piece(mask, values_at(finetuned, mask), {}) for mask in parts]
+    union = GraftMask.from_region_indices(region, torch.cat([mask.region_indices() for mask in parts]))
+    expected = graft(pretrained, finetuned, union)
+    for order in (pieces, pieces[::-1]):
+        found = put_together(pretrained, order)
+        assert all(torch.equal(found[name], expected[name]) for name in region.shapes)
+    alone = put_together(pretrained, pieces[:1])
+    assert any(not torch.equal(alone[name], expected[name]) for name in region.shapes)  # the control
+    assert all(torch.equal(put_together(pretrained, [])[name], pretrained[name]) for name in region.shapes)
+
+
+# --- Elastic weight consolidation ------------------------------------------------------------------------------
+
+
+def tasks_of(names: int = 3) -> list[tuple[dict, dict]]:
+    generator = torch.Generator().manual_seed(5)
+    shapes = {"a": (4, 3), "b": (5,)}
+    return [
+        (
+            {name: torch.rand(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()},
+            {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()},
+        )
+        for _ in range(names)
+    ]
+
+
+def test_the_penalties_of_all_tasks_are_one():
+    tasks, elastic, strength = tasks_of(), Elastic(), 3.0
+    tasks[0][0]["b"].zero_()  # of no importance to the first task
+    weights = {name: torch.zeros_like(values).requires_grad_() for name, values in tasks[0][1].items()}
+    for fisher, ended in tasks:
+        elastic.add(fisher, ended)
+    loss = sum(
+        strength / 2 * (fisher[name] * (weights[name] - ended[name]) ** 2).sum()
+        for fisher, ended in tasks
+        for name in weights
+    )
+    expected = torch.autograd.grad(loss, [*weights.values()])
+    leaves = {name: weight.detach() for name, weight in weights.items()}
+    for leaf in leaves.values():
+        leaf.grad = torch.zeros_like(leaf)
+    elastic.pull(leaves, strength, most=1e9)
+    for leaf, gradient in zip(leaves.values(), expected, strict=True):
+        torch.testing.assert_close(leaf.grad, gradient)
+    assert sum(tensor.numel() for tensor in elastic.tensors()) == 2 * (12 + 5), "two tensors, however many tasks"
+
+
+@pytest.mark.parametrize(("most", "stays"), [(10.0, True), (float("inf"), False)])
+def test_a_steep_penalty_pulls_back_and_does_not_overshoot(most, stays):
+    elastic, rate = Elastic(), 0.1
+    elastic.add({"a": torch.full((3,), 50.0)}, {"a": torch.zeros(3)})
+    leaf, way = torch.ones(3), []
+    for _ in range(5):
+        leaf.grad = torch.zeros(3)
+        elastic.pull({"a": leaf}, 1.0, most)
+        leaf = leaf - rate * leaf.grad
+        way.append(float(leaf.abs().max()))
+    assert (max(way) <= 1) == stays
+
+
+def test_a_leaf_without_a_gradient_or_of_a_new_head_is_left_alone():
+    elastic = Elastic()
+    elastic.add({"a": torch.ones(2)}, {"a": torch.zeros(2)})
+    head, idle = torch.ones(2), torch.ones(2)
+    head.grad = torch.zeros(2)
+    elastic.pull({"head": head, "a": idle}, 1.0, 1.0)
+    assert not head.grad.any() and idle.grad is None
+
+
+# --- Replay ----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_rows_of_every_class_are_stored():
+    rows = [{"sentence1": str(number), "label": label} for number, label in enumerate("aababbba")]
+    assert [row["sentence1"] for row in stored_rows(rows, ["a", "b"], 2)] == ["0", "1", "2", "4"]
+    assert stored_rows(rows, ["b", "a"], 99) == rows
+    assert stored_rows(rows, ["c"], 2) == []
+
+
+def test_stored_batches_come_in_turn_and_the_new_ones_in_their_own_order():
+    stored = [map(name.__add__, map(str, count())) for name in "xy"]
+    found = [*islice(mixed(count(), stored, every=2), 9)]
+    assert found == [0, 1, "x0", 2, 3, "y0", 4, 5, "x1"]
+    assert [*islice(mixed(count(), [], 2), 4)] == [0, 1, 2, 3]
+    for every in (1, 2, 3, 7):
+        steps = steps_with_replay(10, every, earlier=2)
+        taken = [*islice(mixed(count(), [iter(lambda: "old", None)], every), steps)]
+        assert [item for item in taken if item != "old"] == [*range(10)]
+    assert steps_with_replay(10, 2, earlier=0) == 10
+
+
+# --- Measures --------------------------------------------------------------------------------------------------
+
+NAN = np.nan
+R = np.array([[0.9, NAN, NAN], [0.7, 0.8, NAN], [0.75, 0.6, 0.5]])
+
+
+def test_measures_of_a_matrix_done_by_hand():
+    assert average_accuracy(R) == pytest.approx((0.75 + 0.6 + 0.5) / 3)
+    assert learning_accuracy(R) == pytest.approx((0.9 + 0.8 + 0.5) / 3)
+    assert forgetting(R) == pytest.approx(((0.9 - 0.75) + (0.8 - 0.6)) / 2)
+    assert backward_transfer(R) == pytest.approx(-((0.9 - 0.75) + (0.8 - 0.6)) / 2)
+
+
+def test_forgetting_is_measured_from_the_best_and_transfer_from_a_tasks_own_step():
+    better = R.copy()
+    better[1, 0] = 0.95  # the second step helped the first task
+    assert forgetting(better) == pytest.approx(((0.95 - 0.75) + 0.2) / 2)
+    assert backward_transfer(better) == pytest.approx(backward_transfer(R))
+    still = np.array([[0.9, NAN], [0.9, 0.8]])
+    assert forgetting(still) == backward_transfer(still) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.ones((2, 3)), np.ones((1, 1)), np.ones(3), np.array([[0.9, NAN], [NAN, 0.8]])], ids=str
+)
+def test_anything_but_a_whole_matrix_is_refused(wrong):
+    for measure in (average_accuracy, learning_accuracy, backward_transfer, forgetting):
+        with pytest.raises(ValueError, match=r"square|missing"):
+            measure(wrong)

@@ -1,0 +1,82 @@
+"""Orders of tasks in params.yaml: found by name, checked against the main pipeline, handed out one at a time."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from stages import profile
+from stages.lib.errors import ParamsError
+from stages.lib.params import load_params, validate
+from stages.lib.yaml12 import load_yaml
+
+PARAMS = Path(__file__).parents[1] / "params.yaml"
+ORDERS = {"there": ["movies", "bbc"], "back": ["bbc", "movies"]}
+FINE = {"methods": ["naive", "ewc"], "orders": ["there"], "seeds": [13], "max_steps": None, "test_max": 0}
+
+
+def raw(sequence: dict[str, Any], orders: Any = ORDERS, **others: Any) -> dict[str, Any]:
+    settings = load_yaml(PARAMS, ParamsError)
+    main = {"tasks": ["movies", "products", "bbc"], "seeds": [13, 21]}
+    return settings | main | {"sequence": FINE | sequence, "order": orders} | others
+
+
+def problems(*arguments: Any, asked: str = "sequence", **others: Any) -> list[str]:
+    with pytest.raises(ParamsError) as caught:
+        validate(raw(*arguments, **others), asked=[asked])
+    return [line.strip() for line in str(caught.value).splitlines()[1:]]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "orders", "expected"),
+    [
+        ({"orders": ["their"]}, ORDERS, "sequence.orders: 'their' is not among order (there, back) (did you mean 'there'?)"),
+        ({"orders": ["there"]}, {}, "sequence.orders: 'there' is not among order (empty)"),
+        ({"seeds": [5]}, ORDERS, "sequence.seeds: 5 is not among seeds (13, 21)"),
+        (
+            {},
+            {"there": ["movies", "product"]},
+            "order.there: 'product' is not among tasks (movies, products, bbc) (did you mean 'products'?)",
+        ),
+        ({}, {"there": ["bbc", "movies", "bbc"]}, "order.there: bbc stands twice"),
+        ({"orders": ["a.b"]}, {"a.b": ["bbc", "movies"]}, "order: 'a.b' has a dot in it, which stands between a section and its settings; use _ instead"),
+    ],
+    ids=["unknown", "none", "seed", "task", "twice", "dot"],
+)  # fmt: skip
+def test_what_does_not_fit_is_named_where_sequences_are_used_and_nowhere_else(sequence, orders, expected):
+    assert problems(sequence, orders) == [expected]
+    assert validate(raw(sequence, orders), asked=["finetune"])
+
+
+@pytest.mark.parametrize(
+    ("sequence", "orders", "expected"),
+    [
+        ({}, {"there": ["bbc"]}, "order.there: ['bbc'] is not allowed: should be a list of at least 2"),
+        (
+            {"methods": ["nave"]},
+            ORDERS,
+            "sequence.methods.0: 'nave' is not allowed: should be 'naive', 'grafting', 'replay' or 'ewc' (did you mean 'naive'?)",
+        ),
+    ],
+    ids=["one", "method"],
+)
+def test_what_makes_no_sense_by_itself_is_named_anywhere(sequence, orders, expected):
+    assert expected in problems(sequence, orders, asked="finetune")
+
+
+def test_orders_that_are_not_used_and_a_stage_that_is_off_have_no_rules():
+    assert validate(raw({}, ORDERS | {"other": ["nix", "nax"]}), asked=["sequence"])
+    for name in ("methods", "orders", "seeds"):
+        assert validate(raw({"seeds": [5], name: []}, {}), asked=["sequence"])
+
+
+def test_a_stage_is_given_the_order_and_the_method_that_it_asks_for_alone():
+    chosen = load_params("order.domain_first", "method.replay", path=PARAMS)
+    assert vars(chosen.order) == {"domain_first": load_yaml(PARAMS, ParamsError)["order"]["domain_first"]}
+    assert [*vars(chosen.method)] == ["replay"] and chosen.method.replay.every >= 1
+
+
+def test_a_profile_replaces_all_orders():
+    text = profile.apply(PARAMS.read_text(encoding="utf-8"), {"order": ORDERS, "sequence": {"orders": ["back"]}})
+    assert YAML(typ="safe").load(text)["order"] == ORDERS

@@ -1,0 +1,95 @@
+"""Continual learning under the real DVC: what it makes, and what another order, setting or method makes anew."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stages.lib import paths
+from stages.lib.measure.predictions import read_predictions
+from tests.dvc_project import TINY, Copy, Run, clone, make_original
+
+pytestmark = pytest.mark.timeout(900)
+
+FILE = "stages/continual/dvc.yaml"
+TASKS = ["movies", "products"]
+# Two methods on one order of two tasks.
+SEQUENCES = {
+    "tasks": TASKS,
+    "sequence": {"methods": ["grafting", "ewc"], "orders": ["there"], "seeds": [13], "max_steps": 6, "test_max": 40},
+    "order": {"there": TASKS, "back": TASKS[::-1]},
+    "method": {"ewc": {"examples": 4}},
+}
+BEFORE = {f"{stage}@{task}-13" for stage in ("sample", "finetune", "movement", "mask") for task in TASKS}
+
+
+def files(copy: Copy) -> dict[str, bytes]:
+    return copy.files("metrics/sequence", "plots/continual") | {
+        str(path): (copy.folder / path).read_bytes()
+        for path in (paths.report("continual"), paths.report("continual").with_suffix(".md"))
+    }
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory) -> dict[str, Any]:
+    """A copy through its changes: step -> (run, files), and where it is."""
+    copy = clone(make_original(tmp_path_factory.mktemp("continual"), TINY | SEQUENCES), "story")
+    steps: dict[str, tuple[Run, dict[str, bytes]]] = {}
+
+    def repro(name: str, *changes: str) -> None:
+        copy.set(*changes)
+        run = copy.repro(FILE)
+        steps[name] = run, files(copy)
+
+    repro("first")
+    repro("nothing")
+    repro("more", "sequence.orders=[there,back]", "method.ewc.strength=10.0")
+    repro("fewer", "sequence.methods=[grafting]")
+    return {**steps, "folder": copy.folder}
+
+
+def test_one_command_runs_the_sequences_and_what_they_need_of_the_main_pipeline(story):
+    run, found = story["first"]
+    cells = {"sequence@grafting-there-13", "sequence@ewc-there-13"}
+    assert {*run.executed} == BEFORE | {"fetch", "model", "reference@13", "continual"} | cells
+    plots = {name.rpartition("/")[2] for name in found if name.startswith("plots/")}
+    assert plots >= {"accuracy.csv", "measure.csv", "memory.csv", "steps_there.png", "matrix_there.png"}
+    assert b"Table 4" in found[str(paths.report("continual").with_suffix(".md"))]
+
+
+def test_a_second_run_does_nothing(story):
+    run, found = story["nothing"]
+    assert (run.executed, run.cached) == ([], []) and found == story["first"][1]
+
+
+def test_another_order_and_another_setting_of_a_method_make_only_their_own_cells_and_the_report(story):
+    run, found = story["more"]
+    assert {*run.executed} == {
+        "sequence@grafting-back-13",
+        "sequence@ewc-back-13",
+        "sequence@ewc-there-13",
+        "continual",
+    }
+    before = {name: data for name, data in story["first"][1].items() if "/grafting/there/" in name}
+    assert len(before) == 4 and all(found[name] == data for name, data in before.items())
+    summary = json.loads(found[str(paths.report("continual"))])
+    assert {*summary["order"]} == {"there", "back"} and summary["measure"]["ewc"]["average"]["n"] == 2
+
+
+def test_a_method_that_is_dropped_is_in_no_table_although_its_files_are_there(story):
+    run, found = story["fewer"]
+    assert run.executed == ["continual"] and any("/ewc/" in name for name in found)
+    summary = json.loads(found[str(paths.report("continual"))])
+    assert {*summary["measure"]} == {"grafting"} and "ewc" not in found["plots/continual/accuracy.csv"].decode()
+
+
+def test_what_grafting_stored_of_the_first_task_is_the_same_after_both_steps(story):
+    stored = {
+        method: read_predictions(
+            story["folder"] / paths.reading_logits("sequence", (method, "there"), TASKS[0], 13)
+        ).logits[TASKS[0]]
+        for method in ("grafting", "ewc")
+    }
+    same = {method: np.array_equal(steps["after_movies"], steps["after_products"]) for method, steps in stored.items()}
+    assert same == {"grafting": True, "ewc": False}

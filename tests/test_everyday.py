@@ -1,0 +1,173 @@
+"""Everyday use under the real DVC: the walk-throughs of stages/OWN.md as they are printed, plans before each run, the report.
+
+One copy of the project goes through all of it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from stages import profile
+from stages.lib import paths
+from stages.lib.plan.outlook import CACHED, RUNS, UNCHANGED
+from tests.browser import Look, look_at, needs_chromium
+from tests.dvc_project import TINY, Copy, Run, clone, make_original
+from tests.pico import save_bert
+from tests.test_dvc_yaml import STAGES
+
+pytestmark = pytest.mark.timeout(900)
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "stages/OWN.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+MOST_LINES = 9
+
+# the tests' own sizes; what a walk-through sets comes on top
+SMALL = TINY | {"model": {"mode": "standard", "max_length": 32}, "graft": {"steps": 2}}
+PLAN = """
+import json
+from pathlib import Path
+from stages.lib.plan.outlook import outlook
+print(json.dumps({step.name: step.fate for step in outlook([Path("dvc.yaml")])}))
+"""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What was foretold of each stage, and what `dvc repro` then did."""
+
+    fates: dict[str, str]
+    run: Run
+
+    def foretold(self, fate: str) -> set[str]:
+        return {name for name, found in self.fates.items() if found == fate}
+
+
+def plan(copy: Copy) -> dict[str, str]:
+    [line] = [line for line in copy.run("python", "-c", PLAN).text.splitlines() if line.startswith("{")]
+    return YAML(typ="safe").load(line)
+
+
+def planned(copy: Copy) -> Planned:
+    fates = plan(copy)
+    return Planned(fates, copy.repro())
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory) -> dict[str, Any]:
+    """The copy through all blocks of OWN.md, then through further runs, each planned before."""
+    folder = tmp_path_factory.mktemp("everyday")
+    copy = clone(make_original(folder, SMALL), "own")
+    save_bert(copy.folder / "models/local/mine")
+    steps: dict[str, Any] = {"copy": copy, "printed": [*follow(copy)]}
+    copy.set("calibration.bins=20")
+    before = copy.files("data", "models", "masks", "metrics", "plots", ".dvc/cache")
+    steps["line"] = copy.run("python", "-m", "stages.plan", "--line").text
+    steps["untouched"] = before == copy.files("data", "models", "masks", "metrics", "plots", ".dvc/cache")
+    copy.run("python", "-m", "stages.report")
+    steps["page"] = (copy.folder / paths.PAGE).read_text()
+    forget(copy)
+    steps["restored"] = planned(copy)
+    return steps
+
+
+def follow(copy: Copy) -> Iterator[tuple[str, Any]]:
+    """Every block as it is printed: settings are laid over params.yaml, commands are run; `dvc repro` with a plan before."""
+    for language, block in BLOCKS:
+        if language == "yaml":
+            params = copy.folder / "params.yaml"
+            params.write_text(profile.apply(params.read_text(), YAML(typ="safe").load(block)))
+            yield block, None
+        elif "\ndvc repro\n" in f"\n{block}":
+            fates = plan(copy)
+            yield block, Planned(fates, copy.run("bash", "-ec", block))
+        else:
+            yield block, copy.run("bash", "-ec", block)
+
+
+def forget(copy: Copy) -> None:
+    """Take away what the main pipeline made and what DVC remembers of it, but not its cache."""
+    copy.run(
+        "rm", "-r", "dvc.lock", "data/tables", "data/sample", "models/pretrained", "models/finetuned", "masks/learned"
+    )
+
+
+def done(story: dict[str, Any], words: str) -> Any:
+    return next(run for block, run in story["printed"] if words in block)
+
+
+def cells(*stages: str) -> set[str]:
+    return {f"{stage}@reviews-13" for stage in stages}
+
+
+# --- The walk-throughs -------------------------------------------------------------------------------------------
+
+
+def test_each_walk_through_takes_less_than_ten_lines_of_settings():
+    settings = [block for language, block in BLOCKS if language == "yaml"]
+    assert len(settings) == 3 == TEXT.count("\n## ")
+    assert max(block.count("\n") for block in settings) <= MOST_LINES
+
+
+def test_own_rows_are_read_checked_and_sampled(story):
+    run = done(story, "dvc repro sample")
+    assert {*run.executed} == {"fetch", *cells("sample")}
+    assert '"sentence1"' in run.text and "to run" in run.text
+
+
+def test_an_own_model_folder_is_taken_over(story):
+    run = done(story, "dvc repro model")
+    assert run.executed == ["model"] and "model: mine" in run.text
+
+
+def test_an_own_prompt_ends_in_a_mask_and_a_report(story):
+    run = done(story, "masks/learned/13/reviews.safetensors").run
+    assert "masks/learned/13/reviews.safetensors" in run.text and f"{paths.PAGE}: " in run.text
+    assert cells("finetune", "mask", "evaluate") | {"summary", "model"} <= {*run.executed}
+
+
+# --- The plan ----------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_names_exactly_what_then_runs(story):
+    first = done(story, "masks/learned/13/reviews.safetensors")
+    assert first.foretold(RUNS) == {*first.run.executed} and {name.partition("@")[0] for name in first.fates} == {
+        *STAGES
+    }
+    assert first.foretold(CACHED) == {*first.run.cached}
+    assert first.foretold(UNCHANGED) == {*first.fates} - {*first.run.executed}
+
+
+def test_the_plan_tells_what_comes_back_from_the_cache_through_the_whole_pipeline(story):
+    restored = story["restored"]
+    assert restored.foretold(RUNS) == {*restored.run.executed} == {"calibration@13", "summary"}
+    assert restored.foretold(CACHED) == {*restored.run.cached} == {*restored.fates} - {"calibration@13", "summary"}
+
+
+def test_planning_changes_nothing_and_says_it_in_one_line(story):
+    assert story["untouched"]
+    assert re.fullmatch(
+        r"2 stages to run \(9 unchanged\): about a minute, \d+ MB of disk, \d+ MiB of memory\.\n", story["line"]
+    )
+
+
+# --- The report --------------------------------------------------------------------------------------------------
+
+
+def test_the_report_is_about_this_run_and_says_what_is_due(story):
+    html = story["page"]
+    assert "mine, prompt fine-tuning on reviews" in html and html.count("data:image/png") == 5
+    assert "2 stages would be made anew (calibration, summary)" in html
+    assert "tasks: 1 changed" in html and "model: " in html
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_report_of_a_real_run_is_in_order_in_chromium(story, tmp_path, width):
+    look = look_at(story["page"], tmp_path, width)
+    assert look == Look(width, 0, look.parts, [], [], 0, [])

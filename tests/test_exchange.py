@@ -1,0 +1,406 @@
+"""A graft that leaves the project predicts elsewhere what it predicted here, and comes back only onto its own base."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stages.graft.__main__ import main
+from stages.lib.exchange.card import LOADING
+from stages.lib.exchange.patch import CLASSES, KEY
+from stages.lib.exchange.places import PATCH
+from stages.lib.graft.apply import transplant
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.graft.region import Region
+from tests.graft_project import MASK, ROOT, Project, make_project
+from tests.pico import TOY
+from tests.test_mask_file import rewrite
+
+MODES = [*CLASSES]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+# Everything a stranger has: torch, safetensors and transformers.  For equal bits, batches are those of the pipeline and
+# the vocabulary head runs on one position a text, as there; `whole` runs it on all of them, as anybody would.
+STRANGER = """
+import json, sys
+import torch, transformers
+
+try:
+    import stages
+except ImportError:
+    pass
+else:
+    sys.exit("this process can import the project")
+
+def predict(whole, model, tokenizer, mode, rows, prompt, labels):
+    backbone, texts = model.eval().base_model, [row["sentence1"] for row in rows]
+    if mode != "standard":
+        mask = tokenizer.mask_token or ""
+        texts = [prompt["template"].replace("{sentence1}", text).replace("{mask}", mask).rstrip() for text in texts]
+        words = [tokenizer(" " + prompt["verbalizer"][label], add_special_tokens=False)["input_ids"][0] for label in labels]
+    encoded = [tokenizer(text, truncation=True, max_length=64) for text in texts]
+    order = sorted(range(len(rows)), key=lambda row: (len(encoded[row]["input_ids"]), row))
+    logits = torch.empty(len(rows), len(labels))
+    while order:
+        size = next((n for n in range(1, len(order)) if (n + 1) * len(encoded[order[n]]["input_ids"]) > 2048), len(order))
+        batch, order = order[:size], order[size:]
+        inputs = tokenizer.pad([encoded[row] for row in batch], return_tensors="pt")
+        rows_of, at = torch.arange(len(batch)), inputs["attention_mask"].sum(1) - 1
+        if mode == "prompt":
+            at = (inputs["input_ids"] == tokenizer.mask_token_id).int().argmax(1)
+        def narrow(_module, _inputs, output):
+            output.last_hidden_state = output.last_hidden_state[rows_of, at].unsqueeze(1)
+            return output
+        hook = None if whole or mode == "standard" else backbone.register_forward_hook(narrow)
+        with torch.inference_mode():
+            found = model(**inputs).logits
+        if hook:
+            hook.remove()
+        if mode != "standard":
+            found = (found[rows_of, at] if whole else found[:, 0])[:, words]
+        logits[batch] = found
+    return logits
+"""
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory, make_cell) -> dict[str, Project]:
+    return {mode: make_project(tmp_path_factory.mktemp(f"project-{mode}"), make_cell(mode)) for mode in MODES}
+
+
+@pytest.fixture
+def standard(projects, monkeypatch) -> Project:
+    monkeypatch.chdir(projects["standard"].folder)
+    return projects["standard"]
+
+
+@pytest.fixture
+def patch(standard, tmp_path) -> Path:
+    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "patch")])
+    return tmp_path / "patch"
+
+
+def loading(patch: str, base: str) -> str:
+    return LOADING.format(patch=patch, base=json.dumps(base))
+
+
+def elsewhere(script: str, folder: Path) -> str:
+    """Run Python where this project can't be imported."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    (folder / "script.py").write_text(script, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-I", "script.py"], cwd=folder, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused(capsys, arguments: list[object], target: Path) -> str:
+    """The one line with which a command refuses; nothing is written."""
+    before = sorted(target.parent.iterdir())
+    with pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in arguments])
+    shown = capsys.readouterr()
+    assert left.value.code == 2 and shown.out == ""
+    assert sorted(target.parent.iterdir()) == before
+    assert shown.err.startswith(f"graft {arguments[0]}: ") and shown.err.count("\n") == 1
+    return shown.err.removeprefix(f"graft {arguments[0]}: ").strip()
+
+
+def test_a_stranger_gets_the_predictions_of_the_pipeline_from_folders_and_patches(projects, tmp_path, monkeypatch):
+    script = [STRANGER]
+    for mode, project in projects.items():
+        monkeypatch.chdir(project.folder)
+        main(["export", str(MASK), "--to", str(tmp_path / f"{mode}-model")])
+        main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / f"{mode}-patch")])
+        shutil.copytree("models/pretrained", tmp_path / f"{mode}-base")
+        prompt = TOY.prompt_for(mode)
+        task = f"tokenizer, {mode!r}, {project.cell.rows['test']!r}, {prompt and prompt.model_dump()!r}, {TOY.labels!r}"
+        script += [
+            f"model = transformers.{CLASSES[mode]}.from_pretrained('{mode}-model')",
+            f"tokenizer = transformers.AutoTokenizer.from_pretrained('{mode}-model')",
+            f"torch.save(predict(False, model, {task}), 'exported-{mode}')",
+            f"torch.save(predict(True, model, {task}), 'whole-{mode}')",
+            loading(f"{mode}-patch/{PATCH}", f"{mode}-base"),
+            f"torch.save(predict(False, model, {task}), 'patched-{mode}')",
+        ]
+    elsewhere("\n".join(script), tmp_path)
+    for mode, project in projects.items():
+        known = project.logits(project.mask)
+        assert torch.equal(torch.load(tmp_path / f"exported-{mode}"), known), mode
+        assert torch.equal(torch.load(tmp_path / f"patched-{mode}"), known), mode
+        assert torch.allclose(torch.load(tmp_path / f"whole-{mode}"), known, rtol=0, atol=1e-5), mode
+        nothing = StoredMask(GraftMask.empty(project.cell.region), {}, project.mask.head, {})
+        assert not torch.allclose(known, project.logits(nothing), atol=1e-2), "control"
+
+
+def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, tmp_path):
+    text = loading("shared/movies/patch.safetensors", "models/pretrained")
+    assert len([line for line in text.splitlines() if line]) == 10
+    assert text in FENCE.findall(README), "README.md shows other lines"
+    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "shared/movies")])
+    main(["export", str(MASK), "--to", str(tmp_path / "whole")])
+    shutil.copytree("models/pretrained", tmp_path / "models/pretrained")
+    shutil.copytree("models/pretrained", tmp_path / "models/other")
+    change_one_value(tmp_path / "models/other", "bert.embeddings.word_embeddings.weight")
+    script = [
+        text,
+        "import os, torch\ntorch.save(model.state_dict(), 'loaded')",
+        "os.rename('models/other/model.safetensors', 'models/pretrained/model.safetensors')",
+        f"try:\n    exec({text!r})\nexcept AssertionError as error:\n    print(error)",
+    ]
+    assert elsewhere("\n".join(script), tmp_path) == "another format or base model\n"
+    loaded, whole = torch.load(tmp_path / "loaded"), load_file(tmp_path / "whole/model.safetensors")
+    assert loaded.keys() == whole.keys() and all(torch.equal(loaded[name], whole[name]) for name in whole)
+
+
+def test_the_card_of_a_patch_shows_the_same_lines(patch):
+    [text] = FENCE.findall((patch / "README.md").read_text(encoding="utf-8"))
+    assert text == loading(PATCH, "path/to/pico")
+
+
+def change_one_value(folder: Path, name: str) -> None:
+    """Another pretrained model that differs in one number."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name].view(-1)[7] += 1e-3
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_export_and_a_patch_applied_give_the_same_folder(patch, standard, tmp_path):
+    main(["export", str(MASK), "--to", str(tmp_path / "exported")])
+    main(["apply", str(patch), "--base", "models/pretrained", "--to", str(tmp_path / "applied")])
+    main(["apply", str(patch / PATCH), "--base", "models/pretrained", "--to", str(tmp_path / "again")])
+    exported, applied = files(tmp_path / "exported"), files(tmp_path / "applied")
+    assert {*exported} == {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert files(tmp_path / "again") == applied
+    assert b"87.5" in exported.pop("README.md") and b"87.5" not in applied.pop("README.md"), "scores are the exporter's"
+    assert exported == applied
+    config = json.loads(exported["config.json"])
+    assert config["id2label"] == {"0": "negative", "1": "positive"} and config["label2id"]["positive"] == 1
+    assert config["architectures"] == ["BertForSequenceClassification"]
+
+
+def test_exactly_the_mask_and_the_head_are_other_than_pretrained(standard, tmp_path):
+    main(["export", str(MASK), "--to", str(tmp_path / "exported")])
+    grafted = load_file(tmp_path / "exported/model.safetensors")
+    before, stored = load_file("models/pretrained/model.safetensors"), standard.mask
+    expected = {**before, **transplant(standard.cell.pretrained(), stored.values, stored.mask), **stored.head}
+    assert grafted.keys() == expected.keys() and all(torch.equal(grafted[name], expected[name]) for name in expected)
+    assert any(not torch.equal(grafted[name], before[name]) for name in before), "control"
+
+
+def test_a_base_folder_needn_t_be_the_pipeline_s_own(patch, standard, pico_bert, tmp_path):
+    """The folder that the stage `model` started from has other heads and, for tensors, other names."""
+    assert {*load_file(pico_bert / "model.safetensors")} != {*load_file("models/pretrained/model.safetensors")}
+    main(["apply", str(patch), "--base", str(pico_bert), "--to", str(tmp_path / "foreign")])
+    main(["apply", str(patch), "--base", "models/pretrained", "--to", str(tmp_path / "own")])
+    assert (tmp_path / "foreign/model.safetensors").read_bytes() == (tmp_path / "own/model.safetensors").read_bytes()
+
+
+def test_the_fingerprint_is_what_the_card_says(patch, standard):
+    about, weights = read_mask(patch / PATCH).about, load_file("models/pretrained/model.safetensors")
+    use, digest = about[KEY], hashlib.sha256()
+    for name, shape in {**use["outside"], **about["shapes"]}.items():
+        digest.update(f"{name}{shape}".encode() + weights[name].numpy().astype("<f4").tobytes())
+    assert use["fingerprint"] == digest.hexdigest()
+    assert {*use["outside"], *about["shapes"]} == {*weights}
+    assert use["fingerprint"] in (patch / "README.md").read_text()
+
+
+def test_a_patch_of_a_thousandth_of_minilm_is_a_download_of_a_moment(patch, tmp_path):
+    sizes = {"attention.self.query": (384, 384), "attention.self.key": (384, 384), "attention.self.value": (384, 384)}
+    sizes |= {"attention.output.dense": (384, 384), "intermediate.dense": (1536, 384), "output.dense": (384, 1536)}
+    norms = ("attention.output.LayerNorm", "output.LayerNorm")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in range(6):
+        for name, shape in [*sizes.items(), *((norm, (384,)) for norm in norms)]:
+            shapes |= {
+                f"bert.encoder.layer.{layer}.{name}.weight": shape,
+                f"bert.encoder.layer.{layer}.{name}.bias": shape[:1],
+            }
+    region = Region(shapes)
+    assert region.size == 10_646_784
+    mask = GraftMask.from_region_indices(region, torch.arange(0, region.size, 1000))
+    values = {name: torch.ones(len(indices)) for name, indices in mask.indices.items()}
+    head = {"classifier.weight": torch.ones(5, 384), "classifier.bias": torch.ones(5)}
+    write_mask(tmp_path / "large", StoredMask(mask, values, head, read_mask(patch / PATCH).about))
+    assert 8 * mask.selected < (tmp_path / "large").stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_card_says_what_the_patch_is(projects, mode, tmp_path, monkeypatch):
+    monkeypatch.chdir(projects[mode].folder)
+    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "patch")])
+    card = (tmp_path / "patch/README.md").read_text(encoding="utf-8")
+    region, whole = projects[mode].cell.region.size, projects[mode].cell.anatomy.parameters
+    assert f"400 of {region:,} graftable parameters" in card and f"of the model's {whole:,}" in card
+    assert "0 negative, 1 positive" in card and "localizer learned, seed 13" in card
+    assert (
+        "| grafted | 200 | 87.5 | n/a | 97.2 |" in card.replace("agreement", "")
+        or "| grafted | 200 | 87.5 | 97.2 |" in card
+    )
+    prompt = TOY.prompt_for(mode)
+    assert (prompt is not None) == ("label words" in card)
+    assert prompt is None or (prompt.template in card and "positive: great" in card)
+
+
+def damaged(change: Callable[[dict, dict], None]) -> Callable[[Path], None]:
+    return lambda file: rewrite(file, change)
+
+
+def first(tensors: dict, part: str) -> str:
+    return next(name for name in tensors if name.startswith(f"{part}/"))
+
+
+def out_of_range(tensors: dict, _header: dict) -> None:
+    tensors[first(tensors, "indices")][-1] = 10**6
+
+
+def negative(tensors: dict, _header: dict) -> None:
+    tensors[first(tensors, "indices")][0] = -1
+
+
+def not_a_number(tensors: dict, _header: dict) -> None:
+    tensors[first(tensors, "values")][0] = float("nan")
+
+
+def other_head(tensors: dict, _header: dict) -> None:
+    tensors["head/classifier.bias"][0] = float("inf")
+
+
+def other_type(tensors: dict, _header: dict) -> None:
+    tensors[first(tensors, "values")] = tensors[first(tensors, "values")].double()
+
+
+def mask_version(_tensors: dict, header: dict) -> None:
+    header["version"] = 7
+
+
+def patch_version(_tensors: dict, header: dict) -> None:
+    header[KEY]["version"] = 9
+
+
+def no_labels(_tensors: dict, header: dict) -> None:
+    del header[KEY]["labels"]
+
+
+def no_patch(_tensors: dict, header: dict) -> None:
+    del header[KEY]
+
+
+def cut(share: float) -> Callable[[Path], None]:
+    return lambda file: file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+
+
+REFUSALS = {
+    "truncated": (cut(0.9), "damaged: "),
+    "truncated header": (cut(0.1), "damaged: "),
+    "empty": (cut(0), "damaged: "),
+    "index out of range": (damaged(out_of_range), r"damaged: bert.*: flat indices must rise strictly within 0\.\.\d+$"),
+    "negative index": (damaged(negative), r"damaged: bert.*: flat indices must rise strictly within 0\.\.\d+$"),
+    "NaN": (damaged(not_a_number), "damaged: holds values that are not numbers$"),
+    "infinite head": (damaged(other_head), "damaged: holds values that are not numbers$"),
+    "other type": (damaged(other_type), r"damaged: bert.* is torch\.float64, not torch\.float32$"),
+    "version of masks": (damaged(mask_version), "format version 7, this program reads 1$"),
+    "version of patches": (damaged(patch_version), "format version 9 of a patch, this program reads 1$"),
+    "no labels": (damaged(no_labels), "damaged: patch.labels: this setting is missing$"),
+    "a mask": (
+        damaged(no_patch),
+        "is a mask, not a patch; `python -m stages.graft export --as patch` makes one of it$",
+    ),
+    "gone": (Path.unlink, "no such mask or patch$"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_damaged_patch_is_refused_in_one_line_and_nothing_is_written(patch, case, capsys, tmp_path):
+    damage, message = REFUSALS[case]
+    damage(patch / PATCH)
+    capsys.readouterr()
+    line = refused(capsys, ["apply", patch, "--base", "models/pretrained", "--to", tmp_path / "to"], tmp_path / "to")
+    assert re.match(f"{re.escape(str(patch / PATCH))}: {message}", line), line
+
+
+@pytest.mark.parametrize("name", ["bert.encoder.layer.1.output.dense.weight", "bert.embeddings.word_embeddings.weight"])
+def test_a_base_model_that_differs_in_one_number_is_refused(patch, name, capsys, tmp_path):
+    shutil.copytree("models/pretrained", tmp_path / "base")
+    change_one_value(tmp_path / "base", name)
+    capsys.readouterr()
+    line = refused(capsys, ["apply", patch, "--base", tmp_path / "base", "--to", tmp_path / "to"], tmp_path / "to")
+    made_for = rf"{re.escape(str(patch / PATCH))}: was made for pico \(fingerprint \w{{12}}\), not for the model in "
+    assert re.fullmatch(rf"{made_for}{re.escape(str(tmp_path / 'base'))} \(fingerprint \w{{12}}\)", line), line
+
+
+def test_another_kind_of_model_is_refused(patch, pico_llama, capsys, tmp_path):
+    capsys.readouterr()
+    line = refused(capsys, ["apply", patch, "--base", pico_llama, "--to", tmp_path / "to"], tmp_path / "to")
+    assert line.endswith(f"not for the model in {pico_llama} (other names or shapes)")
+    line = refused(capsys, ["apply", patch, "--base", tmp_path, "--to", tmp_path / "to"], tmp_path / "to")
+    assert line == f"{tmp_path}: no model there (config.json is missing)"
+
+
+def test_a_mask_of_another_model_is_not_exported(standard, capsys, tmp_path):
+    shutil.copytree("models/pretrained", tmp_path / "base")
+    change_one_value(tmp_path / "base", "bert.encoder.layer.1.output.dense.weight")
+    line = refused(capsys, ["export", MASK, "--base", tmp_path / "base", "--to", tmp_path / "to"], tmp_path / "to")
+    assert re.fullmatch(rf"{MASK}: was made for pico \(fingerprint \w+\), not for pico \(\w+\)", line), line
+
+
+@pytest.mark.parametrize(
+    "command", [["export", MASK], ["export", MASK, "--as", "patch"], ["compose", MASK, MASK, "--rule", "mean"]]
+)
+def test_nothing_is_overwritten(standard, command, capsys, tmp_path):
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to/mine").write_text("precious")
+    line = refused(capsys, [*command, "--to", tmp_path / "to"], tmp_path / "to")
+    assert line == f"{tmp_path / 'to'}: is there already; remove it or choose another name"
+    assert files(tmp_path / "to") == {"mine": b"precious"}
+    line = refused(capsys, [*command, "--to", tmp_path / "to/mine/to"], tmp_path / "to")
+    assert line == f"{tmp_path / 'to/mine/to'}: can't be written, as {tmp_path / 'to/mine'} is not a folder"
+
+
+def test_what_is_written_can_be_read_by_whoever_can_read_the_card(patch, standard, tmp_path):
+    main(["export", str(MASK), "--to", str(tmp_path / "exported")])
+    for folder in (patch, tmp_path / "exported"):
+        assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from stages.graft.__main__ import main
+
+replace = pathlib.Path.replace
+
+def kill_at_the_last_moment(self, target):
+    if pathlib.Path(target).name == "to":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return replace(self, target)
+
+pathlib.Path.replace = kill_at_the_last_moment
+main(sys.argv[1:])
+"""
+
+
+def test_a_killed_command_leaves_no_folder_and_the_next_one_cleans_up(patch, standard, tmp_path):
+    arguments = ["apply", str(patch), "--base", "models/pretrained", "--to", str(tmp_path / "to")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=environment, capture_output=True)
+    assert killed.returncode == -9
+    assert {path.name for path in tmp_path.iterdir()} == {"patch", "to.partial"}
+    assert len([*(tmp_path / "to.partial").iterdir()]) == 5, "it was killed after everything was written"
+    main(arguments)
+    assert {path.name for path in tmp_path.iterdir()} == {"patch", "to"}
+    assert len(files(tmp_path / "to")) == 5

@@ -1,0 +1,250 @@
+"""inspect, diff and compose say what is so, and the command line offers them."""
+
+import json
+import shutil
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from stages.graft.__main__ import COMMANDS, main
+from stages.lib.exchange.comparing import compare
+from stages.lib.exchange.inspecting import inspect_mask
+from stages.lib.exchange.scores import pipeline_scores
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.graft.region import Region
+from stages.lib.measure.composition import kind_of, layer_of
+from stages.lib.merge.stitch import stitch
+from stages.lib.pretrained.importing import import_model
+from tests.graft_project import MASK, ROOT, SELECTED, Project, make_project, random_mask, write
+from tests.pico import PAIRS, model_settings
+
+OTHER = Path("masks/sweep/random/0.01/13/pairs.safetensors")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, make_cell) -> Project:
+    project = make_project(tmp_path_factory.mktemp("project"), make_cell("standard"))
+    project.store(OTHER, random_mask(project, 2000, 5), task="pairs", localizer="random")
+    write(project.folder / "data/tables/pairs/card.json", {"task": PAIRS.model_dump()})
+    return project
+
+
+@pytest.fixture
+def project(made, monkeypatch) -> Project:
+    monkeypatch.chdir(made.folder)
+    return made
+
+
+def complaint(capsys, arguments: list[object]) -> str:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in arguments])
+    shown = capsys.readouterr()
+    assert left.value.code == 2 and shown.out == "" and shown.err.count("\n") == 1
+    return shown.err.removeprefix(f"graft {arguments[0]}: ").strip()
+
+
+def output(capsys, *arguments: object) -> str:
+    capsys.readouterr()
+    main([str(argument) for argument in arguments])
+    return capsys.readouterr().out
+
+
+def test_inspect_counts_every_parameter_once_in_its_layer_and_kind(project):
+    facts, mask = inspect_mask(MASK, None), project.mask.mask
+    for by, place in (("layers", layer_of), ("kinds", kind_of)):
+        key = by.removesuffix("s")
+        assert sum(row["selected"] for row in facts[by]) == facts["selected"] == SELECTED
+        assert sum(row["share"] for row in facts[by]) == pytest.approx(1) == sum(row["chance"] for row in facts[by])
+        for row in facts[by]:
+            names = [name for name in mask.region.shapes if place(name) == row[key]]
+            assert row["parameters"] == sum(prod(mask.region.shapes[name]) for name in names)
+            assert row["selected"] == sum(len(mask.indices.get(name, ())) for name in names)
+    assert facts["graftable"] == mask.region.size and facts["share_of_model"] == SELECTED / facts["model_parameters"]
+
+
+def test_the_largest_movements_are_the_largest(project):
+    before, after, region = project.cell.pretrained(), project.cell.finetuned(), project.cell.region
+    moved = (region.flatten(after) - region.flatten(before)).abs().sort(descending=True).values
+    found = inspect_mask(MASK, None)["largest"]
+    assert [abs(row["after"] - row["before"]) for row in found] == pytest.approx(moved[:5].tolist())
+    for row in found:
+        assert float(before[row["name"]][tuple(row["place"])]) == row["before"]
+        assert float(after[row["name"]][tuple(row["place"])]) == row["after"]
+
+
+def test_movements_need_the_base_model(project, tmp_path, monkeypatch, capsys):
+    file, base = (project.folder / MASK).absolute(), (project.folder / "models/pretrained").absolute()
+    monkeypatch.chdir(tmp_path)
+    assert inspect_mask(file, None)["largest"] is None and inspect_mask(file, base)["largest"] is not None
+    assert "say --base FOLDER" in output(capsys, "inspect", file)
+    shutil.copytree(project.cell.finetuned_folder, tmp_path / "models/pretrained")
+    shutil.copyfile(base / "anatomy.json", tmp_path / "models/pretrained/anatomy.json")
+    assert inspect_mask(file, None)["largest"] is None, "the project is about another model"
+    assert "was made for pico" in complaint(capsys, ["inspect", file, "--base", "models/pretrained"])
+
+
+def test_inspect_says_it_in_words_as_json_and_as_a_picture(project, tmp_path, capsys):
+    text = output(capsys, "inspect", MASK, "--picture", tmp_path / "mask.png")
+    assert (tmp_path / "mask.png").read_bytes().startswith(b"\x89PNG")
+    assert f"{MASK}: mask for toy on pico (fingerprint " in text and "seed 13, localizer learned" in text
+    assert f"{SELECTED} of {project.cell.region.size:,} graftable parameters" in text and "layer 2" in text
+    assert "furthest above chance" in text and "Largest movements, pretrained -> fine-tuned:" in text
+    assert json.loads(output(capsys, "inspect", MASK, "--json")) == inspect_mask(MASK, None)
+    line = complaint(capsys, ["inspect", MASK, "--picture", tmp_path / "mask.png"])
+    assert line == f"{tmp_path / 'mask.png'}: is there already; remove it or choose another name"
+
+
+def test_empty_masks_can_be_looked_at(project, tmp_path, capsys):
+    project.store(tmp_path / "empty", GraftMask.empty(project.cell.region))
+    assert "It selects nothing." in output(capsys, "inspect", tmp_path / "empty", "--picture", tmp_path / "empty.png")
+    assert "Both select 0 parameters" in output(capsys, "diff", tmp_path / "empty", MASK)
+
+
+def test_a_patch_is_read_like_the_mask_it_was_made_of(project, tmp_path, capsys):
+    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "patch")])
+    mask, patch = inspect_mask(MASK, None), inspect_mask(tmp_path / "patch", None)
+    assert (mask.pop("form"), patch.pop("form")) == ("mask", "patch")
+    assert mask.pop("file") != patch.pop("file") and mask == patch
+    found = compare(MASK, tmp_path / "patch")
+    assert found["same_model"] and found["overlap"]["iou"] == 1
+    assert found["values"] == {"shared": SELECTED, "differ": 0, "median_difference": 0.0, "largest_difference": 0.0}
+    assert "Their values there are the same." in output(capsys, "diff", MASK, tmp_path / "patch")
+
+
+def test_diff_counts_what_two_masks_share(project, capsys):
+    facts = compare(MASK, OTHER)
+    a, b = ({*read_mask(path).mask.region_indices().tolist()} for path in (MASK, OTHER))
+    found, size = facts["overlap"], project.cell.region.size
+    assert (found["both"], found["iou"]) == (len(a & b), pytest.approx(len(a & b) / len(a | b)))
+    assert (found["of_first"], found["of_second"]) == (len(a & b) / len(a), len(a & b) / len(b))
+    assert found["chance_of_first"] == pytest.approx(len(b) / size)
+    assert found["chance_of_second"] == pytest.approx(len(a) / size)
+    for measure in ("first", "second", "both"):
+        assert sum(row[measure] for row in facts["layers"]) == found[measure]
+    assert facts["values"]["differ"] == 0 < facts["values"]["shared"] == found["both"]
+    back = compare(OTHER, MASK)["overlap"]
+    assert (back["of_first"], back["chance_of_first"]) == (found["of_second"], found["chance_of_second"])
+    text = output(capsys, "diff", MASK, OTHER)
+    assert "They are of the same base model." in text and f"Both select {len(a & b)} parameter" in text
+    assert json.loads(output(capsys, "diff", MASK, OTHER, "--json")) == facts
+
+
+def test_diff_finds_values_that_differ(project, tmp_path):
+    stored = project.mask
+    name = next(iter(stored.values))
+    values = {**stored.values, name: stored.values[name].clone()}
+    values[name][0] += 0.5
+    write_mask(tmp_path / "changed", StoredMask(stored.mask, values, stored.head, stored.about))
+    found = compare(MASK, tmp_path / "changed")["values"]
+    assert (found["shared"], found["differ"], found["median_difference"]) == (SELECTED, 1, 0.0)
+    assert found["largest_difference"] == pytest.approx(0.5)
+
+
+def test_diff_tells_other_models_and_other_regions(project, tmp_path, capsys):
+    project.store(tmp_path / "elsewhere", project.mask.mask, fingerprint="0" * 64)
+    facts = compare(MASK, tmp_path / "elsewhere")
+    assert not facts["same_model"] and facts["overlap"]["iou"] == 1
+    assert "They are NOT of the same base model." in output(capsys, "diff", MASK, tmp_path / "elsewhere")
+    small = GraftMask(Region({"bert.encoder.layer.0.x": (4,)}), {})
+    write_mask(tmp_path / "small", StoredMask(small, {}, {}, project.mask.about))
+    facts = compare(MASK, tmp_path / "small")
+    assert not facts["same_model"] and facts["overlap"] is facts["layers"] is facts["values"] is None
+    assert "nothing to compare" in output(capsys, "diff", MASK, tmp_path / "small")
+
+
+@pytest.mark.parametrize("rule", ["mean", "sum", "sequence", "largest"])
+def test_compose_stitches_and_keeps_a_head_for_each_task(project, rule, tmp_path, capsys):
+    line = output(capsys, "compose", MASK, OTHER, "--rule", rule, "--to", tmp_path / "both")
+    parts, composed = [read_mask(path) for path in (MASK, OTHER)], read_mask(tmp_path / "both")
+    expected = stitch(parts, project.cell.pretrained(), rule)
+    assert composed.mask.equals(expected.mask) and all(
+        torch.equal(composed.values[name], values) for name, values in expected.values.items()
+    )
+    assert f"toy + pairs by {rule}" in line and f"{composed.mask.selected:,} of" in line
+    assert inspect_mask(tmp_path / "both", None)["tasks"] == ["toy", "pairs"]
+    assert {name.partition(":")[0] for name in composed.head} == {"toy", "pairs"}
+
+
+def test_a_composed_mask_is_exported_for_one_of_its_tasks(project, tmp_path, capsys):
+    stored = read_mask(OTHER)
+    head = {name: values + 1 for name, values in stored.head.items()}
+    write_mask(tmp_path / "other", StoredMask(stored.mask, stored.values, head, stored.about))
+    main(["compose", str(MASK), str(tmp_path / "other"), "--rule", "mean", "--to", str(tmp_path / "both")])
+    line = complaint(capsys, ["export", tmp_path / "both", "--to", tmp_path / "to"])
+    assert line == f"{tmp_path / 'both'}: serves 2 tasks; say --task, one of toy, pairs"
+    line = complaint(capsys, ["export", tmp_path / "both", "--task", "tou", "--to", tmp_path / "to"])
+    assert line.endswith("doesn't serve the task 'tou' (did you mean 'toy'?); it has toy, pairs")
+    weights = {}
+    for task in ("toy", "pairs"):
+        main(["export", str(tmp_path / "both"), "--task", task, "--to", str(tmp_path / task / "to")])
+        main(
+            ["export", str(tmp_path / "both"), "--task", task, "--as", "patch", "--to", str(tmp_path / task / "patch")]
+        )
+        assert inspect_mask(tmp_path / task / "patch", None)["tasks"] == [task]
+        weights[task] = load_file(tmp_path / task / "to/model.safetensors")
+    heads = [*head]
+    assert all(torch.equal(weights["toy"][name], project.mask.head[name]) for name in heads)
+    assert all(torch.equal(weights["pairs"][name], head[name]) for name in heads)
+    shared = [name for name in weights["toy"] if name not in heads]
+    assert all(torch.equal(weights["toy"][name], weights["pairs"][name]) for name in shared)
+    config = json.loads((tmp_path / "pairs/to/config.json").read_text())
+    assert list(config["id2label"].values()) == PAIRS.labels
+
+
+def test_compose_refuses_what_can_t_be_one(project, tmp_path, capsys):
+    ends = ["--rule", "sum", "--to", tmp_path / "to"]
+    assert complaint(capsys, ["compose", MASK, *ends]) == f"{MASK}: is only one mask; name two or more to compose"
+    main(["compose", str(MASK), str(OTHER), "--rule", "sum", "--to", str(tmp_path / "both")])
+    line = complaint(capsys, ["compose", MASK, tmp_path / "both", *ends])
+    assert line == f"{tmp_path / 'both'}: is composed itself, of toy, pairs; compose its parts at once"
+    stored = project.mask
+    head = {name: values + 1 for name, values in stored.head.items()}
+    write_mask(tmp_path / "twice", StoredMask(stored.mask, stored.values, head, stored.about))
+    assert "its head differs from another one of that task" in complaint(
+        capsys, ["compose", MASK, tmp_path / "twice", *ends]
+    )
+    project.store(tmp_path / "elsewhere", project.mask.mask, fingerprint="0" * 64)
+    line = complaint(capsys, ["compose", MASK, tmp_path / "elsewhere", *ends])
+    assert line.startswith(f"{tmp_path / 'elsewhere'}: was made for pico (fingerprint 000000000000), not for pico (")
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_gpt2, tmp_path):
+    anatomy = import_model(pico_gpt2, model_settings("standard"), tmp_path / "gpt2")
+    region, before = anatomy.region(["layers"]), load_file(tmp_path / "gpt2/model.safetensors")
+    about = {"task": "toy", "model": "gpt2", "fingerprint": region.fingerprint(before)}
+    write_mask(tmp_path / "mask", StoredMask(GraftMask.empty(region), {}, {}, about))
+    main(["export", str(tmp_path / "mask"), "--base", str(tmp_path / "gpt2"), "--to", str(tmp_path / "to")])
+    base, exported = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("gpt2", "to"))
+    assert base.get("pad_token_id") is None and exported["pad_token_id"] == exported["eos_token_id"] == 0
+
+
+def test_scores_are_found_beside_the_mask(project):
+    assert pipeline_scores(MASK, "toy")["grafted"]["score"] == 0.875
+    assert pipeline_scores(OTHER, "pairs") == {}
+    row = {"test_set": "pairs", "variant": "grafted", "n": 5, "score": 0.4}
+    write(Path("metrics/sweep/random/0.01/13/pairs.json"), {"rows": [row, {**row, "test_set": "other"}]})
+    assert pipeline_scores(OTHER, "pairs") == {"grafted": row}
+    assert pipeline_scores(Path("/elsewhere/13/toy.safetensors"), "toy") == {}
+    assert pipeline_scores(MASK, "pairs") == {}, "a composed mask has no scores of its own"
+
+
+def test_every_command_has_help_and_a_start_without_heavy_libraries():
+    started = "import sys, stages.graft.__main__ as graft; assert not {'torch', 'transformers', 'pandas', 'numpy'} & {*sys.modules}; graft.main(['--help'])"
+    done = subprocess.run([sys.executable, "-c", started], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(f"python -m stages.graft {name}" in done.stdout for name in COMMANDS)
+
+
+def test_the_module_runs_and_leaves_with_2_after_a_mistake(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "stages.graft", "diff", "a", "b"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "graft diff: a: no such mask or patch\n")

@@ -1,0 +1,260 @@
+"""A joint model, the regions of its tasks and what they do for each other, on pico models."""
+
+import shutil
+from dataclasses import replace
+from itertools import islice, pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from stages.lib import paths
+from stages.lib.artifacts import read_json, write_json, write_rows
+from stages.lib.cells.joint import joint_steps, mixed_batches, train_joint
+from stages.lib.cells.joint_folder import HEADS, load_joint, save_joint
+from stages.lib.cells.joint_model import JointCell
+from stages.lib.cells.leveling import level
+from stages.lib.cells.skills import find_skills, skills
+from stages.lib.cells.transferring import PURIFIED, SINGLE, UNION, transfer
+from stages.lib.errors import MaskError, ModelError, TrainingError
+from stages.lib.graft.mask_file import read_mask, write_mask
+from stages.lib.measure.predictions import read_predictions
+from stages.lib.measure.variants import FINETUNED, PRETRAINED
+from stages.lib.model.shared import SharedModel
+from stages.lib.runtime import seeded_torch
+from stages.lib.schema.main import LocalizerParams
+from stages.lib.transfer.unions import union
+from tests.pico import PAIRS, TOY, finetune_settings, graft_settings, model_settings, runtime, toy_rows
+
+SEED, SIZE = 0, 0.05
+TASKS = [TOY, PAIRS]
+NAMES = [task.name for task in TASKS]
+
+
+def pair_rows(count: int, seed: int) -> list[dict]:
+    rows = toy_rows(count, seed)
+    return [{**row, "sentence2": "it was", "label": PAIRS.labels[n % 3]} for n, row in enumerate(rows)]
+
+
+COUNTS = {"train": 24, "dev": 12, "test": 30}
+ROWS = {
+    name: {split: make(count, number) for number, (split, count) in enumerate(COUNTS.items())}
+    for name, make in (("toy", toy_rows), ("pairs", pair_rows))
+}
+
+
+def settings(**changes: Any) -> SimpleNamespace:
+    """A `finetune` section as the stage `joint` completes it."""
+    own = {"learning_rates": [3e-3], "max_steps": 20, **changes}
+    return SimpleNamespace(**{"step_factor": 2.0, **vars(finetune_settings(**own))})
+
+
+def params(mode: str = "standard", **graft: Any) -> SimpleNamespace:
+    """What the stages skill, level and transfer ask for."""
+    plain = dict.fromkeys(LocalizerParams.model_fields, 1) | {
+        "path_points": [0.0, 0.5],
+        "attribution_sign": "magnitude",
+        "stitch_l1": 0.0,
+    }
+    plain |= {"stitch_offset": 5.0, "talos_mode": "expected", "talos_score": "fisher", "talos_attenuation": 0.0}
+    return SimpleNamespace(
+        model=model_settings(mode),
+        graft=graft_settings(**{"steps": 3, **graft}),
+        localizer=LocalizerParams.model_construct(**plain),
+        calibration=SimpleNamespace(bins=5),
+        multitask=SimpleNamespace(tasks=NAMES, test_max=20, groups={"both": NAMES}),
+        skill=SimpleNamespace(sparsities=[SIZE]),
+        transfer=SimpleNamespace(unions={}, purify_steps=2, purify_batch_size=8),
+    )
+
+
+def train(folder: Any, mode: str, **changes: Any) -> Any:
+    return train_joint(folder, TASKS, ROWS, SEED, model_settings(mode), settings(**changes), runtime())
+
+
+@pytest.fixture
+def project_of(project, make_cell):
+    """project_of(mode): everything that the main pipeline and `joint` make for both tasks."""
+
+    def make(mode: str) -> SharedModel:
+        shutil.copytree(make_cell(mode).pretrained_folder, paths.PRETRAINED)
+        for task in TASKS:
+            write_json(paths.card(task.name), {"task": task.model_dump()})
+            for split, rows in ROWS[task.name].items():
+                write_rows(paths.sample(task.name, SEED, split), rows)
+        done = train(paths.PRETRAINED, mode)
+        save_joint(done.shared, paths.joint("sgd", SEED))
+        return done.shared
+
+    return make
+
+
+def values(shared: SharedModel) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in shared.parameters().items()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# --- Training --------------------------------------------------------------------------------------------------
+
+
+def test_steps_are_a_multiple_of_a_single_tasks():
+    assert joint_steps(settings(), TASKS, ROWS) == 40  # both are capped at 20
+    free = settings(max_steps=None, steps_per_example=1, step_factor=8)
+    assert joint_steps(free, TASKS, ROWS | {"pairs": {"train": ROWS["pairs"]["train"][:12]}}) == 8 * (24 + 12) / 2
+
+
+def test_batches_are_of_one_task_each_and_come_from_all_alike(make_cell):
+    with seeded_torch("x"):
+        shared = SharedModel.load(make_cell("prompt").pretrained_folder, TASKS, model_settings("prompt"), runtime())
+    encoded = {name: shared.views[name].encode(ROWS[name]["train"]) for name in NAMES}
+    drawn = [*islice(mixed_batches(shared, encoded, 8, SEED), 400)]
+    tasks = [view.task.name for view, _ in drawn]
+    assert all(example in encoded[view.task.name] for view, examples in drawn[:20] for example in examples)
+    assert 160 < tasks.count("toy") < 240 and 100 < sum(a != b for a, b in pairwise(tasks)) < 300
+    again = [view.task.name for view, _ in islice(mixed_batches(shared, encoded, 8, SEED), 400)]
+    other = [view.task.name for view, _ in islice(mixed_batches(shared, encoded, 8, SEED + 1), 400)]
+    assert again == tasks != other
+
+
+def test_one_model_learns_both_tasks_and_repeats_itself(make_cell):
+    folder = make_cell("standard").pretrained_folder
+    done = train(folder, "standard")
+    assert equal(values(done.shared), values(train(folder, "standard").shared))
+    assert {name for name in values(done.shared) if ":" in name} >= {"toy:classifier.weight", "pairs:classifier.weight"}
+    assert done.record["chosen"]["steps"] == 40 and 0 <= done.record["dev_accuracy"] <= 1
+    with seeded_torch("joint", SEED):
+        before = SharedModel.load(folder, TASKS, model_settings("standard"), runtime())
+    moved = {name for name, value in values(done.shared).items() if not torch.equal(value, values(before)[name])}
+    assert any(".layer.0." in name for name in moved) and not any("embeddings" in name for name in moved)
+    assert {name.split(":")[0] for name in moved if ":" in name} == {*NAMES}
+
+
+def test_the_grid_is_judged_by_the_mean_over_tasks_and_what_diverges_is_passed_over(make_cell):
+    folder = make_cell("prompt").pretrained_folder
+    done = train(folder, "prompt", learning_rates=[1e-12, 3e-3], max_steps=10, eval_steps=5)
+    scores = [(point["dev_accuracy"], -point["dev_loss"]) for point in done.record["grid"]]
+    assert done.record["chosen"]["learning_rate"] == [1e-12, 3e-3][scores.index(max(scores))]
+    assert [entry["step"] for entry in done.record["dev"]] == [5, 10, 15, 20]
+    with pytest.raises(TrainingError, match="loss became"):
+        train(folder, "prompt", learning_rates=[1e12], optimizer="sgd", clip_norm=0.0, max_steps=10)
+
+
+def test_a_head_trained_first_leaves_the_backbone_for_later(make_cell):
+    folder = make_cell("standard").pretrained_folder
+    plain, ahead = train(folder, "standard", max_steps=2), train(folder, "standard", max_steps=2, head_first_steps=5)
+    assert not equal(values(plain.shared), values(ahead.shared))
+
+
+# --- The folder ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_a_joint_model_comes_back_bit_for_bit_with_its_heads(project_of, mode):
+    made = values(project_of(mode))
+    assert equal(made, values(load_joint(paths.joint("sgd", SEED), NAMES, model_settings(mode), runtime())))
+    fewer = load_joint(paths.joint("sgd", SEED), ["pairs"], model_settings(mode), runtime())
+    assert equal({name: made[name] for name in values(fewer)}, values(fewer))
+    assert any("pairs:" in name for name in values(fewer)) == (mode == "standard")
+
+
+def test_a_joint_folder_is_an_ordinary_one_and_a_missing_head_is_named(project_of):
+    from transformers import AutoModel
+
+    project_of("standard")
+    folder = paths.joint("sgd", SEED)
+    plain = dict(AutoModel.from_pretrained(folder).named_parameters())
+    shared = load_joint(folder, NAMES, model_settings("standard"), runtime())
+    name = next(name for name in plain if name.startswith("encoder.layer"))
+    assert torch.equal(plain[name], shared.parameters()[f"bert.{name}"])
+    (folder / HEADS).unlink()
+    with pytest.raises(ModelError, match=rf"{HEADS}: missing or damaged"):
+        load_joint(folder, NAMES, model_settings("standard"), runtime())
+
+
+# --- Regions ---------------------------------------------------------------------------------------------------
+
+
+def cell_of(mode: str = "standard") -> JointCell:
+    return JointCell.open("sgd", SEED, NAMES, params(mode), runtime())
+
+
+def test_an_opened_cell_is_pretrained_but_for_the_heads(project_of, make_cell):
+    made = values(project_of("standard"))
+    cell, before = cell_of(), make_cell("standard").pretrained()
+    live = values(cell.shared)
+    assert all(torch.equal(live[name], before[name]) for name in cell.region.shapes)
+    assert all(torch.equal(cell.joint[name], made[name]) for name in cell.region.shapes)
+    assert not all(torch.equal(cell.joint[name], before[name]) for name in cell.region.shapes)  # the control
+    assert all(torch.equal(live[name], made[name]) for name in live if ":" in name)
+
+
+def test_regions_are_those_of_each_task_of_the_size_asked_for_and_without_a_base(project_of):
+    project_of("standard")
+    cell, sizes = cell_of(), params()
+    sizes.skill.sparsities = [SIZE, 0.01]
+    found = {task: skills(cell, task, "learned", sizes) for task in NAMES}
+    assert {mask.selected for masks in found.values() for mask in masks.values()} == {
+        cell.region.budget(SIZE),
+        cell.region.budget(0.01),
+    }
+    assert not found["toy"][SIZE].equals(found["pairs"][SIZE])
+    assert skills(cell, "toy", "learned", params())[SIZE].equals(found["toy"][SIZE]), "whatever other sizes there are"
+    based = {task: skills(cell, task, "learned_1.0", params())[SIZE] for task in NAMES}
+    assert overlap(*based.values()) > overlap(*(found[task][SIZE] for task in NAMES)), "figures 11 and 12"
+
+
+def overlap(one: Any, other: Any) -> int:
+    return int(torch.isin(one.region_indices(), other.region_indices()).sum())
+
+
+# --- Transfer --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_every_region_and_union_is_tested_on_every_task(project_of, mode):
+    project_of(mode)
+    chosen = params(mode)
+    find_skills("sgd", "learned", SEED, chosen, runtime())
+    level("sgd", SEED, chosen, runtime())
+    transfer("sgd", "learned", str(SIZE), SEED, chosen, runtime())
+    axes = ("sgd", "learned", str(SIZE))
+    for task in NAMES:
+        record = read_json(paths.reading_record("transfer", axes, task, SEED))
+        named = [(row["kind"], row["source"]) for row in record["rows"]]
+        assert named == [(SINGLE, "toy"), (SINGLE, "pairs"), (UNION, "both"), (PURIFIED, "both")]
+        sizes = [row["selected"] for row in record["rows"]]
+        regions = [read_mask(paths.skill_mask(*axes, name, SEED)).mask for name in NAMES]
+        assert sizes == [*(mask.selected for mask in regions), *[union(regions).selected] * 2]
+        assert all(row["n"] == 20 and row["test_set"] == task for row in record["rows"])
+
+
+def test_a_graft_of_everything_is_the_joint_model_and_one_of_nothing_the_pretrained(project_of):
+    project_of("standard")
+    chosen = params(steps=0)
+    chosen.skill.sparsities = [1.0]
+    find_skills("sgd", "movement", SEED, chosen, runtime())
+    level("sgd", SEED, chosen, runtime())
+    transfer("sgd", "movement", "1.0", SEED, chosen, runtime())
+    for task in NAMES:
+        levels = read_predictions(paths.reading_logits("level", ("sgd",), task, SEED)).logits[task]
+        grafted = read_predictions(paths.reading_logits("transfer", ("sgd", "movement", "1.0"), task, SEED)).logits[
+            task
+        ]
+        assert all((logits == levels[FINETUNED]).all() for logits in grafted.values()) and len(grafted) == 4
+        assert not (levels[PRETRAINED] == levels[FINETUNED]).all()  # the control
+
+
+def test_a_region_of_another_model_is_refused(project_of):
+    project_of("standard")
+    chosen = params()
+    find_skills("sgd", "movement", SEED, chosen, runtime())
+    level("sgd", SEED, chosen, runtime())
+    path = paths.skill_mask("sgd", "movement", str(SIZE), "toy", SEED)
+    stored = read_mask(path)
+    write_mask(path, replace(stored, about={**stored.about, "fingerprint": "0" * 64}))
+    with pytest.raises(MaskError, match="was made for"):
+        transfer("sgd", "movement", str(SIZE), SEED, chosen, runtime())

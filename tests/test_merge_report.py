@@ -1,0 +1,111 @@
+"""The report of merged models claims what its figures bear, and its settings are checked."""
+
+from itertools import product
+from typing import get_args
+
+import pandas as pd
+import pytest
+
+from stages.lib import paths
+from stages.lib.errors import ParamsError
+from stages.lib.measure.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.merge.names import KINDS, NAMES, TUNED
+from stages.lib.params import validate
+from stages.lib.report.merge.collecting import FRAMES, Merged
+from stages.lib.report.merge.findings import claims
+from stages.lib.report.merge.tables import tables
+from stages.lib.schema.merge import METHODS, SECTIONS
+from stages.lib.yaml12 import load_yaml
+
+TASKS, SEEDS = ["a", "b", "c"], [1, 2]
+SCORES = {PRETRAINED: 0.5, GRAFTED: 0.8, FINETUNED: 0.9, "stitch_mean": 0.79, "stitch_sum": 0.6, "average": 0.7}
+
+
+def merged(scores: dict[str, float] = SCORES, colliding: int = 30) -> Merged:
+    """Scores that differ a little from cell to cell, alike for every method."""
+    rows = []
+    for method, seed, task in product(scores, SEEDS, TASKS):
+        shift = 0.01 * TASKS.index(task) + 0.001 * seed * len(method)
+        single = scores[KINDS.get(method, FINETUNED)]
+        score = scores[method] + shift
+        cell = {
+            "group": "all",
+            "method": method,
+            "seed": seed,
+            "task": task,
+            "n": 100,
+            "score": score,
+            "accuracy": score,
+        }
+        rows.append({**cell, "single": single, "own": score / (single + shift), "retained": score / scores[FINETUNED]})
+    methods = [name for name in scores if name in KINDS]
+    models = [
+        {"group": "all", "method": method, "seed": seed, "bytes": 100, "head_bytes": 1, "single_bytes": 300}
+        for method, seed in product(methods, SEEDS)
+    ]
+    counts = {"graftable": 1000, "union": 100, "colliding": colliding, "opposed": 5, "chance_union": 110}
+    found = [{"group": "all", "seed": seed, "tasks": 3, **counts, "chance_colliding": 11 + seed} for seed in SEEDS]
+    parts = {"scores": rows, "models": models, "dev": [], "collisions": found}
+    frames = {name: pd.DataFrame(parts[name], columns=columns) for name, columns in FRAMES.items()}
+    return Merged({"all": TASKS}, methods, SEEDS, frames)
+
+
+def verdicts(report: Merged) -> dict[str, bool | None]:
+    return {claim.text.removeprefix("all: "): claim.holds for claim in claims(report)}
+
+
+BETTER = "stitch mean scores higher than average of whole models"
+KEPT = "stitch mean keeps 95 % of the scores of the tasks' own grafts"
+MORE = "grafts of different tasks select the same parameters more often than random masks"
+
+
+def test_claims_follow_the_figures():
+    shown = verdicts(merged())
+    assert shown[BETTER] and shown[KEPT] and shown[MORE]
+    assert shown["stitch mean scores higher than stitch sum"]
+    worse = verdicts(merged({**SCORES, "stitch_mean": 0.65}, colliding=10))
+    assert not worse[BETTER] and not worse[KEPT] and not worse[MORE]
+    assert worse["stitch mean scores higher than stitch sum"]
+
+
+def test_a_claim_names_the_tasks_that_go_against_it_and_its_interval():
+    [claim] = [claim for claim in claims(merged({**SCORES, "stitch_mean": 0.65})) if BETTER in claim.text]
+    assert claim.exceptions == TASKS and "95 % interval" in claim.figure and "0 of 6 cells" in claim.figure
+
+
+def test_no_claim_is_made_about_methods_that_did_not_run():
+    report = merged({name: SCORES[name] for name in (PRETRAINED, GRAFTED, FINETUNED, "average")})
+    assert {*verdicts(report)} == {MORE}
+
+
+def test_the_main_table_has_single_task_models_and_sizes():
+    rows = {row.cells[0]: row.cells for row in tables(merged())[0].rows}
+    assert rows["stitch mean"][1] == "6" and rows["stitch mean"][-1] == "0.00"
+    assert {"own graft of each task", "own fine-tuned model of each task", "pretrained, own heads"} <= {*rows}
+
+
+# --- Settings --------------------------------------------------------------------------------------------------
+
+
+def test_the_methods_that_settings_allow_are_those_there_are():
+    assert get_args(METHODS) == NAMES and {*TUNED} <= {*NAMES}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"merge": {"groups": {"one": ["movies"]}}}, "merge.groups.one: movies is not allowed: should be two tasks"),
+        ({"merge": {"groups": {"two": ["movies", "movies"]}}}, "merge.groups.two: movies, movies is not allowed"),
+        ({"merge": {"groups": {"two": ["movies", "tweet"]}}}, r"merge.groups.two: 'tweet' is not among tasks \(movies, .*did you mean 'tweets'"),
+        ({"combination": {"seeds": [99]}}, r"combination.seeds: 99 is not among seeds \(13, 21\)"),
+        ({"combination": {"methods": ["stich_mean"]}}, r"combination.methods.0: 'stich_mean' is not allowed.*did you mean 'stitch_mean'"),
+        ({"combination": {"alphas": [-0.5]}}, "combination.alphas.0: -0.5 is not allowed"),
+        ({"combination": {"dare_share": 0.0}}, "combination.dare_share: 0.0 is not allowed"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_named_with_what_is_allowed(change, message):
+    raw = load_yaml(paths.PARAMS, ParamsError)
+    for section, settings in change.items():
+        raw[section] = {**raw[section], **settings}
+    with pytest.raises(ParamsError, match=message):
+        validate(raw, asked=SECTIONS)

@@ -1,0 +1,89 @@
+"""TIES and DARE: their known properties, and the same numbers as peft where peft defines them."""
+
+import pytest
+import torch
+from peft.utils import merge_utils
+
+from stages.lib.graft.region import Region
+from stages.lib.merge.arithmetic import add, task_vector
+from stages.lib.merge.vectors import dared, elected, summed
+
+
+def same(left: dict, right: dict) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.fixture
+def several():
+    """(pretrained, models): three tasks on two tensors."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = {"w": (40, 5), "b": (30,)}
+    pretrained = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    models = {
+        task: {name: values + torch.randn(values.shape, generator=generator) for name, values in pretrained.items()}
+        for task in ("first", "second", "third")
+    }
+    return pretrained, models
+
+
+def test_summed_one_tensor_at_a_time_is_the_sum_of_whole_vectors(several):
+    pretrained, models = several
+    whole = add({task: task_vector(pretrained, model) for task, model in models.items()})
+    assert same(summed(pretrained, models), whole)
+
+
+def test_ties_is_that_of_peft_on_the_whole_region(several):
+    pretrained, models = several
+    region = Region({name: tuple(values.shape) for name, values in pretrained.items()})
+    for share in (0.1, 0.5):
+        vectors = [region.flatten(task_vector(pretrained, models[task])) for task in sorted(models)]
+        theirs = merge_utils.ties(vectors, torch.ones(3), share)
+        assert torch.equal(region.flatten(elected(pretrained, models, share)), theirs)
+    per_tensor = torch.cat(
+        [
+            merge_utils.ties([task_vector(pretrained, models[task])[name] for task in sorted(models)], torch.ones(3), 0.5)
+            .reshape(-1)
+            for name in region.shapes
+        ]
+    )  # fmt: skip
+    assert not torch.equal(region.flatten(elected(pretrained, models, 0.5)), per_tensor), "the control"
+
+
+def test_ties_keeps_exactly_its_share_even_among_equals():
+    pretrained = {"w": torch.zeros(100)}
+    models = {"only": {"w": torch.ones(100)}}
+    assert elected(pretrained, models, 0.3)["w"].nonzero().reshape(-1).tolist() == [*range(30)]
+
+
+def test_the_sign_with_more_movement_wins_and_the_mean_of_those_who_have_it_stays():
+    pretrained = {"w": torch.zeros(3)}
+    moves = {"a": [1.0, 1.0, 0.0], "b": [2.0, 1.0, -1.0], "c": [-1.0, -5.0, 0.0]}
+    models = {task: {"w": torch.tensor(move)} for task, move in moves.items()}
+    assert elected(pretrained, models, 1.0)["w"].tolist() == [1.5, -5.0, -1.0]
+    assert summed(pretrained, models)["w"].tolist() == [2.0, -3.0, -1.0]  # the control
+
+
+def test_ties_of_one_task_untrimmed_is_its_task_vector(several):
+    pretrained, models = several
+    only = {"first": models["first"]}
+    assert same(elected(pretrained, only, 1.0), summed(pretrained, only))
+    assert not same(elected(pretrained, only, 0.9), summed(pretrained, only))
+
+
+def test_dare_draws_by_seed_task_and_tensor_and_nothing_else(several):
+    pretrained, models = several
+    once = dared(pretrained, models, 0.5, 13)
+    torch.manual_seed(99)
+    assert same(dared(pretrained, models, 0.5, 13), once)
+    assert same(dared(pretrained, dict(reversed(models.items())), 0.5, 13), once)
+    parts = [dared(pretrained, {task: model}, 0.5, 13) for task, model in models.items()]
+    assert same(add(dict(zip(models, parts, strict=True))), once)
+    assert not same(dared(pretrained, models, 0.5, 21), once)  # the control
+
+
+def test_dare_scales_what_stays_and_keeps_the_sum_on_average():
+    pretrained, models = {"w": torch.zeros(100_000)}, {"only": {"w": torch.ones(100_000)}}
+    vector = dared(pretrained, models, 0.2, 1)["w"]
+    assert {*vector.unique().tolist()} == {0.0, 5.0}
+    assert float(vector.mean()) == pytest.approx(1, abs=0.03)
+    assert same(dared(pretrained, models, 1.0, 1), summed(pretrained, models))

@@ -1,0 +1,331 @@
+"""Tables, figures and sentences of multi-task learning, on synthetic records whose effects are known."""
+
+import json
+from math import prod
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from safetensors.numpy import save_file
+
+from stages.lib import paths
+from stages.lib.artifacts import write_json
+from stages.lib.errors import DataError, GraftError
+from stages.lib.measure.predictions import Predictions, write_predictions
+from stages.lib.measure.variants import FINETUNED, PRETRAINED
+from stages.lib.report.markdown import to_markdown
+from stages.lib.report.multitask import contrasts
+from stages.lib.report.multitask.collecting import PURIFIED, SINGLE, UNION, Multitask, collect
+from stages.lib.report.multitask.compose import write_report
+from stages.lib.report.multitask.data import plot_data
+from stages.lib.report.multitask.figures import figures
+from stages.lib.report.multitask.findings import claims
+from stages.lib.report.multitask.matrices import gain_grid, overlap_grid, similarity
+from stages.lib.report.multitask.summary import summary
+from stages.lib.report.multitask.tables import tables
+
+TASKS = ["sst2", "cr", "ag_news", "qnli"]
+SEEDS = [13, 21]
+GROUPS = {"sentiment": ["sst2", "cr"]}
+SHAPES = {"m.layer.0.weight": (100, 50), "m.layer.0.bias": (50,)}
+GRAFTABLE = sum(map(prod, SHAPES.values()))
+SELECTED = 200
+KEY, KEY_IN_PATHS = ("sgd", "learned", 0.01), ("sgd", "learned", "0.01")
+BEFORE, AFTER, N = 0.5, 0.9, 40
+
+
+def params(tasks: list[str] = TASKS, seeds: list[int] = SEEDS, **changes: Any) -> SimpleNamespace:
+    """What the stage multitask asks for."""
+    own = {
+        "groups": GROUPS,
+        "unions": {},
+        "paradigms": ["sgd"],
+        "localizers": ["learned"],
+        "least_gain": 0.05,
+        **changes,
+    }
+    return SimpleNamespace(
+        multitask=SimpleNamespace(
+            tasks=tasks, seeds=seeds, test_max=N, groups=own["groups"], least_gain=own["least_gain"]
+        ),
+        joint=SimpleNamespace(paradigms=own["paradigms"]),
+        skill=SimpleNamespace(localizers=own["localizers"], sparsities=[0.01]),
+        transfer=SimpleNamespace(unions=own["unions"], purify_steps=10),
+    )
+
+
+class Writer:
+    """Writes what the stages would; every draw comes from one generator."""
+
+    def __init__(self, root: Path, own: float = 0.8, alike: float = 0.5, other: float = 0.1) -> None:
+        self.root, self.random = root, np.random.default_rng(3)
+        self.own, self.alike, self.other = own, alike, other
+
+    def write(self, settings: SimpleNamespace, after: dict[str, float] | None = None) -> None:
+        """All files that the settings name; `after` has joint accuracies other than AFTER."""
+        joint = dict.fromkeys(settings.multitask.tasks, AFTER) | (after or {})
+        for seed in settings.multitask.seeds:
+            self.masks(settings, seed)
+            for task, accuracy in joint.items():
+                self.level(task, seed, accuracy)
+                self.reference(task, seed)
+                self.transfer(settings, task, seed)
+
+    def level(self, task: str, seed: int, accuracy: float) -> None:
+        rows = [
+            {"variant": PRETRAINED, "accuracy": BEFORE, "n": N},
+            {"variant": FINETUNED, "accuracy": accuracy, "n": N},
+        ]
+        write_json(self.root / paths.reading_record("level", ("sgd",), task, seed), {"rows": rows})
+
+    def reference(self, task: str, seed: int) -> None:
+        """Of 50 rows the first 40 are used, and 36 of them are right."""
+        logits = np.tile(np.array([1.0, 0.0], np.float32), (50, 1))
+        labels = np.array([0] * 36 + [1] * 14)
+        path = self.root / paths.predictions("reference", task, seed)
+        write_predictions(path, Predictions(["a", "b"], {task: labels}, {task: {FINETUNED: logits}}))
+
+    def transfer(self, settings: SimpleNamespace, target: str, seed: int) -> None:
+        unions = {**settings.multitask.groups, **settings.transfer.unions}
+        sources = [(SINGLE, task, [task]) for task in settings.multitask.tasks]
+        sources += [(kind, name, members) for kind in (UNION, PURIFIED) for name, members in unions.items()]
+        rows = [self.row(*source, target) for source in sources]
+        write_json(self.root / paths.reading_record("transfer", KEY_IN_PATHS, target, seed), {"rows": rows})
+
+    def row(self, kind: str, name: str, members: list[str], target: str) -> dict[str, Any]:
+        gain = self.own if target in members else self.alike if are_alike(name, target) else self.other
+        gain += 0.1 * (kind == PURIFIED) + 0.02 * self.random.normal()
+        accuracy = BEFORE + gain * (AFTER - BEFORE)
+        return {"kind": kind, "source": name, "members": members, "accuracy": accuracy, "selected": SELECTED, "n": N}
+
+    def masks(self, settings: SimpleNamespace, seed: int) -> None:
+        """Half of a region is the task's own in every seed; similar tasks share a quarter."""
+        places = np.random.default_rng(11).permutation(GRAFTABLE)
+        for number, task in enumerate(settings.multitask.tasks):
+            own = places[300 + 100 * number :][:100]
+            shared = (
+                places[:50] if any(task in members for members in GROUPS.values()) else places[100 + 50 * number :][:50]
+            )
+            rest = self.random.choice(places[1000:], 50, replace=False)
+            self.mask(task, seed, np.sort(np.concatenate([own, shared, rest])))
+
+    def mask(self, task: str, seed: int, indices: np.ndarray) -> None:
+        path = self.root / paths.skill_mask("sgd", "learned", "0.01", task, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        start, parts = 0, {}
+        for name, shape in SHAPES.items():
+            inside = indices[(indices >= start) & (indices < start + prod(shape))] - start
+            parts[f"indices/{name}"] = inside.astype(np.int32)
+            start += prod(shape)
+        save_file(parts, path, metadata={"graft": json.dumps({"shapes": SHAPES})})
+
+
+def are_alike(first: str, second: str) -> bool:
+    return any(first in members and second in members for members in GROUPS.values())
+
+
+def found_in(root: Path, settings: SimpleNamespace | None = None, after: Any = None, **effects: float) -> Multitask:
+    Writer(root, **effects).write(settings or params(), after)
+    return collect(root, settings or params())
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> Multitask:
+    return found_in(tmp_path_factory.mktemp("multitask"))
+
+
+def verdicts(found: Multitask) -> dict[str, bool | None]:
+    return {claim.text.partition(": ")[2].split(":")[0]: claim.holds for claim in claims(found)}
+
+
+# --- What is read ----------------------------------------------------------------------------------------------
+
+
+def test_the_matrix_has_what_was_written_by_row_and_column(found):
+    grid = gain_grid(found, KEY, SINGLE)
+    assert [*grid.mean.index] == [*grid.mean.columns] == TASKS and (grid.n == 2).all(axis=None)
+    for source in TASKS:
+        for target in TASKS:
+            expected = 0.8 if source == target else 0.5 if are_alike(source, target) else 0.1
+            assert grid.mean.at[source, target] == pytest.approx(expected, abs=0.06)
+            assert 0 < grid.sd.at[source, target] < 0.1
+
+
+def test_rows_and_columns_are_not_mixed_up(tmp_path):
+    settings = params()
+    Writer(tmp_path).write(settings)
+    path = tmp_path / paths.reading_record("transfer", KEY_IN_PATHS, "qnli", 13)
+    rows = json.loads(path.read_text())["rows"]
+    next(row for row in rows if row["source"] == "cr")["accuracy"] = BEFORE + 3 * (AFTER - BEFORE)
+    write_json(path, {"rows": rows})
+    mean = gain_grid(collect(tmp_path, settings), KEY, SINGLE).mean
+    assert mean.at["cr", "qnli"] > 1 and mean.at["qnli", "cr"] < 0.3
+
+
+def test_single_task_accuracy_is_that_of_the_same_first_rows(found):
+    assert {*found.levels.single} == {0.9} and {*found.levels.n} == {N}  # 36 of 40, not of 50
+
+
+def test_overlap_stands_between_chance_and_two_seeds_of_one_task(found):
+    values = {kind: contrasts.overlap_rows(found, KEY, kind) for kind in contrasts.OVERLAP_KINDS}
+    means = {kind: rows.overlap.mean() for kind, rows in values.items()}
+    assert means[contrasts.TWO_SEEDS] == pytest.approx(0.75, abs=0.05)
+    assert means[contrasts.SAME_MODEL_ALIKE] == pytest.approx(0.25, abs=0.05)
+    assert means[contrasts.SAME_MODEL_UNALIKE] < 0.05
+    assert values[contrasts.SAME_MODEL].chance.mean() == pytest.approx(SELECTED / GRAFTABLE)
+    assert (len(values[contrasts.SAME_MODEL]), len(values[contrasts.TWO_SEEDS])) == (24, 8)
+    diagonal = overlap_grid(found, KEY).mean
+    assert diagonal.at["cr", "cr"] == pytest.approx(0.75, abs=0.05)  # not 1, which a region has with itself
+
+
+# --- No stale cell, no vanished one ----------------------------------------------------------------------------
+
+
+def test_a_task_that_was_dropped_is_in_no_matrix_though_its_files_are_there(tmp_path):
+    Writer(tmp_path).write(params())
+    smaller = collect(tmp_path, params(tasks=["sst2", "cr", "qnli"]))
+    for frame in (smaller.levels, smaller.gains, smaller.overlaps):
+        named = {
+            value for column in ("task", "target", "first", "second") if column in frame for value in frame[column]
+        }
+        assert named == {"sst2", "cr", "qnli"}
+    assert {*smaller.gains.source} == {"sst2", "cr", "qnli", "sentiment"}
+    stored = json.loads((tmp_path / paths.reading_record("transfer", KEY_IN_PATHS, "cr", 13)).read_text())
+    assert "ag_news" in {row["source"] for row in stored["rows"]}, "control: it was there to be taken"
+
+
+def test_a_missing_file_is_named_with_what_makes_it(tmp_path):
+    Writer(tmp_path).write(params())
+    (tmp_path / paths.skill_mask("sgd", "learned", "0.01", "cr", 13)).unlink()
+    (tmp_path / paths.reading_record("level", ("sgd",), "cr", 21)).unlink()
+    with pytest.raises(DataError) as problem:
+        collect(tmp_path, params())
+    for name in ("level@sgd-21", "skill@sgd-learned-13"):
+        assert f"`dvc repro stages/multitask/dvc.yaml:{name}` makes it" in str(problem.value)
+    with pytest.raises(DataError, match="and 22 more files; `make multitask` makes them all"):
+        collect(tmp_path / "nowhere", params())
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rows": 3}'])
+def test_a_damaged_record_is_named(tmp_path, text):
+    Writer(tmp_path).write(params())
+    path = tmp_path / paths.reading_record("level", ("sgd",), "cr", 21)
+    path.write_text(text)
+    with pytest.raises(GraftError, match=r"metrics/level/sgd/21/cr\.json"):
+        collect(tmp_path, params())
+
+
+# --- Relative gains that can't be said -------------------------------------------------------------------------
+
+
+def test_where_the_joint_model_gained_nothing_there_is_no_number_and_it_is_shown(tmp_path):
+    found = found_in(tmp_path, after={"qnli": 0.52})
+    assert gain_grid(found, KEY, SINGLE).mean["qnli"].isna().all()
+    assert gain_grid(found, KEY, SINGLE).mean.drop(columns="qnli").notna().all(axis=None)
+    [table] = [table for table in tables(found) if "No relative gains" in table.title]
+    assert [row.cells[0] for row in table.rows] == ["qnli", "qnli"] and "5 points" in table.title
+    assert summary(found)["joint"]["sgd"]["undefined"] == 2
+    assert contrasts.highest_own(found, KEY) == (6, 6)
+    assert len(figures(found, tmp_path)) == 4
+
+
+def test_a_joint_model_that_gained_nothing_at_all_leaves_a_report_without_gains(tmp_path):
+    found = found_in(tmp_path, after=dict.fromkeys(TASKS, 0.4))
+    assert {path.stem for path in figures(found, tmp_path)} == {
+        "joint",
+        "gain_sgd_learned_0.01",
+        "overlap_sgd_learned_0.01",
+    }
+    numbers = summary(found)
+    assert numbers["joint"]["sgd"]["undefined"] == 8 and numbers["gain"]["sgd"]["learned"]["0.01"] == {
+        "own_minus_others": {"n": 0, "positive": 0}
+    }
+    assert DIAGONAL not in verdicts(found) and "No relative gains" in to_markdown(write_report(found))
+
+
+def test_without_such_a_task_there_is_no_such_table(found):
+    assert [table.title for table in tables(found) if "No relative gains" in table.title] == []
+    assert contrasts.highest_own(found, KEY) == (8, 8)
+
+
+# --- Claims ----------------------------------------------------------------------------------------------------
+
+DIAGONAL, SIMILAR = "the diagonal dominates", "a task gains more from the regions of similar tasks than from others"
+
+
+def test_effects_that_are_there_are_found(found):
+    seen = verdicts(found)
+    assert seen[DIAGONAL] is seen[SIMILAR] is True
+    assert seen["regions of similar tasks overlap more than those of dissimilar ones"] is True
+    assert seen["a purified union does more for its tasks than the union did"] is True
+    assert seen["of two joint models, regions of one task overlap more than those of two tasks"] is True
+    assert seen["the joint model is at most 2 points less accurate than single-task ones"] is True
+
+
+def test_effects_that_are_not_there_are_not_claimed_and_said_not_to_be(tmp_path):
+    found = found_in(tmp_path, own=0.1, alike=0.1, other=0.8)
+    seen = verdicts(found)
+    assert seen[DIAGONAL] is seen[SIMILAR] is False
+    [claim] = [claim for claim in claims(found) if DIAGONAL in claim.text]
+    assert claim.exceptions == TASKS and "highest of all regions in 0 of 8" in claim.figure
+    assert "**does not hold**: sgd, learned, 1.00 %: the diagonal dominates" in to_markdown(write_report(found))
+
+
+def test_overlap_and_transfer_correlate_where_they_do(found, tmp_path):
+    there = similarity(found, KEY)
+    assert there.pairs == 12 and there.rho > 0
+    assert similarity(found_in(tmp_path, alike=0.1, other=0.5), KEY).rho < there.rho  # the control
+
+
+# --- The whole report ------------------------------------------------------------------------------------------
+
+
+def test_all_of_it_is_written_and_the_numbers_are_numbers(found, tmp_path):
+    assert {path.name for path in plot_data(found, tmp_path)} == {"level.csv", "gain.csv", "overlap.csv"}
+    drawn = figures(found, tmp_path)
+    names = {"joint", "similarity", "gain_sgd_learned_0.01", "overlap_sgd_learned_0.01"}
+    assert {path.stem for path in drawn} == names
+    assert all(np.ptp(imread(path)[..., :3]) > 0.5 for path in drawn)
+    numbers = summary(found)
+    assert numbers["gain"]["sgd"]["learned"]["0.01"]["own_region"]["n"] == 8
+    assert {*numbers} == {"joint", "gain", "overlap", "similarity"}
+    assert "union, its tasks" in to_markdown(write_report(found))
+
+
+def test_equal_records_give_equal_figures(found, tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        figures(found, tmp_path / name)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()} == {
+        path.name: path.read_bytes() for path in (tmp_path / "other").iterdir()
+    }
+
+
+def test_one_seed_has_no_ceiling_and_says_so(tmp_path):
+    found = found_in(tmp_path, params(seeds=[13]))
+    assert np.isnan(np.diag(overlap_grid(found, KEY).mean)).all()
+    assert contrasts.overlap_rows(found, KEY, contrasts.TWO_SEEDS).empty
+    assert len(figures(found, tmp_path)) == 4 and "two seeds" not in [
+        row.cells[0] for table in tables(found) for row in table.rows
+    ]
+
+
+@pytest.mark.parametrize("off", ["paradigms", "localizers"])
+def test_a_stage_that_is_off_is_named_and_the_rest_is_reported(tmp_path, off):
+    found = found_in(tmp_path, params(**{off: []}))
+    text = to_markdown(write_report(found))
+    assert "off, so without tables and figures" in text
+    assert {*summary(found)} == (set() if off == "paradigms" else {"joint"})
+    assert {path.stem for path in figures(found, tmp_path)} == (set() if off == "paradigms" else {"joint"})
+    plot_data(found, tmp_path)
+
+
+def test_thirteen_tasks_with_unions_fit_into_one_figure(tmp_path):
+    tasks = ["sst2", "cr", "mr", "mpqa", "subj", "trec", "ag_news", "mrpc", "qqp", "qnli", "snli", "mnli", "rte"]
+    groups = {"sentiment": tasks[:4], "paraphrase": ["mrpc", "qqp"], "inference": ["snli", "mnli", "rte"]}
+    found = found_in(tmp_path, params(tasks, groups=groups), after={"rte": 0.5})
+    drawn = {path.stem: imread(path) for path in figures(found, tmp_path)}
+    assert all(image.shape[0] < 2400 and image.shape[1] == 1350 for image in drawn.values())

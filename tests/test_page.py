@@ -1,0 +1,244 @@
+"""The report as one web page: what stands in it, that it needs nothing else, and how it looks in Chromium."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stages import report
+from stages.lib import paths
+from stages.lib.errors import StorageError
+from stages.lib.page import reproduction
+from stages.lib.page.differences import Difference, differences, flat, written
+from stages.lib.page.markdown import claims, to_html
+from stages.lib.page.report import write_page
+from stages.lib.page.sections import CAPTIONS
+from stages.lib.report.document import Claim, Report, Row, Table
+from stages.lib.report.markdown import to_markdown
+from stages.lib.report.style import figure, save, styled
+from stages.lib.yaml12 import load_yaml
+from tests.browser import look_at, needs_chromium
+
+ROOT = Path(__file__).parents[1]
+LONG = "a_task_of_a_name_that_is_rather_long"
+CLAIMS = [
+    Claim("The graft keeps it", True, "keeps 96.1 %", ["movies 92.9 %"]),
+    Claim("The graft is calibrated <b>", False, "12 % higher, a_b", []),
+    Claim("It stands alone", None, "1 of 1 cells", []),
+]
+TABLE = Table(
+    "Scores & more",
+    ["task", *(f"column {number}" for number in range(12))],
+    [
+        Row("ours", [LONG, *["12.3 (4.5)"] * 12]),
+        Row("paper", ["  paper", *["90.0 (0.1)"] * 12]),
+        Row("average", ["average", *["50.0"] * 12]),
+    ],
+    ["paper: Table 2"],
+)
+REPORT = Report("Grafted models", "a model, 1 seed", [TABLE], ["Mask: 5 of 500"], CLAIMS)
+
+
+def git(*words: str) -> None:
+    who = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    subprocess.run(["git", *who, *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def ran(project) -> Path:
+    """A project in which the main pipeline and the study have run, with a setting and numbers that changed since its commit."""
+    params = (ROOT / paths.PARAMS).read_text()
+    paths.PARAMS.write_text(params)
+    for name in ("study", "other"):
+        (paths.PIPELINES / name).mkdir(parents=True)
+        (paths.PIPELINES / name / "dvc.yaml").write_text("stages: {}\n")
+    paths.METRICS.mkdir()
+    paths.SUMMARY.write_text(json.dumps({"average": {"grafted": {"retained": 0.5, "ece_reduction": 0.4}}}))
+    git("init", "-q", "-b", "main")
+    git("add", "-A")
+    git("commit", "-qm", "before & after")
+    paths.SUMMARY.write_text(json.dumps({"average": {"grafted": {"retained": 0.96, "ece_reduction": 0.4}}, "new": 1}))
+    paths.PARAMS.write_text(params.replace("sparsity: 0.01 ", "sparsity: 0.002 "))
+    for name in (paths.SUMMARY, paths.report("study")):
+        name.with_suffix(".md").write_text(to_markdown(REPORT))
+    paths.report("study").write_text("{}")
+    for place in (paths.PLOTS / "accuracy.png", paths.report_plots("study") / "strange_thing.png"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with styled():
+            save(figure(3, "A title", "details", "a caption"), place)
+    return project
+
+
+def section(html: str, anchor: str) -> str:
+    return re.search(rf'<section id="{anchor}">(.*?)</section>', html, re.DOTALL)[1]
+
+
+# --- What stands in it -------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_every_pipeline_that_ran_with_its_tables_and_figures(ran):
+    html = write_page("HEAD")
+    assert re.findall(r'<section id="(\w+)">', html) == ["caveats", "paper", "summary", "study", "changes", "settings"]
+    assert {*re.findall(r'href="#(\w+)"', html)} == {*re.findall(r'<section id="(\w+)">', html)}
+    assert section(html, "summary").count("<tr") == 4 and 'class="paper"' in section(html, "summary")
+    assert "data:image/png;base64," in section(html, "summary") and "Score of the pretrained" in section(
+        html, "summary"
+    )
+    assert "Strange thing." in section(html, "study")  # a figure without a caption goes by its name
+
+
+def test_what_does_not_hold_and_what_did_not_run_comes_first(ran):
+    caveats = section(write_page("HEAD"), "caveats")
+    assert caveats.count("<strong>does not hold</strong>") == 2 == caveats.count("<strong>not measurable</strong>")
+    assert "<b>" not in caveats and "&lt;b&gt;" in caveats and "a_b" in caveats
+    assert "not so in movies 92.9" in caveats and "Not run, so not in this report: other." in caveats
+    assert "over 2 seeds" in caveats and f"Not committed: {paths.SUMMARY}, {paths.PARAMS}" in caveats
+
+
+def test_changed_settings_and_numbers_are_told_with_their_former_values(ran):
+    html = write_page("HEAD")
+    settings, changes = section(html, "settings"), section(html, "changes")
+    assert (
+        settings.count('class="changed"') == 1 and "1 setting differs" in settings and "before &amp; after" in settings
+    )
+    row = re.search(r'<tr class="changed">(.*?)</tr>', settings)[1]
+    assert row == "<td>graft.sparsity</td><td>0.002</td><td>0.01</td>"
+    assert re.findall(r"<details open><summary>(.*?)</summary>", settings) == ["graft: 1 changed"]
+    assert "summary: 2 of 3 numbers differ" in changes and "+0.46" in changes and "not there" in changes
+    assert "study: the baseline has no numbers" in changes
+    git("commit", "-qam", "now")
+    html = write_page("HEAD")
+    assert 'class="changed"' not in html and "summary: 0 of 3 numbers differ" in html
+    assert "graft: 1 changed" in write_page("HEAD~1")
+
+
+def test_an_unknown_commit_and_a_project_without_results_are_one_clear_line(ran, capsys):
+    with pytest.raises(StorageError, match="git knows no commit 'nowhere'"):
+        write_page("nowhere")
+    for path in paths.METRICS.glob("*.md"):
+        path.unlink()
+    with pytest.raises(StorageError, match=r"there is no metrics/summary.md; run `dvc repro` first"):
+        write_page("HEAD")
+
+
+def test_the_command_writes_it_where_git_ignores_it(ran, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["report", "--baseline", "main"])
+    report.main()
+    assert paths.PAGE.read_text() == write_page("main")
+    ignored = subprocess.run(["git", "check-ignore", "--no-index", paths.PAGE], cwd=ROOT, check=False).returncode == 0
+    assert ignored and capsys.readouterr().out.startswith(f"{paths.PAGE}: ")
+
+
+def test_the_page_needs_nothing_else(ran):
+    html = write_page("HEAD")
+    assert {*re.findall(r"<(script|iframe|object|embed|video|audio)\b", html)} == set()
+    addresses = re.findall(r'(?:src|href|srcset|data|action)="([^"]*)"|url\(([^)]*)\)|@import ([^;]*)', html)
+    places = {place.split(",")[0] for found in addresses for place in found if place}
+    assert {place for place in places if not place.startswith("#")} == {"data:", "data:image/png;base64"}
+
+
+# --- How it looks ------------------------------------------------------------------------------------------------
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, 400])
+def test_in_chromium_nothing_overlaps_or_sticks_out_and_the_console_is_silent(ran, tmp_path, width):
+    look = look_at(write_page("HEAD"), tmp_path, width)
+    assert (look.width, look.sticks_out, look.overlaps, look.cramped, look.pictures) == (width, 0, [], [], 0)
+    assert look.console == [] and look.parts > 100
+
+
+@needs_chromium
+def test_the_look_finds_what_is_wrong(tmp_path):
+    broken = (
+        "<html><body><p>first</p><p style='margin-top: -2rem'>second</p><p style='width: 3000px'>wide</p>"
+        "<p style='width: 2rem'>unbreakable</p><img alt='' width=5 height=5 src='https://example.org/a.png'><script>nothing.here</script>"
+        "</body></html>"
+    )
+    look = look_at(broken, tmp_path, 1280)
+    assert look.sticks_out > 1000 and look.overlaps == ["P first / P second"] and look.cramped == ["P unbreakable"]
+    assert look.pictures == 1 and len(look.console) == 1 and "nothing is not defined" in look.console[0]
+
+
+# --- Its parts ---------------------------------------------------------------------------------------------------
+
+
+def test_markdown_keeps_every_claim_and_marks_it():
+    found = claims(to_markdown(REPORT))
+    assert [claim.kind for claim in found] == ["holds", "fails", "open"]
+    assert found[0].exceptions == "movies 92.9 %" and found[1].text.endswith("12 % higher, a_b")
+    html = to_html(to_markdown(REPORT))
+    assert "<h1" not in html and html.count("<h3>") == 2 and 'class="claims"' in html
+    assert "96.1\u00a0%" in html and LONG in html
+    assert to_html("# T\n\n<script>x</script> &").strip() == "<p>&lt;script&gt;x&lt;/script&gt; &amp;</p>"
+
+
+def test_differences_tell_missing_from_null():
+    assert flat({"a": {"b": 1, "c": {}}, "d": [2]}) == {"a.b": 1, "a.c": {}, "d": [2]}
+    before, after = {"a": 1, "b": None, "gone": 2}, {"a": 1, "b": 0.5, "new": None}
+    assert differences(before, after) == [
+        Difference("b", None, 0.5),
+        Difference("new", None, None),
+        Difference("gone", 2, None),
+    ]
+    assert differences(after, after) == []
+    assert [written(value) for value in (None, True, 1e-7, 0.123456789, [1, "a"])] == [
+        "null",
+        "true",
+        "1e-07",
+        "0.123457",
+        "[1, a]",
+    ]
+
+
+def test_every_figure_of_the_main_report_and_the_study_has_a_caption():
+    known = {*load_yaml(CAPTIONS, StorageError)}
+    drawn = {
+        path.relative_to(ROOT / paths.PLOTS).with_suffix("").as_posix() for path in (ROOT / paths.PLOTS).glob("*.png")
+    }
+    assert drawn and drawn <= known
+
+
+# --- What reproduces ---------------------------------------------------------------------------------------------
+
+
+def committed(name: str) -> bool:
+    """Whether a file is as git has it."""
+    words = ["git", "status", "--porcelain", "--", name]
+    return not subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_page_of_what_reproduces_is_made_of_the_committed_numbers():
+    if not committed("metrics/*.json"):
+        pytest.skip("the numbers here are not the committed ones")
+    assert (ROOT / reproduction.PAGE).read_text(encoding="utf-8") == reproduction.markdown(ROOT)
+
+
+def judged(tmp_path, monkeypatch, numbers: dict, **entry) -> tuple[str, str]:
+    monkeypatch.setattr(reproduction, "CLAIMS", tmp_path / "claims.yaml")
+    whole = {"claim": "c", "paper": "p", "from": "study", "unit": "percent", **entry}
+    reproduction.CLAIMS.write_text(json.dumps([whole]))
+    (tmp_path / "metrics").mkdir(exist_ok=True)
+    (tmp_path / "metrics/study.json").write_text(json.dumps(numbers))
+    [row] = reproduction.rows(tmp_path)
+    return row.here, row.verdict
+
+
+def test_a_claim_is_judged_by_its_number_or_the_lower_end_of_its_interval(tmp_path, monkeypatch):
+    def judge(numbers, **entry):
+        return judged(tmp_path, monkeypatch, numbers, **entry)
+
+    least = {"at": ["a"], "holds": {"at_least": 0.4}}
+    assert judge({"a": 0.4}, **least) == ("40.0 %", "holds")
+    assert judge({"a": 0.399}, **least) == ("39.9 %", "does not hold")
+    assert judge({}, **least) == ("", "not measurable")
+    above = {"at": ["a"], "holds": {"above": 0}, "unit": "points"}
+    apart = {"n": 8, "mean": 0.05, "low": 0.01, "high": 0.09}
+    assert judge({"a": apart}, **above) == ("+5.0 points (95 % interval +1.0 to +9.0), n = 8", "holds")
+    assert judge({"a": apart | {"low": -0.01}}, **above)[1] == "does not hold"
+    pair = {"a": {"n": 2, "mean": 0.3}, "b": {"n": 2, "mean": 0.4}}
+    assert judge(pair, **above, less=["b"]) == ("-10.0 points, n = 2", "does not hold")
+    assert judge(pair | {"b": {"n": 8, "mean": 0.4}}, **above, less=["b"]) == ("", "not measurable")
+    assert judge({"a": {"n": 1, "mean": 0.3}}, **above) == ("+30.0 points, n = 1", "not measurable")

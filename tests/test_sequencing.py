@@ -1,0 +1,335 @@
+"""Tasks learned one after another on pico models: what each method may move, what it keeps, and what it leaves as it was."""
+
+import json
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from stages.lib import paths
+from stages.lib.artifacts import read_json, write_json, write_rows
+from stages.lib.cells.continuing import METHODS, Naive
+from stages.lib.cells.course import Course
+from stages.lib.cells.evaluating import Evaluation
+from stages.lib.cells.finetuning import finetune
+from stages.lib.cells.sequencing import require_unchanged, sequence, walk
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.errors import MaskError, ModelError
+from stages.lib.graft.apply import values_at
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.mask_file import StoredMask, write_mask
+from stages.lib.localize.movement import movement_order
+from stages.lib.measure.predictions import read_predictions, write_predictions
+from stages.lib.measure.variants import FINETUNED, PRETRAINED
+from stages.lib.model.anatomy import read_anatomy
+from stages.lib.model.label_model import LabelModel
+from stages.lib.model.loading import read_tensors, save_model
+from stages.lib.pretrained.importing import import_model
+from stages.lib.runtime import seeded_torch
+from stages.lib.schema.continual import EwcParams, NoParams, ReplayParams
+from tests.pico import PAIRS, TOY, finetune_settings, model_settings, runtime, toy_rows
+
+SEED, STEPS, TEST = 13, 8, 24
+ORDER = ["toy", "pairs"]
+MODES = ["standard", "prompt"]
+TASKS = {"toy": TOY, "pairs": PAIRS}
+TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2)
+
+
+def rows_of(task: TaskSpec) -> dict[str, list[dict]]:
+    rows = {"train": toy_rows(16, 1), "dev": toy_rows(8, 2), "test": toy_rows(32, 3)}
+    if task is TOY:
+        return rows
+    return {
+        split: [{**row, "sentence2": "it was", "label": PAIRS.labels[n % 3]} for n, row in enumerate(part)]
+        for split, part in rows.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory, pico_bert):
+    """projects(mode): a project folder with the single-task models, masks and predictions of two tasks, to stand in."""
+    made = {}
+    with pytest.MonkeyPatch.context() as patch:
+
+        def stand_in(mode: str) -> None:
+            if mode not in made:
+                made[mode] = tmp_path_factory.mktemp(mode)
+                patch.chdir(made[mode])
+                import_model(pico_bert, model_settings(mode), paths.PRETRAINED)
+                for task in TASKS.values():
+                    write_single(task, mode)
+            patch.chdir(made[mode])
+
+        yield stand_in
+
+
+def write_single(task: TaskSpec, mode: str) -> None:
+    """What the main pipeline makes of one task."""
+    rows = rows_of(task)
+    write_json(paths.card(task.name), {"task": task.model_dump()})
+    for split, part in rows.items():
+        write_rows(paths.sample(task.name, SEED, split), part)
+    done = finetune(paths.PRETRAINED, task, rows, SEED, model_settings(mode), TRAINING, runtime())
+    save_model(done.model.model, done.model.tokenizer, paths.finetuned(task.name, SEED))
+    write_json(paths.finetuned(task.name, SEED) / "training.json", done.record)
+    evaluation = Evaluation(done.model, {task.name: rows["test"]}, variants=2)
+    with evaluation.progress("reference"):
+        evaluation.predict(FINETUNED)
+        evaluation.predict(PRETRAINED)
+    write_predictions(paths.predictions("reference", task.name, SEED), evaluation.predictions())
+    write_region(task.name, done.model)
+
+
+def write_region(task: str, model: LabelModel) -> None:
+    """The tenth that moved most, as a mask file."""
+    region = read_anatomy(paths.PRETRAINED).region(["layers"])
+    before, after = read_tensors(paths.PRETRAINED, region.shapes), model.parameters()
+    after = {name: after[name].detach() for name in region.shapes}
+    mask = GraftMask.from_region_indices(region, movement_order(before, after, region, region.budget(0.1)))
+    about = {"fingerprint": region.fingerprint(before), "model": "pico", "task": task, "seed": SEED}
+    write_mask(paths.learned(task, SEED), StoredMask(mask, values_at(after, mask), {}, about))
+
+
+def params(mode: str, **changes: Any) -> SimpleNamespace:
+    """All settings of the stage."""
+    sections = {
+        "model": model_settings(mode),
+        "finetune": TRAINING,
+        "calibration": SimpleNamespace(bins=15),
+        "sequence": SimpleNamespace(max_steps=STEPS, test_max=TEST),
+        "order": SimpleNamespace(forward=ORDER, backward=ORDER[::-1]),
+        "method": SimpleNamespace(
+            naive=NoParams(),
+            grafting=NoParams(),
+            replay=ReplayParams(examples=2, every=2),
+            ewc=EwcParams(strength=100.0, fisher="expected", examples=8),
+        ),
+    }
+    return SimpleNamespace(**{**sections, **changes})
+
+
+def learner(method: str, mode: str, order: list[str] = ORDER, **settings: Any) -> Naive:
+    """A method at the start of a sequence, with other settings of its own if there are any."""
+    chosen = params(mode)
+    own = getattr(chosen.method, method).model_copy(update=settings)
+    return METHODS[method](Course.open(order, SEED, chosen, runtime()), own)
+
+
+def weights_of(made: Naive) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in made.course.shared.parameters().items()}
+
+
+def after_all(method: str, mode: str, **settings: Any) -> dict[str, Tensor]:
+    """The weights after both tasks."""
+    made = learner(method, mode, **settings)
+    for task in ORDER:
+        made.learn(task)
+    return weights_of(made)
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+# --- One task at a time ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_task_of_a_naive_sequence_is_its_own_fine_tuning_bit_for_bit(projects, mode):
+    projects(mode)
+    for order in (ORDER, ORDER[::-1]):
+        made = learner("naive", mode, order)
+        for place, task in enumerate(order):
+            made.learn(task)
+            view = made.course.view(task).parameters()
+            alone = read_tensors(paths.finetuned(task, SEED), view)
+            assert same({name: weight.detach() for name, weight in view.items()}, alone) == (place == 0)
+
+
+def test_an_order_changes_neither_the_head_that_a_task_starts_from_nor_its_batches(projects):
+    projects("standard")
+    starts = []
+    for order in (ORDER, ORDER[::-1]):
+        course = Course.open(order, SEED, params("standard"), runtime())
+        for task in order[: order.index("pairs")]:  # what came before draws random numbers of its own
+            METHODS["naive"](course, NoParams()).learn(task)
+        with seeded_torch("finetune", "pairs", SEED):
+            course.new_head("pairs")
+        examples = course.view("pairs").encode(course.rows["pairs"]["train"])
+        batches = [batch for _, batch in islice(course.batches("pairs", examples, 8, "finetune"), 5)]
+        starts.append((course.head("pairs"), batches))
+    (head, batches), (other_head, other_batches) = starts
+    assert same(head, other_head) and batches == other_batches
+    with seeded_torch("finetune", "pairs", SEED + 1):  # the control
+        course.new_head("pairs")
+    assert not same(head, course.head("pairs"))
+
+
+# --- Grafting --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_grafting_predicts_an_earlier_task_as_before_bit_for_bit_and_naive_does_not(projects, mode):
+    projects(mode)
+    steps = {method: walk(learner(method, mode), method, TEST).logits["toy"] for method in METHODS}
+    assert np.array_equal(steps["grafting"]["toy"], steps["grafting"]["pairs"])
+    for method in ("naive", "replay", "ewc"):  # the control
+        assert not np.array_equal(steps[method]["toy"], steps[method]["pairs"])
+    assert not np.array_equal(steps["grafting"]["toy"], steps["naive"]["toy"])
+
+
+def test_a_changed_prediction_is_an_error(projects):
+    projects("prompt")
+    done = walk(learner("grafting", "prompt"), "grafting", TEST)
+    require_unchanged(done)
+    done.logits["toy"]["pairs"][3, 1] = np.nextafter(done.logits["toy"]["pairs"][3, 1], np.float32(9e9))
+    with pytest.raises(RuntimeError, match="toy is predicted otherwise after pairs"):
+        require_unchanged(done)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_grafting_moves_only_what_no_earlier_task_has(projects, mode):
+    projects(mode)
+    made = learner("grafting", mode)
+    before = weights_of(made)
+    made.learn("toy")
+    first = weights_of(made)
+    made.learn("pairs")
+    both, pieces = weights_of(made), made.pieces
+    taken = pieces["toy"].mask.region_indices()
+    own = pieces["pairs"].mask.region_indices()
+    flat = made.region.flatten
+    assert 0 < len(own) < made.masks["pairs"].selected and not torch.isin(own, taken).any()
+    moved = (flat(both) != flat(first)).nonzero().reshape(-1)
+    assert torch.isin(moved, own).all() and len(moved) > len(own) // 2
+    outside = {name for name in before if name not in made.region.shapes and ":" not in name}
+    assert outside and all(torch.equal(before[name], both[name]) for name in outside)
+    union = torch.cat([taken, own])
+    assert torch.equal(flat(both)[union], torch.cat([flat(first)[taken], flat(both)[own]]))
+    made.recall("toy")
+    recalled = weights_of(made)
+    assert same({**recalled, **{k: v for k, v in first.items() if k.startswith("pairs:")}}, first)
+    assert not same(recalled, both)  # the control
+
+
+def test_a_region_that_is_taken_as_a_whole_is_an_error_where_no_head_is_left_to_train(projects):
+    for mode in MODES:
+        projects(mode)
+        made = learner("grafting", mode)
+        made.masks["pairs"] = made.masks["toy"]
+        made.learn("toy")
+        if mode == "prompt":
+            with pytest.raises(MaskError, match=r"pairs.*taken by earlier tasks.*raise graft\.sparsity"):
+                made.learn("pairs")
+        else:
+            made.learn("pairs")
+            assert made.about("pairs")["own"] == 0
+
+
+def test_a_region_of_another_model_is_an_error(projects):
+    projects("prompt")
+    stored = paths.learned("toy", SEED).read_bytes()
+    try:
+        region = read_anatomy(paths.PRETRAINED).region(["layers"])
+        about = {"fingerprint": "0", "model": "other", "task": "toy", "seed": SEED}
+        write_mask(paths.learned("toy", SEED), StoredMask(GraftMask.empty(region), {}, {}, about))
+        with pytest.raises(MaskError, match=r"toy\.safetensors: was made for other"):
+            learner("grafting", "prompt")
+    finally:
+        paths.learned("toy", SEED).write_bytes(stored)
+
+
+# --- Replay and EWC --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_replay_that_never_comes_and_a_penalty_without_strength_are_naive_bit_for_bit(projects, mode):
+    projects(mode)
+    naive = after_all("naive", mode)
+    assert same(after_all("replay", mode, every=STEPS + 1), naive)
+    assert same(after_all("ewc", mode, strength=0.0), naive)
+    assert not same(after_all("replay", mode), naive) and not same(after_all("ewc", mode), naive)  # the control
+
+
+def test_a_stronger_penalty_leaves_weights_nearer_to_where_the_first_task_ended(projects):
+    projects("prompt")
+    distances = []
+    for strength in (0.0, 1e2, 1e6):
+        made = learner("ewc", "prompt", strength=strength)
+        made.learn("toy")
+        first = weights_of(made)
+        made.learn("pairs")
+        distances.append(sum(float((weight - first[name]).norm()) for name, weight in weights_of(made).items()))
+    assert distances[0] > distances[1] > distances[2]
+
+
+def test_replay_trains_the_heads_of_earlier_tasks_along(projects):
+    projects("standard")
+    moved = {}
+    for method in ("replay", "naive"):
+        made = learner(method, "standard")
+        made.learn("toy")
+        head = made.course.head("toy")
+        made.learn("pairs")
+        moved[method] = not same(head, made.course.head("toy"))
+    assert moved == {"replay": True, "naive": False}
+
+
+# --- What is kept and what is stored ---------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_counted_in_bytes(projects):
+    projects("standard")
+    kept = {}
+    for method in METHODS:
+        made = learner(method, "standard")
+        made.learn("toy")
+        made.learn("pairs")
+        kept[method] = made.kept()
+    heads = 4 * (32 * 2 + 2 + 32 * 3 + 3)
+    assert {found["head"] for found in kept.values()} == {heads}
+    grafting, region = learner("grafting", "standard"), read_anatomy(paths.PRETRAINED).region(["layers"])
+    union = torch.cat([mask.region_indices() for mask in grafting.masks.values()]).unique()
+    skills = {method: found["skill"] for method, found in kept.items()}
+    assert skills["naive"] == 0 and skills["grafting"] == 8 * len(union) and skills["ewc"] == 2 * 4 * region.size
+    stored = rows_of(TOY)["train"][:4] + rows_of(PAIRS)["train"][:6]  # 2 of each label, which come in turn
+    assert skills["replay"] == sum(len(json.dumps(row, ensure_ascii=False).encode()) + 1 for row in stored)
+
+
+@pytest.mark.parametrize("method", ["naive", "grafting"])
+def test_a_sequence_stores_logits_of_every_task_after_every_step_since_its_own(projects, method):
+    projects("standard")
+    line = sequence(method, "backward", SEED, params("standard"), runtime())
+    assert line.startswith(f"sequence {method} backward 13: pairs 0.") and "toy 0." in line
+    found = {
+        task: read_predictions(paths.reading_logits("sequence", (method, "backward"), task, SEED)) for task in TASKS
+    }
+    assert [*found["pairs"].logits["pairs"]] == ["after_pairs", "after_toy"]
+    assert [*found["toy"].logits["toy"]] == ["after_toy"]
+    assert found["pairs"].logits["pairs"]["after_toy"].shape == (TEST, 3)
+    record = read_json(paths.reading_record("sequence", (method, "backward"), "pairs", SEED))
+    assert (record["place"], record["tasks"], record["method"]) == (1, ["pairs", "toy"], method)
+    assert record["training"]["steps"] == STEPS and record["kept_bytes"]["head"] == 4 * (32 * 3 + 3)
+    rows = {row["variant"]: row for row in record["rows"]}
+    assert {name: row["step"] for name, row in rows.items()} == {
+        FINETUNED: 0, PRETRAINED: 0, "after_pairs": 1, "after_toy": 2,
+    }  # fmt: skip
+    assert rows["after_pairs"]["unchanged"] and rows["after_toy"]["unchanged"] == (method == "grafting")
+    assert all(row["n"] == TEST for row in rows.values())
+
+
+def test_a_task_that_was_not_fine_tuned_is_named(projects):
+    projects("standard")
+    path = paths.finetuned("toy", SEED) / "training.json"
+    text = path.read_text()
+    try:
+        path.unlink()
+        with pytest.raises(ModelError, match=r"toy/training\.json: no such file"):
+            Course.open(ORDER, SEED, params("standard"), runtime())
+    finally:
+        path.write_text(text)

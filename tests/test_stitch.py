@@ -1,0 +1,212 @@
+"""Stitched grafts are again a graft: exact where nothing collides, and by the stated rule where something does."""
+
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+import torch
+
+from stages.lib.errors import MaskError
+from stages.lib.graft.apply import graft, transplant, values_at
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.graft.region import Region
+from stages.lib.merge.arithmetic import add, shifted, task_vector
+from stages.lib.merge.collisions import chance_collisions, count_collisions
+from stages.lib.merge.names import KINDS, LARGEST, MEAN, RULES, SEQUENCE, STITCHES, SUM
+from stages.lib.merge.stitch import stitch
+
+
+def same(left: dict, right: dict) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def stored(region: Region, pretrained: dict, places: list[int], values: dict, task: str, seed: int = 1) -> StoredMask:
+    mask = GraftMask.from_region_indices(region, torch.tensor(places))
+    about = {"model": "pico", "fingerprint": region.fingerprint(pretrained), "mode": "standard", "task": task}
+    head = {"classifier.weight": torch.full((2, 3), float(len(task)))}
+    return StoredMask(mask, values_at(values, mask), head, {**about, "seed": seed, "model_parameters": 100})
+
+
+def moved(pretrained: dict, seed: int) -> dict:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: values + 0.1 * torch.randn(values.shape, generator=generator) for name, values in pretrained.items()}
+
+
+@pytest.fixture
+def three(triple):
+    """(region, pretrained, grafts) of tasks a, b, c: 0..9, 5..14 and 8..40, so that 8 and 9 collide threefold."""
+    region, pretrained, _ = triple
+    ranges = {"a": range(10), "b": range(5, 15), "c": range(8, 41)}
+    grafts = [
+        stored(region, pretrained, [*places], moved(pretrained, number), task)
+        for number, (task, places) in enumerate(ranges.items())
+    ]
+    return region, pretrained, grafts
+
+
+def flat(pretrained: dict, joined: StoredMask) -> torch.Tensor:
+    return joined.mask.region.flatten(transplant(pretrained, joined.values, joined.mask))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_graft_stitched_is_itself_bit_for_bit(three, rule):
+    _, pretrained, grafts = three
+    joined = stitch(grafts[:1], pretrained, rule)
+    assert joined.mask.equals(grafts[0].mask) and same(joined.values, grafts[0].values)
+    assert not same(joined.values, stitch(grafts[1:2], pretrained, rule).values)  # the control
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_where_nothing_collides_values_are_copied_bit_for_bit(three, rule):
+    _, pretrained, grafts = three
+    whole, alone = flat(pretrained, stitch(grafts, pretrained, rule)), {0: range(5), 1: (), 2: range(15, 41)}
+    for number, places in alone.items():
+        assert torch.equal(whole[[*places]], flat(pretrained, grafts[number])[[*places]])
+    assert torch.equal(whole[41:], grafts[0].mask.region.flatten(pretrained)[41:]), "outside the union"
+    colliding = [*range(5, 15)]
+    others = [flat(pretrained, stitch(grafts, pretrained, name))[colliding] for name in RULES if name != rule]
+    assert all(not torch.equal(whole[colliding], other) for other in others), "the control: there the rules differ"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_mask_is_the_union(three, rule):
+    _, pretrained, grafts = three
+    assert stitch(grafts, pretrained, rule).mask.region_indices().tolist() == [*range(41)]
+
+
+def test_collisions_follow_the_rule(three):
+    region, pretrained, grafts = three
+    start, values = region.flatten(pretrained), [flat(pretrained, part) for part in grafts]
+    at = {rule: flat(pretrained, stitch(grafts, pretrained, rule)) for rule in RULES}
+    torch.testing.assert_close(at[MEAN][8], (values[0][8] + values[1][8] + values[2][8]) / 3)
+    torch.testing.assert_close(at[MEAN][6], (values[0][6] + values[1][6]) / 2)
+    torch.testing.assert_close(at[SUM][8], sum(part[8] - start[8] for part in values) + start[8])
+    assert torch.equal(at[SEQUENCE][8], values[2][8]) and torch.equal(at[SEQUENCE][6], values[1][6])
+    furthest = max(values, key=lambda part: (part[8].double() - start[8].double()).abs())
+    assert torch.equal(at[LARGEST][8], furthest[8])
+
+
+def test_a_sequence_is_one_graft_after_another(three):
+    _, pretrained, grafts = three
+    model = pretrained
+    for part in grafts:
+        model = transplant(model, part.values, part.mask)
+    joined = stitch(grafts, pretrained, SEQUENCE)
+    assert same(transplant(pretrained, joined.values, joined.mask), model)
+    back = stitch(grafts[::-1], pretrained, SEQUENCE)
+    assert not same(joined.values, back.values), "the control: its order counts"
+
+
+def test_a_sum_is_task_arithmetic_with_grafted_task_vectors(three):
+    _, pretrained, grafts = three
+    models = {part.about["task"]: transplant(pretrained, part.values, part.mask) for part in grafts}
+    total = add({task: task_vector(pretrained, model) for task, model in models.items()})
+    joined = stitch(grafts, pretrained, SUM)
+    assert same(transplant(pretrained, joined.values, joined.mask), shifted(pretrained, total, 1.0))
+
+
+@pytest.mark.parametrize("rule", [MEAN, SUM, LARGEST])
+def test_every_order_of_grafts_gives_the_same_bits(three, rule):
+    _, pretrained, grafts = three
+    joined = [stitch([*order], pretrained, rule) for order in permutations(grafts)]
+    assert all(same(part.values, joined[0].values) for part in joined)
+
+
+def test_equally_far_values_are_the_first_ones():
+    region, pretrained = Region({"w": (2,)}), {"w": torch.zeros(2)}
+    up, down = {"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([-1.0, -2.0])}
+    grafts = [stored(region, pretrained, [0, 1], values, task) for task, values in (("up", up), ("down", down))]
+    assert stitch(grafts, pretrained, LARGEST).values["w"].tolist() == [1.0, -2.0]
+    assert stitch(grafts[::-1], pretrained, LARGEST).values["w"].tolist() == [-1.0, -2.0]
+
+
+@pytest.mark.parametrize("rule", [MEAN, SEQUENCE, LARGEST])
+def test_a_graft_stitched_with_itself_stays_as_it_is(three, rule):
+    _, pretrained, grafts = three
+    assert same(stitch([grafts[2]] * 3, pretrained, rule).values, grafts[2].values)
+    assert not same(stitch([grafts[2]] * 3, pretrained, SUM).values, grafts[2].values)  # the control
+
+
+def test_what_was_stitched_is_a_mask_file_with_every_tasks_head(three, tmp_path):
+    _, pretrained, grafts = three
+    joined = stitch(grafts, pretrained, MEAN)
+    write_mask(tmp_path / "joined.safetensors", joined)
+    read = read_mask(tmp_path / "joined.safetensors")
+    assert read.mask.equals(joined.mask) and same(read.values, joined.values)
+    assert {*read.head} == {f"{task}:classifier.weight" for task in "abc"}
+    assert read.about["fingerprint"] == grafts[0].about["fingerprint"]
+    assert (read.about["task"], read.about["collisions"]) == ("a+b+c", MEAN)
+    assert [part["selected"] for part in read.about["grafts"]] == [10, 10, 33]
+    write_mask(tmp_path / "again.safetensors", stitch(grafts, pretrained, MEAN))
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "joined.safetensors").read_bytes()
+
+
+def changed(graft_: StoredMask, **about: object) -> StoredMask:
+    return replace(graft_, about={**graft_.about, **about})
+
+
+def test_grafts_that_do_not_belong_together_are_refused(three):
+    region, pretrained, (first, second, third) = three
+    with pytest.raises(MaskError, match="no graft was given"):
+        stitch([], pretrained, MEAN)
+    with pytest.raises(MaskError, match=r"graft of b, seed 1 is on other \(fingerprint beef\), graft of a"):
+        stitch([first, changed(second, model="other", fingerprint="beef")], pretrained, MEAN)
+    with pytest.raises(MaskError, match="not on the pretrained model given"):
+        stitch([first, second], moved(pretrained, 9), MEAN)
+    with pytest.raises(MaskError, match="not on the pretrained model given"):
+        stitch([first, second], {name: pretrained[name] for name in [*pretrained][1:]}, MEAN)
+    smaller = Region({name: region.shapes[name] for name in [*region.shapes][:2]})
+    with pytest.raises(MaskError, match=r"another region than graft of a.*graft\.region"):
+        stitch([first, replace(second, mask=GraftMask(smaller, {}), values={})], pretrained, MEAN)
+    for other in (changed(second, mode="prompt"), replace(second, head={})):
+        with pytest.raises(MaskError, match=r"graft of b, seed 1 reads labels otherwise.*model\.mode"):
+            stitch([first, other], pretrained, MEAN)
+    twice = changed(replace(third, head={"classifier.weight": torch.zeros(2, 3)}), task="a", seed=2)
+    with pytest.raises(MaskError, match="graft of a, seed 2: its head differs"):
+        stitch([first, twice], pretrained, MEAN)
+    with pytest.raises(ValueError, match="unknown rule 'median'; known: mean, sum"):
+        stitch([first], pretrained, "median")
+    assert stitch([first, second, third], pretrained, MEAN).mask.selected == 41  # the control
+
+
+def test_collisions_are_counted(three):
+    _, pretrained, grafts = three
+    found = count_collisions(grafts, pretrained)
+    assert (found["union"], found["colliding"]) == (41, 10)
+    start = grafts[0].mask.region.flatten(pretrained)
+    moves = torch.stack([flat(pretrained, part) - start for part in grafts])
+    assert found["opposed"] == int(((moves > 0).any(0) & (moves < 0).any(0)).sum()) and 0 < found["opposed"] < 10
+
+
+def test_chance_is_what_random_masks_do():
+    sizes, size, tries = [20, 30, 50], 100, 4000
+    generator = torch.Generator().manual_seed(5)
+    counts = torch.zeros(tries, 2)
+    for number in range(tries):
+        chosen = torch.zeros(size)
+        for k in sizes:
+            chosen[torch.randperm(size, generator=generator)[:k]] += 1
+        counts[number] = torch.tensor([float((chosen > 0).sum()), float((chosen > 1).sum())])
+    expected = chance_collisions(sizes, size)
+    assert expected["chance_union"] == pytest.approx(72) and expected["chance_colliding"] == pytest.approx(25)
+    assert counts.mean(0).tolist() == pytest.approx([72, 25], abs=0.3)
+    assert chance_collisions([100, 100], 100) == pytest.approx({"chance_union": 100, "chance_colliding": 100})
+    with pytest.raises(ValueError, match="do not fit"):
+        chance_collisions([101], 100)
+
+
+def test_the_union_of_everything_in_sequence_is_the_last_model(triple):
+    region, pretrained, finetuned = triple
+    everything = [*range(region.size)]
+    grafts = [
+        stored(region, pretrained, everything, model, task)
+        for task, model in (("a", moved(pretrained, 1)), ("b", finetuned))
+    ]
+    joined = stitch(grafts, pretrained, SEQUENCE)
+    assert same(transplant(pretrained, joined.values, joined.mask), finetuned)
+    assert same(graft(pretrained, finetuned, joined.mask), finetuned)
+
+
+def test_every_rule_is_a_method_of_its_own():
+    assert [*STITCHES.values()] == [*RULES] and {*STITCHES} <= {*KINDS}

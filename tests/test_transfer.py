@@ -1,0 +1,205 @@
+"""Relative gain, unions of regions, purified unions, and overlap against transfer: the mathematics."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from stages.lib.cells.evidence import from_tensors
+from stages.lib.graft.apply import graft
+from stages.lib.graft.mask import GraftMask
+from stages.lib.localize.evidence import Evidence
+from stages.lib.localize.learned import MaskLearning
+from stages.lib.localize.names import NAMES
+from stages.lib.transfer.gain import gained, relative_gain
+from stages.lib.transfer.names import read_name
+from stages.lib.transfer.purified import purify, summed_gradient
+from stages.lib.transfer.similarity import correlate
+from stages.lib.transfer.unions import union
+
+# --- Relative gain ---------------------------------------------------------------------------------------------
+
+
+def test_the_pretrained_model_gains_0_and_the_joint_model_1():
+    assert relative_gain(0.5, 0.5, 0.9, 0.05) == 0.0
+    assert relative_gain(0.9, 0.5, 0.9, 0.05) == 1.0
+    assert relative_gain(0.8, 0.5, 0.9, 0.05) == pytest.approx(0.75)
+    assert relative_gain(0.4, 0.5, 0.9, 0.05) == pytest.approx(-0.25)
+
+
+def test_it_is_the_same_for_any_scale_and_origin_of_accuracy():
+    plain = relative_gain(0.62, 0.5, 0.9, 0.01)
+    assert relative_gain(0.1 + 0.62 / 2, 0.1 + 0.5 / 2, 0.1 + 0.9 / 2, 0.01) == pytest.approx(plain)
+
+
+@pytest.mark.parametrize("joint", [0.5, 0.5 + 1e-9, 0.549, 0.4, 0.1])
+def test_a_joint_model_that_gained_next_to_nothing_or_lost_gives_no_number(joint):
+    assert relative_gain(0.7, 0.5, joint, 0.05) is None and not gained(0.5, joint, 0.05)
+    assert relative_gain(0.7, 0.5, 0.56, 0.05) is not None, "control: a little more is enough"
+
+
+def test_a_guard_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="above 0"):
+        relative_gain(0.7, 0.5, 0.5, 0.0)
+
+
+# --- Unions ----------------------------------------------------------------------------------------------------
+
+
+def some(region, *indices: int) -> GraftMask:
+    return GraftMask.from_region_indices(region, torch.tensor(indices, dtype=torch.int64))
+
+
+def test_a_union_has_each_entry_once_whatever_the_order(triple):
+    region = triple[0]
+    one, other = some(region, 3, 40, 50), some(region, 50, 0, 69)
+    both = union([one, other])
+    assert both.region_indices().tolist() == [0, 3, 40, 50, 69]
+    assert both.equals(union([other, one])) and union([one]).equals(one) and union([one, one]).equals(one)
+
+
+def test_grafting_a_union_is_grafting_one_part_after_the_other(triple):
+    region, pretrained, finetuned = triple
+    one, other = some(region, 3, 40, 50), some(region, 50, 0, 69)
+    at_once = graft(pretrained, finetuned, union([one, other]))
+    in_turn = graft(graft(pretrained, finetuned, one), finetuned, other)
+    assert all(torch.equal(at_once[name], in_turn[name]) for name in region.shapes)
+    alone = graft(pretrained, finetuned, one)
+    assert not all(torch.equal(at_once[name], alone[name]) for name in region.shapes)  # the control
+
+
+def test_masks_of_different_regions_have_no_union(triple, make_cell):
+    with pytest.raises(ValueError, match="same region"):
+        union([some(triple[0], 1), GraftMask.empty(make_cell("prompt").region)])
+    with pytest.raises(ValueError, match="one mask or more"):
+        union([])
+
+
+# --- Purified unions -------------------------------------------------------------------------------------------
+
+
+def quadratic(region, pretrained, finetuned, wanted: torch.Tensor) -> Evidence:
+    """Evidence about a loss that falls linearly in the entries `wanted` as they move, and rises in all others."""
+    weights = {name: values.clone().requires_grad_() for name, values in pretrained.items()}
+    sign = torch.ones(region.size)
+    sign[wanted] = -1.0
+    flat = region.flatten({name: finetuned[name] - pretrained[name] for name in region.shapes})
+
+    def gradient() -> float:
+        now = torch.cat([(weights[name] - pretrained[name]).reshape(-1) for name in region.shapes])
+        loss = (sign * now / flat).sum()
+        loss.backward()
+        return float(loss.detach())
+
+    base = from_tensors(region, pretrained, finetuned, np.random.default_rng(0))
+    return Evidence(
+        base.region, pretrained, finetuned, weights, gradient, gradient, base.squared_gradients, base.generator
+    )
+
+
+SETTINGS = MaskLearning(steps=10, learning_rate=3.0, offset=2.0)
+
+
+def test_purifying_swaps_harmful_entries_for_helpful_ones_and_keeps_the_size(triple):
+    region, pretrained, finetuned = triple
+    wanted = torch.tensor([5, 6, 7, 8])
+    found = purify(some(region, 5, 6, 30, 31), [quadratic(region, pretrained, finetuned, wanted)], SETTINGS)
+    assert found.region_indices().tolist() == wanted.tolist()
+
+
+def test_purifying_for_nothing_changes_nothing(triple):
+    region, pretrained, finetuned = triple
+    start = some(region, 5, 6, 30, 31)
+    none = MaskLearning(steps=0, learning_rate=3.0, offset=2.0)
+    evidence = quadratic(region, pretrained, finetuned, torch.tensor([5, 6, 7, 8]))
+    assert purify(start, [evidence], none).equals(start)
+    assert not purify(start, [evidence], SETTINGS).equals(start)  # the control
+
+
+def test_the_gradients_of_all_tasks_are_added_whatever_was_there_before(triple):
+    region, pretrained, finetuned = triple
+    wanted = (torch.tensor([1, 2]), torch.tensor([2, 3]))
+    one, other = (quadratic(region, pretrained, finetuned, indices) for indices in wanted)
+    other = replace(other, weights=one.weights, loss_gradient=_at(one.weights, other))
+    apart = []
+    for evidence in (one, other):
+        _forget(one.weights)
+        evidence.loss_gradient()
+        apart.append({name: weight.grad.clone() for name, weight in one.weights.items()})
+    for _ in range(2):  # what the first call leaves is not added to by the second
+        _forget(one.weights)
+        summed_gradient([one, other])()
+        grads = {name: weight.grad for name, weight in one.weights.items()}
+        assert all(torch.allclose(grads[name], apart[0][name] + apart[1][name]) for name in region.shapes)
+    assert any(bool(apart[1][name].abs().sum() > 0) for name in region.shapes)  # the control
+
+
+def _forget(weights) -> None:
+    for weight in weights.values():
+        weight.grad = None
+
+
+def _at(weights, other: Evidence):
+    """The gradient of the other task's loss, taken at these weights, which it ends up in."""
+
+    def gradient() -> float:
+        for name, weight in weights.items():
+            other.weights[name].data.copy_(weight.detach())
+        _forget(other.weights)
+        value = other.loss_gradient()
+        for name, weight in weights.items():
+            weight.grad = other.weights[name].grad.clone()
+        return value
+
+    return gradient
+
+
+# --- Overlap against transfer ----------------------------------------------------------------------------------
+
+
+def square(function, size: int = 6) -> np.ndarray:
+    return np.array([[function(row, column) for column in range(size)] for row in range(size)], float)
+
+
+def test_what_rises_with_overlap_correlates_and_the_diagonal_does_not_count():
+    overlap = square(lambda row, column: 10 * row + column)
+    found = correlate(overlap, overlap**3 + 1000 * np.eye(6), np.random.default_rng(0))
+    assert (found.pairs, found.rho, found.high) == (30, pytest.approx(1), pytest.approx(1))
+    turned = correlate(overlap, -overlap, np.random.default_rng(0))
+    assert turned.rho == pytest.approx(-1) and turned.high < 0
+
+
+def test_noise_has_an_interval_around_nothing():
+    generator = np.random.default_rng(4)
+    found = correlate(generator.normal(size=(9, 9)), generator.normal(size=(9, 9)), np.random.default_rng(0))
+    assert found.low < 0 < found.high and abs(found.rho) < 0.4
+
+
+def test_missing_values_are_left_out_and_too_few_pairs_give_nothing():
+    overlap = square(lambda row, column: 10 * row + column, 4)
+    gain = overlap.copy()
+    gain[:, 1] = np.nan
+    found = correlate(overlap, gain, np.random.default_rng(0))
+    assert found.pairs == 9 and found.rho == pytest.approx(1)
+    two = correlate(overlap[:2, :2], overlap[:2, :2], np.random.default_rng(0))
+    assert (two.pairs, two.rho, two.low) == (2, None, None)
+    flat = correlate(overlap, np.ones((4, 4)), np.random.default_rng(0))
+    assert (flat.pairs, flat.rho) == (12, None)
+
+
+def test_equal_draws_give_an_equal_interval():
+    generator = np.random.default_rng(5)
+    values = generator.normal(size=(2, 5, 5))
+    assert correlate(*values, np.random.default_rng(1)) == correlate(*values, np.random.default_rng(1))
+
+
+# --- Names -----------------------------------------------------------------------------------------------------
+
+
+def test_a_name_may_have_the_share_of_a_base():
+    assert read_name("learned") == ("learned", 0.0) and read_name("learned_0.1") == ("learned", 0.1)
+    assert read_name("attribution_learned_1.0") == ("attribution_learned", 1.0)
+    assert {name: read_name(name) for name in NAMES} == {name: (name, 0.0) for name in NAMES}
+    wrong = ("learned_", "learned_1.5", "learned_x", "movement_0.1", "learned_0.1_0.1", "lerned")
+    assert [read_name(name) for name in wrong] == [None] * len(wrong)
