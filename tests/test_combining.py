@@ -10,10 +10,10 @@ import torch
 
 from stages.lib import paths
 from stages.lib.artifacts import read_json, write_json, write_rows
-from stages.lib.cells.combining import alpha_curve, combine
 from stages.lib.cells.evaluating import Evaluation, predict_reference
 from stages.lib.cells.finetuning import finetune
-from stages.lib.cells.group import Group
+from stages.lib.cells.merge.combining import alpha_curve, combine
+from stages.lib.cells.merge.group import Group
 from stages.lib.data.cards import read_task
 from stages.lib.errors import DataError, MaskError
 from stages.lib.graft.apply import transplant, values_at

@@ -201,7 +201,7 @@ def test_the_sweep_follows_what_refines_masks_and_not_what_ranks():
         f"stages/lib/localize/{name}.py" for name in ("evidence", "grown", "learned", "movement", "refined", "talos")
     }
     assert NOT_FOLLOWED["sweep"] in imported(
-        "stages/lib/cells/localizing.py"
+        "stages/lib/cells/study/localizing.py"
     )  # the control: it is there to be followed
     assert "masks/rank/${item.seed}/${item.localizer}" in deps("sweep", code=False)
 

@@ -11,12 +11,12 @@ import torch
 
 from stages.lib import paths
 from stages.lib.artifacts import read_json, write_json, write_rows
-from stages.lib.cells.joint import joint_steps, mixed_batches, train_joint
-from stages.lib.cells.joint_folder import HEADS, load_joint, save_joint
-from stages.lib.cells.joint_model import JointCell
-from stages.lib.cells.leveling import level
-from stages.lib.cells.skills import find_skills, skills
-from stages.lib.cells.transferring import PURIFIED, SINGLE, UNION, transfer
+from stages.lib.cells.multitask.joint import joint_steps, mixed_batches, train_joint
+from stages.lib.cells.multitask.joint_folder import HEADS, load_joint, save_joint
+from stages.lib.cells.multitask.joint_model import JointCell
+from stages.lib.cells.multitask.leveling import level
+from stages.lib.cells.multitask.skills import find_skills, skills
+from stages.lib.cells.multitask.transferring import PURIFIED, SINGLE, UNION, transfer
 from stages.lib.errors import MaskError, ModelError, TrainingError
 from stages.lib.graft.mask_file import read_mask, write_mask
 from stages.lib.measure.predictions import read_predictions

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.artifacts import read_json, write_json, write_rows
-from stages.lib.cells import trajectory
 from stages.lib.cells.evaluating import Evaluation
 from stages.lib.cells.finetuning import at_point, finetune
-from stages.lib.cells.paradigm import finetune_and_graft, settings_of
+from stages.lib.cells.study import trajectory
+from stages.lib.cells.study.paradigm import finetune_and_graft, settings_of
+from stages.lib.cells.study.trajectory import Trace, checkpoints, trace, train_again
 from stages.lib.cells.studying import study_sets, train_set
-from stages.lib.cells.trajectory import Trace, checkpoints, trace, train_again
 from stages.lib.errors import GraftError, MaskError, ParamsError
 from stages.lib.measure.bound import ModelClass, examples_for, log_all_regions, variance_term
 from stages.lib.measure.classification import agreement

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, DistilBertConfig, RobertaConfig
 
-from stages.lib.cells import parameter_efficient
-from stages.lib.cells.parameter_efficient import train_efficiently
+from stages.lib.cells.study import parameter_efficient
+from stages.lib.cells.study.parameter_efficient import train_efficiently
 from stages.lib.errors import ModelError
 from stages.lib.model import peft_methods
 from stages.lib.model.label_model import LabelModel

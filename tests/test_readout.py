@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lib.cells.reading import Retraining, read_out, retrain
+from stages.lib.cells.study.reading import Retraining, read_out, retrain
 from stages.lib.cells.studying import StudyCell
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask

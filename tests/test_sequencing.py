@@ -12,11 +12,11 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.artifacts import read_json, write_json, write_rows
-from stages.lib.cells.continuing import METHODS, Naive
-from stages.lib.cells.course import Course
+from stages.lib.cells.continual.continuing import METHODS, Naive
+from stages.lib.cells.continual.course import Course
+from stages.lib.cells.continual.sequencing import require_unchanged, sequence, walk
 from stages.lib.cells.evaluating import Evaluation
 from stages.lib.cells.finetuning import finetune
-from stages.lib.cells.sequencing import require_unchanged, sequence, walk
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import MaskError, ModelError
 from stages.lib.graft.apply import values_at

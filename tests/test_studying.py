@@ -12,7 +12,7 @@ import torch
 from stages.lib import paths
 from stages.lib.artifacts import read_json, write_json, write_rows
 from stages.lib.cells.evaluating import Evaluation
-from stages.lib.cells.localizing import Counted, rank, sweep
+from stages.lib.cells.study.localizing import Counted, rank, sweep
 from stages.lib.cells.studying import StudyCell, against_finetuned, study_sets, train_set, variant_rows
 from stages.lib.errors import DataError, GraftError, MaskError
 from stages.lib.graft.mask_file import read_mask

@@ -13,9 +13,9 @@ from transformers import BertModel, GPT2Model, LlamaModel, RobertaModel
 
 from stages.lib import paths
 from stages.lib.artifacts import read_json, write_json, write_rows
-from stages.lib.cells import fim, robustness, surgery
 from stages.lib.cells.finetuning import finetune, train_again
-from stages.lib.cells.surgical_settings import settings_of
+from stages.lib.cells.surgical import fim, robustness, surgery
+from stages.lib.cells.surgical.surgical_settings import settings_of
 from stages.lib.errors import DataError, ParamsError, TrainingError
 from stages.lib.graft.region import Region
 from stages.lib.layers.choosing import choose, order

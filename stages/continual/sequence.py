@@ -13,7 +13,7 @@ def main(method: str, order: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.sequencing import sequence
+    from stages.lib.cells.continual.sequencing import sequence
 
     print(sequence(method, order, seed, params, runtime.start(params.runtime)))
 

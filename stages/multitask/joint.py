@@ -17,8 +17,8 @@ def main(paradigm: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.joint import joint_steps, train_joint
-    from stages.lib.cells.joint_folder import save_joint
+    from stages.lib.cells.multitask.joint import joint_steps, train_joint
+    from stages.lib.cells.multitask.joint_folder import save_joint
     from stages.lib.cells.optimizers import settings_of
     from stages.lib.data.cards import read_task
     from stages.lib.progress import progress

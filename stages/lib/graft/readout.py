@@ -4,7 +4,7 @@ graft: fine-tuned inside the mask, pretrained outside (paper, equation 1): is it
 reset: pretrained inside, fine-tuned outside: was it needed?
 prune: fine-tuned inside, 0 outside, a lottery ticket (paper, section 3): does it need the pretrained
     model around it?  In the paper even masks of 90 % fail this (figure 4b).
-retrain: pretrained outside, trained anew inside, which takes data and a trainer (cells/reading.py).
+retrain: pretrained outside, trained anew inside, which takes data and a trainer (cells/study/reading.py).
 """
 
 import torch

@@ -23,7 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from stages.lib import paths
-from stages.lib.cells.course import Batches, Course, bytes_of
+from stages.lib.cells.continual.course import Batches, Course, bytes_of
 from stages.lib.cells.finetuning import trained_names
 from stages.lib.continual.elastic import Elastic
 from stages.lib.continual.pieces import Piece, put_together, remainder

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from stages.lib import paths
-from stages.lib.cells.continuing import METHODS, Naive
-from stages.lib.cells.course import Course
+from stages.lib.cells.continual.continuing import METHODS, Naive
+from stages.lib.cells.continual.course import Course
 from stages.lib.cells.studying import write_reading
 from stages.lib.measure.predictions import Predictions, read_predictions
 from stages.lib.measure.rows import Row, first_rows, score_rows

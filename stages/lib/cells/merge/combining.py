@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.artifacts import read_rows, write_json
-from stages.lib.cells.group import Group, bytes_of
+from stages.lib.cells.merge.group import Group, bytes_of
 from stages.lib.data.cards import read_task
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask_file import StoredMask

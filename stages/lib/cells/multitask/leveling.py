@@ -3,8 +3,8 @@
 from typing import Any
 
 from stages.lib import paths
-from stages.lib.cells.joint_folder import load_joint
-from stages.lib.cells.joint_model import JointCell, evaluation_of
+from stages.lib.cells.multitask.joint_folder import load_joint
+from stages.lib.cells.multitask.joint_model import JointCell, evaluation_of
 from stages.lib.cells.studying import write_reading
 from stages.lib.data.cards import read_task
 from stages.lib.measure.rows import score_rows

@@ -5,9 +5,9 @@ from typing import Any
 
 from stages.lib import paths
 from stages.lib.artifacts import read_rows, write_json
-from stages.lib.cells.fim import layers_of, scores_by_count
 from stages.lib.cells.finetuning import steps_for, total_steps, train_again
-from stages.lib.cells.surgical_settings import settings_of
+from stages.lib.cells.surgical.fim import layers_of, scores_by_count
+from stages.lib.cells.surgical.surgical_settings import settings_of
 from stages.lib.data.cards import read_task
 from stages.lib.errors import ParamsError
 from stages.lib.layers.scoring import layer_norms

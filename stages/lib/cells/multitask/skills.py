@@ -5,7 +5,7 @@ from typing import Any
 
 from stages.lib import paths
 from stages.lib.cells.evidence import evidence_about
-from stages.lib.cells.joint_model import JointCell
+from stages.lib.cells.multitask.joint_model import JointCell
 from stages.lib.cells.regions import find_mask
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask

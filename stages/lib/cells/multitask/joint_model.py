@@ -9,7 +9,7 @@ from torch import Tensor
 from stages.lib import paths
 from stages.lib.artifacts import read_rows
 from stages.lib.cells.evaluating import Evaluation
-from stages.lib.cells.joint_folder import load_joint
+from stages.lib.cells.multitask.joint_folder import load_joint
 from stages.lib.graft.region import Region
 from stages.lib.model.anatomy import Anatomy, read_anatomy
 from stages.lib.model.reset import reset_to_pretrained

@@ -6,10 +6,10 @@ from typing import Any
 from stages.lib import paths
 from stages.lib.artifacts import read_rows
 from stages.lib.cells.evaluating import Evaluation
-from stages.lib.cells.fim import read_scores
 from stages.lib.cells.finetuning import Finetuned, finetune, plan_for, total_steps
 from stages.lib.cells.studying import write_reading
-from stages.lib.cells.surgical_settings import settings_of
+from stages.lib.cells.surgical.fim import read_scores
+from stages.lib.cells.surgical.surgical_settings import settings_of
 from stages.lib.data.cards import read_task
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.data.test_sets import read_test_sets
