@@ -1,6 +1,13 @@
 # make repro                 the whole pipeline on params.yaml, from nothing
 # make repro PROFILE=NAME    the same with a named set of settings (stages/profiles)
 # make study                 the single-task study: localizers, read-outs, baselines, sweeps; after make repro
+# make multitask             one model for all tasks: regions, relative gains, overlap; after make repro
+# make continual             one task after another: naive, grafting, replay, EWC; after make repro
+# make merge                 several grafts as one model, beside averaging, task arithmetic, TIES, DARE; after make repro
+# make talos                 TaLoS: sparse fine-tuning and task arithmetic; after make repro
+# make surgical              fine-tuning of single layers by Fisher score; after make repro
+# make plan PIPELINE=study   what would run and what it costs (no PIPELINE: the main one)
+# make report                everything that has run, as one web page
 # make test                  the tests
 # make bench                 what mask learning costs beside its bare passes
 # make clean                 remove every generated artefact, but not the cache
@@ -10,7 +17,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: setup repro study test bench lint clean
+.PHONY: setup repro study multitask continual merge talos surgical plan report test bench lint clean
 
 setup: $(READY)
 
@@ -22,12 +29,18 @@ $(READY): requirements.txt
 
 repro: $(READY)
 	@if [ -n "$(PROFILE)" ]; then python -m stages.profile "$(PROFILE)"; fi
-	@echo "The default run takes 12 minutes or more on 2 cores, 2 GB of memory and 2 GB of disk; 'dvc status' says what is due."
+	@python -m stages.plan --line
 	dvc repro
 
-study: repro
-	@echo "The default study takes 20 minutes or more on 2 cores; 'dvc status stages/study/dvc.yaml' says what is due."
-	dvc repro stages/study/dvc.yaml
+study multitask continual merge talos surgical: repro
+	@python -m stages.plan $@ --line
+	dvc repro stages/$@/dvc.yaml
+
+plan: $(READY)
+	@python -m stages.plan $(PIPELINE)
+
+report: $(READY)
+	python -m stages.report
 
 test: $(READY)
 	python -m pytest
