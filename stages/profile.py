@@ -96,15 +96,38 @@ def apply(text: str, settings: dict[str, Any]) -> str:
 
 
 def _with_comments(old: Any, new: Any) -> Any:
-    """`new` as a block list that keeps the comment lines after `old`, which belong to the next setting."""
-    from ruamel.yaml.comments import CommentedSeq
-
-    if not isinstance(new, list):
+    """`new` in block style, with the comment lines after `old`, which belong to the next setting."""
+    if not isinstance(new, list | dict):
         return new
-    sequence = CommentedSeq(new)
-    if isinstance(old, CommentedSeq) and len(old) - 1 in old.ca.items and new:
-        sequence.ca.items[len(new) - 1] = old.ca.items[len(old) - 1]
-    return sequence
+    block = _block(new)
+    after, last = _last(old), _last(block)
+    if after and last:
+        (container, key), (place, name) = after, last
+        if tokens := container.ca.items.get(key):
+            place.ca.items[name] = _for(place, next(filter(None, tokens)))
+    return block
+
+
+def _block(value: Any) -> Any:
+    """A copy that YAML writes one item a line."""
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+    if isinstance(value, dict):
+        return CommentedMap({key: _block(item) for key, item in value.items()})
+    return CommentedSeq([_block(item) for item in value]) if isinstance(value, list) else value
+
+
+def _last(value: Any) -> tuple[Any, Any] | None:
+    """The innermost last item, as its container and its key there: what a comment after a block hangs on."""
+    if not isinstance(value, list | dict) or not value or not hasattr(value, "ca"):
+        return None
+    key = list(value)[-1] if isinstance(value, dict) else len(value) - 1
+    return _last(value[key]) or (value, key)
+
+
+def _for(container: Any, comment: Any) -> list[Any]:
+    """A comment in the form in which ruamel.yaml keeps it for a list's or for a table's item."""
+    return [None, None, comment, None] if isinstance(container, dict) else [comment, None]
 
 
 def _flags(key: str, value: Any) -> list[str]:

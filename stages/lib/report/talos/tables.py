@@ -186,8 +186,8 @@ def calibration_table(talos: Talos) -> Table:
         for name, part in frame.groupby("variant", sort=False)
     ]
     notes = [
-        "IoU with the mask calibrated as params.yaml says, in %; other draw repeats that with other labels drawn, so no other "
-        "row can be expected to be higher"
+        "IoU with the mask calibrated as params.yaml says, in %; other draw repeats that with other labels drawn, which "
+        "tells how much chance alone changes",
     ]
     return Table("Calibration of the TaLoS mask in other ways", ["calibration", "n", "IoU", "by chance"], rows, notes)
 
