@@ -122,7 +122,12 @@ def is_there(path: str) -> bool:
     if "<" in plain:
         return (ROOT / plain.partition("<")[0]).is_dir()
     example = re.sub(r"/13/reviews(?=[./]|$)", "/${item.seed}/${item.task}", plain)
-    return (ROOT / plain).exists() or plain == str(paths.PAGE) or any(lies_in(example, made) for made in MADE) or plain.startswith("data/local/")
+    return (
+        (ROOT / plain).exists()
+        or plain == str(paths.PAGE)
+        or any(lies_in(example, made) for made in MADE)
+        or plain.startswith("data/local/")
+    )
 
 
 def test_every_path_that_is_named_exists_or_is_made():

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from stages.lib.cells.arithmetic import addition, negation, single_scores
-from stages.lib.cells.edited import Edited, LinearEdited
-from stages.lib.cells.editing import Edit, attention_mask, train_within
-from stages.lib.cells.sensing import VARIANTS, prune
 from stages.lib.cells.study.reading import Retraining, read_out
 from stages.lib.cells.studying import StudyCell
+from stages.lib.cells.talos.arithmetic import addition, negation, single_scores
+from stages.lib.cells.talos.edited import Edited, LinearEdited
+from stages.lib.cells.talos.editing import Edit, attention_mask, train_within
+from stages.lib.cells.talos.sensing import VARIANTS, prune
 from stages.lib.graft.apply import transplant, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask

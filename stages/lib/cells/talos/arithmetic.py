@@ -13,7 +13,7 @@ import numpy as np
 
 from stages.lib import paths
 from stages.lib.artifacts import write_json
-from stages.lib.cells.edited import FULL, Edited, open_edited
+from stages.lib.cells.talos.edited import FULL, Edited, open_edited
 from stages.lib.measure.classification import accuracy
 from stages.lib.measure.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.measure.rows import first_rows

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.artifacts import read_rows, write_json
-from stages.lib.cells.edited import Edited, encode_rows, open_views
 from stages.lib.cells.evidence import draws, evidence_about
+from stages.lib.cells.talos.edited import Edited, encode_rows, open_views
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Tensors

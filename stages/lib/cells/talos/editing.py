@@ -14,11 +14,11 @@ from typing import Any
 
 from stages.lib import paths
 from stages.lib.artifacts import read_json, write_json
-from stages.lib.cells.costs import Stopwatch, checkpoint_bytes, optimizer_bytes, peak_bytes
-from stages.lib.cells.edited import FULL, LINEAR, open_edited
 from stages.lib.cells.evidence import draws, evidence_about
 from stages.lib.cells.regions import find_mask
 from stages.lib.cells.studying import StudyCell
+from stages.lib.cells.talos.costs import Stopwatch, checkpoint_bytes, optimizer_bytes, peak_bytes
+from stages.lib.cells.talos.edited import FULL, LINEAR, open_edited
 from stages.lib.data.cards import read_task
 from stages.lib.errors import MaskError, ModelError
 from stages.lib.graft.apply import values_at

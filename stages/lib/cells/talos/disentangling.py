@@ -6,7 +6,7 @@ import numpy as np
 
 from stages.lib import paths
 from stages.lib.artifacts import write_json
-from stages.lib.cells.edited import open_edited
+from stages.lib.cells.talos.edited import open_edited
 from stages.lib.measure.disentanglement import error_grid, mean_within
 from stages.lib.runtime import Runtime
 
