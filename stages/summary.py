@@ -1,7 +1,5 @@
 """summary: what all cells together say, as numbers, tables, figures and a verdict."""
 
-import sys
-
 from stages.lib import paths
 from stages.lib.artifacts import write_json, write_text
 from stages.lib.entry import stage
@@ -13,15 +11,13 @@ def main() -> None:
     """Bring the cells named by params.yaml together."""
     params = load_params("tasks", "seeds", "ood", "summary")
 
-    from rich.console import Console
-
     from stages.lib.report.aggregate import summarize
     from stages.lib.report.cells import collect
     from stages.lib.report.compose import write_report
     from stages.lib.report.figures import write_figures
     from stages.lib.report.markdown import to_markdown
     from stages.lib.report.plot_data import write_plot_data
-    from stages.lib.report.terminal import to_terminal
+    from stages.lib.report.publish import show
 
     cells = collect(params.tasks, params.seeds, params.ood.sets)
     summary = summarize(cells)
@@ -30,9 +26,7 @@ def main() -> None:
     write_figures(cells, summary, paths.PLOTS)
     write_text(paths.SUMMARY.with_suffix(".md"), to_markdown(report))
     write_json(paths.SUMMARY, summary)
-    sys.stdout.reconfigure(errors="replace")  # for terminals that have no dagger
-    console = Console(highlight=False)
-    console.print(to_terminal(report, console))
+    show(report)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ a grey; hatches, markers and dashes say the same once more, for a print without 
 
 import contextlib
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +116,15 @@ def save(drawn: Figure, path: Path) -> None:
     """Write a PNG; equal figures give equal bytes, since neither date nor version is in it."""
     with replacing(path) as partial:
         drawn.savefig(partial, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def save_all(makers: Mapping[str, Callable[[Any], Figure | None]], data: Any, folder: Path) -> list[Path]:
+    """Draw each figure that there is data for and save it under its name; gives the paths."""
+    written = []
+    for name, draw in makers.items():
+        with styled():
+            drawn = draw(data)
+            if drawn is not None:
+                save(drawn, folder / f"{name}.png")
+                written.append(folder / f"{name}.png")
+    return written

@@ -1,6 +1,5 @@
 """Figures of merged models: scores of every method on every task, and how alpha was chosen."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -11,7 +10,7 @@ from stages.lib.report.merge.choosing import by_cell, by_seed, label
 from stages.lib.report.merge.collecting import Merged
 from stages.lib.report.study.looks import DASHES, LEVELS, explain, framed, looks
 from stages.lib.report.study.stats import mean_of
-from stages.lib.report.style import save, styled
+from stages.lib.report.style import save_all
 
 ROW = 0.4
 # of a row, over which the points of its tasks are spread
@@ -36,15 +35,7 @@ AVERAGE = {
 
 def figures(merged: Merged, folder: Path) -> list[Path]:
     """Write the figures there are data for into `folder`; gives their paths."""
-    drawings: dict[str, Callable[[Merged], Figure | None]] = {"methods": methods_figure, "alphas": alphas_figure}
-    written = []
-    for name, draw in drawings.items():
-        with styled():
-            drawn = draw(merged)
-            if drawn is not None:
-                save(drawn, folder / f"{name}.png")
-                written.append(folder / f"{name}.png")
-    return written
+    return save_all({"methods": methods_figure, "alphas": alphas_figure}, merged, folder)
 
 
 def methods_figure(merged: Merged) -> Figure | None:

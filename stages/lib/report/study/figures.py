@@ -4,7 +4,7 @@ from pathlib import Path
 
 from stages.lib.report.study import curve_figures, place_figures, tradeoff_figures
 from stages.lib.report.study.collecting import Study
-from stages.lib.report.style import save, styled
+from stages.lib.report.style import save_all
 
 FIGURES = {
     "localizers": curve_figures.localizers_figure,
@@ -21,11 +21,4 @@ FIGURES = {
 
 def figures(study: Study, folder: Path) -> list[Path]:
     """Write the figures there are data for into `folder`; gives their paths."""
-    written = []
-    for name, draw in FIGURES.items():
-        with styled():
-            drawn = draw(study)
-            if drawn is not None:
-                save(drawn, folder / f"{name}.png")
-                written.append(folder / f"{name}.png")
-    return written
+    return save_all(FIGURES, study, folder)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stages.lib.report.style import save, styled
+from stages.lib.report.style import save_all
 from stages.lib.report.talos import bar_figures, heat_figures
 from stages.lib.report.talos.collecting import Talos
 
@@ -18,11 +18,4 @@ FIGURES = {
 
 def figures(talos: Talos, folder: Path) -> list[Path]:
     """Write the figures there are data for into `folder`; gives their paths."""
-    written = []
-    for name, draw in FIGURES.items():
-        with styled():
-            drawn = draw(talos)
-            if drawn is not None:
-                save(drawn, folder / f"{name}.png")
-                written.append(folder / f"{name}.png")
-    return written
+    return save_all(FIGURES, talos, folder)
