@@ -19,7 +19,7 @@ from stages.lib.graft.mask_file import read_mask
 from stages.lib.measure.predictions import read_predictions
 from stages.lib.measure.variants import FINETUNED, GRAFTED, PRETRAINED
 from tests.dvc_project import TINY, TINY_STUDY, Copy, Run, clone, make_original, twin
-from tests.test_dvc_yaml import STUDY, STUDY_FILE
+from tests.test_dvc_yaml import EXTENSIONS
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -30,6 +30,7 @@ BEFORE = {
     "reference@13",
     *(f"{stage}@movies-13" for stage in ("sample", "finetune", "movement", "mask")),
 }
+STUDY, STUDY_FILE = EXTENSIONS["study"], "stages/study/dvc.yaml"
 LOCALIZERS = TINY_STUDY["sweep"]["localizers"]
 ADDED = ["attribution", "movement", "fish", "bias"]
 TABLES = [name for name in STUDY if name not in ("rank", "study")]

@@ -22,7 +22,7 @@ from stages.lib.localize.names import NAMES
 from stages.lib.localize.registry import LOCALIZERS
 from stages.lib.measure.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.measure.variants import FINETUNED, GRAFTED
-from stages.lib.schema.study import LocalizerParams
+from stages.lib.schema.main import LocalizerParams
 from tests.pico import TOY, graft_settings, model_settings, runtime, toy_rows
 
 TASK, SEED, OTHER = "toy", 0, "elsewhere"
