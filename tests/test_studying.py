@@ -33,6 +33,12 @@ LOCALIZER = LocalizerParams(
     grow_rounds=3,
     stitch_offset=5.0,
     stitch_l1=1e-3,
+    talos_examples=12,
+    talos_mode="expected",
+    talos_draws=1,
+    talos_score="fisher",
+    talos_rounds=2,
+    talos_attenuation=0.1,
 )
 STEPS, BATCH, TRAIN = 4, 8, 32
 
