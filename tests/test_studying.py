@@ -188,7 +188,9 @@ COSTS = {
     "bias": 0,
     "layerwise": 0,
     "tensorwise": 0,
+    "lota": 0,
     "fish": LOCALIZER.fish_examples,
+    "talos": LOCALIZER.talos_examples * (1 + LOCALIZER.talos_rounds),  # the stored order is a single round's
     "attribution": TRAIN * len(LOCALIZER.path_points),
     "grown": TRAIN * LOCALIZER.grow_rounds,
     "learned": BATCH * STEPS,
