@@ -9,6 +9,7 @@
 # make plan PIPELINE=study   what would run and what it costs (no PIPELINE: the main one)
 # make report                everything that has run, as one web page
 # make test                  the tests
+# make test-all              the slow ones too: every pipeline from nothing with the real DVC
 # make bench                 what mask learning costs beside its bare passes
 # make clean                 remove every generated artefact, but not the cache
 
@@ -17,7 +18,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: setup repro study multitask continual merge talos surgical plan report test bench lint clean
+.PHONY: setup repro study multitask continual merge talos surgical plan report test test-all bench lint clean
 
 setup: $(READY)
 
@@ -44,6 +45,9 @@ report: $(READY)
 
 test: $(READY)
 	python -m pytest
+
+test-all: $(READY)
+	python -m pytest -m ""
 
 bench: $(READY)
 	python -m tests.bench_mask_learning

@@ -10,7 +10,7 @@ from stages.lib import paths
 from stages.lib.measure.predictions import read_predictions
 from tests.dvc_project import TINY, Copy, Run, clone, make_original
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FILE = "stages/continual/dvc.yaml"
 TASKS = ["movies", "products"]

@@ -20,7 +20,7 @@ from tests.dvc_project import TINY, Copy, Run, clone, make_original
 from tests.pico import save_bert
 from tests.test_dvc_yaml import STAGES
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "stages/OWN.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 from stages.lib import paths
 from tests.dvc_project import TINY, Copy, Run, clone, make_original
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FILE = "stages/multitask/dvc.yaml"
 TASKS, ADDED = ["movies", "products"], "tweets"

@@ -7,7 +7,7 @@ import pytest
 from stages.lib import paths
 from tests.dvc_project import TINY, clone, make_original
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FILE = "stages/surgical/dvc.yaml"
 TINY_SURGICAL = {

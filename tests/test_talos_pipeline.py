@@ -11,7 +11,7 @@ from stages.lib.measure.predictions import read_predictions
 from stages.lib.measure.variants import FINETUNED, PRETRAINED
 from tests.dvc_project import TINY, TINY_STUDY, clone, make_original
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TASKS = ["movies", "products"]
 METHODS = ["full", "talos", "graft"]
