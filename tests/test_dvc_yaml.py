@@ -148,6 +148,17 @@ def code_of(name: str) -> set[str]:
     return found | {DATA_FILES[file] for file in found if file in DATA_FILES}
 
 
+def checking_settings() -> set[str]:
+    """Every file that params.py needs; a stage opens them all, and what they say is tracked as params."""
+    found, todo = set(), ["stages/lib/params.py"]
+    while todo:
+        file = todo.pop()
+        if file not in found:
+            found.add(file)
+            todo.extend(imported(file))
+    return found
+
+
 def refining() -> set[str]:
     """Files of the localizers' refinements."""
     found = {inspect.getsourcefile(localizer.refine) for localizer in LOCALIZERS.values() if localizer.refine}

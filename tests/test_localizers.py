@@ -180,7 +180,7 @@ def test_evidence_of_tensors_alone_gives_the_same_masks(make_cell, name):
 def test_a_localizer_of_ones_own_is_a_function_and_a_line(make_cell, monkeypatch, tmp_path):
     """The example of README.md, as it is printed there."""
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    code = re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
+    code = re.search(r"^```python\n(\"\"\"Relative.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
     name, about, function = re.search(r'`"(\w+)": Localizer\("(.*?)", (\w+)\),`', text).groups()
     assert len(code.splitlines()) + 2 < 40
     (tmp_path / "relative_localizer.py").write_text(code, encoding="utf-8")
