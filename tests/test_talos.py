@@ -14,8 +14,9 @@ from stages.lib.cells.study.reading import Retraining, read_out
 from stages.lib.cells.studying import StudyCell
 from stages.lib.cells.talos.arithmetic import addition, negation, single_scores
 from stages.lib.cells.talos.edited import Edited, LinearEdited
-from stages.lib.cells.talos.editing import Edit, attention_mask, train_within
+from stages.lib.cells.talos.editing import Edit, attention_mask, best_of, train_within
 from stages.lib.cells.talos.sensing import VARIANTS, prune
+from stages.lib.errors import TrainingError
 from stages.lib.graft.apply import transplant, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
@@ -289,9 +290,9 @@ def test_talos_fish_lota_and_graft_regions_of_a_size_are_swapped_by_name(make_ce
 
 def sparse_edit(cell, mask: GraftMask, method: str = "talos", plan: TrainPlan = PLAN) -> tuple[StudyCell, Edit]:
     opened = study_cell(cell)
-    curve = train_within(method, opened, mask, plan, lambda: None)
+    curve, score = train_within(method, opened, mask, plan, lambda: None)
     parameters = opened.model.parameters()
-    return opened, Edit(mask, values_at({name: parameters[name] for name in mask.indices}, mask), {"curve": curve})
+    return opened, Edit(mask, values_at({name: parameters[name] for name in mask.indices}, mask), {"curve": curve, "dev": score})
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
@@ -352,6 +353,22 @@ def gathered_adamw(cell, mask: GraftMask, plan: TrainPlan) -> dict[str, Tensor]:
     return leaves
 
 
+def test_dev_chooses_the_learning_rate_and_a_diverging_one_is_passed_over(make_cell):
+    cell = make_cell("prompt")
+    mask = GraftMask.full(cell.region)
+    slow, fast, wild = (replace(PLAN, steps=6, learning_rate=rate) for rate in (1e-6, 1e-2, 1e30))
+    plan, values, record = best_of("random", study_cell(cell), mask, [wild, slow, fast], lambda: None)
+    tried = {point["learning_rate"]: point for point in record["grid"]}
+    assert "failed" in tried[1e30] and [*tried] == [1e30, 1e-6, 1e-2]
+    scores = {rate: (tried[rate]["dev_accuracy"], -tried[rate]["dev_loss"]) for rate in (1e-6, 1e-2)}
+    assert record["learning_rate"] == plan.learning_rate == max(scores, key=scores.get)
+    assert scores[1e-6] != scores[1e-2]
+    alone = sparse_edit(cell, mask, "random", plan)[1].values
+    assert all(torch.equal(values[name], alone[name]) for name in alone), "what is kept is what that rate leaves"
+    with pytest.raises(TrainingError):
+        best_of("random", study_cell(cell), mask, [wild], lambda: None)
+
+
 def test_attention_only_is_the_weights_of_its_projections(make_cell):
     mask = attention_mask(make_cell("prompt").region)
     assert mask.selected == 2 * 4 * 32 * 32
@@ -385,7 +402,7 @@ def test_linear_fine_tuning_learns_and_its_logits_add_up(make_cell):
     cell = make_cell("prompt")
     plan = replace(PLAN, steps=25, weight_decay=0.0, learning_rate=3e-3)
     _opened, done = sparse_edit(cell, GraftMask.full(cell.region), "linear", plan)
-    assert done.record["curve"][-1]["dev_accuracy"] > 0.75
+    assert done.record["dev"][0] > 0.75
     models = {"toy": transplant(cell.pretrained(), done.values, done.mask)}
     plane = landscape(cell, models, LinearEdited)
     key = ("toy", "test")

@@ -11,7 +11,7 @@ def main(method: str, seed: int) -> None:
         "model", "runtime", "finetune.optimizer", "finetune.momentum", "finetune.dropout", "graft.region", "graft.rule",
         "graft.base_share", "graft.offset", "graft.steps", "graft.rate_kind", "graft.learning_rate", "graft.batch_size",
         "graft.eval_steps", "localizer", "talos.tasks", "talos.sparsity", "talos.test_max", "edit.optimizer",
-        "edit.learning_rate", "edit.schedule", "edit.weight_decay", "edit.clip_norm", "edit.batch_size", "edit.steps",
+        "edit.learning_rates", "edit.schedule", "edit.weight_decay", "edit.clip_norm", "edit.batch_size", "edit.steps",
     )  # fmt: skip
 
     from stages.lib import runtime

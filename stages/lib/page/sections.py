@@ -60,11 +60,21 @@ def _figure(path: Path) -> str:
     width, height = struct.unpack(">II", content[16:24])  # of a PNG, in its first chunk
     place = str(Path(*path.parts[path.parts.index(str(paths.PLOTS)) :]))
     key = place.removeprefix(f"{paths.PLOTS}/").removesuffix(".png")
-    known = load_yaml(CAPTIONS, DataError)
-    caption = known.get(key, f"{Path(key).name.replace('_', ' ').capitalize()}.")
+    caption = caption_of(key)
     data = base64.b64encode(content).decode("ascii")
     image = f'<img src="data:image/png;base64,{data}" alt="{text(caption)}" width="{width}" height="{height}">'
     return f"<figure>{scrolling(image)}<figcaption>{text(caption)} <code>{text(place)}</code></figcaption></figure>"
+
+
+def caption_of(key: str) -> str:
+    """What is said under a figure, by its place under plots; of one that is drawn several times, which it is."""
+    known = load_yaml(CAPTIONS, DataError)
+    fitting = [name for name in known if key == name or key.startswith(f"{name}_")]
+    if not fitting:
+        return f"{Path(key).name.replace('_', ' ').capitalize()}."
+    name = max(fitting, key=len)
+    which = key.removeprefix(name).strip("_").replace("_", " ")
+    return f"{known[name]} Here: {which}." if which else known[name]
 
 
 def changes(results: Sequence[Result], baseline: Baseline) -> Section:

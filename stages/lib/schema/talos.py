@@ -32,7 +32,7 @@ class SensitivityParams(Section):
 class EditParams(Section):
     methods: list[Name] = Field(description="how task vectors are made")
     optimizer: Literal["sgd", "adamw"]
-    learning_rate: Rate
+    learning_rates: list[Rate] = Field(min_length=1, description="grid, chosen on dev for each method and task")
     schedule: Literal["constant", "linear"]
     weight_decay: float = Field(ge=0, lt=1)
     clip_norm: float = Field(ge=0, description="largest norm of the gradient of what is trained; 0 for no clipping")

@@ -1,10 +1,11 @@
 """The task vector of each method: trained within a mask, or taken from the main pipeline (stage edit).
 
 full and graft are the fine-tuned models and the grafts that are there already.  All others start at
-the pretrained backbone under the trained head, which stays as it is, and train alike: linear a model
-to first order, attention the weights of the attention projections, and any localizer of the registry
-the parameters that it selects.  So talos trains the least sensitive ones, and lota those that moved
-most in the full fine-tuning, which makes its mask the movement mask of that size.
+the pretrained backbone under the trained head, which stays as it is, and train alike, but for the
+learning rate, which dev chooses for each: linear a model to first order, attention the weights of the
+attention projections, and any localizer of the registry the parameters that it selects.  So talos
+trains the least sensitive ones, and lota those that moved most in the full fine-tuning, which makes
+its mask the movement mask of that size.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from stages.lib.cells.studying import StudyCell
 from stages.lib.cells.talos.costs import Stopwatch, checkpoint_bytes, optimizer_bytes, peak_bytes
 from stages.lib.cells.talos.edited import FULL, LINEAR, open_edited
 from stages.lib.data.cards import read_task
-from stages.lib.errors import MaskError, ModelError
+from stages.lib.errors import MaskError, ModelError, TrainingError
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
@@ -90,22 +91,21 @@ def trained(method: str, cell: StudyCell, params: Any) -> Edit:
     choosing, training = Stopwatch(), Stopwatch()
     with choosing.running():
         mask, examples = chosen(method, cell, params)
-    plan = plan_of(params.edit)
-    with training.running(), progress(f"edit {method} {cell.task}-{cell.seed}", plan.steps, "step") as bar:
-        curve = train_within(method, cell, mask, plan, bar.update)
-    parameters = cell.model.parameters()
-    values = {name: part.cpu() for name, part in values_at({n: parameters[n] for n in mask.indices}, mask).items()}
+    plans = plans_of(params.edit)
+    steps = len(plans) * params.edit.steps
+    with training.running(), progress(f"edit {method} {cell.task}-{cell.seed}", steps, "step") as bar:
+        plan, values, record = best_of(method, cell, mask, plans, bar.update)
     cost = {
         "gradient_examples": examples,
         "calibration_seconds": choosing.seconds,
-        "steps": plan.steps,
+        "steps": steps,
         "train_seconds": training.seconds,
         "peak_bytes": peak_bytes(cell.model.runtime.device),
         "trained": mask.selected,
         "optimizer_bytes": optimizer_bytes(plan.optimizer, plan.momentum, mask.selected),
         "checkpoint_bytes": checkpoint_bytes(mask.selected, cell.region.size),
     }
-    return Edit(mask, values, {"cost": cost, "curve": curve})
+    return Edit(mask, values, {"cost": cost, **record})
 
 
 def chosen(method: str, cell: StudyCell, params: Any) -> tuple[GraftMask, int]:
@@ -141,18 +141,44 @@ def attention_mask(region: Region) -> GraftMask:
     return GraftMask(region, {name: at for name, at in whole.indices.items() if kind_of(name) in PROJECTIONS})
 
 
-def plan_of(settings: Any) -> TrainPlan:
-    """How every method trains, by the `edit` section."""
-    names = ("optimizer", "learning_rate", "schedule", "weight_decay", "clip_norm", "batch_size", "steps")
-    return TrainPlan(**{name: getattr(settings, name) for name in names})
+def plans_of(settings: Any) -> list[TrainPlan]:
+    """How every method trains, by the `edit` section: a plan for each learning rate."""
+    names = ("optimizer", "schedule", "weight_decay", "clip_norm", "batch_size", "steps")
+    same = {name: getattr(settings, name) for name in names}
+    return [TrainPlan(learning_rate=rate, **same) for rate in settings.learning_rates]
+
+
+def best_of(
+    method: str, cell: StudyCell, mask: GraftMask, plans: list[TrainPlan], on_step: Callable[[], object]
+) -> tuple[TrainPlan, dict[str, Any], dict[str, Any]]:
+    """The plan with the best dev score, the first of equals; the values that it left, and a record of all.
+
+    A plan whose loss diverges is recorded and passed over; raises TrainingError if all do.
+    """
+    best, tried = None, []
+    for plan in plans:
+        try:
+            curve, score = train_within(method, cell, mask, plan, on_step)
+        except TrainingError as error:
+            tried.append({"learning_rate": plan.learning_rate, "failed": str(error)})
+            continue
+        tried.append({"learning_rate": plan.learning_rate, "dev_accuracy": score[0], "dev_loss": -score[1]})
+        if best is None or score > best[0]:
+            parameters = cell.model.parameters()
+            values = values_at({name: parameters[name] for name in mask.indices}, mask)
+            best = score, plan, {name: part.cpu() for name, part in values.items()}, curve
+    if best is None:
+        raise TrainingError("; ".join(point["failed"] for point in tried))
+    _score, plan, values, curve = best
+    return plan, values, {"learning_rate": plan.learning_rate, "grid": tried, "curve": curve}
 
 
 def train_within(
     method: str, cell: StudyCell, mask: GraftMask, plan: TrainPlan, on_step: Callable[[], object]
-) -> list[dict[str, float]]:
+) -> tuple[list[dict[str, float]], tuple[float, float]]:
     """Train the mask's entries of the cell's model, pretrained at first; gives the losses and the score on dev.
 
-    The order of batches and the dropout are the same for every method.
+    The order of batches and the dropout are the same for every method and every plan.
     """
     cell.model.put(cell.pretrained)
     reader = LinearisedModel(cell.model, cell.pretrained) if method == LINEAR else cell.model
@@ -161,8 +187,7 @@ def train_within(
     with seeded_torch("edit", cell.task, cell.seed):
         generator = numpy_generator("edit", cell.task, cell.seed)
         done = train(reader, weights, train_rows, plan, generator, on_step=on_step, only=mask)
-    score, loss = dev_score(reader, dev_rows)
-    return [*done.curve, {"step": plan.steps, "dev_accuracy": score, "dev_loss": -loss}]
+    return done.curve, dev_score(reader, dev_rows)
 
 
 def identity(cell: StudyCell) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def gain_figure(found: Multitask, key: Key) -> Figure:
     blocks = [block for block in blocks if block.grid.full.to_numpy().any()]
     least = f"{100 * found.least_gain:g} points"
     words = Words(
-        title="Relative gain in %: the diagonal should be dark, and the rest light but for similar tasks",
+        title="Relative gain in % of a task (column) from a region (row); paper: highest on the diagonal",
         details=_details(found, key),
         caption="0: pretrained, 100: joint model; below 0 white, above 100 as dark as 100. Below a value: standard deviation "
         "over seeds, or n of the seeds that have one. No value: the joint model gained too little to divide by.",
@@ -82,7 +82,7 @@ def overlap_figure(found: Multitask, key: Key) -> Figure:
     top = float(np.nanmax([*values.mean.to_numpy(float).ravel(), 0.01]))
     known = "not known from one seed" if pd.isna(ceiling) else f"{percent(ceiling)} %"
     words = Words(
-        title="Overlap in %: how much of the column's region lies in the row's; similar tasks should share more",
+        title="Overlap in %: how much of the column's region lies in the row's; paper: most for similar tasks",
         details=f"{_details(found, key)}; chance {small_percent(chance)}, one task in two seeds {known}",
         caption="Diagonal: regions of one task in two seeds, as much as two joint models agree on. All else: two tasks in one "
         "joint model. Below a value: standard deviation over seeds, on the diagonal over pairs of seeds.",
@@ -109,7 +109,7 @@ def joint_figure(found: Multitask) -> Figure | None:
     if found.levels.empty:
         return None
     paradigms = [*found.levels.paradigm.unique()]
-    title = "One model for all tasks: the joint model should be about as accurate as those of single tasks"
+    title = "Accuracy of one model for all tasks beside one model for each"
     details = f"{counted(len(found.tasks), 'task')}, {counted(len(found.seeds), 'seed')}"
     caption = (
         "Points: mean over seeds; whiskers: standard deviation over seeds. Pretrained: under the joint model's heads."
@@ -141,7 +141,7 @@ def similarity_figure(found: Multitask) -> Figure | None:
     if not keys:
         return None
     rows, columns = grid(len(keys)) if len(keys) > 1 else (1, 1)
-    title = "Overlap and transfer: pairs of tasks whose regions overlap more should gain more from each other"
+    title = "Overlap and transfer: what a task gains from another's region, by how much the two overlap"
     caption = "Each point is an ordered pair of different tasks, means over seeds. rho: Spearman's, with its bootstrap interval over tasks."
     details = f"{counted(len(found.tasks), 'task')}, {counted(len(found.seeds), 'seed')}"
     drawn = framed(PANEL * rows, title, details, caption, ["similar tasks", "dissimilar tasks"])

@@ -98,7 +98,7 @@ def selection_figure(data: Surgical) -> Figure:
     runs = data.surgery
     tasks = [*dict.fromkeys(runs.task)]
     kinds = [kind for kind in KINDS if kind in {*runs.kind}]
-    title = "Trained layers: the highest FIM scores should do best, and almost as well as all layers"
+    title = "Score by trained layers; the paper's claim: the highest FIM scores almost match all layers"
     draws = f", {counted(data.settings.surgery.draws, 'draw')} of random layers" if "random" in kinds else ""
     details = (
         f"{counted(len(tasks), 'task')}, {counted(runs.seed.nunique(), 'seed')}, n = {_tested(runs)} test rows{draws}"
@@ -142,7 +142,7 @@ def robustness_figure(data: Surgical) -> Figure:
     """Agreement with the first ranking, and movement, against the steps of fine-tuning."""
     frame = ranking.checkpoints(data)
     tasks = [*dict.fromkeys(frame.task)]
-    title = "Robustness: the ranking of layers should stay near 1 while the layers move"
+    title = "Robustness: rank correlation of the layers' scores with those before training"
     details = f"{counted(len(tasks), 'task')}, {counted(frame.seed.nunique(), 'seed')}, all layers trained, {counted(data.layers, 'layer')}"
     caption = f"Agreement: Spearman correlation of the FIM scores with those before training; dashed: surgical.steady. {WHISKERS}"
     drawn = framed(1.2 * HEIGHT, title, details, caption, tasks)

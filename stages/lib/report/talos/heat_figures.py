@@ -30,7 +30,7 @@ def pruning_figure(talos: Talos) -> Figure | None:
         return None
     panels = {name: _square(frame[frame.kind == kind], "scored_on", talos.tasks) for kind, name in KINDS.items()}
     return _ratios(
-        panels, "scored on", "Pruning the least sensitive parameters should cost little, and the most sensitive much",
+        panels, "scored on", "Accuracy kept with the least sensitive, random or most sensitive parameters set to 0",
         "Zero-shot accuracy with a share of the region set to 0 / without; 1 is no change.", talos,
     )  # fmt: skip
 
@@ -44,7 +44,7 @@ def localization_figure(talos: Talos) -> Figure | None:
         title(name): _square(frame[frame.method == name], "trained_on", talos.tasks) for name in ordered(frame.method)
     }
     return _ratios(
-        panels, "trained on", "A localized vector helps its own task (diagonal) and leaves the others at 1",
+        panels, "trained on", "What a task's vector does to its own task (diagonal) and to the others (1: nothing)",
         "Test accuracy of each task's model / zero-shot accuracy of the pretrained model.", talos,
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ def disentangle_figure(talos: Talos) -> Figure | None:
     names = [(pair, method) for pair in dict.fromkeys(frame.pair) for method in ordered(frame.method)]
     rows, columns = _layout(len(names))
     drawn = figure(
-        rows * 2.75, "Disentangled vectors leave each other's predictions alone: white everywhere",
+        rows * 2.75, "Predictions that change when the other task's vector is added; disentangled: white everywhere",
         "Share of predictions that the other task's vector changes. Box: where alpha is searched.",
         _caption(talos, "mean of both tasks' errors; pairs of tasks: " + ", ".join(dict.fromkeys(frame.pair))),
     )  # fmt: skip
