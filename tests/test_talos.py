@@ -292,7 +292,9 @@ def sparse_edit(cell, mask: GraftMask, method: str = "talos", plan: TrainPlan = 
     opened = study_cell(cell)
     curve, score = train_within(method, opened, mask, plan, lambda: None)
     parameters = opened.model.parameters()
-    return opened, Edit(mask, values_at({name: parameters[name] for name in mask.indices}, mask), {"curve": curve, "dev": score})
+    return opened, Edit(
+        mask, values_at({name: parameters[name] for name in mask.indices}, mask), {"curve": curve, "dev": score}
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
@@ -434,6 +436,19 @@ def test_alpha_0_is_zero_shot_and_alpha_1_of_one_task_its_own_model(make_cell):
     found = addition(plane, "sum", [0.0, 1.0], single)
     assert found["curve"][1.0] == 1.0 and found["alpha"] == 1.0
     assert single["toy"]["single"]["dev"] > single["toy"]["pretrained"]["dev"]
+
+
+@pytest.mark.parametrize("kind", [Edited, LinearEdited])
+def test_what_was_stored_is_not_predicted_again_and_other_points_are(make_cell, kind):
+    cell = make_cell("prompt")
+    plane, key = landscape(cell, {"toy": cell.finetuned()}, kind), ("toy", "test")
+    before = plane.logits({"toy": 0.5}, [key])[key]
+    stored = np.full_like(before, 7.0)
+    plane.remember({"toy": 1.0}, {key: stored})
+    assert np.array_equal(plane.logits({"toy": 1.0, "sum": 0.0}, [key])[key], stored)
+    assert np.array_equal(plane.logits({"toy": 0.5}, [key])[key], before)
+    dev = ("toy", "dev")
+    assert not (plane.logits({"toy": 1.0}, [dev, key])[dev] == 7.0).any(), "another set of the same point"
 
 
 def test_points_do_not_depend_on_the_order_and_add_up(triple):

@@ -6,6 +6,8 @@ rows               test rows of a task, those of its other test sets among them;
 tokens             longest input
 layers, parameters size of the model: in its layers, and in all
 tasks              how many
+order_tasks        how many a sequence of continual learning has; a mean over orders
+group_tasks        how many are merged, of all groups together
 """
 
 from collections.abc import Callable
@@ -61,12 +63,23 @@ def _rows(values: dict[str, Any]) -> float:
     return (values["data"].test_max or ALL_ROWS) + others * (values["ood"].test_max or ALL_ROWS)
 
 
+def _order_tasks(values: dict[str, Any]) -> float:
+    chosen = [name for name in values["sequence"].orders if name in values["order"]]
+    return fmean(len(values["order"][name]) for name in chosen) if chosen else 0
+
+
+def _group_tasks(values: dict[str, Any]) -> float:
+    return sum(map(len, values["merge"].groups.values()))
+
+
 COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
     "finetune_examples": _finetune_examples,
     "mask_examples": _mask_examples,
     "rows": _rows,
     "tokens": lambda values: values["model"].max_length,
     "tasks": lambda values: len(values["tasks"]),
+    "order_tasks": _order_tasks,
+    "group_tasks": _group_tasks,
 }
 
 

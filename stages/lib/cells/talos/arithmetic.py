@@ -35,6 +35,7 @@ def add_and_negate(method: str, seed: int, params: Any, machine: Runtime) -> lis
     mergers = mergers_of(method, settings, seed)
     limits = {"dev": params.talos.dev_max, "test": params.talos.test_max}
     edited = open_edited(method, seed, params, machine, limits, tasks, mergers)
+    recall(edited, method, seed)
     alphas = alpha_grid(settings.points)
     single = {task: single_scores(edited, task) for task in tasks}
     found: dict[str, Any] = {task: {} for task in tasks}
@@ -46,6 +47,14 @@ def add_and_negate(method: str, seed: int, params: Any, machine: Runtime) -> lis
     for task in tasks:
         write_task(method, seed, edited, task, single[task], added, found[task])
     return [f"arithmetic {method} {name} {seed}: {describe(part)}" for name, part in added.items()]
+
+
+def recall(edited: Edited, method: str, seed: int) -> None:
+    """Take over what the stage edit stored: test logits of the pretrained model and of each task's own one."""
+    for task in edited.views:
+        stored = read_predictions(paths.reading_logits("edit", (method,), task, seed)).logits[task]
+        for name, coefficients in ((PRETRAINED, {}), (task, {task: 1.0})):
+            edited.remember(coefficients, {(task, "test"): stored[name]})
 
 
 def mergers_of(method: str, settings: Any, seed: int) -> dict[str, Any]:
