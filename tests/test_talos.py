@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from stages.lib.cells.study.reading import Retraining, read_out
 from stages.lib.cells.studying import StudyCell
 from stages.lib.cells.talos.arithmetic import addition, negation, single_scores
-from stages.lib.cells.talos.edited import Edited, LinearEdited
+from stages.lib.cells.talos.edited import Edited, LinearEdited, spread
 from stages.lib.cells.talos.editing import Edit, attention_mask, best_of, train_within
 from stages.lib.cells.talos.sensing import VARIANTS, prune
 from stages.lib.errors import TrainingError
@@ -449,6 +449,15 @@ def test_what_was_stored_is_not_predicted_again_and_other_points_are(make_cell, 
     assert np.array_equal(plane.logits({"toy": 0.5}, [key])[key], before)
     dev = ("toy", "dev")
     assert not (plane.logits({"toy": 1.0}, [dev, key])[dev] == 7.0).any(), "another set of the same point"
+
+
+def test_few_dev_rows_have_all_labels_in_proportion():
+    rows = [{"label": label, "number": n} for n, label in enumerate(["a"] * 40 + ["b"] * 20)]
+    some = spread(rows, 12)
+    assert [row["label"] for row in some] == ["a"] * 8 + ["b"] * 4
+    assert [row["label"] for row in rows[:12]] == ["a"] * 12, "the control: the first rows have one label"
+    assert len({row["number"] for row in some}) == 12 and some == sorted(some, key=lambda row: row["number"])
+    assert spread(rows, 0) == spread(rows, 60) == spread(rows, 99) == rows
 
 
 def test_points_do_not_depend_on_the_order_and_add_up(triple):

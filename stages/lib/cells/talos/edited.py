@@ -45,12 +45,25 @@ def open_views(tasks: list[str], seed: int, settings: Any, machine: Runtime) -> 
 
 
 def encode_rows(views: Mapping[str, LabelModel], seed: int, limits: Mapping[str, int]) -> Sets:
-    """The first rows of each split of every task; `limits`: split -> how many, 0 for all."""
+    """Rows of each split of every task; `limits`: split -> how many, 0 for all.
+
+    Of dev they are spread over the labels, since it is not in random order, of test the first ones.
+    """
+    taken = {"dev": spread, "test": lambda rows, most: rows[: most or None]}
     return {
-        (task, split): view.encode(read_rows(paths.sample(task, seed, split))[: most or None])
+        (task, split): view.encode(taken[split](read_rows(paths.sample(task, seed, split)), most))
         for task, view in views.items()
         for split, most in limits.items()
     }
+
+
+def spread(rows: list[dict], most: int) -> list[dict]:
+    """At most so many rows, 0 for all: of each label its share, evenly among its rows, in their order."""
+    if not 0 < most < len(rows):
+        return rows
+    by_label = sorted(range(len(rows)), key=lambda number: rows[number]["label"])
+    chosen = sorted(by_label[(2 * number + 1) * len(rows) // (2 * most)] for number in range(most))
+    return [rows[number] for number in chosen]
 
 
 def edited_region(method: str, task: str, seed: int, anatomy: Anatomy, pretrained: Tensors) -> dict[str, Tensor]:

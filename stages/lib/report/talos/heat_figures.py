@@ -61,11 +61,11 @@ def disentangle_figure(talos: Talos) -> Figure | None:
         "Share of predictions that the other task's vector changes. Box: where alpha is searched.",
         _caption(talos, "mean of both tasks' errors; pairs of tasks: " + ", ".join(dict.fromkeys(frame.pair))),
     )  # fmt: skip
-    axes = drawn.subplots(rows, columns, squeeze=False).flat
+    axes = [*drawn.subplots(rows, columns, squeeze=False).flat]
     for panel, (pair, method) in zip(axes, names, strict=False):
         part = frame[(frame.pair == pair) & (frame.method == method)]
         image = _plane(panel, part, title(method), *pair.split("+"))
-    for panel in [*axes][len(names) :]:
+    for panel in axes[len(names) :]:
         panel.set_visible(False)
     drawn.colorbar(image, ax=[*drawn.axes], label="error", shrink=0.8)
     return drawn
