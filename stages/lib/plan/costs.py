@@ -71,7 +71,7 @@ class Costs:
         )
 
     def _row(self, name: str) -> dict[str, Any] | None:
-        fitting = [key for key in self._rows if name == key or name.startswith((f"{key}@", f"{key}-"))]
+        fitting = [key for key in self._rows if name == key or name.startswith(_beginnings(key))]
         return self._rows[max(fitting, key=len)] if fitting else None
 
     def _grown(self, cost: dict[str, Any] | None) -> float:
@@ -79,6 +79,11 @@ class Costs:
 
     def _ratio(self, amount: str) -> float:
         return self._now[amount] / self._before[amount]
+
+
+def _beginnings(key: str) -> tuple[str, ...]:
+    """What the names of stages begin with that a row is for; one that ends in _ is for all that go on from there."""
+    return (key,) if key.endswith("_") else (f"{key}@", f"{key}-")
 
 
 def measure_slowness(threads: int) -> float:
