@@ -157,6 +157,9 @@ def test_forgetting_and_backward_transfer_are_over_orders_and_seeds(found):
     numbers = summary(found)
     assert numbers["measure"]["ewc"]["forgetting"]["mean"] == pytest.approx(0.075, abs=1e-3)
     assert numbers["measure"]["naive"]["learned"]["n"] == 4
+    ends = [numbers["measure"][method]["average"]["mean"] for method in ("grafting", "naive")]
+    difference = numbers["difference"]["grafting-naive"]
+    assert difference["mean"] == pytest.approx(ends[0] - ends[1], abs=1e-5) and difference["low"] < difference["mean"]
     assert numbers["unchanged"] == {"naive": 0.0, "grafting": 1.0, "replay": 0.0, "ewc": 0.0}
     assert numbers["order"]["paper"]["grafting"]["qnli"]["mean"] == pytest.approx(0.8913, abs=1e-3)
 

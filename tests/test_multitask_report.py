@@ -240,9 +240,7 @@ def test_a_joint_model_that_gained_nothing_at_all_leaves_a_report_without_gains(
         "overlap_sgd_learned_0.01",
     }
     numbers = summary(found)
-    assert numbers["joint"]["sgd"]["undefined"] == 8 and numbers["gain"]["sgd"]["learned"]["0.01"] == {
-        "own_minus_others": {"n": 0, "positive": 0}
-    }
+    assert numbers["joint"]["sgd"]["undefined"] == 8 and numbers["gain"]["sgd"]["learned"]["0.01"] == {}
     assert DIAGONAL not in verdicts(found) and "No relative gains" in to_markdown(write_report(found))
 
 
@@ -290,7 +288,12 @@ def test_all_of_it_is_written_and_the_numbers_are_numbers(found, tmp_path):
     assert {path.stem for path in drawn} == names
     assert all(np.ptp(imread(path)[..., :3]) > 0.5 for path in drawn)
     numbers = summary(found)
-    assert numbers["gain"]["sgd"]["learned"]["0.01"]["own_region"]["n"] == 8
+    gain, overlap = (numbers[name]["sgd"]["learned"]["0.01"] for name in ("gain", "overlap"))
+    assert gain["own_region"]["n"] == 8
+    assert gain["own_minus_others"]["mean"] == pytest.approx(
+        gain["own_region"]["mean"] - gain["other_regions"]["mean"], abs=1e-5
+    )
+    assert overlap["similar_minus_dissimilar"]["low"] < overlap["similar_minus_dissimilar"]["mean"]
     assert {*numbers} == {"joint", "gain", "overlap", "similarity"}
     assert "union, its tasks" in to_markdown(write_report(found))
 

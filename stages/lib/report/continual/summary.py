@@ -1,10 +1,11 @@
 """The numbers on continual learning for `dvc metrics`: nested dicts of n, mean and sd.
 
-measure   method -> average, learned, forgetting, backward_transfer -> n, mean, sd (over orders and seeds)
-order     order -> method -> task -> n, mean, sd of its accuracy after the last task (over seeds)
-alone     order -> task -> the same of its own fine-tuned model
-memory    method -> bytes kept after the last task, beside one model and heads
-unchanged method -> share of later tests with the same logits as right after a task's own step
+measure    method -> average, learned, forgetting, backward_transfer -> n, mean, sd (over orders and seeds)
+order      order -> method -> task -> n, mean, sd of its accuracy after the last task (over seeds)
+alone      order -> task -> the same of its own fine-tuned model
+difference grafting-naive -> the same of the paired difference of their averages, and its 95 % interval
+memory     method -> bytes kept after the last task, beside one model and heads
+unchanged  method -> share of later tests with the same logits as right after a task's own step
 """
 
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from stages.lib.measure.variants import FINETUNED
 from stages.lib.report.aggregate import clean
 from stages.lib.report.continual.collecting import MEASURES, Sequences
+from stages.lib.report.continual.findings import average_difference
 from stages.lib.report.study.stats import mean_of
 
 
@@ -21,6 +23,7 @@ def summary(found: Sequences) -> dict[str, Any]:
         "measure": {method: _measures(found, method) for method in found.methods},
         "order": {order: {method: _tasks(found, order, method) for method in found.methods} for order in found.orders},
         "alone": {order: _alone(found, order) for order in found.orders},
+        "difference": _difference(found),
         "memory": {method: _memory(found, method) for method in found.methods},
         "unchanged": {method: _unchanged(found, method) for method in found.methods},
     }
@@ -30,6 +33,11 @@ def summary(found: Sequences) -> dict[str, Any]:
 def _measures(found: Sequences, method: str) -> dict[str, Any]:
     rows = found.measure[found.measure.method == method]
     return {name: mean_of(rows[name]).numbers() for name in MEASURES}
+
+
+def _difference(found: Sequences) -> dict[str, Any]:
+    value = average_difference(found)
+    return {"grafting-naive": value.numbers()} if value.n else {}
 
 
 def _tasks(found: Sequences, order: str, method: str) -> dict[str, Any]:

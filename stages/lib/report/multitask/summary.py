@@ -1,8 +1,8 @@
 """The numbers of multi-task learning for `dvc metrics`: nested dicts of n, mean and sd, nothing else.
 
     joint       paradigm -> pretrained, single, joint, difference (joint - single), undefined (cells without gains)
-    gain        paradigm -> localizer -> sparsity -> own, others, ... (contrasts.GAIN_KINDS), own_minus_others
-    overlap     paradigm -> localizer -> sparsity -> ... (contrasts.OVERLAP_KINDS), chance
+    gain        paradigm -> localizer -> sparsity -> own, others, ... (contrasts.GAIN_KINDS), and differences
+    overlap     paradigm -> localizer -> sparsity -> ... (contrasts.OVERLAP_KINDS), chance, and a difference
     similarity  paradigm -> localizer -> sparsity -> rho, low, high, pairs
 
 Accuracies, relative gains and overlaps are fractions; n, mean and sd are over cells (see contrasts.py).
@@ -44,17 +44,24 @@ def _nested(found: Multitask, numbers: Any) -> dict[str, Any]:
 
 def _gain(found: Multitask, key: Key) -> dict[str, Any]:
     values = {_word(kind): mean_of(contrasts.gain_by_cell(found, key, kind)) for kind in contrasts.GAIN_KINDS}
-    difference = contrasts.gain_difference(found, key, contrasts.OWN, contrasts.OTHERS)
-    return {name: value.numbers() for name, value in values.items() if value.n} | {
-        "own_minus_others": difference.numbers()
+    differences = {
+        name: contrasts.gain_difference(found, key, *sides)
+        for name, sides in {
+            "own_minus_others": (contrasts.OWN, contrasts.OTHERS),
+            "purified_minus_union": (contrasts.PURIFIED_IN, contrasts.UNION_IN),
+        }.items()
     }
+    return {name: value.numbers() for name, value in {**values, **differences}.items() if value.n}
 
 
 def _overlap(found: Multitask, key: Key) -> dict[str, Any]:
     values = {_word(kind): contrasts.overlap_rows(found, key, kind) for kind in contrasts.OVERLAP_KINDS}
     numbers: dict[str, Any] = {name: mean_of(rows.overlap).numbers() for name, rows in values.items() if len(rows)}
     chance = mean_of(contrasts.overlap_rows(found, key, contrasts.SAME_MODEL).chance)
-    return numbers | {"chance": chance.numbers()}
+    kinds = contrasts.SAME_MODEL_ALIKE, contrasts.SAME_MODEL_UNALIKE
+    difference = contrasts.overlap_difference(found, key, *kinds)
+    similar = {"similar_minus_dissimilar": difference.numbers()} if difference.n else {}
+    return numbers | {"chance": chance.numbers()} | similar
 
 
 def _similarity(found: Multitask, key: Key) -> dict[str, Any]:
