@@ -21,7 +21,7 @@ from stages.lib.measure.variants import FINETUNED, GRAFTED, PRETRAINED
 from tests.dvc_project import TINY, TINY_STUDY, Copy, Run, clone, make_original, twin
 from tests.test_dvc_yaml import EXTENSIONS
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CELL = ("movies", 13)
 BEFORE = {

@@ -123,7 +123,7 @@ def caveats(results: Sequence[Result], remarks: Sequence[str]) -> Section:
         if claim.kind == kind
     ]
     exceptions = [
-        f"{unbroken(text(claim.text.partition(':')[0]))}: not so in {unbroken(text(claim.exceptions))}"
+        f"{unbroken(text(claim.text))}; not so in {unbroken(text(claim.exceptions))}"
         for result in results
         for claim in claims(result.markdown)
         if claim.kind == "holds" and claim.exceptions
