@@ -29,13 +29,13 @@ def main() -> None:
 
     from rich.console import Console
 
-    from stages.lib.params import validate
+    from stages.lib.params import sections_of, validate
     from stages.lib.plan.costs import Costs, measure_slowness
     from stages.lib.plan.outlook import outlook
     from stages.lib.plan.wording import line, single_table, table
     from stages.lib.yaml12 import load_yaml
 
-    values = validate(load_yaml(paths.PARAMS, ParamsError))
+    values = validate(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(arguments.pipelines))
     steps = outlook(files)
     costs = Costs(values, measure_slowness(values["runtime"].threads))
     sys.stdout.reconfigure(errors="replace")

@@ -15,7 +15,7 @@ from stages.lib.page.differences import Difference, differences, flat, written
 from stages.lib.page.markdown import claims, to_html
 from stages.lib.page.report import write_page
 from stages.lib.page.sections import CAPTIONS, caption_of
-from stages.lib.report.document import Claim, Report, Row, Table
+from stages.lib.report.document import Claim, Report, Row, Table, Verdict
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.style import figure, save, styled
 from stages.lib.yaml12 import load_yaml
@@ -24,9 +24,9 @@ from tests.browser import look_at, needs_chromium
 ROOT = Path(__file__).parents[1]
 LONG = "a_task_of_a_name_that_is_rather_long"
 CLAIMS = [
-    Claim("The graft keeps it", True, "keeps 96.1 %", ["movies 92.9 %"]),
-    Claim("The graft is calibrated <b>", False, "12 % higher, a_b", []),
-    Claim("It stands alone", None, "1 of 1 cells", []),
+    Claim("The graft keeps it", Verdict.HOLDS, "keeps 96.1 %", ["movies 92.9 %"]),
+    Claim("The graft is calibrated <b>", Verdict.FAILS, "12 % higher, a_b", []),
+    Claim("It stands alone", Verdict.OPEN, "1 of 1 cells", []),
 ]
 TABLE = Table(
     "Scores & more",
@@ -240,7 +240,8 @@ def test_a_claim_is_judged_by_its_number_or_the_lower_end_of_its_interval(tmp_pa
     above = {"at": ["a"], "holds": {"above": 0}, "unit": "points"}
     apart = {"n": 8, "mean": 0.05, "low": 0.01, "high": 0.09}
     assert judge({"a": apart}, **above) == ("+5.0 points (95 % interval +1.0 to +9.0), n = 8", "holds")
-    assert judge({"a": apart | {"low": -0.01}}, **above)[1] == "does not hold"
+    assert judge({"a": apart | {"low": -0.01}}, **above)[1] == "not shown"
+    assert judge({"a": apart | {"low": -0.09, "high": -0.01}}, **above)[1] == "does not hold"
     pair = {"a": {"n": 2, "mean": 0.3}, "b": {"n": 2, "mean": 0.4}}
     assert judge(pair, **above, less=["b"]) == ("-10.0 points, n = 2", "does not hold")
     assert judge(pair | {"b": {"n": 8, "mean": 0.4}}, **above, less=["b"]) == ("", "not measurable")

@@ -154,3 +154,17 @@ def test_mistakes_are_one_clear_line(project, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["plan", "studi"])
     with pytest.raises(ParamsError, match=r"unknown pipeline 'studi' \(did you mean 'study'\?\); known: study"):
         plan.main()
+
+
+def test_a_plan_of_a_pipeline_checks_the_rules_of_its_own_sections(project, monkeypatch):
+    text = (ROOT / paths.PARAMS).read_text(encoding="utf-8")
+    Path(paths.PARAMS).write_text(profile.apply(text, {"sequence": {"orders": ["nowhere"]}}))
+    for name in ("continual", "talos"):
+        (paths.PIPELINES / name).mkdir(parents=True)
+        (paths.PIPELINES / name / "dvc.yaml").touch()
+    monkeypatch.setattr("sys.argv", ["plan", "continual"])
+    with pytest.raises(ParamsError, match=r"sequence\.orders: 'nowhere' is not among order"):
+        plan.main()
+    monkeypatch.setattr("sys.argv", ["plan", "talos"])
+    with pytest.raises(StorageError):  # its settings are right, only there is no DVC here
+        plan.main()

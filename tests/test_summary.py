@@ -27,6 +27,7 @@ from stages.lib.report import figures
 from stages.lib.report.aggregate import clean, summarize
 from stages.lib.report.cells import MEASURES, collect
 from stages.lib.report.compose import mask_facts, write_report
+from stages.lib.report.document import Verdict
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.paper import shots_for, table2, table3
 from stages.lib.report.plot_data import write_plot_data
@@ -465,3 +466,13 @@ def test_long_names_are_wrapped():
     assert wrapped("ag_news") == "ag_news"
     assert wrapped("natural_language_inference").splitlines() == ["natural_", "language_", "inference"]
     assert max(map(len, wrapped("x" * 40).splitlines())) <= 12
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.1, 0.3, "holds"), (-0.1, 0.3, "not shown"), (-0.3, -0.1, "does not hold"), (None, None, "not measurable")],
+)
+def test_a_difference_is_judged_by_all_of_its_interval(low, high, verdict):
+    assert Verdict.of_interval(low, high) == verdict
+    if low is not None:  # the same about another limit
+        assert Verdict.of_interval(low + 1, high + 1, limit=1.0) == verdict

@@ -14,7 +14,7 @@ from stages.lib.cells.study.reading import Retraining, read_out
 from stages.lib.cells.studying import StudyCell
 from stages.lib.cells.talos.arithmetic import addition, negation, single_scores
 from stages.lib.cells.talos.edited import Edited, LinearEdited, spread
-from stages.lib.cells.talos.editing import Edit, attention_mask, best_of, train_within
+from stages.lib.cells.talos.editing import Edit, attention_mask, best_of, reader_of, train_within
 from stages.lib.cells.talos.sensing import VARIANTS, prune
 from stages.lib.errors import TrainingError
 from stages.lib.graft.apply import transplant, values_at
@@ -290,7 +290,9 @@ def test_talos_fish_lota_and_graft_regions_of_a_size_are_swapped_by_name(make_ce
 
 def sparse_edit(cell, mask: GraftMask, method: str = "talos", plan: TrainPlan = PLAN) -> tuple[StudyCell, Edit]:
     opened = study_cell(cell)
-    curve, score = train_within(method, opened, mask, plan, lambda: None)
+    reader = reader_of(method, opened)
+    encoded = {split: reader.encode(cell.rows[split]) for split in ("train", "dev")}
+    curve, score = train_within(reader, opened, mask, plan, encoded, lambda: None)
     parameters = opened.model.parameters()
     return opened, Edit(
         mask, values_at({name: parameters[name] for name in mask.indices}, mask), {"curve": curve, "dev": score}

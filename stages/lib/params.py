@@ -9,7 +9,7 @@ stages/lib/schema, one file for each pipeline.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +77,12 @@ def validate(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) -
     if problems:
         raise ParamsError(f"{path} has {len(problems)} problem(s):\n" + "\n".join(f"  {line}" for line in problems))
     return values
+
+
+def sections_of(pipelines: Iterable[str]) -> list[str]:
+    """The sections of these pipelines, none for the main one."""
+    known = {extension.__name__.rpartition(".")[2]: [*extension.SECTIONS] for extension in EXTENSIONS}
+    return [section for name in pipelines for section in known.get(name, [])]
 
 
 def main() -> None:

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from markdown_it import MarkdownIt
 
 from stages.lib.page.html import scrolling
-from stages.lib.report.document import Claim
+from stages.lib.report.document import Verdict
 
-VERDICTS = {
-    Claim("", holds, "", []).verdict: kind for holds, kind in ((True, "holds"), (False, "fails"), (None, "open"))
-}
+# what marks a claim in the page
+VERDICTS = {Verdict.HOLDS: "holds", Verdict.FAILS: "fails", Verdict.UNCLEAR: "unclear", Verdict.OPEN: "open"}
 LINE = re.compile(rf"^- \*\*({'|'.join(VERDICTS)})\*\*: (.*)$")
+MARKED = re.compile(rf'<ul>(\s*<li class="(?:{"|".join(VERDICTS.values())})">)')
 EXCEPTION = re.compile(r"^  - not so in: (.*)$")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A claim as the markdown has it: `kind` is holds, fails or open (not measurable); `exceptions` may be empty."""
+    """A claim as the markdown has it: `kind` is one of VERDICTS; `exceptions` may be empty."""
 
     kind: str
     text: str
@@ -34,7 +34,7 @@ def to_html(markdown: str) -> str:
     html = unbroken(html)
     for verdict, kind in VERDICTS.items():
         html = html.replace(f"<li><strong>{verdict}</strong>", f'<li class="{kind}"><strong>{verdict}</strong>')
-    return re.sub(r'<ul>(\s*<li class="(?:holds|fails|open)">)', r'<ul class="claims">\1', html)
+    return MARKED.sub(r'<ul class="claims">\1', html)
 
 
 def _table(rows: str) -> str:

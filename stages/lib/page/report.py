@@ -48,7 +48,7 @@ def _about(params: dict[str, Any], ran: Sequence[Result]) -> str:
     return (
         f"{model['name']}, {model['mode']} fine-tuning on {', '.join(tasks)}; {counted(len(seeds), 'seed')}. "
         f"{counted(len(ran), 'pipeline')}, {counted(len(kinds), 'claim')}: {kinds.count('holds')} hold, "
-        f"{kinds.count('fails')} do not, {kinds.count('open')} can't be measured here."
+        f"{kinds.count('fails')} do not, {kinds.count('unclear')} are not shown, {kinds.count('open')} can't be measured here."
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from stages.lib import paths
 from stages.lib.artifacts import read_json, write_text
 from stages.lib.errors import DataError
-from stages.lib.report.document import Claim
+from stages.lib.report.document import Verdict
 from stages.lib.yaml12 import load_yaml
 
 CLAIMS = Path(__file__).with_name("reproduction.yaml")
@@ -21,9 +21,9 @@ Written by `python -m stages.lib.page.reproduction` from `metrics/*.json`; chang
 
 The paper's numbers are of RoBERTa-base with prompts, on GLUE and other public sets, with 5 seeds. Ours are of the
 default settings (`params.yaml`): a smaller model with a new head, other tasks, few seeds, a larger region. So
-the effects can be compared and the sizes can't. A claim holds if the number is on its side of the limit, for a
-difference with an interval if all of the interval is; n counts cells, that is tasks times seeds, and of one cell
-nothing follows.
+the effects can be compared and the sizes can't. A claim holds if the number is on its side of the limit. A difference
+with an interval holds if all of the interval is, does not hold if none of it is, and is not shown otherwise. n counts
+cells, that is tasks times seeds, and of one cell nothing follows.
 """
 
 
@@ -34,7 +34,7 @@ class Row:
     claim: str
     paper: str
     here: str
-    verdict: str
+    verdict: Verdict
     figure: str | None
 
 
@@ -75,12 +75,12 @@ def _row(entry: dict[str, Any], folder: Path) -> Row:
     if value and "less" in entry:
         less = _number(numbers, entry["less"])
         value = Number(value.mean - less.mean, n=value.n) if less and less.n == value.n else None
-    holds = _holds(value, entry["holds"]) if value and value.n != 1 else None
+    verdict = _judged(value, entry["holds"]) if value and value.n != 1 else Verdict.OPEN
     return Row(
         entry["claim"],
         entry["paper"],
         _written(value, entry["unit"]) if value else "",
-        Claim("", holds, "", []).verdict,
+        verdict,
         entry.get("figure"),
     )
 
@@ -100,11 +100,12 @@ def _number(report: dict[str, Any], place: list[str]) -> Number | None:
     return Number(found["mean"], found.get("low"), found.get("high"), found.get("n"))
 
 
-def _holds(value: Number, rule: dict[str, float]) -> bool:
+def _judged(value: Number, rule: dict[str, float]) -> Verdict:
     [(name, limit)] = rule.items()
-    if name == "above":
-        return (value.mean if value.low is None else value.low) > limit
-    return value.mean >= limit if name == "at_least" else value.mean <= limit
+    if name == "above" and value.low is not None:
+        return Verdict.of_interval(value.low, value.high, limit)
+    holds = {"above": value.mean > limit, "at_least": value.mean >= limit, "at_most": value.mean <= limit}
+    return Verdict.of(holds[name])
 
 
 def _written(value: Number, unit: str) -> str:

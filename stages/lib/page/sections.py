@@ -3,6 +3,7 @@
 import base64
 import struct
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from stages.lib.page import reproduction
 from stages.lib.page.baseline import Baseline
 from stages.lib.page.differences import Difference, differences, flat, written
 from stages.lib.page.html import Section, bullets, folded, paragraph, scrolling, table, text
-from stages.lib.page.markdown import claims, to_html, unbroken
+from stages.lib.page.markdown import VERDICTS, claims, to_html, unbroken
 from stages.lib.page.results import Result
 from stages.lib.report.wording import counted
 from stages.lib.yaml12 import load_yaml
@@ -66,9 +67,14 @@ def _figure(path: Path) -> str:
     return f"<figure>{scrolling(image)}<figcaption>{text(caption)} <code>{text(place)}</code></figcaption></figure>"
 
 
+@cache
+def _captions() -> dict[str, str]:
+    return load_yaml(CAPTIONS, DataError)
+
+
 def caption_of(key: str) -> str:
     """What is said under a figure, by its place under plots; of one that is drawn several times, which it is."""
-    known = load_yaml(CAPTIONS, DataError)
+    known = _captions()
     fitting = [name for name in known if key == name or key.startswith(f"{name}_")]
     if not fitting:
         return f"{Path(key).name.replace('_', ' ').capitalize()}."
@@ -116,8 +122,8 @@ def _gap(entry: Difference) -> str:
 def caveats(results: Sequence[Result], remarks: Sequence[str]) -> Section:
     """Claims that don't hold, their exceptions, pipelines that haven't run, and further `remarks`."""
     lines = [
-        (claim.kind, f"<strong>{WORDS[claim.kind]}</strong> ({text(result.name)}): {unbroken(text(claim.text))}")
-        for kind in ("fails", "open")
+        (claim.kind, f"<strong>{KINDS[claim.kind].value}</strong> ({text(result.name)}): {unbroken(text(claim.text))}")
+        for kind in DOUBTFUL
         for result in results
         for claim in claims(result.markdown)
         if claim.kind == kind
@@ -131,12 +137,16 @@ def caveats(results: Sequence[Result], remarks: Sequence[str]) -> Section:
     absent = [result.name for result in results if not result.has_run]
     notes = [*remarks, f"Not run, so not in this report: {', '.join(absent)}."] if absent else [*remarks]
     body = [bullets([text(note) for note in notes])]
-    body += ["<h3>Claims that do not hold, or can't be measured here</h3>", _claims(lines)] if lines else []
+    body += (
+        ["<h3>Claims that do not hold, are not shown, or can't be measured here</h3>", _claims(lines)] if lines else []
+    )
     body += ["<h3>Claims that hold, but not everywhere</h3>", bullets(exceptions)] if exceptions else []
     return Section("caveats", "Failures and caveats", "".join(body) or paragraph("None."))
 
 
-WORDS = {"fails": "does not hold", "open": "not measurable"}
+KINDS = {kind: verdict for verdict, kind in VERDICTS.items()}
+# the order in which the caveats have them
+DOUBTFUL = ("fails", "unclear", "open")
 
 
 def _claims(lines: Sequence[tuple[str, str]]) -> str:

@@ -1,6 +1,7 @@
 """What the summary says, before it is set for a terminal or as markdown."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 
@@ -22,19 +23,40 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
 
+class Verdict(StrEnum):
+    """What is said of a claim, in words."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    UNCLEAR = "not shown"
+    OPEN = "not measurable"
+
+    @classmethod
+    def of(cls, holds: bool | None) -> "Verdict":
+        """Of a number and its limit; None where there is no number."""
+        return cls.OPEN if holds is None else cls.HOLDS if holds else cls.FAILS
+
+    @classmethod
+    def of_interval(cls, low: float | None, high: float | None, limit: float = 0.0) -> "Verdict":
+        """Of "above the limit": holds or fails where the whole interval does, and is not shown where it spans the limit."""
+        if low is None or high is None:
+            return cls.OPEN
+        return cls.HOLDS if low > limit else cls.FAILS if high < limit else cls.UNCLEAR
+
+
 @dataclass(frozen=True)
 class Claim:
-    """A claim, whether it holds (None where it can't be measured), the figure, and what does not follow it."""
+    """A claim, what is said of it, the figure, and what does not follow it."""
 
     text: str
-    holds: bool | None
+    verdict: Verdict
     figure: str
     exceptions: list[str]
 
     @property
-    def verdict(self) -> str:
-        """In words."""
-        return {True: "holds", False: "does not hold", None: "not measurable"}[self.holds]
+    def holds(self) -> bool | None:
+        """Whether it does; None where it can't be measured."""
+        return None if self.verdict is Verdict.OPEN else self.verdict is Verdict.HOLDS
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,16 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from stages.lib.report.document import Claim, Report, Row, Table
+from stages.lib.report.document import Claim, Report, Row, Table, Verdict
 
 UNLIMITED = 10_000
 STYLES = {"ours": "", "paper": "dim", "average": "bold", "group": "italic"}
-VERDICT_STYLES = {True: "bold green", False: "bold red", None: "bold yellow"}
+VERDICT_STYLES = {
+    Verdict.HOLDS: "bold green",
+    Verdict.FAILS: "bold red",
+    Verdict.UNCLEAR: "bold yellow",
+    Verdict.OPEN: "bold yellow",
+}
 
 
 def to_terminal(report: Report, console: Console) -> RenderableType:
@@ -56,7 +61,7 @@ def _cells(row: Row, narrow: bool) -> list[Text]:
 
 
 def _claim(claim: Claim) -> list[RenderableType]:
-    head = Text.assemble((f"{claim.verdict}: ", VERDICT_STYLES[claim.holds]), claim.text)
+    head = Text.assemble((f"{claim.verdict}: ", VERDICT_STYLES[claim.verdict]), claim.text)
     lines = [_hanging(head, 0), _hanging(claim.figure)]
     if claim.exceptions:
         lines.append(_hanging("not so in: " + ", ".join(claim.exceptions)))

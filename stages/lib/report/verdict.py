@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stages.lib.measure.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
-from stages.lib.report.document import Claim
+from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.wording import UNKNOWN, percent, points
 
 DECIMALS = 2
@@ -62,7 +62,7 @@ def _beats_movement(summary: dict[str, Any], measure: str, text: str) -> Claim:
     )
     return Claim(
         text,
-        average[measure] > 0,
+        Verdict.of(average[measure] > 0),
         f"{levels}, {points(average[measure], DECIMALS)} points, {better}",
         [
             f"{name} {points(task['grafted_minus_movement'][measure], DECIMALS)}"
@@ -72,8 +72,8 @@ def _beats_movement(summary: dict[str, Any], measure: str, text: str) -> Claim:
     )
 
 
-def _at_least(value: float | None, target: float) -> bool | None:
-    return None if value is None else value >= target
+def _at_least(value: float | None, target: float) -> Verdict:
+    return Verdict.of(None if value is None else value >= target)
 
 
 def _exceptions(

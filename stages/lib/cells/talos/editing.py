@@ -36,6 +36,7 @@ from stages.lib.model.linearised import LinearisedModel
 from stages.lib.model.predicting import dev_score
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
+from stages.lib.text.encoding import Example
 from stages.lib.train.training import TrainPlan, train
 
 ATTENTION, GRAFT = "attention", "graft"
@@ -156,9 +157,11 @@ def best_of(
     A plan whose loss diverges is recorded and passed over; raises TrainingError if all do.
     """
     best, tried = None, []
+    reader = reader_of(method, cell)
+    encoded = {split: reader.encode(cell.rows(split)) for split in ("train", "dev")}
     for plan in plans:
         try:
-            curve, score = train_within(method, cell, mask, plan, on_step)
+            curve, score = train_within(reader, cell, mask, plan, encoded, on_step)
         except TrainingError as error:
             tried.append({"learning_rate": plan.learning_rate, "failed": str(error)})
             continue
@@ -173,21 +176,29 @@ def best_of(
     return plan, values, {"learning_rate": plan.learning_rate, "grid": tried, "curve": curve}
 
 
+def reader_of(method: str, cell: StudyCell) -> LabelModel | LinearisedModel:
+    """What reads the weights that are trained: the model, or its linear approximation at the pretrained ones."""
+    return LinearisedModel(cell.model, cell.pretrained) if method == LINEAR else cell.model
+
+
 def train_within(
-    method: str, cell: StudyCell, mask: GraftMask, plan: TrainPlan, on_step: Callable[[], object]
+    reader: LabelModel | LinearisedModel,
+    cell: StudyCell,
+    mask: GraftMask,
+    plan: TrainPlan,
+    encoded: dict[str, list[Example]],
+    on_step: Callable[[], object],
 ) -> tuple[list[dict[str, float]], tuple[float, float]]:
     """Train the mask's entries of the cell's model, pretrained at first; gives the losses and the score on dev.
 
     The order of batches and the dropout are the same for every method and every plan.
     """
     cell.model.put(cell.pretrained)
-    reader = LinearisedModel(cell.model, cell.pretrained) if method == LINEAR else cell.model
     weights = cell.model.train_only({*mask.indices})
-    train_rows, dev_rows = (reader.encode(cell.rows(split)) for split in ("train", "dev"))
     with seeded_torch("edit", cell.task, cell.seed):
         generator = numpy_generator("edit", cell.task, cell.seed)
-        done = train(reader, weights, train_rows, plan, generator, on_step=on_step, only=mask)
-    return done.curve, dev_score(reader, dev_rows)
+        done = train(reader, weights, encoded["train"], plan, generator, on_step=on_step, only=mask)
+    return done.curve, dev_score(reader, encoded["dev"])
 
 
 def identity(cell: StudyCell) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from stages.lib.report.continual.collecting import Sequences
-from stages.lib.report.document import Claim
+from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.study.stats import Difference, paired
 from stages.lib.report.wording import counted, percent, points
 
@@ -34,7 +34,7 @@ def _unchanged(found: Sequences) -> list[Claim]:
     ]
     figure = f"the same logits in {int(same.sum())} of {counted(len(same), 'later test')}"
     figure += f"; {', '.join(others)}" if others else ""
-    return [Claim("Grafting predicts earlier tasks as before, bit for bit", bool(same.all()), figure, [])]
+    return [Claim("Grafting predicts earlier tasks as before, bit for bit", Verdict.of(bool(same.all())), figure, [])]
 
 
 def _naive_forgets(found: Sequences) -> list[Claim]:
@@ -55,8 +55,8 @@ def _costs(found: Sequences) -> list[Claim]:
     if not lost.n:
         return []
     text = f"Grafting costs a task that was just learned less than {points(MARGIN, 0).lstrip('+')} points"
-    holds = None if lost.high is None else lost.high < MARGIN
-    return [Claim(text, holds, f"naive - grafting: {lost.words()}", [])]
+    verdict = Verdict.of(None if lost.high is None else lost.high < MARGIN)
+    return [Claim(text, verdict, f"naive - grafting: {lost.words()}", [])]
 
 
 def _average(found: Sequences) -> list[Claim]:
@@ -82,7 +82,7 @@ def _memory(found: Sequences) -> list[Claim]:
     last = rows.loc[rows.groupby(["order", "seed"]).place.idxmax()]
     share = float((last["skill"] / last.place / last.model).max())
     figure = f"at most {percent(share, 2)} % of a model a task"
-    return [Claim("Grafting keeps less than a tenth of a model for each task", share < 0.1, figure, [])]
+    return [Claim("Grafting keeps less than a tenth of a model for each task", Verdict.of(share < 0.1), figure, [])]
 
 
 def _claim(text: str, difference: Difference) -> list[Claim]:

@@ -19,6 +19,11 @@ SAME_MODEL, SAME_MODEL_ALIKE, SAME_MODEL_UNALIKE = "one model, two tasks", "simi
 TWO_SEEDS, TWO_SEEDS_OTHER = "two seeds, one task", "two seeds, two tasks"
 OVERLAP_KINDS = (SAME_MODEL, SAME_MODEL_ALIKE, SAME_MODEL_UNALIKE, TWO_SEEDS, TWO_SEEDS_OTHER)
 
+# what is compared in the verdict and in the numbers
+DOMINANCE = OWN, OTHERS
+PURIFYING = PURIFIED_IN, UNION_IN
+LIKENESS = SAME_MODEL_ALIKE, SAME_MODEL_UNALIKE
+
 CELL = ["target", "seed"]
 
 

@@ -1,6 +1,6 @@
 """Which effects of section 5.1 show and which don't, with the figures behind each."""
 
-from stages.lib.report.document import Claim
+from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.multitask import contrasts
 from stages.lib.report.multitask.collecting import SINGLE, Multitask
 from stages.lib.report.multitask.matrices import Key, called, gain_grid, similarity
@@ -24,7 +24,7 @@ def _comparable(found: Multitask, paradigm: str) -> Claim:
     cells = levels.groupby("task", sort=False)[["joint", "single"]].mean()
     worse = [task for task, row in cells.iterrows() if row.joint < row.single - COMPARABLE]
     text = f"{paradigm}: the joint model is at most {percent(COMPARABLE, 0)} points less accurate than single-task ones"
-    return Claim(text, difference.mean >= -COMPARABLE, difference.words(), worse)
+    return Claim(text, Verdict.of(difference.mean >= -COMPARABLE), difference.words(), worse)
 
 
 def _claim(key: Key, text: str, difference: Difference, exceptions: list[str]) -> list[Claim]:
@@ -35,13 +35,13 @@ def _claim(key: Key, text: str, difference: Difference, exceptions: list[str]) -
 
 def _diagonal(found: Multitask, key: Key) -> list[Claim]:
     """Figure 8b."""
-    difference = contrasts.gain_difference(found, key, contrasts.OWN, contrasts.OTHERS)
+    difference = contrasts.gain_difference(found, key, *contrasts.DOMINANCE)
     best, cells = contrasts.highest_own(found, key)
     grid = gain_grid(found, key, SINGLE).mean
     beaten = [task for task in found.tasks if grid[task].max() > grid.loc[task, task]]
     made = _claim(key, "the diagonal dominates: a task gains most from its own region", difference, beaten)
     more = f"; highest of all regions in {best} of {cells}"
-    return [Claim(claim.text, claim.holds, claim.figure + more, claim.exceptions) for claim in made]
+    return [Claim(claim.text, claim.verdict, claim.figure + more, claim.exceptions) for claim in made]
 
 
 def _isolated(found: Multitask, key: Key) -> list[Claim]:
@@ -59,8 +59,7 @@ def _alike(found: Multitask, key: Key) -> list[Claim]:
 
 def _overlap(found: Multitask, key: Key) -> list[Claim]:
     """Figure 8a."""
-    kinds = contrasts.SAME_MODEL_ALIKE, contrasts.SAME_MODEL_UNALIKE
-    difference = contrasts.overlap_difference(found, key, *kinds)
+    difference = contrasts.overlap_difference(found, key, *contrasts.LIKENESS)
     return _claim(key, "regions of similar tasks overlap more than those of dissimilar ones", difference, [])
 
 
@@ -79,7 +78,7 @@ def _unions(found: Multitask, key: Key) -> list[Claim]:
 
 def _purified(found: Multitask, key: Key) -> list[Claim]:
     """Figure 8d."""
-    difference = contrasts.gain_difference(found, key, contrasts.PURIFIED_IN, contrasts.UNION_IN)
+    difference = contrasts.gain_difference(found, key, *contrasts.PURIFYING)
     return _claim(key, "a purified union does more for its tasks than the union did", difference, [])
 
 
@@ -94,5 +93,5 @@ def _similarity(found: Multitask, key: Key) -> list[Claim]:
         return []
     interval = "no interval" if value.low is None else f"95 % interval {value.low:+.2f} to {value.high:+.2f}"
     figure = f"rho {value.rho:+.2f}, {interval}, {value.pairs} pairs of tasks"
-    holds = None if value.low is None else value.low > 0
-    return [Claim(f"{called(key)}: regions that overlap more transfer more", holds, figure, [])]
+    verdict = Verdict.of_interval(value.low, value.high)
+    return [Claim(f"{called(key)}: regions that overlap more transfer more", verdict, figure, [])]

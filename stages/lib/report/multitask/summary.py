@@ -45,11 +45,8 @@ def _nested(found: Multitask, numbers: Any) -> dict[str, Any]:
 def _gain(found: Multitask, key: Key) -> dict[str, Any]:
     values = {_word(kind): mean_of(contrasts.gain_by_cell(found, key, kind)) for kind in contrasts.GAIN_KINDS}
     differences = {
-        name: contrasts.gain_difference(found, key, *sides)
-        for name, sides in {
-            "own_minus_others": (contrasts.OWN, contrasts.OTHERS),
-            "purified_minus_union": (contrasts.PURIFIED_IN, contrasts.UNION_IN),
-        }.items()
+        "own_minus_others": contrasts.gain_difference(found, key, *contrasts.DOMINANCE),
+        "purified_minus_union": contrasts.gain_difference(found, key, *contrasts.PURIFYING),
     }
     return {name: value.numbers() for name, value in {**values, **differences}.items() if value.n}
 
@@ -58,8 +55,7 @@ def _overlap(found: Multitask, key: Key) -> dict[str, Any]:
     values = {_word(kind): contrasts.overlap_rows(found, key, kind) for kind in contrasts.OVERLAP_KINDS}
     numbers: dict[str, Any] = {name: mean_of(rows.overlap).numbers() for name, rows in values.items() if len(rows)}
     chance = mean_of(contrasts.overlap_rows(found, key, contrasts.SAME_MODEL).chance)
-    kinds = contrasts.SAME_MODEL_ALIKE, contrasts.SAME_MODEL_UNALIKE
-    difference = contrasts.overlap_difference(found, key, *kinds)
+    difference = contrasts.overlap_difference(found, key, *contrasts.LIKENESS)
     similar = {"similar_minus_dissimilar": difference.numbers()} if difference.n else {}
     return numbers | {"chance": chance.numbers()} | similar
 

@@ -4,7 +4,7 @@ import pandas as pd
 
 from stages.lib.measure.composition import FIRST, LAYER_NORM, VALUE
 from stages.lib.measure.variants import FINETUNED, GRAFTED
-from stages.lib.report.document import Claim
+from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.study import choosing
 from stages.lib.report.study.choosing import ATTRIBUTION, BIAS, FISH, GROWN, LEARNED, MOVEMENT, RANDOM
 from stages.lib.report.study.collecting import Study
@@ -26,12 +26,11 @@ ORDER = (
     (MOVEMENT, RANDOM),
     (LEARNED, BIAS),
 )
-WORDS = {True: "shows", False: "does not show", None: "not measurable"}
 
 
 def findings(study: Study) -> list[str]:
     """One sentence for each effect that the stages which ran can tell about."""
-    return [f"{WORDS[claim.holds]}: {claim.text}: {claim.figure}" for claim in claims(study)]
+    return [f"{claim.verdict}: {claim.text}: {claim.figure}" for claim in claims(study)]
 
 
 def claims(study: Study) -> list[Claim]:
@@ -85,7 +84,11 @@ def _kept(study: Study) -> list[Claim]:
     enough = [size for size, value in kept.items() if value.mean >= KEPT]
     size = min(enough) if enough else max(kept)
     figure = f"{kept[size].text()} % at {small_percent(size)}, n = {kept[size].n} cells"
-    return [Claim(f"A learned graft keeps {percent(KEPT, 0)} % of the fine-tuned score", bool(enough), figure, [])]
+    return [
+        Claim(
+            f"A learned graft keeps {percent(KEPT, 0)} % of the fine-tuned score", Verdict.of(bool(enough)), figure, []
+        )
+    ]
 
 
 def _calibrated(study: Study) -> list[Claim]:
@@ -216,7 +219,7 @@ def _saturates(study: Study) -> list[Claim]:
     sooner = int((early < late).sum())
     figure = f"after {early.mean():.0f} steps against {late.mean():.0f}, sooner in {sooner} of {len(early)} cells"
     text = f"The graft reaches {percent(KEPT, 0)} % of its highest score sooner than the model does"
-    return [Claim(text, bool(early.mean() < late.mean()), figure, [])]
+    return [Claim(text, Verdict.of(bool(early.mean() < late.mean())), figure, [])]
 
 
 def _saturation(rows: pd.DataFrame) -> pd.Series:

@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
+from stages.lib.report.document import Verdict
 from stages.lib.report.wording import points, spread
 
 CONFIDENCE = 0.95
@@ -38,9 +39,9 @@ class Difference(Mean):
     positive: int
 
     @property
-    def above_zero(self) -> bool | None:
-        """Whether the whole interval is; None without an interval."""
-        return None if self.low is None else self.low > 0
+    def above_zero(self) -> Verdict:
+        """Whether it is, by its interval; not measurable without one."""
+        return Verdict.of_interval(self.low, self.high)
 
     def words(self) -> str:
         """In percentage points: "+1.2 points, 95 % interval +0.4 to +2.0, higher in 5 of 6 cells"."""

@@ -55,6 +55,15 @@ class Surgical:
         """Fine-tunings that are hardly better than always predicting the most frequent label."""
         return self.surgery[self.surgery.accuracy - self.surgery.majority < self.settings.surgical.margin]
 
+    def learners(self) -> set[tuple] | None:
+        """Cells (task, seed) where training all layers is not flagged; None where that was not done."""
+        whole = self.surgery[self.surgery.selection == "all"]
+        if whole.empty:
+            return None
+        return {*zip(whole.task, whole.seed, strict=True)} - {
+            (row.task, row.seed) for row in self.flagged().itertuples() if row.selection == "all"
+        }
+
 
 def collect(root: Path, params: Any) -> Surgical:
     """Read the cells that params.yaml names, and the learned masks of the scored ones.

@@ -25,7 +25,10 @@ def plot_data(data: Surgical, folder: Path) -> None:
     """Write fim.csv, surgery.csv, robustness.csv and regions.csv, those of stages that ran."""
     frames = {
         "fim": data.fim,
-        "surgery": data.surgery.assign(layers=[" ".join(map(str, layers)) for layers in data.surgery.layers]),
+        "surgery": data.surgery.assign(
+            layers=[" ".join(map(str, layers)) for layers in data.surgery.layers],
+            flagged=data.surgery.index.isin(data.flagged().index),
+        ),
         "robustness": ranking.checkpoints(data),
         "regions": data.regions,
     }

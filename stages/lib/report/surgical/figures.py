@@ -115,6 +115,7 @@ def selection_figure(data: Surgical) -> Figure:
         _draw_selections(panel, runs[runs.task == tasks[place]], kinds)
         panel.set_title(tasks[place])
         panel.set_xlabel("trained layers")
+        panel.tick_params(labelbottom=True)
         if place % columns == 0:
             panel.set_ylabel("score (%)")
     explain(drawn, panels.flat)

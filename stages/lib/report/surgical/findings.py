@@ -2,11 +2,11 @@
 
 import pandas as pd
 
-from stages.lib.report.document import Claim
+from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.study.stats import mean_of, paired
 from stages.lib.report.surgical import ranking
 from stages.lib.report.surgical.collecting import Surgical
-from stages.lib.report.surgical.tables import against, plain, score_of
+from stages.lib.report.surgical.tables import INDEX, against, plain, score_of
 from stages.lib.report.wording import counted, percent, points
 
 RIVALS = ("bottom", "random", "first", "middle", "last")
@@ -29,7 +29,8 @@ def _enough(data: Surgical) -> list[Claim]:
             text = f"Training {_layers(size)} keeps {percent(kept, 0)} % of the score of all layers"
             difference = against(data, f"top_{size}", "all")
             figure = f"{value.text()} %, {difference.words()}, n = {value.n} cells"
-            found.append(Claim(text, value.mean >= kept, figure, low))
+            figure += _among_learners(data, f"top_{size}", "all")
+            found.append(Claim(text, Verdict.of(value.mean >= kept), figure, low))
     return found
 
 
@@ -38,10 +39,20 @@ def _best(data: Surgical) -> list[Claim]:
     found = []
     for rival in RIVALS:
         for size in ranking.sizes(data, ("top", rival)):
-            difference = against(data, f"top_{size}", f"{rival}_{size}")
+            pair = f"top_{size}", f"{rival}_{size}"
+            difference = against(data, *pair)
             text = f"Training {_layers(size)} is better than {rival}_{size}"
-            found.append(Claim(text, difference.above_zero, difference.words(), []))
+            found.append(Claim(text, difference.above_zero, difference.words() + _among_learners(data, *pair), []))
     return found
+
+
+def _among_learners(data: Surgical, selection: str, other: str) -> str:
+    """The same difference without the cells where training all layers is flagged; empty if there are none."""
+    learners = data.learners()
+    if learners is None or len(learners) == len(data.surgery[INDEX].drop_duplicates()):
+        return ""
+    value = against(data, selection, other, learners)
+    return f"; in cells where all layers learn: {value.words()}"
 
 
 def _steady(data: Surgical) -> list[Claim]:
@@ -62,7 +73,7 @@ def _steady(data: Surgical) -> list[Claim]:
         f"n = {counted(len(last), 'cell')}; the layers moved by {mean_of(last.moved).text()} % of their norm"
     )
     text = f"The ranking of layers keeps a Spearman correlation of {limit:g} with that before fine-tuning"
-    return [Claim(text, not low, figure, low)]
+    return [Claim(text, Verdict.of(not low), figure, low)]
 
 
 def _same_for_tasks(data: Surgical) -> list[Claim]:
@@ -76,7 +87,7 @@ def _same_for_tasks(data: Surgical) -> list[Claim]:
     return [
         Claim(
             "The ranking depends on the task: tasks agree less than seeds of one task",
-            tasks.mean < seeds.mean,
+            Verdict.of(tasks.mean < seeds.mean),
             figure,
             [],
         )
@@ -86,7 +97,7 @@ def _same_for_tasks(data: Surgical) -> list[Claim]:
 def _bridge(data: Surgical) -> list[Claim]:
     """Layers with a high score hold more of the learned graft than chance."""
     found = []
-    for size in ranking.sizes(data):
+    for size in ranking.sizes(data) if len(data.regions) else []:
         rows = ranking.caught(data, size).set_index(["task", "seed"])
         value = paired(rows.share, rows.chance)
         text = f"More of the learned graft than by chance is in {_layers(size)}"

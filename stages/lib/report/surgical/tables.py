@@ -58,7 +58,7 @@ def variant_table(data: Surgical) -> Table:
 
 def selection_table(data: Surgical) -> Table:
     """Scores of every selection, against all layers and against random ones."""
-    frame = data.surgery
+    frame, flagged = data.surgery, data.flagged()
     tasks = [*dict.fromkeys(frame.task)]
     rows = []
     for selection, runs in frame.groupby("selection", sort=False):
@@ -66,29 +66,27 @@ def selection_table(data: Surgical) -> Table:
         values = [mean_of(score_of(runs[runs.task == task])).text() for task in tasks]
         value = mean_of(score_of(runs))
         gaps = [gap(against(data, selection, other)) for other in ("all", f"random_{_size(runs)}")]
-        rows.append(Row("ours", [selection, percent(share), str(value.n), *values, value.text(), *gaps]))
-    header = ["selection", "trained (%)", "n", *tasks, "mean", "less all", "less random"]
+        idle = f"{(flagged.selection == selection).sum()} of {len(runs)}"
+        rows.append(Row("ours", [selection, percent(share), str(value.n), *values, value.text(), *gaps, idle]))
+    header = ["selection", "trained (%)", "n", *tasks, "mean", "less all", "less random", "flagged"]
     notes = [
         f"score in %; {CELLS}; the draws of a random selection count as one cell, their mean",
         "trained: share of the model's parameters, a new head included",
         "differences in percentage points, paired by cell, with a t-interval that takes cells as independent",
-        *flag_notes(data),
+        flag_note(data),
     ]
     return Table("Fine-tuning of selected layers", header, rows, notes)
 
 
-def flag_notes(data: Surgical) -> list[str]:
-    """Which runs are hardly better than the most frequent label."""
-    rows = data.flagged()
-    if data.surgery.empty:
-        return []
-    words = f"within {points(data.settings.surgical.margin).lstrip('+')} points of always predicting the most frequent label, or below"
-    named = [
-        f"{row.selection} of {row.task}-{row.seed} (layers {layer_text(row.layers)}): "
-        f"{percent(row.accuracy)} against {percent(row.majority)} %, n = {row.n}"
-        for row in rows.itertuples()
+def flag_note(data: Surgical) -> str:
+    """What the flagged runs are, and how many of each task; surgery.csv names them."""
+    rows, margin = data.flagged(), points(data.settings.surgical.margin).lstrip("+")
+    counts = [
+        f"{(rows.task == task).sum()} of {len(runs)} of {task} ({percent(runs.majority.mean())} %)"
+        for task, runs in data.surgery.groupby("task", sort=False)
     ]
-    return [f"{len(rows)} of {len(data.surgery)} runs are {words}" + (f": {'; '.join(named)}" if named else "")]
+    words = f"runs less than {margin} points above the share of the most frequent label (in brackets), or below it"
+    return f"flagged: {words}: {', '.join(counts)}; plots/surgical/surgery.csv names them"
 
 
 def robustness_table(data: Surgical) -> Table:
@@ -135,9 +133,11 @@ def score_of(runs: pd.DataFrame) -> pd.Series:
     return runs.groupby(INDEX, sort=False)["score"].mean()
 
 
-def against(data: Surgical, selection: str, other: str) -> Difference:
-    """Score of a selection less that of another, paired by cell; of no cells if one wasn't made."""
+def against(data: Surgical, selection: str, other: str, cells: set[tuple] | None = None) -> Difference:
+    """Score of a selection less that of another, paired by cell, or by these; of no cells if one wasn't made."""
     runs = data.surgery
+    if cells is not None:
+        runs = runs[[cell in cells for cell in zip(runs.task, runs.seed, strict=True)]]
     first, second = (score_of(runs[runs.selection == name]) for name in (selection, other))
     return paired(first, second) if selection != other else paired(first.iloc[:0], first.iloc[:0])
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from stages.lib.report.document import Claim
+from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.study.stats import Difference, paired
 from stages.lib.report.talos.collecting import Talos
 from stages.lib.report.wording import percent
@@ -34,7 +34,7 @@ def _claim(talos: Talos, text: str, value: Difference) -> Claim:
     """Where TaLoS leaves its own tasks alone too, that it leaves other ones alone says nothing."""
     idle = text.startswith(("TaLoS leaves", "TaLoS disentangles")) and not has_effect(talos, "talos")
     why = "; its vectors bring their own tasks no accuracy, so this says nothing" if idle else ""
-    return Claim(text, None if idle else value.above_zero, value.words() + why, [])
+    return Claim(text, Verdict.OPEN if idle else value.above_zero, value.words() + why, [])
 
 
 def has_effect(talos: Talos, method: str) -> bool:
@@ -81,7 +81,7 @@ def pruning_claims(talos: Talos) -> list[Claim]:
     found = [
         Claim(
             "pruning the least sensitive parameters keeps the zero-shot accuracy",
-            bool(mean >= HARMLESS),
+            Verdict.of(bool(mean >= HARMLESS)),
             f"{percent(mean)} % of it on average; the line is {percent(HARMLESS, 0)} %",
             [],
         )
