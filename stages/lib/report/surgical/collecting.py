@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from stages.lib import paths
 from stages.lib.errors import DataError
 from stages.lib.layers.names import Selection
 from stages.lib.measure.composition import composition
@@ -20,6 +21,8 @@ SURGERY = [
     "score", "majority", "loss", "peak_learning_rate",
 ]  # fmt: skip
 ROBUSTNESS = ["task", "seed", "step", "layer", "score", "moved", "start", "dev_accuracy"]
+# accuracies are quotients, so that a difference of exactly the margin may come out a little smaller
+ROUNDING = 1e-9
 REGIONS = ["task", "seed", "layer", "share", "chance"]
 
 
@@ -43,17 +46,22 @@ class Surgical:
         return int(self.fim.layer.max()) + 1
 
     def chosen(self, **other: Any) -> pd.Series:
-        """(task, seed, layer) -> the score that chose the layers, its mean over heads, or an `other` one."""
+        """(task, seed, layer) -> the score that chose the layers, its mean over heads, or an `other` one.
+
+        Of a cell without so many examples it is the score of the most that were asked for below that, as in surgery.
+        """
         surgery = self.settings.surgery
         wanted = {"target": surgery.target, "aggregation": surgery.aggregation, "examples": surgery.examples} | other
-        frame = self.fim
+        frame = self.fim[self.fim.examples <= wanted.pop("examples")]
         for name, value in wanted.items():
             frame = frame[frame[name] == value]
+        frame = frame[frame.examples == frame.groupby(["task", "seed"])["examples"].transform("max")]
         return frame.groupby(["task", "seed", "layer"], sort=False)["score"].mean()
 
     def flagged(self) -> pd.DataFrame:
         """Fine-tunings that are hardly better than always predicting the most frequent label."""
-        return self.surgery[self.surgery.accuracy - self.surgery.majority < self.settings.surgical.margin]
+        above = self.surgery.accuracy - self.surgery.majority
+        return self.surgery[above < self.settings.surgical.margin - ROUNDING]
 
     def learners(self) -> set[tuple] | None:
         """Cells (task, seed) where training all layers is not flagged; None where that was not done."""
@@ -136,7 +144,10 @@ def _robustness_rows(records: Records) -> list[dict[str, Any]]:
 def _region_rows(root: Path, cells: Iterable[Cell]) -> list[dict[str, Any]]:
     found = []
     for seed, task in cells:
-        mask = read_indices(root / "masks" / "learned" / str(seed) / f"{task}.safetensors")
+        path = root / paths.learned(task, seed)
+        if not path.exists():
+            raise DataError(f"{path}: not there; `dvc repro mask@{task}-{seed}` makes it")
+        mask = read_indices(path)
         counts = {name: len(indices) for name, indices in mask.indices.items()}
         places = pd.DataFrame(composition(counts, mask.shapes)).dropna(subset="layer")
         for layer, rows in places.groupby("layer"):

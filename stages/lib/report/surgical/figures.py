@@ -80,15 +80,18 @@ def _shares(data: Surgical, task: str) -> tuple[pd.DataFrame, pd.DataFrame, pd.S
 
 
 def _draw_layers(panel: Axes, scores: pd.DataFrame, masks: pd.DataFrame, chance: pd.Series) -> None:
-    places = np.arange(len(chance))
+    places = np.arange(len(scores.columns))
     looks = {SCORE: COLORS[FINETUNED], GRAFT: COLORS[GRAFTED]}
     for (label, color), shares, offset in zip(looks.items(), (scores, masks), (-0.5, 0.5), strict=True):
+        if shares.empty:
+            continue
         hatch = HATCHES[GRAFTED] if label == GRAFT else ""
         panel.bar(
             places + offset * HALF, 100 * shares.mean(), HALF, yerr=100 * shares.std(ddof=1).fillna(0), color=color,
             hatch=hatch, edgecolor="black", linewidth=0.6, label=label, capsize=2, error_kw={"elinewidth": 1.0},
         )  # fmt: skip
-    panel.step(places, 100 * chance, where="mid", color="black", linewidth=1.4, linestyle=(0, (4, 2)), label=CHANCE)
+    if len(chance):
+        panel.step(places, 100 * chance, where="mid", color="black", linewidth=1.4, linestyle=(0, (4, 2)), label=CHANCE)
     every = max(len(places) // 6, 1)
     panel.set_xticks(places[::every], [str(layer + 1) for layer in places[::every]])
 

@@ -22,7 +22,8 @@ def _enough(data: Surgical) -> list[Claim]:
     kept, found, runs = data.settings.surgical.kept, [], data.surgery
     whole = score_of(runs[runs.selection == "all"])
     for size in ranking.sizes(data):
-        shares = (score_of(runs[runs.selection == f"top_{size}"]) / whole).dropna()
+        # a share of a score that is 0 or below, as a correlation may be, says nothing
+        shares = (score_of(runs[runs.selection == f"top_{size}"]) / whole[whole > 0]).dropna()
         if len(shares):
             value = mean_of(shares)
             low = [f"{task}-{seed} ({percent(share)} %)" for (task, seed), share in shares.items() if share < kept]
@@ -58,7 +59,7 @@ def _among_learners(data: Surgical, selection: str, other: str) -> str:
 def _steady(data: Surgical) -> list[Claim]:
     """The ranking stays the same in fine-tuning that does change the model."""
     frame = ranking.checkpoints(data)
-    frame = frame[frame.step > 0]
+    frame = frame[frame.step > 0].dropna(subset="spearman")
     if frame.empty:
         return []
     limit = data.settings.surgical.steady
@@ -97,8 +98,10 @@ def _same_for_tasks(data: Surgical) -> list[Claim]:
 def _bridge(data: Surgical) -> list[Claim]:
     """Layers with a high score hold more of the learned graft than chance."""
     found = []
-    for size in ranking.sizes(data) if len(data.regions) else []:
+    for size in ranking.sizes(data):
         rows = ranking.caught(data, size).set_index(["task", "seed"])
+        if rows.empty:
+            continue
         value = paired(rows.share, rows.chance)
         text = f"More of the learned graft than by chance is in {_layers(size)}"
         figure = f"{percent(rows.share.mean())} against {percent(rows.chance.mean())} %, {value.words()}"
@@ -116,7 +119,7 @@ def flagged_line(data: Surgical) -> str:
         return ""
     margin = points(data.settings.surgical.margin).lstrip("+")
     return (
-        f"{len(data.flagged())} of {len(data.surgery)} fine-tunings are no more than {margin} points better than the most "
+        f"{len(data.flagged())} of {len(data.surgery)} fine-tunings are less than {margin} points better than the most "
         f"frequent label (surgical.margin), n = {_tested(data.surgery)} test rows"
     )
 

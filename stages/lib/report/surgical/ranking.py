@@ -92,6 +92,8 @@ def caught(data: Surgical, size: int) -> pd.DataFrame:
     found = []
     for (task, seed), scores in by_cell(data.chosen()).items():
         rows = data.regions[(data.regions.task == task) & (data.regions.seed == seed)]
+        if rows.empty:
+            continue
         inside = rows[rows.layer.isin(order(scores)[:size])]
         found.append({"task": task, "seed": seed, "share": inside.share.sum(), "chance": inside.chance.sum()})
     return pd.DataFrame(found, columns=["task", "seed", "share", "chance"])

@@ -25,7 +25,7 @@ def read_all(root: Path, cells: dict[str, list[Cell]]) -> dict[str, dict[Cell, d
     """Stage -> cell -> record; raises DataError that names the missing files, each with what makes it."""
     wanted = {stage: {cell: record_path(root, stage, cell) for cell in group} for stage, group in cells.items()}
     missing = [
-        f"{path}: not there; `dvc repro stages/surgical/dvc.yaml:{stage}@{'-'.join(map(str, cell[:-1]))}` makes it"
+        f"{path}: not there; {_made_by(stage, cell)}"
         for stage, group in wanted.items()
         for cell, path in group.items()
         if not path.exists()
@@ -33,7 +33,20 @@ def read_all(root: Path, cells: dict[str, list[Cell]]) -> dict[str, dict[Cell, d
     if missing:
         more = [f"and {len(missing) - SHOWN} more"] if len(missing) > SHOWN else []
         raise DataError("\n  ".join([*missing[:SHOWN], *more]))
-    return {stage: {cell: read_json(path) for cell, path in group.items()} for stage, group in wanted.items()}
+    return {
+        stage: {cell: _record(path, stage, cell) for cell, path in group.items()} for stage, group in wanted.items()
+    }
+
+
+def _record(path: Path, stage: str, cell: Cell) -> dict[str, Any]:
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("stage") != stage or not found.get("rows"):
+        raise DataError(f"{path}: not a record of {stage}; {_made_by(stage, cell)}")
+    return found
+
+
+def _made_by(stage: str, cell: Cell) -> str:
+    return f"`dvc repro stages/surgical/dvc.yaml:{stage}@{'-'.join(map(str, cell[:-1]))}` makes it"
 
 
 def record_path(root: Path, stage: str, cell: Cell) -> Path:

@@ -64,5 +64,7 @@ def _bridge(data: Surgical) -> dict[str, Any]:
     found: dict[str, Any] = {name: ranking.agreement(*pair).numbers() for name, pair in pairs.items()}
     for size in ranking.sizes(data):
         rows = ranking.caught(data, size)
+        if rows.empty:
+            continue
         found.setdefault("top", {})[str(size)] = {name: mean_of(rows[name]).numbers() for name in ("share", "chance")}
     return found

@@ -22,7 +22,7 @@ WHOLE = ("full", "linear")
 COLUMNS = {
     "addition": ["method", "task", "seed", "n", "n_dev", "pretrained", "single", "full", "alpha", "accuracy", "by_own", "by_full"],
     "negation": ["method", "task", "seed", "n", "pretrained", "alpha", "accuracy", "control", "control_zero_shot",
-        "control_accuracy", "weak_control"],
+        "control_accuracy", "control_kept", "weak_control"],
     "curve": ["method", "seed", "alpha", "normalised"],
     "localization": ["method", "trained_on", "task", "seed", "n", "accuracy", "pretrained", "ratio"],
     "cost": ["method", "task", "seed", "selected", "graftable"],
@@ -72,10 +72,13 @@ def _frame(rows: Rows, columns: list[str]) -> pd.DataFrame:
 def record(stage: str, axes: tuple[str, ...], name: str, seed: int) -> dict[str, Any]:
     """A record; raises DataError that names it and the command that makes it."""
     path = paths.reading_record(stage, axes, name, seed)
+    made = f"`dvc repro stages/talos/dvc.yaml:{stage}@{'-'.join([*axes, str(seed)])}` makes it"
     if not path.exists():
-        cell = "-".join([*axes, str(seed)])
-        raise DataError(f"{path}: not there; `dvc repro stages/talos/dvc.yaml:{stage}@{cell}` makes it")
-    return read_json(path)
+        raise DataError(f"{path}: not there; {made}")
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("stage") != stage:
+        raise DataError(f"{path}: not a record of {stage}; {made}")
+    return found
 
 
 def _add_sensitivity(rows: dict[str, Rows], tasks: list[str], seed: int) -> None:
@@ -104,7 +107,11 @@ def _add_edits(rows: dict[str, Rows], method: str, tasks: list[str], seed: int) 
 
 def _ratio(row: dict[str, Any], start: float) -> dict[str, Any]:
     share = row["accuracy"]
-    return {"n": row["n"], "accuracy": share, "pretrained": start, "ratio": share / start if start else None}
+    return {"n": row["n"], "accuracy": share, "pretrained": start, "ratio": _share(share, start)}
+
+
+def _share(accuracy: float, start: float) -> float | None:
+    return accuracy / start if start else None
 
 
 def _add_arithmetic(rows: dict[str, Rows], method: str, tasks: list[str], seed: int) -> None:
@@ -121,7 +128,10 @@ def _add_arithmetic(rows: dict[str, Rows], method: str, tasks: list[str], seed: 
                 rows["curve"] += [{**cell, "alpha": alpha, "normalised": value} for alpha, value in part["curve"]]
         part = found["negated"]
         names = ("alpha", "accuracy", "control", "control_zero_shot", "control_accuracy", "weak_control")
-        rows["negation"].append({**shared, "method": method, **{name: part[name] for name in names}})
+        kept = _share(part["control_accuracy"], part["control_zero_shot"])
+        rows["negation"].append(
+            {**shared, "method": method, **{name: part[name] for name in names}, "control_kept": kept}
+        )
 
 
 def _add_errors(rows: dict[str, Rows], method: str, pairs: dict[str, str], seed: int) -> None:

@@ -32,7 +32,7 @@ def claims(talos: Talos) -> list[Claim]:
 
 def _claim(talos: Talos, text: str, value: Difference) -> Claim:
     """Where TaLoS leaves its own tasks alone too, that it leaves other ones alone says nothing."""
-    idle = text.startswith(("TaLoS leaves", "TaLoS disentangles")) and not has_effect(talos, "talos")
+    idle = value.n and text.startswith(("TaLoS leaves", "TaLoS disentangles")) and not has_effect(talos, "talos")
     why = "; its vectors bring their own tasks no accuracy, so this says nothing" if idle else ""
     return Claim(text, Verdict.OPEN if idle else value.above_zero, value.words() + why, [])
 
@@ -109,7 +109,7 @@ def mask_claims(talos: Talos) -> list[Claim]:
         Claim(
             "the least sensitive parameters of two tasks are more alike than by chance",
             value.above_zero,
-            f"IoU {value.words()}",
+            f"IoU {value.words()}" if value.n else value.words(),
             [],
         )
     ]

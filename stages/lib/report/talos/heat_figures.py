@@ -19,6 +19,7 @@ from stages.lib.report.wording import counted
 SEQUENTIAL = "Blues"
 CELL_INCHES, LABELS_INCHES = 0.62, 1.25
 MOST_COLUMNS = 3
+WIDTH_INCHES, NUMBER_INCHES = 7.2, 0.45
 KINDS = {"least": "least sensitive", "random": "random", "most": "most sensitive"}
 DARK = 0.55
 
@@ -93,11 +94,12 @@ def _square(part: pd.DataFrame, row: str, tasks: list[str]) -> np.ndarray:
 
 
 def _ratios(panels: dict[str, np.ndarray], rows_are: str, headline: str, details: str, talos: Talos) -> Figure:
-    rows, columns = _layout(len(panels))
+    rows, columns = _layout(len(panels), len(talos.tasks))
     height = CELL_INCHES * len(talos.tasks) + LABELS_INCHES
     drawn = figure(rows * height, headline, details, _caption(talos, f"rows: {rows_are}; columns: tested on"))
     axes = drawn.subplots(rows, columns, squeeze=False)
-    away = max(float(np.nanmax(np.abs(values - 1))) for values in panels.values()) or 0.1
+    known = np.concatenate([values[~np.isnan(values)] for values in panels.values()])
+    away = float(np.abs(known - 1).max(initial=0.0)) or 0.1
     norm = TwoSlopeNorm(1.0, 1 - away, 1 + away)
     for number, panel in enumerate(axes.flat):
         if number >= len(panels):
@@ -116,14 +118,17 @@ def _ratios(panels: dict[str, np.ndarray], rows_are: str, headline: str, details
 
 def _write_in(panel: Axes, values: np.ndarray, norm: Any) -> None:
     for (row, column), value in np.ndenumerate(values):
+        if np.isnan(value):
+            continue
         strong = abs(norm(value) - 0.5) > 0.3
         panel.text(
             column, row, f"{value:.2f}", ha="center", va="center", fontsize=9, color="white" if strong else "black"
         )
 
 
-def _layout(panels: int) -> tuple[int, int]:
-    columns = min(MOST_COLUMNS, panels)
+def _layout(panels: int, tasks: int = 1) -> tuple[int, int]:
+    """Rows and columns of panels; as few columns as leave room for a number in each of a panel's cells."""
+    columns = min(MOST_COLUMNS, panels, max(1, int(WIDTH_INCHES / (NUMBER_INCHES * tasks))))
     return math.ceil(panels / columns), columns
 
 

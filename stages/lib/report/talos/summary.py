@@ -25,9 +25,6 @@ COMPARED = (("talos", "full"), ("talos", "linear"), ("talos", "random"), ("graft
 def summary(talos: Talos) -> dict[str, Any]:
     """All of it, without the stages that are off."""
     frames = talos.frames
-    negation = frames["negation"].assign(
-        kept=frames["negation"].control_accuracy / frames["negation"].control_zero_shot
-    )
     disentangle = frames["disentangle"]
     inside = disentangle[disentangle[["alpha1", "alpha2"]].abs().max(axis=1) <= 1]
     parts = {
@@ -35,7 +32,9 @@ def summary(talos: Talos) -> dict[str, Any]:
             frames["addition"], "method", {name: name for name in ("accuracy", "single", "by_own", "by_full")}
         ),
         "negation": _by(
-            negation, "method", {"target": "accuracy", "control": "control_accuracy", "control_kept": "kept"}
+            frames["negation"],
+            "method",
+            {"target": "accuracy", "control": "control_accuracy", "control_kept": "control_kept"},
         ),
         "localization": _localization(frames["localization"]),
         "disentangle": _errors(inside, disentangle),
