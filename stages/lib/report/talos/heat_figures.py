@@ -95,7 +95,7 @@ def _square(part: pd.DataFrame, row: str, tasks: list[str]) -> np.ndarray:
 
 def _ratios(panels: dict[str, np.ndarray], rows_are: str, headline: str, details: str, talos: Talos) -> Figure:
     rows, columns = _layout(len(panels), len(talos.tasks))
-    height = CELL_INCHES * len(talos.tasks) + LABELS_INCHES
+    height = min(CELL_INCHES * len(talos.tasks), WIDTH_INCHES / columns) + LABELS_INCHES
     drawn = figure(rows * height, headline, details, _caption(talos, f"rows: {rows_are}; columns: tested on"))
     axes = drawn.subplots(rows, columns, squeeze=False)
     known = np.concatenate([values[~np.isnan(values)] for values in panels.values()])
