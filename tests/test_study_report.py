@@ -208,6 +208,14 @@ def test_means_leave_out_what_is_undefined_and_pairs_go_by_cell():
     assert alone.low is None and alone.above_zero == "not measurable"
 
 
+def test_two_cells_of_the_same_difference_tell_nothing_and_three_do():
+    better, worse = (pd.Series([share + extra for share in (0.5, 0.7, 0.9)]) for extra in (0.1, 0.0))
+    assert paired(better[:2], worse[:2]).above_zero == "not measurable"
+    assert paired(better, worse).above_zero == "holds"
+    other = better[:2] + [0.001, 0.0]
+    assert paired(other, worse[:2]).low is not None, "the control: they differ a little"
+
+
 def test_localizers_are_compared_at_the_smallest_common_size(study):
     assert common_sparsities(study) == SPARSITIES
     values = compared(study, 0.0001)

@@ -11,6 +11,8 @@ from stages.lib.report.wording import points, spread
 
 CONFIDENCE = 0.95
 GRID = 200_001
+# what two differences may differ by and still be the same
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,11 @@ class Mean:
 
 @dataclass(frozen=True)
 class Difference(Mean):
-    """Mean of paired differences, with `positive` of them above 0, and the t-interval for it; None for fewer than 2."""
+    """Mean of paired differences, with `positive` of them above 0, and the t-interval for it.
+
+    There is none for fewer than 2, nor for 2 that are the same: shares of a few rows often are by
+    chance, and an interval without width would tell far too much.
+    """
 
     low: float | None
     high: float | None
@@ -68,7 +74,7 @@ def paired(first: pd.Series, second: pd.Series) -> Difference:
     """first - second over the cells that both have, told by their index."""
     differences = (first - second).dropna().to_numpy(float)
     mean, low, high = mean_of(differences), None, None
-    if mean.n > 1:
+    if mean.n > 2 or (mean.n == 2 and mean.sd > ROUNDING):
         half = t_quantile(mean.n - 1) * mean.sd / np.sqrt(mean.n)
         low, high = float(mean.mean - half), float(mean.mean + half)
     return Difference(mean.n, mean.mean, mean.sd, low, high, int((differences > 0).sum()))
