@@ -27,7 +27,7 @@ from stages.lib.report import figures
 from stages.lib.report.aggregate import clean, summarize
 from stages.lib.report.cells import MEASURES, collect
 from stages.lib.report.compose import mask_facts, write_report
-from stages.lib.report.document import Verdict
+from stages.lib.report.document import Claim, Report, Verdict
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.paper import shots_for, table2, table3
 from stages.lib.report.plot_data import write_plot_data
@@ -474,5 +474,7 @@ def test_long_names_are_wrapped():
 )
 def test_a_difference_is_judged_by_all_of_its_interval(low, high, verdict):
     assert Verdict.of_interval(low, high) == verdict
+    report = Report("", "", [], [], [Claim("", Verdict.of_interval(low, high), "", [])])
+    assert ("does not hold where all of it is below" in to_markdown(report)) is (verdict == "not shown")
     if low is not None:  # the same about another limit
         assert Verdict.of_interval(low + 1, high + 1, limit=1.0) == verdict

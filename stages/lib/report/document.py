@@ -59,6 +59,13 @@ class Claim:
         return None if self.verdict is Verdict.OPEN else self.verdict is Verdict.HOLDS
 
 
+# said below the verdict where a claim is not shown
+HOW_JUDGED = (
+    "A difference holds where all of its 95 % interval is above 0, does not hold where all of it is below, and is not shown "
+    "otherwise."
+)
+
+
 @dataclass(frozen=True)
 class Report:
     """All of it, in the order it is read: setting, tables, facts about the masks, verdict."""
@@ -68,3 +75,8 @@ class Report:
     tables: list[Table]
     facts: list[str]
     claims: list[Claim]
+
+    @property
+    def how_judged(self) -> str:
+        """What the words of the verdict mean where they need to be told; else empty."""
+        return HOW_JUDGED if any(claim.verdict is Verdict.UNCLEAR for claim in self.claims) else ""

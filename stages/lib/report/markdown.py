@@ -12,7 +12,8 @@ def to_markdown(report: Report) -> str:
         "\n".join(f"- {fact}" for fact in report.facts),
     ]
     claims = "\n".join(_claim(claim) for claim in report.claims)
-    return "\n\n".join([*parts, "## Verdict, on averages over tasks", claims]) + "\n"
+    verdict = ["## Verdict, on averages over tasks", report.how_judged, claims]
+    return "\n\n".join([*parts, *(part for part in verdict if part)]) + "\n"
 
 
 def _table(table: Table) -> str:

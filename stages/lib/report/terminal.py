@@ -30,6 +30,7 @@ def to_terminal(report: Report, console: Console) -> RenderableType:
             *(_hanging(note) for note in table.notes),
         ]
     parts += ["", *(Text(fact) for fact in report.facts), "", Text("Verdict, on averages over tasks", style="bold")]
+    parts += [_hanging(report.how_judged, 0)] if report.how_judged else []
     return Group(*parts, *(line for claim in report.claims for line in _claim(claim)))
 
 
