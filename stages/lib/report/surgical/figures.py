@@ -159,7 +159,8 @@ def robustness_figure(data: Surgical) -> Figure:
                 elinewidth=1.0, **line_look(number),
             )  # fmt: skip
     left.axhline(data.settings.surgical.steady, color="black", linewidth=1.0, linestyle=(0, (4, 2)))
-    left.set_ylim(min(0.0, frame.spearman.min()) - 0.05, 1.05)
+    spread = frame.groupby(["task", "step"]).spearman.agg(["mean", "std"]).fillna({"std": 0})
+    left.set_ylim(min(0.0, (spread["mean"] - spread["std"]).min()) - 0.05, 1.05)
     for panel, label in ((left, "agreement with step 0"), (right, "movement (% of the norm)")):
         panel.set_xlabel("step")
         panel.set_ylabel(label)
