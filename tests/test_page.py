@@ -27,6 +27,7 @@ CLAIMS = [
     Claim("The graft keeps it", Verdict.HOLDS, "keeps 96.1 %", ["movies 92.9 %"]),
     Claim("The graft is calibrated <b>", Verdict.FAILS, "12 % higher, a_b", []),
     Claim("It stands alone", Verdict.OPEN, "1 of 1 cells", []),
+    Claim("It helps elsewhere", Verdict.UNCLEAR, "+1.0 points, 95 % interval -0.5 to +2.5", []),
 ]
 TABLE = Table(
     "Scores & more",
@@ -91,7 +92,10 @@ def test_the_page_has_every_pipeline_that_ran_with_its_tables_and_figures(ran):
 
 def test_what_does_not_hold_and_what_did_not_run_comes_first(ran):
     caveats = section(write_page("HEAD"), "caveats")
-    assert caveats.count("<strong>does not hold</strong>") == 2 == caveats.count("<strong>not measurable</strong>")
+    counts = [
+        caveats.count(f"<strong>{verdict}</strong>") for verdict in ("does not hold", "not shown", "not measurable")
+    ]
+    assert counts == [2, 2, 2] and caveats.count('class="unclear"') == 2
     assert "<b>" not in caveats and "&lt;b&gt;" in caveats and "a_b" in caveats
     assert "not so in movies 92.9" in caveats and "Not run, so not in this report: other." in caveats
     assert "over 2 seeds" in caveats and f"Not committed: {paths.SUMMARY}, {paths.PARAMS}" in caveats
@@ -167,7 +171,7 @@ def test_the_look_finds_what_is_wrong(tmp_path):
 
 def test_markdown_keeps_every_claim_and_marks_it():
     found = claims(to_markdown(REPORT))
-    assert [claim.kind for claim in found] == ["holds", "fails", "open"]
+    assert [claim.kind for claim in found] == ["holds", "fails", "open", "unclear"]
     assert found[0].exceptions == "movies 92.9 %" and found[1].text.endswith("12 % higher, a_b")
     html = to_html(to_markdown(REPORT))
     assert "<h1" not in html and html.count("<h3>") == 2 and 'class="claims"' in html
