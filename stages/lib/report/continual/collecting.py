@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from stages.lib import paths
-from stages.lib.artifacts import read_json
 from stages.lib.continual.forgetting import average_accuracy, backward_transfer, forgetting, learning_accuracy
 from stages.lib.errors import DataError
+from stages.lib.report.record_file import read_record
 
 CELL = ["method", "order", "seed"]
 # Of one walk through a sequence, in the order in which they are reported.
@@ -86,11 +86,7 @@ def matrix(rows: pd.DataFrame) -> np.ndarray:
 def _record(root: Path, method: str, order: str, task: str, seed: int, tasks: list[str]) -> dict[str, Any]:
     path = root / paths.reading_record("sequence", (method, order), task, seed)
     made_by = f"`dvc repro stages/continual/dvc.yaml:sequence@{method}-{order}-{seed}` makes it"
-    if not path.exists():
-        raise DataError(f"{path}: not there; {made_by}")
-    record = read_json(path)
-    if not isinstance(record, dict) or not {"rows", "place", "kept_bytes", "model_bytes"} <= record.keys():
-        raise DataError(f"{path}: not a record of sequence; {made_by}")
+    record = read_record(path, "sequence", made_by, ("rows", "place", "kept_bytes", "model_bytes"))
     if record.get("tasks") != tasks:
         raise DataError(f"{path}: is about other tasks than order.{order}; {made_by}")
     return record

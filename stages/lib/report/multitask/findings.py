@@ -24,7 +24,7 @@ def _comparable(found: Multitask, paradigm: str) -> Claim:
     cells = levels.groupby("task", sort=False)[["joint", "single"]].mean()
     worse = [task for task, row in cells.iterrows() if row.joint < row.single - COMPARABLE]
     text = f"{paradigm}: the joint model is at most {percent(COMPARABLE, 0)} points less accurate than single-task ones"
-    return Claim(text, Verdict.of_interval(difference.low, difference.high, -COMPARABLE), difference.words(), worse)
+    return Claim(text, difference.above(-COMPARABLE), difference.words(), worse)
 
 
 def _claim(key: Key, text: str, difference: Difference, exceptions: list[str]) -> list[Claim]:

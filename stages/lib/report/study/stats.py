@@ -47,7 +47,17 @@ class Difference(Mean):
     @property
     def above_zero(self) -> Verdict:
         """Whether it is, by its interval; not measurable without one."""
-        return Verdict.of_interval(self.low, self.high)
+        return self.above(0.0)
+
+    def above(self, limit: float) -> Verdict:
+        """Whether it is, by its interval."""
+        return Verdict.of_interval(self.low, self.high, limit)
+
+    def below(self, limit: float) -> Verdict:
+        """Whether it is, by its interval."""
+        if self.low is None or self.high is None:
+            return Verdict.OPEN
+        return Verdict.of_interval(-self.high, -self.low, -limit)
 
     def words(self) -> str:
         """In percentage points: "+1.2 points, 95 % interval +0.4 to +2.0, higher in 5 of 6 cells"."""

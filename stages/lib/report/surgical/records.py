@@ -4,8 +4,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from stages.lib.artifacts import read_json
 from stages.lib.errors import DataError
+from stages.lib.report.record_file import read_record
 
 Cell = tuple[Any, ...]
 SHOWN = 10
@@ -34,15 +34,11 @@ def read_all(root: Path, cells: dict[str, list[Cell]]) -> dict[str, dict[Cell, d
         more = [f"and {len(missing) - SHOWN} more"] if len(missing) > SHOWN else []
         raise DataError("\n  ".join([*missing[:SHOWN], *more]))
     return {
-        stage: {cell: _record(path, stage, cell) for cell, path in group.items()} for stage, group in wanted.items()
+        stage: {
+            cell: read_record(path, stage, _made_by(stage, cell), ("stage", "rows")) for cell, path in group.items()
+        }
+        for stage, group in wanted.items()
     }
-
-
-def _record(path: Path, stage: str, cell: Cell) -> dict[str, Any]:
-    found = read_json(path)
-    if not isinstance(found, dict) or found.get("stage") != stage or not found.get("rows"):
-        raise DataError(f"{path}: not a record of {stage}; {_made_by(stage, cell)}")
-    return found
 
 
 def _made_by(stage: str, cell: Cell) -> str:

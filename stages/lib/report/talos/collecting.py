@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 
 from stages.lib import paths
-from stages.lib.artifacts import read_json
-from stages.lib.errors import DataError
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.measure.overlap import chance_iou, iou
 from stages.lib.measure.selected import by_tensor
 from stages.lib.measure.variants import PRETRAINED
+from stages.lib.report.record_file import read_record
 
 # these have no mask that was chosen by looking at the model
 WHOLE = ("full", "linear")
@@ -72,13 +71,8 @@ def _frame(rows: Rows, columns: list[str]) -> pd.DataFrame:
 def record(stage: str, axes: tuple[str, ...], name: str, seed: int) -> dict[str, Any]:
     """A record; raises DataError that names it and the command that makes it."""
     path = paths.reading_record(stage, axes, name, seed)
-    made = f"`dvc repro stages/talos/dvc.yaml:{stage}@{'-'.join([*axes, str(seed)])}` makes it"
-    if not path.exists():
-        raise DataError(f"{path}: not there; {made}")
-    found = read_json(path)
-    if not isinstance(found, dict) or found.get("stage") != stage:
-        raise DataError(f"{path}: not a record of {stage}; {made}")
-    return found
+    made_by = f"`dvc repro stages/talos/dvc.yaml:{stage}@{'-'.join([*axes, str(seed)])}` makes it"
+    return read_record(path, stage, made_by, ("stage",))
 
 
 def _add_sensitivity(rows: dict[str, Rows], tasks: list[str], seed: int) -> None:
