@@ -29,19 +29,19 @@ $(READY): requirements.txt
 	@touch $@
 
 repro: $(READY)
-	@if [ -n "$(PROFILE)" ]; then python -m stages.profile "$(PROFILE)"; fi
-	@python -m stages.plan --line
+	@if [ -n "$(PROFILE)" ]; then python -m stages.commands.profile "$(PROFILE)"; fi
+	@python -m stages.commands.plan --line
 	dvc repro
 
 study multitask continual merge talos surgical: repro
-	@python -m stages.plan $@ --line
+	@python -m stages.commands.plan $@ --line
 	dvc repro stages/$@/dvc.yaml
 
 plan: $(READY)
-	@python -m stages.plan $(PIPELINE)
+	@python -m stages.commands.plan $(PIPELINE)
 
 report: $(READY)
-	python -m stages.report
+	python -m stages.commands.page
 
 test: $(READY)
 	python -m pytest

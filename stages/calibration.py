@@ -1,8 +1,8 @@
 """calibration: how far the confidence of one seed's models is from their accuracy."""
 
 from stages.lib import paths
-from stages.lib.artifacts import write_json
 from stages.lib.entry import stage
+from stages.lib.io import write_json
 from stages.lib.params import load_params
 
 
@@ -11,8 +11,8 @@ def main(seed: int) -> None:
     """Derive ECE, reliability and confidence histograms of every task from the stored predictions."""
     params = load_params("tasks", "calibration")
 
-    from stages.lib.measure.predictions import read_predictions
-    from stages.lib.measure.scores import calibration_scores
+    from stages.lib.metrics.predictions import read_predictions
+    from stages.lib.metrics.scores import calibration_scores
 
     settings = params.calibration
     for task in params.tasks:

@@ -1,8 +1,8 @@
 """evaluate: what the grafted models of one (task, seed) predict, and how good they are."""
 
 from stages.lib import paths
-from stages.lib.artifacts import write_json
 from stages.lib.entry import stage
+from stages.lib.io import write_json
 from stages.lib.params import load_params
 
 
@@ -12,12 +12,12 @@ def main(task: str, seed: int) -> None:
     params = load_params("model", "runtime", "graft.region")
 
     from stages.lib import runtime
-    from stages.lib.cells.evaluating import Evaluation, grafts
-    from stages.lib.data.cards import read_task
+    from stages.lib.data.task_cards import read_task
     from stages.lib.data.test_sets import read_test_sets
-    from stages.lib.measure.predictions import read_predictions, write_predictions
-    from stages.lib.measure.scores import classification_scores
-    from stages.lib.model.label_model import LabelModel
+    from stages.lib.evaluation.evaluation import Evaluation, grafts
+    from stages.lib.metrics.predictions import read_predictions, write_predictions
+    from stages.lib.metrics.scores import classification_scores
+    from stages.lib.models.label_model import LabelModel
 
     spec = read_task(task)
     model = LabelModel.load(paths.finetuned(task, seed), spec, params.model, runtime.start(params.runtime))

@@ -1,8 +1,8 @@
 """fetch: the data sets of all tasks, and of those they are tested on besides, as tables."""
 
 from stages.lib import paths
-from stages.lib.artifacts import replacing
 from stages.lib.entry import stage
+from stages.lib.io import replacing
 from stages.lib.params import load_params
 
 

@@ -1,8 +1,8 @@
 """finetune: the pretrained model fine-tuned on the k-shot data of one (task, seed)."""
 
 from stages.lib import paths
-from stages.lib.artifacts import read_rows, replacing, write_json
 from stages.lib.entry import stage
+from stages.lib.io import read_rows, replacing, write_json
 from stages.lib.params import load_params
 
 
@@ -12,10 +12,10 @@ def main(task: str, seed: int) -> None:
     params = load_params("model", "runtime", "finetune")
 
     from stages.lib import runtime
-    from stages.lib.cells.finetuning import finetune, total_steps
-    from stages.lib.data.cards import read_task
-    from stages.lib.model.loading import save_model
+    from stages.lib.data.task_cards import read_task
+    from stages.lib.models.loading import save_model
     from stages.lib.progress import progress
+    from stages.lib.training.finetuning import finetune, total_steps
 
     spec = read_task(task)
     rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}

@@ -1,8 +1,8 @@
 """mask: the learned mask of one (task, seed), which parameters carry the skill."""
 
 from stages.lib import paths
-from stages.lib.artifacts import read_rows
 from stages.lib.entry import stage
+from stages.lib.io import read_rows
 from stages.lib.params import load_params
 
 
@@ -12,12 +12,12 @@ def main(task: str, seed: int) -> None:
     params = load_params("model", "runtime", "graft", "data.k")
 
     from stages.lib import runtime
-    from stages.lib.cells.masking import learn, stored
-    from stages.lib.data.cards import read_task
+    from stages.lib.data.task_cards import read_task
     from stages.lib.graft.mask_file import write_mask
-    from stages.lib.model.anatomy import read_anatomy
-    from stages.lib.model.label_model import LabelModel
+    from stages.lib.models.anatomy import read_anatomy
+    from stages.lib.models.label_model import LabelModel
     from stages.lib.progress import progress
+    from stages.mask_learning import learn, stored
 
     anatomy = read_anatomy(paths.PRETRAINED)
     rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}

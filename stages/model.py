@@ -4,8 +4,8 @@ import tempfile
 from pathlib import Path
 
 from stages.lib import paths
-from stages.lib.artifacts import replacing
 from stages.lib.entry import stage
+from stages.lib.io import replacing
 from stages.lib.params import load_params
 
 
@@ -14,8 +14,8 @@ def main() -> None:
     """Fetch the pretrained model and write it as an ordinary folder."""
     model = load_params("model.source", "model.name", "model.revision", "model.root", "model.mode").model
 
-    from stages.lib.pretrained.importing import import_model
-    from stages.lib.pretrained.sources import obtain
+    from stages.lib.models.importing import import_model
+    from stages.lib.models.sources import obtain
 
     with tempfile.TemporaryDirectory() as downloads, replacing(paths.PRETRAINED) as folder:
         source = obtain(model.source, model.name, model.revision, Path(model.root), Path(downloads))

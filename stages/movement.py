@@ -11,9 +11,9 @@ def main(task: str, seed: int) -> None:
     params = load_params("movement", "graft.region")
 
     from stages.lib.graft.order_file import write_order
-    from stages.lib.localize.movement import movement_order
-    from stages.lib.model.anatomy import read_anatomy
-    from stages.lib.model.loading import read_tensors
+    from stages.lib.localizers.movement import movement_order
+    from stages.lib.models.anatomy import read_anatomy
+    from stages.lib.models.loading import read_tensors
 
     anatomy = read_anatomy(paths.PRETRAINED)
     region = anatomy.region(params.graft.region)

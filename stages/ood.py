@@ -1,8 +1,8 @@
 """ood: how well one seed's models do on the test sets of other tasks."""
 
 from stages.lib import paths
-from stages.lib.artifacts import write_json
 from stages.lib.entry import stage
+from stages.lib.io import write_json
 from stages.lib.params import load_params
 
 
@@ -11,9 +11,9 @@ def main(seed: int) -> None:
     """Derive out-of-distribution scores of every task from the stored predictions."""
     params = load_params("tasks")
 
-    from stages.lib.data.cards import read_task
-    from stages.lib.measure.predictions import read_predictions
-    from stages.lib.measure.scores import classification_scores
+    from stages.lib.data.task_cards import read_task
+    from stages.lib.metrics.predictions import read_predictions
+    from stages.lib.metrics.scores import classification_scores
 
     for task in params.tasks:
         parts = [read_predictions(paths.predictions(made_by, task, seed)) for made_by in ("reference", "evaluate")]

@@ -13,7 +13,7 @@ def main(seed: int) -> None:
     params = load_params("tasks", "model", "runtime")
 
     from stages.lib import runtime
-    from stages.lib.cells.evaluating import predict_reference
+    from stages.lib.evaluation.evaluation import predict_reference
 
     machine = runtime.start(params.runtime)
     for task in params.tasks:

@@ -1,8 +1,8 @@
 """sample: the few examples per class that one (task, seed) trains on, and the test set."""
 
 from stages.lib import paths
-from stages.lib.artifacts import read_rows, replacing, require, write_rows
 from stages.lib.entry import stage
+from stages.lib.io import read_rows, replacing, require, write_rows
 from stages.lib.params import load_params
 
 
@@ -11,8 +11,8 @@ def main(task: str, seed: int) -> None:
     """Draw train, dev and test of a task for a seed."""
     settings = load_params("data.k", "data.scarce", "data.dev_share", "data.test_max")
 
-    from stages.lib.data.cards import read_task
     from stages.lib.data.sampling import draw_sample
+    from stages.lib.data.task_cards import read_task
 
     rows = read_rows(require(paths.table(task), "fetch"))
     sample = draw_sample(rows, read_task(task).labels, task, seed, settings.data)

@@ -1,8 +1,8 @@
 """summary: what all cells together say, as numbers, tables, figures and a verdict."""
 
 from stages.lib import paths
-from stages.lib.artifacts import write_json, write_text
 from stages.lib.entry import stage
+from stages.lib.io import write_json, write_text
 from stages.lib.params import load_params
 
 
@@ -11,13 +11,13 @@ def main() -> None:
     """Bring the cells named by params.yaml together."""
     params = load_params("tasks", "seeds", "ood", "summary")
 
-    from stages.lib.report.aggregate import summarize
-    from stages.lib.report.cells import collect
-    from stages.lib.report.compose import write_report
-    from stages.lib.report.figures import write_figures
     from stages.lib.report.markdown import to_markdown
     from stages.lib.report.plot_data import write_plot_data
     from stages.lib.report.publish import show
+    from stages.report.aggregate import summarize
+    from stages.report.cells import collect
+    from stages.report.compose import write_report
+    from stages.report.figures import write_figures
 
     cells = collect(params.tasks, params.seeds, params.ood.sets)
     summary = summarize(cells)

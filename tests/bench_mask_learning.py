@@ -22,16 +22,16 @@ import torch
 from torch import Tensor
 
 from stages.lib import paths
-from stages.lib.artifacts import read_rows
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
-from stages.lib.localize.learned import MaskLearning, MaskLogits, learn_mask
-from stages.lib.localize.movement import movement_mask, movement_order
-from stages.lib.model.anatomy import read_anatomy
-from stages.lib.model.label_model import LabelModel
-from stages.lib.model.objective import loss_gradient
-from stages.lib.model.predicting import predict
+from stages.lib.io import read_rows
+from stages.lib.localizers.learned import MaskLearning, MaskLogits, learn_mask
+from stages.lib.localizers.movement import movement_mask, movement_order
+from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.objective import loss_gradient
+from stages.lib.models.predicting import predict
 from stages.lib.runtime import Runtime, seeded_torch
 from stages.lib.text.encoding import Example
 from tests.memory import PeakBytes, live_bytes
@@ -174,8 +174,8 @@ def _load(work: Path) -> tuple[LabelModel, Region]:
     settings = SimpleNamespace(source="packaged", name=MODEL, revision=None, mode="standard", max_length=MAX_LENGTH)
     folder = paths.PRETRAINED
     if not (folder / "anatomy.json").exists() or read_anatomy(folder).mode != "standard":
-        from stages.lib.pretrained.importing import import_model
-        from stages.lib.pretrained.sources import obtain
+        from stages.lib.models.importing import import_model
+        from stages.lib.models.sources import obtain
 
         folder = work / "pretrained"
         import_model(obtain("packaged", MODEL, None, work, work / "downloads"), settings, folder)

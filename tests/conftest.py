@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lib.cells.finetuning import finetune
 from stages.lib.graft.region import Region
-from stages.lib.model.anatomy import Anatomy
-from stages.lib.model.label_model import LabelModel
-from stages.lib.model.loading import quiet_transformers, read_tensors, save_model
-from stages.lib.pretrained.importing import import_model
+from stages.lib.models.anatomy import Anatomy
+from stages.lib.models.importing import import_model
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.loading import quiet_transformers, read_tensors, save_model
+from stages.lib.training.finetuning import finetune
 from tests.pico import TOY, finetune_settings, model_settings, runtime, save_bert, save_causal, toy_rows
 
 

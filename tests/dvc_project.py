@@ -13,7 +13,7 @@ from typing import Any
 from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
-from stages import profile
+from stages.commands import profile
 
 ROOT = Path(__file__).parents[1]
 CELL_STAGES = ("sample", "finetune", "movement", "mask", "evaluate")

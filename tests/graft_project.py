@@ -11,10 +11,10 @@ from torch import Tensor
 from stages.lib.graft.apply import transplant, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.localize.movement import movement_mask, movement_order
-from stages.lib.model.groups import HEAD
-from stages.lib.model.predicting import predict
-from stages.lib.model.reset import reset_to_pretrained
+from stages.lib.localizers.movement import movement_mask, movement_order
+from stages.lib.models.groups import HEAD
+from stages.lib.models.predicting import predict
+from stages.lib.models.reset import reset_to_pretrained
 from tests.conftest import Cell
 from tests.pico import TOY
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from stages.lib.artifacts import read_json, read_rows, replacing, require, write_json, write_rows, write_text
 from stages.lib.entry import guarded, stage
 from stages.lib.errors import DataError, GraftError, ModelError, StorageError
+from stages.lib.io import read_json, read_rows, replacing, require, write_json, write_rows, write_text
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -73,7 +73,7 @@ def test_kill_9_in_the_middle_leaves_the_old_content_and_the_next_run_succeeds(t
     code = """
         import sys, time
         from pathlib import Path
-        from stages.lib.artifacts import replacing
+        from stages.lib.io import replacing
         with replacing(Path("target")) as partial, partial.open("w") as file:
             file.write("half"); file.flush()
             if sys.argv[1] == "hang":
@@ -113,7 +113,7 @@ FULL_DISK = """
     from pathlib import Path
     import numpy as np
     from safetensors.numpy import save_file
-    from stages.lib.artifacts import replacing, write_json
+    from stages.lib.io import replacing, write_json
     from stages.lib.errors import StorageError
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

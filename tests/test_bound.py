@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from stages.lib.measure.bound import (
+from stages.study.bound import (
     Bound,
     ModelClass,
     epsilon_2,

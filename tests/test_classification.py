@@ -7,8 +7,8 @@ from safetensors.numpy import save_file
 from torchmetrics.functional.classification import binary_f1_score, multiclass_accuracy, multiclass_f1_score
 
 from stages.lib.errors import DataError
-from stages.lib.measure.classification import accuracy, agreement, f1, softmax, standard_error
-from stages.lib.measure.predictions import Predictions, read_predictions, write_predictions
+from stages.lib.metrics.classification import accuracy, agreement, f1, softmax, standard_error
+from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 
 
 def drawn(labels: int, seed: int = 0, rows: int = 200) -> tuple[np.ndarray, np.ndarray]:

@@ -9,29 +9,29 @@ import pytest
 import torch
 
 from stages.lib import paths
-from stages.lib.artifacts import read_json, write_json, write_rows
-from stages.lib.cells.evaluating import Evaluation, predict_reference
-from stages.lib.cells.finetuning import finetune
-from stages.lib.cells.merge.combining import alpha_curve, combine
-from stages.lib.cells.merge.group import Group
-from stages.lib.data.cards import read_task
+from stages.lib.data.task_cards import read_task
 from stages.lib.errors import DataError, MaskError
+from stages.lib.evaluation.evaluation import Evaluation, predict_reference
 from stages.lib.graft.apply import transplant, values_at
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.select import top_k
-from stages.lib.localize.movement import movement
-from stages.lib.measure.predictions import read_predictions, write_predictions
-from stages.lib.measure.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.merge.names import MERGED
-from stages.lib.merge.stitch import stitch
-from stages.lib.model.anatomy import read_anatomy
-from stages.lib.model.groups import HEAD
-from stages.lib.model.label_model import LabelModel
-from stages.lib.model.loading import read_tensors, save_model
-from stages.lib.report.merge.collecting import collect
-from stages.lib.report.merge.compose import plot_data, write_report
-from stages.lib.report.merge.figures import figures
-from stages.lib.report.merge.summary import summary
+from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.localizers.movement import movement
+from stages.lib.merging.names import MERGED
+from stages.lib.merging.stitch import stitch
+from stages.lib.metrics.predictions import read_predictions, write_predictions
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.groups import HEAD
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.loading import read_tensors, save_model
+from stages.lib.training.finetuning import finetune
+from stages.merge.merged_models import alpha_curve, combine
+from stages.merge.report.collecting import collect
+from stages.merge.report.compose import plot_data, write_report
+from stages.merge.report.figures import figures
+from stages.merge.report.summary import summary
+from stages.merge.task_group import Group
 from tests.pico import TOY, finetune_settings, model_settings, runtime, toy_rows
 
 SEED = 0

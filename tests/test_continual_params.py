@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from stages import profile
+from stages.commands import profile
 from stages.lib.errors import ParamsError
 from stages.lib.params import load_params, validate
 from stages.lib.yaml12 import load_yaml

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stages.lib import paths
-from stages.lib.measure.predictions import read_predictions
+from stages.lib.metrics.predictions import read_predictions
 from tests.dvc_project import TINY, Copy, Run, clone, make_original
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from stages.continual.report.collecting import Sequences, collect, matrix
+from stages.continual.report.compose import OFF, write_report
+from stages.continual.report.data import plot_data
+from stages.continual.report.figures import figures
+from stages.continual.report.findings import claims
+from stages.continual.report.summary import summary
+from stages.continual.report.tables import size
 from stages.lib import paths
-from stages.lib.artifacts import read_json, write_json
 from stages.lib.errors import DataError
-from stages.lib.report import paper
-from stages.lib.report.continual.collecting import Sequences, collect, matrix
-from stages.lib.report.continual.compose import OFF, write_report
-from stages.lib.report.continual.data import plot_data
-from stages.lib.report.continual.figures import figures
-from stages.lib.report.continual.findings import claims
-from stages.lib.report.continual.summary import summary
-from stages.lib.report.continual.tables import size
+from stages.lib.io import read_json, write_json
 from stages.lib.report.markdown import to_markdown
+from stages.report import paper
 
 METHODS = ["naive", "grafting", "replay", "ewc"]
 ORDERS = {"paper": ["qnli", "ag_news", "sst2"], "back": ["sst2", "ag_news", "qnli"]}

@@ -16,8 +16,8 @@ from ruamel.yaml import YAML
 
 from stages.lib import paths
 from stages.lib.data.tasks import registry
-from stages.lib.localize.names import NAMES
-from stages.lib.localize.registry import LOCALIZERS
+from stages.lib.localizers.names import NAMES
+from stages.lib.localizers.registry import LOCALIZERS
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,24 +54,24 @@ EXAMPLES = {
 NOT_TRACKED = {
     *(f"stages/lib/{name}.py" for name in ("params", "paths", "entry", "errors", "yaml12", "progress", "artifacts")),
     *(f"stages/lib/data/{name}.py" for name in ("tasks", "cards", "test_sets")),
-    "stages/lib/localize/names.py",
+    "stages/lib/localizers/names.py",
 }
 
 # Rankings come to the sweep as data, so only what refines them is its code: a new localizer that only ranks makes no
 # point of an old one anew.
-NOT_FOLLOWED = {"sweep": "stages/lib/localize/registry.py"}
+NOT_FOLLOWED = {"sweep": "stages/lib/localizers/registry.py"}
 
 # Settings and texts that a module reads from beside itself.  tasks.yaml is for fetch alone: other stages get their task
 # from the card that fetch wrote.
 DATA_FILES = {
     "stages/lib/data/packages.py": "stages/lib/data/packages.yaml",
     "stages/lib/data/fetching.py": "stages/lib/data/tasks.yaml",
-    "stages/lib/report/paper.py": "stages/lib/report/paper.yaml",
-    "stages/lib/plan/costs.py": "stages/lib/plan/costs.yaml",
-    "stages/lib/page/html.py": "stages/lib/page/page.css",
-    "stages/lib/page/reproduction.py": "stages/lib/page/reproduction.yaml",
-    "stages/lib/page/sections.py": "stages/lib/page/captions.yaml",
-    "stages/lib/report/talos/paper.py": "stages/lib/report/talos/paper.yaml",
+    "stages/report/paper.py": "stages/report/paper.yaml",
+    "stages/commands/plan/costs.py": "stages/commands/plan/costs.yaml",
+    "stages/commands/page/html.py": "stages/commands/page/page.css",
+    "stages/commands/page/reproduction.py": "stages/commands/page/reproduction.yaml",
+    "stages/commands/page/sections.py": "stages/commands/page/captions.yaml",
+    "stages/talos/report/paper.py": "stages/talos/report/paper.yaml",
 }
 
 # Where a stage writes, but for the folder of metrics that every stage outside the main pipeline has.
@@ -198,21 +198,21 @@ def test_a_stage_depends_on_no_code_that_it_does_not_import(name):
 
 
 def test_the_walk_follows_imports_inside_functions_and_through_modules():
-    assert "stages/lib/model/label_model.py" in code_of("mask")  # imported inside main()
+    assert "stages/lib/models/label_model.py" in code_of("mask")  # imported inside main()
     assert "stages/lib/graft/select.py" in code_of("movement")  # through order_file.py
     assert "stages/lib/graft/select.py" not in imported("stages/movement.py")
     assert code_of("calibration").isdisjoint(NOT_TRACKED) and script("calibration") in code_of("calibration")
     assert "stages/lib/data/tasks.py" not in code_of("movement")  # there only through params.py
-    assert "stages/lib/localize/attribution.py" in code_of("rank")
+    assert "stages/lib/localizers/attribution.py" in code_of("rank")
 
 
 def test_the_sweep_follows_what_refines_masks_and_not_what_ranks():
-    assert refining() == {f"stages/lib/localize/{name}.py" for name in ("grown", "refined", "talos")}
+    assert refining() == {f"stages/lib/localizers/{name}.py" for name in ("grown", "refined", "talos")}
     assert {file for file in code_of("sweep") if "/localize/" in file} == {
-        f"stages/lib/localize/{name}.py" for name in ("evidence", "grown", "learned", "movement", "refined", "talos")
+        f"stages/lib/localizers/{name}.py" for name in ("evidence", "grown", "learned", "movement", "refined", "talos")
     }
     assert NOT_FOLLOWED["sweep"] in imported(
-        "stages/lib/cells/study/localizing.py"
+        "stages/study/localizer_sweep.py"
     )  # the control: it is there to be followed
     assert "masks/rank/${item.seed}/${item.localizer}" in deps("sweep", code=False)
 
@@ -231,7 +231,7 @@ def test_every_data_file_beside_the_code_is_known_here():
 
 
 def test_untracked_code_stores_nothing():
-    for file in NOT_TRACKED - {"stages/lib/artifacts.py"}:
+    for file in NOT_TRACKED - {"stages/lib/io.py"}:
         text = (ROOT / file).read_text(encoding="utf-8")
         assert not re.search(r"\b(write_\w+|replacing|save_file)\(", text), file
         assert not [name for name in imported(file) if name.endswith("runtime.py")], file
@@ -290,7 +290,7 @@ def test_a_stage_of_the_main_pipeline_runs_for_all_tasks_and_seeds(name):
 @pytest.mark.parametrize("name", PIPELINE_OF)
 def test_a_stage_of_another_pipeline_runs_for_lists_of_its_sections_and_last_for_its_seeds(name):
     settings = pipeline("params.yaml")
-    sections = importlib.import_module(f"stages.lib.schema.{PIPELINE_OF[name]}").SECTIONS
+    sections = importlib.import_module(f"stages.{PIPELINE_OF[name]}.settings").SECTIONS
     matrix = ALL[name].get("matrix", {})
     for axis, place in matrix.items():
         section, setting = re.fullmatch(r"\$\{(\w+)\.(\w+)\}", place).groups()
@@ -416,5 +416,5 @@ def test_starting_a_stage_loads_no_heavy_library():
         )
         return {*json.loads(result.stdout)} & {*heavy}
 
-    assert loaded(*map(module, ALL), "stages.profile") == set()
-    assert loaded("stages.lib.measure.predictions") >= {"numpy"}
+    assert loaded(*map(module, ALL), "stages.commands.profile") == set()
+    assert loaded("stages.lib.metrics.predictions") >= {"numpy"}

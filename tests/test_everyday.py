@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from stages import profile
+from stages.commands import profile
+from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED
 from stages.lib import paths
-from stages.lib.plan.outlook import CACHED, RUNS, UNCHANGED
 from tests.browser import Look, look_at, needs_chromium
 from tests.dvc_project import TINY, Copy, Run, clone, make_original
 from tests.pico import save_bert
@@ -32,7 +32,7 @@ SMALL = TINY | {"model": {"mode": "standard", "max_length": 32}, "graft": {"step
 PLAN = """
 import json
 from pathlib import Path
-from stages.lib.plan.outlook import outlook
+from stages.commands.plan.stage_status import outlook
 print(json.dumps({step.name: step.fate for step in outlook([Path("dvc.yaml")])}))
 """
 
@@ -67,9 +67,9 @@ def story(tmp_path_factory) -> dict[str, Any]:
     steps: dict[str, Any] = {"copy": copy, "printed": [*follow(copy)]}
     copy.set("calibration.bins=20")
     before = copy.files("data", "models", "masks", "metrics", "plots", ".dvc/cache")
-    steps["line"] = copy.run("python", "-m", "stages.plan", "--line").text
+    steps["line"] = copy.run("python", "-m", "stages.commands.plan.__main__", "--line").text
     steps["untouched"] = before == copy.files("data", "models", "masks", "metrics", "plots", ".dvc/cache")
-    copy.run("python", "-m", "stages.report")
+    copy.run("python", "-m", "stages.commands.page.__main__")
     steps["page"] = (copy.folder / paths.PAGE).read_text()
     forget(copy)
     steps["restored"] = planned(copy)

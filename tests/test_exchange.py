@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stages.graft.__main__ import main
-from stages.lib.exchange.card import LOADING
-from stages.lib.exchange.patch import CLASSES, KEY
-from stages.lib.exchange.places import PATCH
+from stages.commands.graft.__main__ import main
+from stages.commands.graft.card import LOADING
+from stages.commands.graft.locations import PATCH
+from stages.commands.graft.patch import CLASSES, KEY
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
@@ -381,7 +381,7 @@ def test_what_is_written_can_be_read_by_whoever_can_read_the_card(patch, standar
 
 KILLED = """
 import os, pathlib, signal, sys
-from stages.graft.__main__ import main
+from stages.commands.graft.__main__ import main
 
 replace = pathlib.Path.replace
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, RobertaConfig
 
-from stages.lib.model import fisher
-from stages.lib.model.fisher import squared_gradients
-from stages.lib.model.groups import LAYERS
-from stages.lib.model.label_model import LabelModel
-from stages.lib.model.objective import loss_gradient
+from stages.lib.models import fisher
+from stages.lib.models.fisher import squared_gradients
+from stages.lib.models.groups import LAYERS
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.objective import loss_gradient
 from stages.lib.text.encoding import Example
 from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
 

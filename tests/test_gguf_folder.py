@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from stages.lib.errors import ModelError
-from stages.lib.pretrained.gguf_folder import LAYER_NAMES, unpack_gguf
+from stages.lib.models.gguf_folder import LAYER_NAMES, unpack_gguf
 
 BYTES = [chr(code) for code in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324)]]
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *BYTES, "Ġt", "Ġto", "ĠĠ", "it"]

@@ -10,21 +10,21 @@ import pytest
 import torch
 
 from stages.lib import paths
-from stages.lib.artifacts import read_json, write_json, write_rows
-from stages.lib.cells.multitask.joint import joint_steps, mixed_batches, train_joint
-from stages.lib.cells.multitask.joint_folder import HEADS, load_joint, save_joint
-from stages.lib.cells.multitask.joint_model import JointCell
-from stages.lib.cells.multitask.leveling import level
-from stages.lib.cells.multitask.skills import find_skills, skills
-from stages.lib.cells.multitask.transferring import PURIFIED, SINGLE, UNION, transfer
 from stages.lib.errors import MaskError, ModelError, TrainingError
 from stages.lib.graft.mask_file import read_mask, write_mask
-from stages.lib.measure.predictions import read_predictions
-from stages.lib.measure.variants import FINETUNED, PRETRAINED
-from stages.lib.model.shared import SharedModel
+from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.metrics.predictions import read_predictions
+from stages.lib.metrics.variants import FINETUNED, PRETRAINED
+from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import seeded_torch
-from stages.lib.schema.main import LocalizerParams
-from stages.lib.transfer.unions import union
+from stages.multitask.joint_baselines import level
+from stages.multitask.joint_folder import HEADS, load_joint, save_joint
+from stages.multitask.joint_model import JointCell
+from stages.multitask.joint_training import joint_steps, mixed_batches, train_joint
+from stages.multitask.task_masks import find_skills, skills
+from stages.multitask.transfer_matrix import PURIFIED, SINGLE, UNION, transfer
+from stages.multitask.unions import union
+from stages.settings import LocalizerParams
 from tests.pico import PAIRS, TOY, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 SEED, SIZE = 0, 0.05

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from stages.lib.cells.masking import learn
 from stages.lib.errors import MaskError, TrainingError
 from stages.lib.graft.apply import graft, transplant
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.order_file import read_order, write_order
 from stages.lib.graft.region import Region
-from stages.lib.localize.learned import LearnedMask, MaskLearning, MaskLogits, learn_mask
-from stages.lib.localize.movement import movement_mask, movement_order
-from stages.lib.model.predicting import dev_score
+from stages.lib.localizers.learned import LearnedMask, MaskLearning, MaskLogits, learn_mask
+from stages.lib.localizers.movement import movement_mask, movement_order
+from stages.lib.models.predicting import dev_score
+from stages.mask_learning import learn
 from tests.memory import PeakBytes, live_bytes
 from tests.pico import graft_settings
 

@@ -12,22 +12,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lib.cells.evidence import draws, from_tensors, gather
-from stages.lib.cells.masking import learn
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.order_file import write_order
 from stages.lib.graft.region import Region, Tensors
 from stages.lib.graft.select import top_k
-from stages.lib.localize.attribution import attribution
-from stages.lib.localize.bias import biases
-from stages.lib.localize.evenly import layer_of
-from stages.lib.localize.evidence import Evidence
-from stages.lib.localize.grown import put_graft
-from stages.lib.localize.learned import MaskLearning, MaskLogits, learn_mask
-from stages.lib.localize.movement import movement, movement_mask, movement_order
-from stages.lib.localize.refined import refine_by_learning, refine_by_stitching
-from stages.lib.localize.registry import LOCALIZERS, Localizer
+from stages.lib.localizers.attribution import attribution
+from stages.lib.localizers.bias import biases
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.grown import put_graft
+from stages.lib.localizers.learned import MaskLearning, MaskLogits, learn_mask
+from stages.lib.localizers.movement import movement, movement_mask, movement_order
+from stages.lib.localizers.refined import refine_by_learning, refine_by_stitching
+from stages.lib.localizers.registry import LOCALIZERS, Localizer
+from stages.lib.localizers.stratified import layer_of
+from stages.lib.models.evidence import draws, from_tensors, gather
+from stages.mask_learning import learn
 from tests.pico import graft_settings
 
 NAMES = list(LOCALIZERS)

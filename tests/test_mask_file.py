@@ -15,7 +15,7 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_header, read_mask, require_model, write_mask
 from stages.lib.graft.order_file import read_order, write_order
 from stages.lib.graft.region import Region
-from stages.lib.localize.movement import movement_mask, movement_order
+from stages.lib.localizers.movement import movement_mask, movement_order
 
 HEAD = {"head.weight": torch.eye(2)}
 

@@ -8,14 +8,14 @@ import pytest
 
 from stages.lib import paths
 from stages.lib.errors import ParamsError
-from stages.lib.measure.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.merge.names import KINDS, NAMES, TUNED
+from stages.lib.merging.names import KINDS, NAMES, TUNED
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.params import validate
-from stages.lib.report.merge.collecting import FRAMES, Merged
-from stages.lib.report.merge.findings import claims
-from stages.lib.report.merge.tables import tables
-from stages.lib.schema.merge import METHODS, SECTIONS
 from stages.lib.yaml12 import load_yaml
+from stages.merge.report.collecting import FRAMES, Merged
+from stages.merge.report.findings import claims
+from stages.merge.report.tables import tables
+from stages.merge.settings import METHODS, SECTIONS
 
 TASKS, SEEDS = ["a", "b", "c"], [1, 2]
 SCORES = {PRETRAINED: 0.5, GRAFTED: 0.8, FINETUNED: 0.9, "stitch_mean": 0.79, "stitch_sum": 0.6, "average": 0.7}

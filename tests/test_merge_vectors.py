@@ -5,8 +5,8 @@ import torch
 from peft.utils import merge_utils
 
 from stages.lib.graft.region import Region
-from stages.lib.merge.arithmetic import add, task_vector
-from stages.lib.merge.vectors import dared, elected, summed
+from stages.lib.merging.arithmetic import add, task_vector
+from stages.lib.merging.vectors import dared, elected, summed
 
 
 def same(left: dict, right: dict) -> bool:

@@ -14,9 +14,10 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from stages.lib.data import packages, reach
+from stages.lib.data import hub_status as reach
+from stages.lib.data import packages
 from stages.lib.errors import ModelError
-from stages.lib.pretrained import sources
+from stages.lib.models import sources
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -169,7 +170,7 @@ def test_package_with_a_gguf_file_is_unpacked_through_it(tmp_path, pico, package
         seen.append(file.read_text())
         pico.rename(folder)
 
-    monkeypatch.setattr("stages.lib.pretrained.gguf_folder.unpack_gguf", unpack)
+    monkeypatch.setattr("stages.lib.models.gguf_folder.unpack_gguf", unpack)
     package({"pico_pkg/pico.gguf": "the gguf file"}, form="gguf", member="pico_pkg/pico.gguf")
     assert AutoModelForCausalLM.from_pretrained(obtain(tmp_path, "packaged")).config.hidden_size == 32
     assert seen == ["the gguf file"]
@@ -198,7 +199,7 @@ OFFLINE_SCRIPT = """
 import sys, time
 from pathlib import Path
 from stages.lib.errors import ModelError
-from stages.lib.pretrained.sources import obtain
+from stages.lib.models.sources import obtain
 for name in sys.argv[1:]:
     start = time.monotonic()
     try:

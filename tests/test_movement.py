@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stages.lib.graft.region import Region
-from stages.lib.localize.movement import movement, movement_mask, movement_order
+from stages.lib.localizers.movement import movement, movement_mask, movement_order
 
 
 def test_order_is_by_distance_moved_either_way_and_ties_by_index():

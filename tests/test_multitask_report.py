@@ -12,20 +12,20 @@ from matplotlib.image import imread
 from safetensors.numpy import save_file
 
 from stages.lib import paths
-from stages.lib.artifacts import write_json
 from stages.lib.errors import DataError, GraftError
-from stages.lib.measure.predictions import Predictions, write_predictions
-from stages.lib.measure.variants import FINETUNED, PRETRAINED
+from stages.lib.io import write_json
+from stages.lib.metrics.predictions import Predictions, write_predictions
+from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.markdown import to_markdown
-from stages.lib.report.multitask import contrasts
-from stages.lib.report.multitask.collecting import PURIFIED, SINGLE, UNION, Multitask, collect
-from stages.lib.report.multitask.compose import write_report
-from stages.lib.report.multitask.data import plot_data
-from stages.lib.report.multitask.figures import figures
-from stages.lib.report.multitask.findings import claims
-from stages.lib.report.multitask.matrices import gain_grid, overlap_grid, similarity
-from stages.lib.report.multitask.summary import summary
-from stages.lib.report.multitask.tables import tables
+from stages.multitask.report import contrasts
+from stages.multitask.report.collecting import PURIFIED, SINGLE, UNION, Multitask, collect
+from stages.multitask.report.compose import write_report
+from stages.multitask.report.data import plot_data
+from stages.multitask.report.figures import figures
+from stages.multitask.report.findings import claims
+from stages.multitask.report.matrices import gain_grid, overlap_grid, similarity
+from stages.multitask.report.summary import summary
+from stages.multitask.report.tables import tables
 
 TASKS = ["sst2", "cr", "ag_news", "qnli"]
 SEEDS = [13, 21]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from stages.lib.measure import composition as places
-from stages.lib.measure.composition import composition, kind_of, layer_of
-from stages.lib.measure.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, intersection, iou
+from stages.lib.metrics import composition as places
+from stages.lib.metrics.composition import composition, kind_of, layer_of
+from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, intersection, iou
 
 
 def test_overlap_by_hand():

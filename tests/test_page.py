@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from stages import report
+from stages.commands.page import __main__ as report
+from stages.commands.page import reproduction
+from stages.commands.page.differences import Difference, differences, flat, written
+from stages.commands.page.markdown import claims, to_html
+from stages.commands.page.report import write_page
+from stages.commands.page.sections import CAPTIONS, caption_of
 from stages.lib import paths
 from stages.lib.errors import StorageError
-from stages.lib.page import reproduction
-from stages.lib.page.differences import Difference, differences, flat, written
-from stages.lib.page.markdown import claims, to_html
-from stages.lib.page.report import write_page
-from stages.lib.page.sections import CAPTIONS, caption_of
 from stages.lib.report.document import Claim, Report, Row, Table, Verdict
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.style import figure, save, styled

@@ -11,24 +11,24 @@ import torch
 from torch import Tensor
 
 from stages.lib import paths
-from stages.lib.artifacts import read_json, write_json, write_rows
-from stages.lib.cells.evaluating import Evaluation
-from stages.lib.cells.finetuning import at_point, finetune
-from stages.lib.cells.study import trajectory
-from stages.lib.cells.study.paradigm import finetune_and_graft, settings_of
-from stages.lib.cells.study.trajectory import Trace, checkpoints, trace, train_again
-from stages.lib.cells.studying import study_sets, train_set
 from stages.lib.errors import GraftError, MaskError, ParamsError
-from stages.lib.measure.bound import ModelClass, examples_for, log_all_regions, variance_term
-from stages.lib.measure.classification import agreement
-from stages.lib.measure.predictions import read_predictions, write_predictions
-from stages.lib.measure.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
-from stages.lib.model.label_model import LabelModel
-from stages.lib.model.loading import read_tensors, save_model
-from stages.lib.pretrained.importing import import_model
-from stages.lib.report.study.bound_table import bound_lines, bound_table
-from stages.lib.report.study.collecting import Study, collect
-from stages.lib.report.study.records import record_path
+from stages.lib.evaluation.evaluation import Evaluation
+from stages.lib.evaluation.study_cell import study_sets, train_set
+from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.metrics.classification import agreement
+from stages.lib.metrics.predictions import read_predictions, write_predictions
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
+from stages.lib.models.importing import import_model
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.loading import read_tensors, save_model
+from stages.lib.training.finetuning import at_point, finetune
+from stages.study import checkpoints as trajectory
+from stages.study.bound import ModelClass, examples_for, log_all_regions, variance_term
+from stages.study.checkpoints import Trace, checkpoints, trace, train_again
+from stages.study.paradigms import finetune_and_graft, settings_of
+from stages.study.report.bound_table import bound_lines, bound_table
+from stages.study.report.collecting import Study, collect
+from stages.study.report.records import record_path
 from tests.pico import TOY, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 SEED, STEPS = 13, 25

@@ -19,11 +19,11 @@ from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 from ruamel.yaml import YAML
 
-from stages import profile
+from stages import settings as main_schema
+from stages.commands import profile
 from stages.lib.errors import ParamsError
-from stages.lib.localize.names import NAMES
-from stages.lib.params import EXTENSIONS, SECTIONS, load_params, validate
-from stages.lib.schema import main as main_schema
+from stages.lib.localizers.names import NAMES
+from stages.lib.params import PIPELINES, SECTIONS, load_params, validate
 from stages.lib.yaml12 import load_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -565,7 +565,7 @@ def test_the_main_pipeline_runs_on_other_tasks_and_seeds_than_the_study(tmp_path
 
 
 def test_no_two_pipelines_have_a_section_of_the_same_name():
-    parts = [main_schema.SECTIONS, *(extension.SECTIONS for extension in EXTENSIONS)]
+    parts = [pipeline.SECTIONS for pipeline in PIPELINES.values()]
     assert [name for part in parts for name in part] == [*SECTIONS] and len(parts) >= 2
 
 

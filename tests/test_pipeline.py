@@ -239,7 +239,7 @@ def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
     assert {
         str(paths.movement("movies", 13)),
         str(paths.PRETRAINED / "model.safetensors"),
-        "stages/lib/cells/masking.py",
+        "stages/mask_learning.py",
     } <= seen["mask"]
 
 

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from stages import plan, profile
+from stages.commands import profile
+from stages.commands.plan import __main__ as plan
+from stages.commands.plan.costs import COPIES, FILE, Costs, measure_slowness
+from stages.commands.plan.format import line, single_table, table
+from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step, outlook
 from stages.lib import paths
 from stages.lib.errors import ParamsError, StorageError
 from stages.lib.params import validate
-from stages.lib.plan.costs import COPIES, FILE, Costs, measure_slowness
-from stages.lib.plan.outlook import CACHED, RUNS, UNCHANGED, Step, outlook
-from stages.lib.plan.wording import line, single_table, table
 from stages.lib.yaml12 import load_yaml
 from tests.test_dvc_yaml import ALL, STAGES
 

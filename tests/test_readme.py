@@ -11,7 +11,7 @@ import pytest
 from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
-from stages import profile
+from stages.commands import profile
 from stages.lib import paths
 from stages.lib.errors import ParamsError
 from stages.lib.params import SECTIONS, validate

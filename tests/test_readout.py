@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lib.cells.study.reading import Retraining, read_out, retrain
-from stages.lib.cells.studying import StudyCell
+from stages.lib.evaluation.study_cell import StudyCell
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.readout import READOUTS, prune, reset
 from stages.lib.graft.region import Region
-from stages.lib.model.label_model import LabelModel
-from stages.lib.model.predicting import predict
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.predicting import predict
+from stages.study.readouts import Retraining, read_out, retrain
 from tests.pico import finetune_settings
 
 POINT = {"batch_size": 8, "learning_rate": 1e-2, "steps": 10}

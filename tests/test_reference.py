@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stages import profile
+from stages.commands import profile
+from stages.commands import settings_reference as reference
+from stages.commands.settings_reference import comments, markdown, settings
 from stages.lib import paths
-from stages.lib.data.tasks import Section
 from stages.lib.errors import ParamsError
-from stages.lib.schema import reference
-from stages.lib.schema.reference import comments, markdown, settings
+from stages.lib.settings import Section
 from stages.lib.yaml12 import load_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +21,7 @@ ROWS = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*) \|$", markdown(PARAMS), re.M
 
 def test_the_page_is_what_the_schema_gives():
     assert (ROOT / reference.PAGE).read_text(encoding="utf-8") == markdown(PARAMS), (
-        "python -m stages.lib.schema.reference"
+        "python -m stages.commands.settings_reference"
     )
 
 

@@ -10,27 +10,27 @@ import pytest
 import torch
 from torch import Tensor
 
+from stages.continual.methods import METHODS, Naive
+from stages.continual.run_sequence import require_unchanged, sequence, walk
+from stages.continual.settings import EwcParams, NoParams, ReplayParams
+from stages.continual.task_sequence import Course
 from stages.lib import paths
-from stages.lib.artifacts import read_json, write_json, write_rows
-from stages.lib.cells.continual.continuing import METHODS, Naive
-from stages.lib.cells.continual.course import Course
-from stages.lib.cells.continual.sequencing import require_unchanged, sequence, walk
-from stages.lib.cells.evaluating import Evaluation
-from stages.lib.cells.finetuning import finetune
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import MaskError, ModelError
+from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
-from stages.lib.localize.movement import movement_order
-from stages.lib.measure.predictions import read_predictions, write_predictions
-from stages.lib.measure.variants import FINETUNED, PRETRAINED
-from stages.lib.model.anatomy import read_anatomy
-from stages.lib.model.label_model import LabelModel
-from stages.lib.model.loading import read_tensors, save_model
-from stages.lib.pretrained.importing import import_model
+from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.localizers.movement import movement_order
+from stages.lib.metrics.predictions import read_predictions, write_predictions
+from stages.lib.metrics.variants import FINETUNED, PRETRAINED
+from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.importing import import_model
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.runtime import seeded_torch
-from stages.lib.schema.continual import EwcParams, NoParams, ReplayParams
+from stages.lib.training.finetuning import finetune
 from tests.pico import PAIRS, TOY, finetune_settings, model_settings, runtime, toy_rows
 
 SEED, STEPS, TEST = 13, 8, 24

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from stages.lib.model.groups import HEAD, LAYERS
-from stages.lib.model.label_model import LabelModel
-from stages.lib.model.predicting import predict
-from stages.lib.model.shared import SharedModel
+from stages.lib.models.groups import HEAD, LAYERS
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.predicting import predict
+from stages.lib.models.shared import SharedModel
 from stages.lib.text.encoding import Example
-from stages.lib.train.training import TrainPlan, train_on
+from stages.lib.training.training import TrainPlan, train_on
 from tests.pico import PAIRS, TOY, model_settings, runtime, toy_rows
 
 PAIR_ROWS = [{**row, "sentence2": "it was", "label": PAIRS.labels[n % 3]} for n, row in enumerate(toy_rows(12))]

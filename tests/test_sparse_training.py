@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lib.cells import finetuning
-from stages.lib.cells.finetuning import at_point, finetune, trained_names
 from stages.lib.graft.mask import GraftMask
-from stages.lib.model.label_model import LabelModel
+from stages.lib.models.label_model import LabelModel
 from stages.lib.text.batching import shuffled
-from stages.lib.train import training
-from stages.lib.train.sparse import Leaves
-from stages.lib.train.training import TrainPlan, train
+from stages.lib.training import finetuning, training
+from stages.lib.training.finetuning import at_point, finetune, trained_names
+from stages.lib.training.sparse import Leaves
+from stages.lib.training.training import TrainPlan, train
 from tests.pico import TOY, finetune_settings, model_settings, runtime
 
 SGD = TrainPlan(steps=12, learning_rate=0.05, batch_size=8, weight_decay=0.1, clip_norm=0.5)

@@ -16,8 +16,8 @@ import torch
 
 from stages.lib import paths
 from stages.lib.graft.mask_file import read_mask
-from stages.lib.measure.predictions import read_predictions
-from stages.lib.measure.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.metrics.predictions import read_predictions
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from tests.dvc_project import TINY, TINY_STUDY, Copy, Run, clone, make_original, twin
 from tests.test_dvc_yaml import EXTENSIONS
 

@@ -11,21 +11,21 @@ import pytest
 from matplotlib.image import imread
 from safetensors.numpy import save_file
 
-from stages.lib.artifacts import write_json
 from stages.lib.errors import DataError, MaskError
-from stages.lib.report import paper
+from stages.lib.io import write_json
 from stages.lib.report.document import Verdict
-from stages.lib.report.study.choosing import LEARNED, common_sparsities, nearest, own
-from stages.lib.report.study.collecting import collect
-from stages.lib.report.study.comparing import compared
-from stages.lib.report.study.data import plot_data
-from stages.lib.report.study.figures import FIGURES, figures
-from stages.lib.report.study.findings import claims, findings
-from stages.lib.report.study.looks import LINE_LOOKS
-from stages.lib.report.study.records import AXES, mask_path, record_path
-from stages.lib.report.study.stats import mean_of, paired, t_quantile
-from stages.lib.report.study.summary import summary
-from stages.lib.report.study.tables import off_line, tables
+from stages.report import paper
+from stages.study.report.choosing import LEARNED, common_sparsities, nearest, own
+from stages.study.report.collecting import collect
+from stages.study.report.comparing import compared
+from stages.study.report.data import plot_data
+from stages.study.report.figures import FIGURES, figures
+from stages.study.report.findings import claims, findings
+from stages.study.report.looks import LINE_LOOKS
+from stages.study.report.records import AXES, mask_path, record_path
+from stages.study.report.stats import mean_of, paired, t_quantile
+from stages.study.report.summary import summary
+from stages.study.report.tables import off_line, tables
 
 TASKS = ["sst2", "ag_news", "qnli", "qqp"]
 SEEDS = [13, 21]

@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from stages.lib import paths
-from stages.lib.artifacts import read_json, write_json, write_rows
-from stages.lib.cells.evaluating import Evaluation
-from stages.lib.cells.study.localizing import Counted, rank, sweep
-from stages.lib.cells.studying import StudyCell, against_finetuned, study_sets, train_set, variant_rows
 from stages.lib.errors import DataError, GraftError, MaskError
+from stages.lib.evaluation.evaluation import Evaluation
+from stages.lib.evaluation.study_cell import StudyCell, against_finetuned, study_sets, train_set, variant_rows
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.graft.order_file import read_order
-from stages.lib.localize.evidence import Evidence
-from stages.lib.localize.names import NAMES
-from stages.lib.localize.registry import LOCALIZERS
-from stages.lib.measure.predictions import Predictions, read_predictions, write_predictions
-from stages.lib.measure.variants import FINETUNED, GRAFTED
-from stages.lib.schema.main import LocalizerParams
+from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.names import NAMES
+from stages.lib.localizers.registry import LOCALIZERS
+from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
+from stages.lib.metrics.variants import FINETUNED, GRAFTED
+from stages.settings import LocalizerParams
+from stages.study.localizer_sweep import Counted, rank, sweep
 from tests.pico import TOY, graft_settings, model_settings, runtime, toy_rows
 
 TASK, SEED, OTHER = "toy", 0, "elsewhere"

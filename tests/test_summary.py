@@ -17,24 +17,24 @@ from safetensors.numpy import save_file
 
 from stages import summary as stage
 from stages.lib import paths
-from stages.lib.artifacts import read_json, write_json
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import DataError, MaskError
-from stages.lib.measure.predictions import Predictions
-from stages.lib.measure.scores import calibration_scores, classification_scores
-from stages.lib.measure.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, VARIANTS
-from stages.lib.report import figures
-from stages.lib.report.aggregate import clean, summarize
-from stages.lib.report.cells import MEASURES, collect
-from stages.lib.report.compose import mask_facts, write_report
+from stages.lib.io import read_json, write_json
+from stages.lib.metrics.predictions import Predictions
+from stages.lib.metrics.scores import calibration_scores, classification_scores
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, VARIANTS
 from stages.lib.report.document import Claim, Report, Verdict
 from stages.lib.report.markdown import to_markdown
-from stages.lib.report.paper import shots_for, table2, table3
 from stages.lib.report.plot_data import write_plot_data
 from stages.lib.report.style import styled, wrapped
 from stages.lib.report.terminal import to_terminal
-from stages.lib.report.verdict import judge
 from stages.lib.report.wording import small_percent
+from stages.report import figures
+from stages.report.aggregate import clean, summarize
+from stages.report.cells import MEASURES, collect
+from stages.report.compose import mask_facts, write_report
+from stages.report.paper import shots_for, table2, table3
+from stages.report.verdict import judge
 
 LONG = [
     f"{word}_of_a_rather_long_name" for word in ("inference", "paraphrase", "sentiment", "acceptability", "topicality")

@@ -12,30 +12,32 @@ from torchmetrics.functional import kendall_rank_corrcoef, matthews_corrcoef, sp
 from transformers import BertModel, GPT2Model, LlamaModel, RobertaModel
 
 from stages.lib import paths
-from stages.lib.artifacts import read_json, write_json, write_rows
-from stages.lib.cells.finetuning import finetune, train_again
-from stages.lib.cells.surgical import fim, robustness, surgery
-from stages.lib.cells.surgical.surgical_settings import settings_of
 from stages.lib.errors import DataError, ParamsError, TrainingError
 from stages.lib.graft.region import Region
-from stages.lib.layers.choosing import choose, order
-from stages.lib.layers.names import KINDS, Selection
-from stages.lib.layers.scoring import AGGREGATIONS, layer_norms, layer_scores
-from stages.lib.layers.selecting import by_layer, whole_layers
-from stages.lib.measure.classification import majority_share, mcc
-from stages.lib.measure.predictions import Predictions
-from stages.lib.measure.ranks import kendall, spearman
-from stages.lib.measure.scores import classification_scores, own_scores
-from stages.lib.measure.variants import FINETUNED
-from stages.lib.model.anatomy import read_anatomy
-from stages.lib.model.fisher import squared_gradients
-from stages.lib.model.groups import LAYERS
-from stages.lib.model.label_model import LabelModel
-from stages.lib.model.loading import read_tensors
-from stages.lib.pretrained.importing import import_model
-from stages.lib.report.surgical.collecting import layer_text, require_distinct
+from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.metrics.classification import majority_share, mcc
+from stages.lib.metrics.predictions import Predictions
+from stages.lib.metrics.ranks import kendall, spearman
+from stages.lib.metrics.scores import classification_scores, own_scores
+from stages.lib.metrics.variants import FINETUNED
+from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.fisher import squared_gradients
+from stages.lib.models.groups import LAYERS
+from stages.lib.models.importing import import_model
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.loading import read_tensors
 from stages.lib.runtime import numpy_generator
-from stages.lib.train.training import TrainPlan
+from stages.lib.training.finetuning import finetune, train_again
+from stages.lib.training.training import TrainPlan
+from stages.surgical import fisher_scores as fim
+from stages.surgical import layer_surgery as surgery
+from stages.surgical import rank_robustness as robustness
+from stages.surgical.layer_choice import choose, order
+from stages.surgical.layer_masks import by_layer, whole_layers
+from stages.surgical.layer_scores import AGGREGATIONS, layer_norms, layer_scores
+from stages.surgical.report.collecting import layer_text, require_distinct
+from stages.surgical.selections import KINDS, Selection
+from stages.surgical.surgery_settings import settings_of
 from tests.pico import TOY, bert_config, finetune_settings, model_settings, runtime, save_bert, toy_rows
 
 SEED, LAYERS_12 = 13, 12

@@ -13,20 +13,20 @@ import torch
 from matplotlib.image import imread
 
 from stages.lib import paths
-from stages.lib.artifacts import read_json, write_json
 from stages.lib.errors import DataError, MaskError
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.graft.region import Region
+from stages.lib.io import read_json, write_json
 from stages.lib.report.document import Claim, Table, Verdict
 from stages.lib.report.markdown import to_markdown
-from stages.lib.report.surgical import ranking
-from stages.lib.report.surgical.collecting import Surgical, collect
-from stages.lib.report.surgical.compose import plot_data, write_report
-from stages.lib.report.surgical.figures import figures
-from stages.lib.report.surgical.findings import claims, flagged_line
-from stages.lib.report.surgical.summary import summary
-from stages.lib.report.surgical.tables import (
+from stages.surgical.report import ranking
+from stages.surgical.report.collecting import Surgical, collect
+from stages.surgical.report.compose import plot_data, write_report
+from stages.surgical.report.figures import figures
+from stages.surgical.report.findings import claims, flagged_line
+from stages.surgical.report.summary import summary
+from stages.surgical.report.tables import (
     bridge_table,
     robustness_table,
     score_table,

@@ -10,34 +10,34 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from stages.lib.cells.study.reading import Retraining, read_out
-from stages.lib.cells.studying import StudyCell
-from stages.lib.cells.talos.arithmetic import addition, negation, single_scores
-from stages.lib.cells.talos.edited import Edited, LinearEdited, spread
-from stages.lib.cells.talos.editing import Edit, attention_mask, best_of, reader_of, train_within
-from stages.lib.cells.talos.sensing import VARIANTS, prune
 from stages.lib.errors import TrainingError
+from stages.lib.evaluation.study_cell import StudyCell
 from stages.lib.graft.apply import transplant, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
 from stages.lib.graft.select import top_k
-from stages.lib.localize.movement import movement, movement_mask, movement_order
-from stages.lib.localize.registry import LOCALIZERS
-from stages.lib.localize.talos import calibrate, least_sensitive, round_sizes, sensitivity
-from stages.lib.measure.disentanglement import error_grid, mean_within
-from stages.lib.measure.overlap import chance_iou, iou
-from stages.lib.measure.selected import by_tensor
-from stages.lib.merge.arithmetic import task_vector
-from stages.lib.merge.combined import combined
-from stages.lib.merge.negation import choose_negation, is_weak
-from stages.lib.merge.vectors import summed
-from stages.lib.model.fisher import MODES, backward_passes, drawn_labels, squared_gradients
-from stages.lib.model.linearised import LinearisedModel
-from stages.lib.model.predicting import predict
+from stages.lib.localizers.movement import movement, movement_mask, movement_order
+from stages.lib.localizers.registry import LOCALIZERS
+from stages.lib.localizers.talos import calibrate, least_sensitive, round_sizes, sensitivity
+from stages.lib.merging.arithmetic import task_vector
+from stages.lib.merging.combined import combined
+from stages.lib.merging.vectors import summed
+from stages.lib.metrics.overlap import chance_iou, iou
+from stages.lib.models.fisher import MODES, backward_passes, drawn_labels, squared_gradients
+from stages.lib.models.linearised import LinearisedModel
+from stages.lib.models.predicting import predict
 from stages.lib.params import SECTIONS
-from stages.lib.schema.talos import SensitivityParams, problems
-from stages.lib.train.training import TrainPlan
+from stages.lib.training.training import TrainPlan
+from stages.study.readouts import Retraining, read_out
+from stages.talos.arithmetic_model import Edited, LinearEdited, spread
+from stages.talos.disentanglement import error_grid, mean_within
+from stages.talos.negation import choose_negation, is_weak
+from stages.talos.selected import by_tensor
+from stages.talos.sensitivity_masks import VARIANTS, prune
+from stages.talos.settings import SensitivityParams, problems
+from stages.talos.task_vectors import Edit, attention_mask, best_of, reader_of, train_within
+from stages.talos.vector_arithmetic import addition, negation, single_scores
 from tests.pico import finetune_settings, toy_rows
 from tests.test_localizers import evidence_of, localizer_settings
 
@@ -74,7 +74,7 @@ def test_every_mode_is_a_sum_of_squares_the_same_one_by_one_and_by_layer(make_ce
     cell, rows = make_cell("prompt"), toy_rows(5)
     by_layer = fisher(cell, mode, rows, draws=2)
     assert all(bool((values >= 0).all()) for values in by_layer.values())
-    monkeypatch.setattr("stages.lib.model.fisher._add_by_layer", lambda *_: False)
+    monkeypatch.setattr("stages.lib.models.fisher._add_by_layer", lambda *_: False)
     assert close(by_layer, fisher(cell, mode, rows, draws=2))
 
 

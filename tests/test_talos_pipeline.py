@@ -7,8 +7,8 @@ import pytest
 
 from stages.lib import paths
 from stages.lib.graft.mask_file import read_mask
-from stages.lib.measure.predictions import read_predictions
-from stages.lib.measure.variants import FINETUNED, PRETRAINED
+from stages.lib.metrics.predictions import read_predictions
+from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from tests.dvc_project import TINY, TINY_STUDY, clone, make_original
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

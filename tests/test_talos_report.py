@@ -16,23 +16,23 @@ import torch
 from matplotlib.image import imread
 
 from stages.lib import paths
-from stages.lib.artifacts import read_json, write_json
 from stages.lib.errors import DataError, MaskError
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.graft.region import Region
-from stages.lib.measure.overlap import chance_iou
-from stages.lib.measure.variants import PRETRAINED
+from stages.lib.io import read_json, write_json
+from stages.lib.metrics.overlap import chance_iou
+from stages.lib.metrics.variants import PRETRAINED
 from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.style import styled
-from stages.lib.report.talos.collecting import COLUMNS, Talos, collect, ordered
-from stages.lib.report.talos.compose import write_report
-from stages.lib.report.talos.data import plot_data
-from stages.lib.report.talos.figures import FIGURES, figures
-from stages.lib.report.talos.findings import claims
-from stages.lib.report.talos.paper import published
-from stages.lib.report.talos.summary import summary
+from stages.talos.report.collecting import COLUMNS, Talos, collect, ordered
+from stages.talos.report.compose import write_report
+from stages.talos.report.data import plot_data
+from stages.talos.report.figures import FIGURES, figures
+from stages.talos.report.findings import claims
+from stages.talos.report.paper import published
+from stages.talos.report.summary import summary
 
 TASKS = ["movies", "products", "domain"]
 SEEDS = [13, 21]
@@ -647,7 +647,7 @@ def test_every_figure_is_written_and_none_is_blank(drawn):
 
 def test_equal_records_give_equal_figures_and_others_other_ones(drawn, found, tmp_path, monkeypatch):
     few = {name: FIGURES[name] for name in ("localization", "added")}
-    monkeypatch.setattr("stages.lib.report.talos.figures.FIGURES", few)
+    monkeypatch.setattr("stages.talos.report.figures.FIGURES", few)
     again = figures(found, tmp_path / "again")
     assert [path.read_bytes() for path in again] == [drawn[name].read_bytes() for name in few]
     others = figures(found_in(tmp_path, effects=turned("talos", added=0.5, away=0.3)), tmp_path / "others")

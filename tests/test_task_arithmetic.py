@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from stages.lib.merge.arithmetic import (
+from stages.lib.merging.arithmetic import (
     add,
     alpha_grid,
     choose_alpha,

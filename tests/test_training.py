@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lib.cells import finetuning
-from stages.lib.cells.finetuning import finetune, steps_for, total_steps, trained_names
 from stages.lib.errors import TrainingError
-from stages.lib.model.label_model import LabelModel
-from stages.lib.model.objective import loss_gradient
-from stages.lib.model.predicting import dev_score
-from stages.lib.train.training import Training, TrainPlan, _optimizer, train
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.objective import loss_gradient
+from stages.lib.models.predicting import dev_score
+from stages.lib.training import finetuning
+from stages.lib.training.finetuning import finetune, steps_for, total_steps, trained_names
+from stages.lib.training.training import Training, TrainPlan, _optimizer, train
 from tests.pico import TOY, finetune_settings, model_settings, runtime
 
 PLAN = TrainPlan(steps=12, learning_rate=0.05, batch_size=8)

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lib.cells.evidence import from_tensors
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
-from stages.lib.localize.evidence import Evidence
-from stages.lib.localize.learned import MaskLearning
-from stages.lib.localize.names import NAMES
-from stages.lib.transfer.gain import gained, relative_gain
-from stages.lib.transfer.names import read_name
-from stages.lib.transfer.purified import purify, summed_gradient
-from stages.lib.transfer.similarity import correlate
-from stages.lib.transfer.unions import union
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.learned import MaskLearning
+from stages.lib.localizers.names import NAMES
+from stages.lib.models.evidence import from_tensors
+from stages.multitask.gain import gained, relative_gain
+from stages.multitask.localizer_names import read_name
+from stages.multitask.purified import purify, summed_gradient
+from stages.multitask.similarity import correlate
+from stages.multitask.unions import union
 
 # --- Relative gain ---------------------------------------------------------------------------------------------
 

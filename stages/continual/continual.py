@@ -11,11 +11,11 @@ def main() -> None:
     """Bring the records of the sequences named by params.yaml together."""
     params = load_params("sequence", "order")
 
-    from stages.lib.report.continual.collecting import collect
-    from stages.lib.report.continual.compose import write_report
-    from stages.lib.report.continual.data import plot_data
-    from stages.lib.report.continual.figures import figures
-    from stages.lib.report.continual.summary import summary
+    from stages.continual.report.collecting import collect
+    from stages.continual.report.compose import write_report
+    from stages.continual.report.data import plot_data
+    from stages.continual.report.figures import figures
+    from stages.continual.report.summary import summary
     from stages.lib.report.publish import publish
 
     found = collect(Path(), params.sequence, params.order)

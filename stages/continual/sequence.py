@@ -12,8 +12,8 @@ def main(method: str, order: str, seed: int) -> None:
         f"order.{order}", f"method.{method}",
     )  # fmt: skip
 
+    from stages.continual.run_sequence import sequence
     from stages.lib import runtime
-    from stages.lib.cells.continual.sequencing import sequence
 
     print(sequence(method, order, seed, params, runtime.start(params.runtime)))
 

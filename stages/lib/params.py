@@ -3,32 +3,34 @@
 `load_params("model", "finetune.optimizer")` checks the whole file, reports every problem in one
 message, and hands out just the settings that were asked for.  So a stage cannot read a setting
 that its entry in dvc.yaml doesn't list (a test compares the two).  What there is to set stands in
-stages/lib/schema, one file for each pipeline.
+the settings.py of each pipeline, which is found by its folder.
 
     python -m stages.lib.params        checks params.yaml and prints every resolved setting
 """
 
 import json
 from collections.abc import Collection, Iterable
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from stages.lib import paths
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem
-from stages.lib.schema import continual, merge, multitask, study, surgical, talos
-from stages.lib.schema import main as main_pipeline
-from stages.lib.schema.choices import at
+from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
 
-# Pipelines that build on the main one.  The rules between their sections and the others hold only where one of them is
-# used, so that the main pipeline can run on other tasks and seeds than they do.
-EXTENSIONS = (study, continual, merge, multitask, surgical, talos)
-SECTIONS: dict[str, Any] = main_pipeline.SECTIONS | {
-    name: kind for extension in EXTENSIONS for name, kind in extension.SECTIONS.items()
+PROJECT = Path(__file__).parents[2]
+# name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml.  The rules
+# between an extension's sections and the others hold only where one of them is used, so that the main pipeline can run
+# on other tasks and seeds than they do.
+PIPELINES: dict[str, ModuleType] = {"": import_module("stages.settings")} | {
+    path.parent.name: import_module(f"stages.{path.parent.name}.settings")
+    for path in sorted((PROJECT / paths.PIPELINES).glob("*/dvc.yaml"))
 }
+SECTIONS: dict[str, Any] = {name: kind for pipeline in PIPELINES.values() for name, kind in pipeline.SECTIONS.items()}
 
 
 def load_params(*keys: str, path: Path = paths.PARAMS) -> SimpleNamespace:
@@ -72,17 +74,17 @@ def validate(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) -
             values[name] = TypeAdapter(kind).validate_python(raw[name], strict=True)
         except ValidationError as error:
             problems.extend(plain_problem(problem, name, kind) for problem in error.errors())
-    for pipeline in (main_pipeline, *(extension for extension in EXTENSIONS if {*asked} & {*extension.SECTIONS})):
-        problems.extend(pipeline.problems(values))
+    for name, pipeline in PIPELINES.items():
+        if not name or {*asked} & {*pipeline.SECTIONS}:
+            problems.extend(pipeline.problems(values))
     if problems:
         raise ParamsError(f"{path} has {len(problems)} problem(s):\n" + "\n".join(f"  {line}" for line in problems))
     return values
 
 
 def sections_of(pipelines: Iterable[str]) -> list[str]:
-    """The sections of these pipelines, none for the main one."""
-    known = {extension.__name__.rpartition(".")[2]: [*extension.SECTIONS] for extension in EXTENSIONS}
-    return [section for name in pipelines for section in known.get(name, [])]
+    """The sections of these pipelines, by their folders' names."""
+    return [section for name in pipelines for section in PIPELINES[name].SECTIONS]
 
 
 def main() -> None:

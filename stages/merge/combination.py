@@ -14,7 +14,7 @@ def main(method: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.merge.combining import combine
+    from stages.merge.merged_models import combine
 
     machine = runtime.start(params.runtime)
     paths.reading_dir("combination", (method,), seed).mkdir(parents=True, exist_ok=True)

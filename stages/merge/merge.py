@@ -11,11 +11,11 @@ def main() -> None:
     """Bring the records of the merged models named by params.yaml together."""
     params = load_params("merge", "combination")
 
-    from stages.lib.report.merge.collecting import collect
-    from stages.lib.report.merge.compose import plot_data, write_report
-    from stages.lib.report.merge.figures import figures
-    from stages.lib.report.merge.summary import summary
     from stages.lib.report.publish import publish
+    from stages.merge.report.collecting import collect
+    from stages.merge.report.compose import plot_data, write_report
+    from stages.merge.report.figures import figures
+    from stages.merge.report.summary import summary
 
     merged = collect(Path(), params.merge.groups, params.combination.methods, params.combination.seeds)
     publish(

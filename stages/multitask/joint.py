@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 from stages.lib import paths
-from stages.lib.artifacts import read_rows, replacing, write_json
 from stages.lib.entry import stage
+from stages.lib.io import read_rows, replacing, write_json
 from stages.lib.params import load_params
 
 
@@ -17,11 +17,11 @@ def main(paradigm: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.multitask.joint import joint_steps, train_joint
-    from stages.lib.cells.multitask.joint_folder import save_joint
-    from stages.lib.cells.optimizers import settings_of
-    from stages.lib.data.cards import read_task
+    from stages.lib.data.task_cards import read_task
     from stages.lib.progress import progress
+    from stages.lib.training.optimizers import settings_of
+    from stages.multitask.joint_folder import save_joint
+    from stages.multitask.joint_training import joint_steps, train_joint
 
     names, own = params.multitask.tasks, vars(params.joint)
     rows = {name: {split: read_rows(paths.sample(name, seed, split)) for split in ("train", "dev")} for name in names}

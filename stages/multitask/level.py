@@ -12,7 +12,7 @@ def main(paradigm: str, seed: int) -> None:
     )
 
     from stages.lib import runtime
-    from stages.lib.cells.multitask.leveling import level
+    from stages.multitask.joint_baselines import level
 
     print(level(paradigm, seed, params, runtime.start(params.runtime)))
 

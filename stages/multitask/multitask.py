@@ -11,12 +11,12 @@ def main() -> None:
     """Bring the records of the cells named by params.yaml together."""
     params = load_params("multitask", "joint.paradigms", "skill", "transfer")
 
-    from stages.lib.report.multitask.collecting import collect
-    from stages.lib.report.multitask.compose import write_report
-    from stages.lib.report.multitask.data import plot_data
-    from stages.lib.report.multitask.figures import figures
-    from stages.lib.report.multitask.summary import summary
     from stages.lib.report.publish import publish
+    from stages.multitask.report.collecting import collect
+    from stages.multitask.report.compose import write_report
+    from stages.multitask.report.data import plot_data
+    from stages.multitask.report.figures import figures
+    from stages.multitask.report.summary import summary
 
     found = collect(Path(), params)
     publish(

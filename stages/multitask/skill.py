@@ -13,7 +13,7 @@ def main(paradigm: str, localizer: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.multitask.skills import find_skills
+    from stages.multitask.task_masks import find_skills
 
     print(find_skills(paradigm, localizer, seed, params, runtime.start(params.runtime)))
 

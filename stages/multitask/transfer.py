@@ -13,7 +13,7 @@ def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.multitask.transferring import transfer
+    from stages.multitask.transfer_matrix import transfer
 
     print(transfer(paradigm, localizer, sparsity, seed, params, runtime.start(params.runtime)))
 

@@ -12,7 +12,7 @@ def main(seed: int) -> None:
     )
 
     from stages.lib import runtime
-    from stages.lib.cells.study.anchoring import anchor
+    from stages.study.endpoints import anchor
 
     machine = runtime.start(params.runtime)
     for task in params.study.tasks:

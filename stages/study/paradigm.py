@@ -15,7 +15,7 @@ def main(paradigm: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.study.paradigm import finetune_and_graft
+    from stages.study.paradigms import finetune_and_graft
 
     machine = runtime.start(params.runtime)
     for task in params.paradigm.tasks:

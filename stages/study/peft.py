@@ -13,7 +13,7 @@ def main(method: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.study.parameter_efficient import train_and_measure
+    from stages.study.parameter_efficient import train_and_measure
 
     machine = runtime.start(params.runtime)
     for task in params.peft.tasks:

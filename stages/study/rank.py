@@ -19,7 +19,7 @@ def main(seed: int) -> None:
     )
 
     from stages.lib import runtime
-    from stages.lib.cells.study.localizing import rank
+    from stages.study.localizer_sweep import rank
 
     machine = runtime.start(params.runtime)
     for task in params.study.tasks:

@@ -13,7 +13,7 @@ def main(readout: str, localizer: str, sparsity: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.study.reading import read
+    from stages.study.readouts import read
 
     machine = runtime.start(params.runtime)
     for task in params.readout.tasks:

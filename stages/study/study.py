@@ -12,12 +12,12 @@ def main() -> None:
     params = load_params("study", "ood", "sweep", "readout", "wise", "peft", "paradigm", "trajectory")
 
     from stages.lib.report.publish import publish
-    from stages.lib.report.study.cells import study_cells
-    from stages.lib.report.study.collecting import collect
-    from stages.lib.report.study.compose import write_report
-    from stages.lib.report.study.data import plot_data
-    from stages.lib.report.study.figures import figures
-    from stages.lib.report.study.summary import summary
+    from stages.study.report.cells import study_cells
+    from stages.study.report.collecting import collect
+    from stages.study.report.compose import write_report
+    from stages.study.report.data import plot_data
+    from stages.study.report.figures import figures
+    from stages.study.report.summary import summary
 
     study = collect(Path(), study_cells(params))
     publish(

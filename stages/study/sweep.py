@@ -14,7 +14,7 @@ def main(localizer: str, sparsity: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.study.localizing import sweep
+    from stages.study.localizer_sweep import sweep
 
     machine = runtime.start(params.runtime)
     for task in params.study.tasks:

@@ -14,7 +14,7 @@ def main(seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.study.trajectory import trace
+    from stages.study.checkpoints import trace
 
     machine = runtime.start(params.runtime)
     for task in params.trajectory.tasks:

@@ -13,7 +13,7 @@ def main(seed: int) -> None:
     )
 
     from stages.lib import runtime
-    from stages.lib.cells.study.interpolating import interpolate
+    from stages.study.interpolation_grid import interpolate
 
     machine = runtime.start(params.runtime)
     paths.reading_dir("wise", (), seed).mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ def main(seed: int) -> None:
     params = load_params("model", "runtime", "fim.tasks", "fim.targets", "fim.examples", "fim.heads")
 
     from stages.lib import runtime
-    from stages.lib.cells.surgical.fim import score_layers
+    from stages.surgical.fisher_scores import score_layers
 
     machine = runtime.start(params.runtime)
     for task in params.fim.tasks:

@@ -16,7 +16,7 @@ def main(seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.surgical.robustness import watch_training
+    from stages.surgical.rank_robustness import watch_training
 
     machine = runtime.start(params.runtime)
     for task in params.robustness.tasks:

@@ -16,7 +16,7 @@ def main(selection: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.surgical.surgery import operate
+    from stages.surgical.layer_surgery import operate
 
     machine = runtime.start(params.runtime)
     for task in params.surgery.tasks:

@@ -12,10 +12,10 @@ def main() -> None:
     params = load_params("fim", "surgery", "robustness", "surgical")
 
     from stages.lib.report.publish import publish
-    from stages.lib.report.surgical.collecting import collect
-    from stages.lib.report.surgical.compose import plot_data, write_report
-    from stages.lib.report.surgical.figures import figures
-    from stages.lib.report.surgical.summary import summary
+    from stages.surgical.report.collecting import collect
+    from stages.surgical.report.compose import plot_data, write_report
+    from stages.surgical.report.figures import figures
+    from stages.surgical.report.summary import summary
 
     data = collect(Path(), params)
     publish(

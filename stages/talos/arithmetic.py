@@ -14,7 +14,7 @@ def main(method: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.talos.arithmetic import add_and_negate
+    from stages.talos.vector_arithmetic import add_and_negate
 
     machine = runtime.start(params.runtime)
     print("\n".join(add_and_negate(method, seed, params, machine)))

@@ -15,7 +15,7 @@ def main(method: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.talos.editing import edit
+    from stages.talos.task_vectors import edit
 
     machine = runtime.start(params.runtime)
     print("\n".join(edit(method, seed, params, machine)))

@@ -13,7 +13,7 @@ def main(seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.cells.talos.sensing import sense
+    from stages.talos.sensitivity_masks import sense
 
     machine = runtime.start(params.runtime)
     print("\n".join(sense(seed, params, machine)))

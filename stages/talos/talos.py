@@ -10,11 +10,11 @@ def main() -> None:
     params = load_params("talos.tasks", "talos.seeds", "edit.methods", "arithmetic.methods", "disentangle")
 
     from stages.lib.report.publish import publish
-    from stages.lib.report.talos.collecting import collect
-    from stages.lib.report.talos.compose import write_report
-    from stages.lib.report.talos.data import plot_data
-    from stages.lib.report.talos.figures import figures
-    from stages.lib.report.talos.summary import summary
+    from stages.talos.report.collecting import collect
+    from stages.talos.report.compose import write_report
+    from stages.talos.report.data import plot_data
+    from stages.talos.report.figures import figures
+    from stages.talos.report.summary import summary
 
     talos = collect(params)
     publish(

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib import paths
-from stages.lib.artifacts import read_rows, write_json, write_rows
 from stages.lib.data.sources import load_raw
 from stages.lib.data.tables import Table, Texts, build_table, leakage, ood_rows, together
 from stages.lib.data.tasks import TaskSpec
+from stages.lib.io import read_rows, write_json, write_rows
 
 
 def needed_sets(tasks: list[str], ood: dict[str, list[str]]) -> list[str]:

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any
 
-from stages.lib.data.reach import HUB, go_offline, hub_reachable
+from stages.lib.data.hub_status import HUB, go_offline, hub_reachable
 from stages.lib.data.tasks import HubSource, TaskSpec, columns_in, packaged_tasks
 from stages.lib.errors import DataError
 

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from stages.lib.data.tasks import Section
 from stages.lib.errors import DataError, GraftError, ModelError, did_you_mean
+from stages.lib.settings import Section
 from stages.lib.yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("packages.yaml")

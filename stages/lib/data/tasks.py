@@ -9,19 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from stages.lib.errors import DataError, did_you_mean, plain_problem
+from stages.lib.settings import Section
 from stages.lib.yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("tasks.yaml")
 PROMPT_FIELDS = ("sentence1", "sentence2", "mask")
-
-
-class Section(BaseModel):
-    """Settings that don't change after they were read, and know no unknown key."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class Prompt(Section):

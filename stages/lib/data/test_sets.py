@@ -1,7 +1,7 @@
 """The test sets of a cell: its task's own, and the out-of-distribution ones."""
 
 from stages.lib import paths
-from stages.lib.artifacts import read_rows, require
+from stages.lib.io import read_rows, require
 
 
 def read_test_sets(task: str, seed: int) -> dict[str, list[dict]]:

@@ -17,10 +17,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from stages.lib.artifacts import replacing
 from stages.lib.errors import MaskError
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
+from stages.lib.io import replacing
 
 FORMAT = "graft-mask"
 VERSION = 1

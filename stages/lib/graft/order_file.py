@@ -9,9 +9,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from stages.lib.artifacts import replacing
 from stages.lib.errors import MaskError
 from stages.lib.graft.mask_file import INT32_LIMIT
+from stages.lib.io import replacing
 
 
 def write_order(path: Path, order: Tensor, region_size: int, about: dict[str, Any]) -> None:

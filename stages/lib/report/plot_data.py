@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from stages.lib.artifacts import write_text
-from stages.lib.report.cells import OOD_COLUMNS, SCORE_COLUMNS, Cells
+from stages.lib.io import write_text
+from stages.report.cells import OOD_COLUMNS, SCORE_COLUMNS, Cells
 
 DECIMALS = 6
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from stages.lib import paths
-from stages.lib.artifacts import write_json, write_text
+from stages.lib.io import write_json, write_text
 from stages.lib.report.document import Report
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.terminal import to_terminal

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from stages.lib.artifacts import read_json
 from stages.lib.errors import DataError
+from stages.lib.io import read_json
 
 
 def read_record(path: Path, stage: str, made_by: str, needs: Iterable[str]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.lib.artifacts import replacing
-from stages.lib.measure.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
+from stages.lib.io import replacing
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
 
 COLORS = {PRETRAINED: "#C8C8C8", FINETUNED: "#0072B2", MOVEMENT_GRAFTED: "#E69F00", GRAFTED: "#009E73"}
 HATCHES = {PRETRAINED: "", FINETUNED: "", MOVEMENT_GRAFTED: "///", GRAFTED: "xx"}

@@ -1,0 +1,91 @@
+"""The pretrained model that a graft is put onto: its tensors, whatever folder it lies in."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from stages.commands.graft.patch import Use, whole_model
+from stages.lib.errors import MaskError, ModelError
+from stages.lib.graft.mask_file import StoredMask, require_model
+from stages.lib.graft.region import Region
+from stages.lib.models.anatomy import FILE, Anatomy, read_anatomy
+from stages.lib.models.groups import HEAD
+from stages.lib.models.loading import WEIGHTS, read_tensors
+
+
+@dataclass(frozen=True)
+class Base:
+    """A folder as the stage `model` writes it, with every tensor of its checkpoint."""
+
+    folder: Path
+    anatomy: Anatomy
+    tensors: dict[str, Tensor]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the pretrained parameters, without a new head."""
+        groups = sorted({*self.anatomy.groups.values()} - {HEAD})
+        return {name: tuple(self.anatomy.shapes[name]) for name in self.anatomy.names(groups)}
+
+    def fingerprint(self, region: Region) -> str:
+        """Fingerprint of some of its parameters; an empty text if it doesn't have them in these shapes."""
+        known = self.shapes
+        same = all(known.get(name) == shape for name, shape in region.shapes.items())
+        return region.fingerprint(self.tensors) if same else ""
+
+
+def read_base(folder: Path) -> Base:
+    """Read a folder that the stage `model` wrote; raises ModelError if it isn't one or is damaged."""
+    anatomy = read_anatomy(folder)
+    base = Base(folder, anatomy, {})
+    return Base(folder, anatomy, read_tensors(folder, {*base.shapes, *_stored_names(folder)}))
+
+
+@contextmanager
+def open_base(folder: Path, use: Use) -> Iterator[Base]:
+    """The base model of any Hugging Face folder, for use inside `with`.
+
+    One that the stage `model` wrote is read as it is; of any other a copy is made that has the names
+    which the patch knows.  Raises ModelError if the folder can't be loaded for the patch's mode.
+    """
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{folder}: no model there (config.json is missing)")
+    if (folder / FILE).is_file() and read_anatomy(folder).mode == use.mode:
+        yield read_base(folder)
+        return
+    from stages.lib.models.importing import import_model  # takes seconds, which the other way needn't
+
+    with tempfile.TemporaryDirectory(prefix="graft-base-") as scratch:
+        settings = SimpleNamespace(name=str(folder), source="local", revision=None, mode=use.mode)
+        import_model(folder, settings, Path(scratch))
+        yield read_base(Path(scratch))
+
+
+def require_base(path: Path, stored: StoredMask, base: Base) -> None:
+    """Raise MaskError unless a mask was made for the region of this base model."""
+    region = stored.mask.region
+    require_model(path, stored.about, region, base.fingerprint(region) or "other shapes", base.anatomy.name)
+
+
+def require_whole_base(path: Path, stored: StoredMask, use: Use, base: Base, folder: Path) -> None:
+    """Raise MaskError unless a patch was made for exactly this base model, embeddings included."""
+    region = whole_model(stored, use)
+    theirs = base.fingerprint(region) if region.shapes.keys() == base.shapes.keys() else ""
+    if theirs != use.fingerprint:
+        found = f"fingerprint {theirs[:12]}" if theirs else "other names or shapes"
+        made_for = f"{use.base} (fingerprint {use.fingerprint[:12]})"
+        raise MaskError(f"{path}: was made for {made_for}, not for the model in {folder} ({found})")
+
+
+def _stored_names(folder: Path) -> list[str]:
+    try:
+        with safe_open(folder / WEIGHTS, framework="pt") as file:
+            return [*file.keys()]
+    except (OSError, SafetensorError):
+        return []  # read_tensors says what is wrong

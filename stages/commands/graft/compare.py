@@ -1,0 +1,89 @@
+"""What two masks have in common, beside what two random ones of their sizes would."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from stages.commands.graft.inspect import identity
+from stages.commands.graft.locations import mask_at
+from stages.lib.graft.mask_file import StoredMask, read_mask
+from stages.lib.metrics.composition import layer_of
+from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
+
+
+def compare(first: Path, second: Path) -> dict[str, Any]:
+    """Facts about two masks or patches, ready for JSON; raises MaskError if one is damaged.
+
+    same_model: equal base models, as far as their regions go.  overlap, layers, values: null unless
+    both have the same region.  of_first is |A ∩ B| / |A|, of_second |A ∩ B| / |B|; layers are numbered
+    as in the parameters' names.
+    """
+    files = [mask_at(path) for path in (first, second)]
+    stored = [read_mask(file) for file in files]
+    a, b = (one.mask.region for one in stored)
+    facts: dict[str, Any] = {
+        "first": identity(files[0], stored[0]),
+        "second": identity(files[1], stored[1]),
+        "same_model": a == b and stored[0].about.get("fingerprint") == stored[1].about.get("fingerprint"),
+        "overlap": None,
+        "layers": None,
+        "values": None,
+    }
+    if [*a.shapes.items()] != [*b.shapes.items()]:
+        return facts
+    sets = [one.mask.region_indices().numpy() for one in stored]
+    return facts | {"overlap": _overlap(*sets, a.size), "layers": _layers(stored, sets), "values": _values(stored)}
+
+
+def _overlap(first: np.ndarray, second: np.ndarray, size: int) -> dict[str, Any]:
+    sizes = len(first), len(second)
+    return {
+        "first": sizes[0],
+        "second": sizes[1],
+        "both": len(np.intersect1d(first, second, assume_unique=True)),
+        "iou": iou(first, second),
+        "chance_iou": chance_iou(*sizes, size),
+        "of_first": asymmetric_overlap(second, first),
+        "chance_of_first": chance_asymmetric_overlap(sizes[1], sizes[0], size),
+        "of_second": asymmetric_overlap(first, second),
+        "chance_of_second": chance_asymmetric_overlap(*sizes, size),
+    }
+
+
+def _layers(stored: list[StoredMask], sets: list[np.ndarray]) -> list[dict[str, Any]]:
+    """`_overlap` within each layer, chance too, in the model's order."""
+    region = stored[0].mask.region
+    layers: dict[int | None, list[tuple[int, int]]] = {}
+    for name, start, size in zip(region.shapes, region.starts, region.sizes, strict=True):
+        layers.setdefault(layer_of(name), []).append((start, start + size))
+    rows = []
+    for layer, spans in layers.items():
+        inside = [np.concatenate([_within(indices, *span) for span in spans]) for indices in sets]
+        rows.append({"layer": layer, **_overlap(*inside, sum(end - start for start, end in spans))})
+    return rows
+
+
+def _within(indices: np.ndarray, start: int, end: int) -> np.ndarray:
+    return indices[np.searchsorted(indices, start) : np.searchsorted(indices, end)]
+
+
+def _values(stored: list[StoredMask]) -> dict[str, Any]:
+    """Of the shared parameters: how many have other values, and the largest and the median difference."""
+    gaps = []
+    first, second = stored
+    for name, indices in first.mask.indices.items():
+        if name not in second.mask.indices:
+            continue
+        _, at, bt = np.intersect1d(indices, second.mask.indices[name], assume_unique=True, return_indices=True)
+        gaps.append((first.values[name][at].double() - second.values[name][bt].double()).abs())
+    gap = torch.cat(gaps) if gaps else torch.empty(0)
+    if not len(gap):
+        return {"shared": 0, "differ": 0, "median_difference": None, "largest_difference": None}
+    return {
+        "shared": len(gap),
+        "differ": int((gap > 0).sum()),
+        "median_difference": float(gap.median()),
+        "largest_difference": float(gap.max()),
+    }

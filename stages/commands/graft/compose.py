@@ -1,0 +1,40 @@
+"""compose: several masks on one base model become one, as one more mask file."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from stages.commands.graft.base import Base, read_base, require_base
+from stages.commands.graft.build_patch import tasks_of
+from stages.commands.graft.card import size_in_words
+from stages.commands.graft.locations import free, mask_at
+from stages.lib.errors import MaskError
+from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.merging.stitch import stitch
+
+
+def compose(masks: Sequence[Path], rule: str, base: Path, target: Path) -> str:
+    """Write the mask that joins these masks and patches; gives one line about it.
+
+    Each task's trained head is kept as `<task>:<name>`, and `export --task` takes one of them out.
+    Raises MaskError if one is damaged, was composed itself or belongs to another model than `base`,
+    or if a task comes with two heads; StorageError if something is at `target`.
+    """
+    target = free(target)
+    if len(masks) < 2:
+        raise MaskError(f"{masks[0]}: is only one mask; name two or more to compose")
+    pretrained = read_base(base)
+    parts = [_part(mask_at(path), pretrained) for path in masks]
+    composed = stitch(parts, pretrained.tensors, rule)
+    write_mask(target, composed)
+    shared = sum(part.mask.selected for part in parts) - composed.mask.selected
+    return f"{target}: {' + '.join(tasks_of(composed))} by {rule}, {size_in_words(composed)}; {shared:,} fewer than the parts together"
+
+
+def _part(file: Path, base: Base) -> StoredMask:
+    stored = read_mask(file)
+    if len(tasks_of(stored)) > 1:
+        raise MaskError(f"{file}: is composed itself, of {', '.join(tasks_of(stored))}; compose its parts at once")
+    require_base(file, stored, base)
+    # not every stage notes the mode, but what fits the base model has its mode
+    return replace(stored, about={**stored.about, "mode": base.anatomy.mode})

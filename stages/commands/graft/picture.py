@@ -1,0 +1,46 @@
+"""One mask as a picture: its share in each layer and in each kind of module, against chance."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from stages.commands.graft.format import most_text
+from stages.commands.graft.locations import free
+from stages.lib.report.style import save, styled
+from stages.lib.report.wording import small_percent
+from stages.study.report.looks import explain, framed
+from stages.study.report.masks import OUTSIDE
+from stages.study.report.place_figures import CHANCE, KIND_HEIGHT, draw_kinds, draw_layers
+
+MASK = "this mask"
+CAPTION = "Chance: what a random mask has, of whatever size."
+LAYERS_HEIGHT = 2.2
+
+
+def draw(facts: dict[str, Any], target: Path) -> None:
+    """Write a PNG of what `inspect_mask` found; raises StorageError if something is at `target`."""
+    target = free(target)
+    layers, kinds = (pd.DataFrame(facts[name]) for name in ("layers", "kinds"))
+    layers["layer"] = [OUTSIDE if row["layer"] is None else row["layer"] for row in facts["layers"]]
+    with styled():
+        height = LAYERS_HEIGHT + 0.75 + KIND_HEIGHT * len(kinds)
+        drawn = framed(height, _title(facts), _details(facts), CAPTION, [CHANCE, MASK])
+        above, below = drawn.subplots(2, 1, height_ratios=[LAYERS_HEIGHT, height - LAYERS_HEIGHT])
+        draw_layers(above, layers, first=True, last=True, label=MASK)
+        draw_kinds(below, kinds, first=True, last=True, label=MASK)
+        explain(drawn, [above])
+        save(drawn, target)
+
+
+def _title(facts: dict[str, Any]) -> str:
+    most = most_text(facts)
+    return f"Mask for {', '.join(facts['tasks'])}: {most[0].lower()}{most[1:]}"
+
+
+def _details(facts: dict[str, Any]) -> str:
+    made = {"seed": facts["seed"], "localizer": facts["localizer"]}
+    details = [f"{name} {value}" for name, value in made.items() if value is not None]
+    return ", ".join(
+        [str(facts["model"]), *details, f"{small_percent(facts['sparsity'])} of {facts['graftable']:,} graftable"]
+    )

@@ -1,0 +1,99 @@
+"""What the cost of a stage grows with, counted from the settings.
+
+finetune_examples  examples that fine-tuning sees, over all points of its grid
+mask_examples      examples that mask learning sees
+rows               test rows of a task, those of its other test sets among them; a mean over tasks
+tokens             longest input
+layers, parameters size of the model: in its layers, and in all
+tasks              how many
+order_tasks        how many a sequence of continual learning has; a mean over orders
+group_tasks        how many are merged, of all groups together
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from stages.lib import paths
+from stages.lib.data.tasks import resolve_tasks
+from stages.lib.settings import at
+
+# test rows where a setting says "all": nobody has counted them yet
+ALL_ROWS = 2000
+BYTES = 4
+
+
+def amounts(
+    values: dict[str, Any], names: list[str], models: dict[str, dict[str, int]], folder: Path
+) -> dict[str, float]:
+    """How much there is of each of `names`; `models` has the sizes of models that are not in `folder` yet."""
+    known = {name: count(values) for name, count in COUNTS.items()} | _model_size(values["model"], models, folder)
+    return {name: float(known[name] if name in known else _setting(values, name)) for name in names}
+
+
+def _setting(values: dict[str, Any], name: str) -> float:
+    value = at(values, name)
+    if isinstance(value, list):
+        return len(value)
+    if name.endswith("test_max"):
+        return value or ALL_ROWS
+    return value if value is not None else values["finetune"].steps_per_example * _train_rows(values)
+
+
+def _train_rows(values: dict[str, Any]) -> float:
+    specs, _ = resolve_tasks(values["task"])
+    return values["data"].k * fmean(len(specs[task].labels) for task in values["tasks"])
+
+
+def _finetune_examples(values: dict[str, Any]) -> float:
+    settings = values["finetune"]
+    rows = _train_rows(values) * min(1, settings.cap_k / values["data"].k)
+    steps = min(settings.steps_per_example * rows, settings.max_steps or float("inf"))
+    return steps * len(settings.learning_rates) * sum(settings.batch_sizes)
+
+
+def _mask_examples(values: dict[str, Any]) -> float:
+    graft = values["graft"]
+    return max(graft.steps, 1) * min(graft.batch_size, _train_rows(values))
+
+
+def _rows(values: dict[str, Any]) -> float:
+    others = sum(len(values["ood"].sets.get(task, [])) for task in values["tasks"]) / len(values["tasks"])
+    return (values["data"].test_max or ALL_ROWS) + others * (values["ood"].test_max or ALL_ROWS)
+
+
+def _order_tasks(values: dict[str, Any]) -> float:
+    chosen = [name for name in values["sequence"].orders if name in values["order"]]
+    return fmean(len(values["order"][name]) for name in chosen) if chosen else 0
+
+
+def _group_tasks(values: dict[str, Any]) -> float:
+    return sum(map(len, values["merge"].groups.values()))
+
+
+COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
+    "finetune_examples": _finetune_examples,
+    "mask_examples": _mask_examples,
+    "rows": _rows,
+    "tokens": lambda values: values["model"].max_length,
+    "tasks": lambda values: len(values["tasks"]),
+    "order_tasks": _order_tasks,
+    "group_tasks": _group_tasks,
+}
+
+
+def _model_size(model: Any, models: dict[str, dict[str, int]], folder: Path) -> dict[str, float]:
+    """Layers and parameters: of the model that was imported, else by its name, else from the size of its files."""
+    if (folder / paths.PRETRAINED / "anatomy.json").is_file():
+        from stages.lib.models.anatomy import read_anatomy
+
+        anatomy = read_anatomy(folder / paths.PRETRAINED)
+        if (anatomy.name, anatomy.source) == (model.name, model.source):
+            return {"layers": anatomy.region(["layers"]).size, "parameters": anatomy.parameters}
+    if model.name in models:
+        return models[model.name]
+    files = [*(folder / model.root).glob("*.safetensors")] if model.source == "local" else []
+    size = sum(path.stat().st_size for path in files) / BYTES
+    default = next(iter(models.values()))
+    return {"layers": size, "parameters": size} if size else default

@@ -1,0 +1,105 @@
+"""How long, how much disk and how much memory a run takes, from what the default run took (costs.yaml).
+
+It is an estimate: it knows how the cost of a stage grows with a few settings and with the model, and how
+fast this machine multiplies matrices beside the measured one; not how long the texts are, and nothing of GPUs.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from time import thread_time
+from typing import Any
+
+from stages.commands.plan.cost_factors import amounts
+from stages.commands.plan.stage_status import RUNS, Step
+from stages.lib.errors import ParamsError
+from stages.lib.yaml12 import load_yaml
+
+FILE = Path(__file__).with_name("costs.yaml")
+# one copy in the workspace, one in DVC's cache
+COPIES = 2
+SIDE, PRODUCTS, TRIES = 64, 2000, 5
+# more of them hardly help with batches of this size
+MOST_CORES = 8
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the stages that run will cost together, and which of them nobody has measured."""
+
+    minutes: float
+    disk_mb: float
+    memory_mib: float
+    unmeasured: tuple[str, ...]
+
+
+class Costs:
+    """Costs of single stages under these settings, on a machine that is `slowness` times slower than the measured one."""
+
+    def __init__(self, values: dict[str, Any], slowness: float, folder: Path = Path()) -> None:
+        table = load_yaml(FILE, ParamsError)
+        self._rows, self._before, self._base = table["stages"], table["measured_with"], table["base_memory"]
+        self._now = amounts(values, [*self._before], table["models"], folder)
+        self._slowness = slowness
+
+    def seconds(self, name: str) -> float | None:
+        """Of one stage, by its name with the cell; None if it was never measured."""
+        row = self._row(name)
+        return row and row["start"] + self._slowness * self._grown(row.get("seconds"))
+
+    def disk(self, name: str) -> float:
+        """MB of its outputs, those of the cache too."""
+        return COPIES * self._grown((self._row(name) or {}).get("disk"))
+
+    def memory(self, name: str) -> float:
+        """MiB at most."""
+        over = (self._row(name) or {"memory": 0})["memory"] - self._base
+        return self._base + max(over, 0) * self._ratio("parameters")
+
+    def total(self, steps: Iterable[Step]) -> Estimate:
+        """Of all stages that run, one after another."""
+        names = [step.name for step in steps if step.fate == RUNS]
+        known = [name for name in names if self._row(name)]
+        unknown = dict.fromkeys(name.partition("@")[0] for name in names if not self._row(name))
+        return Estimate(
+            sum(self.seconds(name) for name in known) / 60,
+            sum(self.disk(name) for name in known),
+            max((self.memory(name) for name in known), default=0),
+            (*unknown,),
+        )
+
+    def _row(self, name: str) -> dict[str, Any] | None:
+        fitting = [key for key in self._rows if name == key or name.startswith(_beginnings(key))]
+        return self._rows[max(fitting, key=len)] if fitting else None
+
+    def _grown(self, cost: dict[str, Any] | None) -> float:
+        return cost["size"] * prod(map(self._ratio, cost.get("with", []))) if cost else 0.0
+
+    def _ratio(self, amount: str) -> float:
+        return self._now[amount] / self._before[amount]
+
+
+def _beginnings(key: str) -> tuple[str, ...]:
+    """What the names of stages begin with that a row is for; one that ends in _ is for all that go on from there."""
+    return (key,) if key.endswith("_") else (f"{key}@", f"{key}-")
+
+
+def measure_slowness(threads: int) -> float:
+    """How many times slower than the measured machine this one is, on so many of its cores; 0 for all it may use.
+
+    Small matrices keep the product on one core, and processor time leaves out what other programs take.
+    """
+    import numpy as np
+
+    matrix = np.random.default_rng(0).random((SIDE, SIDE), dtype=np.float32)
+    times = []
+    for _ in range(TRIES):
+        start = thread_time()
+        for _ in range(PRODUCTS):
+            matrix @ matrix
+        times.append(thread_time() - start)
+    measured = load_yaml(FILE, ParamsError)
+    cores = min(threads or MOST_CORES, len(os.sched_getaffinity(0)), MOST_CORES)
+    return min(times) / measured["products"] * measured["cores"] / cores

@@ -1,0 +1,150 @@
+"""profile: put a named set of settings into params.yaml, or print it for `dvc exp run`.
+
+python -m stages.commands.profile                      lists the profiles
+python -m stages.commands.profile bert_tiny            writes its settings into params.yaml, comments kept
+dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one experiment, params.yaml untouched before
+"""
+
+import argparse
+import io
+import json
+from typing import Any
+
+from stages.lib import paths
+from stages.lib.entry import guarded
+from stages.lib.errors import ParamsError, did_you_mean
+from stages.lib.io import write_text
+from stages.lib.params import validate
+from stages.lib.yaml12 import load_yaml
+
+# settings whose keys are names of the user's own
+NAMED = (
+    "ood.sets",
+    "merge.groups",
+    "task",
+    "order",
+    "multitask.groups",
+    "transfer.unions",
+    "arithmetic.controls",
+    "disentangle.pairs",
+)
+
+
+def main() -> None:
+    """Parse the command line and do what it says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.commands.profile", description="Choose a named set of settings."
+    )
+    parser.add_argument("name", nargs="?", help="a file of stages/profiles, without .yaml")
+    parser.add_argument(
+        "--flags", action="store_true", help="print -S flags for `dvc exp run` instead of writing params.yaml"
+    )
+    arguments = parser.parse_args()
+    if arguments.name is None:
+        print("\n".join(f"{name:16} {profile['about']}" for name, profile in profiles().items()))
+        return
+    settings = profile_settings(arguments.name)
+    if arguments.flags:
+        print(*(f"-S {flag}" for key, value in flatten(settings).items() for flag in _flags(key, value)))
+        return
+    write_text(paths.PARAMS, apply(paths.PARAMS.read_text(encoding="utf-8"), settings))
+    print(f"params.yaml now has the profile {arguments.name}; `git checkout params.yaml` brings the committed one back")
+
+
+def profiles() -> dict[str, dict[str, Any]]:
+    """Every profile by name: `about` and `set`."""
+    return {path.stem: load_yaml(path, ParamsError) for path in sorted(paths.PROFILES.glob("*.yaml"))}
+
+
+def profile_settings(name: str) -> dict[str, Any]:
+    """The settings of a profile; raises ParamsError with the nearest name."""
+    known = profiles()
+    if name not in known:
+        raise ParamsError(f"unknown profile {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
+    return known[name]["set"]
+
+
+def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value; the values of NAMED stay whole."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(value, dict) and dotted not in NAMED:
+            flat |= flatten(value, f"{dotted}.")
+        else:
+            flat[dotted] = value
+    return flat
+
+
+def apply(text: str, settings: dict[str, Any]) -> str:
+    """params.yaml with these settings, comments and order kept; raises ParamsError if the result is not valid."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    document = yaml.load(text)
+    for key, value in flatten(settings).items():
+        *sections, last = key.split(".")
+        place = document
+        for section in sections:
+            place = place[section]
+        place[last] = _with_comments(place[last], value)
+    validate(json.loads(json.dumps(document)))
+    out = io.StringIO()
+    yaml.dump(document, out)
+    return out.getvalue()
+
+
+def _with_comments(old: Any, new: Any) -> Any:
+    """`new` in block style, with the comment lines after `old`, which belong to the next setting."""
+    if not isinstance(new, list | dict):
+        return new
+    block = _block(new)
+    after, last = _last(old), _last(block)
+    if after and last:
+        (container, key), (place, name) = after, last
+        if tokens := container.ca.items.get(key):
+            place.ca.items[name] = _for(place, next(filter(None, tokens)))
+    return block
+
+
+def _block(value: Any) -> Any:
+    """A copy that YAML writes one item a line."""
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+    if isinstance(value, dict):
+        return CommentedMap({key: _block(item) for key, item in value.items()})
+    return CommentedSeq([_block(item) for item in value]) if isinstance(value, list) else value
+
+
+def _last(value: Any) -> tuple[Any, Any] | None:
+    """The innermost last item, as its container and its key there: what a comment after a block hangs on."""
+    if not isinstance(value, list | dict) or not value or not hasattr(value, "ca"):
+        return None
+    key = list(value)[-1] if isinstance(value, dict) else len(value) - 1
+    return _last(value[key]) or (value, key)
+
+
+def _for(container: Any, comment: Any) -> list[Any]:
+    """A comment in the form in which ruamel.yaml keeps it for a list's or for a table's item."""
+    return [None, None, comment, None] if isinstance(container, dict) else [comment, None]
+
+
+def _flags(key: str, value: Any) -> list[str]:
+    """What `-S` needs to set a value; a table is removed first, since DVC would only add to it."""
+    return [f"~{key}", f"++{key}={_flag(value)}"] if isinstance(value, dict) else [f"{key}={_flag(value)}"]
+
+
+def _flag(value: Any) -> str:
+    """A value in the grammar of `dvc exp run -S`, without spaces so that the shell keeps it in one piece."""
+    if isinstance(value, list):
+        return "[" + ",".join(_flag(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_flag(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value) if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+if __name__ == "__main__":
+    guarded("profile", main)

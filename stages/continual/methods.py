@@ -1,0 +1,232 @@
+"""The ways to learn one task after another: naive, grafting, replay and EWC.
+
+All train each task in the same steps on the same batches (see course.py), and differ in what else is
+in a step, in what may move, and in what they keep of a task.
+
+What the paper leaves open about its own method, grafting (section 5.2, appendix C.3), and what is
+chosen here:
+
+* whose regions: "from an independent run of the model on the task", so the main pipeline's learned
+  masks, of models that were fine-tuned from the pretrained one on that task alone;
+* where a region starts: at its pretrained values, as "train the parameters in the region" says, with
+  the earlier tasks' regions in place as trained and everything else pretrained.  That is the model
+  that will answer for the task, so training sees what inference uses;
+* how long and with which step: as the task's own fine-tuning, at the grid point chosen there;
+* a new head (standard mode; the paper has none): trained with its task's region, kept with it.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from stages.continual.elastic import Elastic
+from stages.continual.pieces import Piece, put_together, remainder
+from stages.continual.replay import mixed, steps_with_replay, stored_rows
+from stages.continual.task_sequence import Batches, Course, bytes_of
+from stages.lib import paths
+from stages.lib.errors import MaskError
+from stages.lib.graft.apply import values_at
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.mask_file import INT32_LIMIT, read_mask, require_model
+from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.fisher import squared_gradients
+from stages.lib.models.loading import read_tensors
+from stages.lib.runtime import seeded_torch
+from stages.lib.training.finetuning import trained_names
+from stages.lib.training.training import Training, TrainPlan, train_on
+
+
+class Naive:
+    """Fine-tune one model on one task after another; nothing is kept but the heads."""
+
+    def __init__(self, course: Course, settings: Any) -> None:
+        self.course, self.settings = course, settings
+
+    def learn(self, task: str, on_step: Callable[[], object] = lambda: None) -> Training:
+        """Train the model on the next task."""
+        self.prepare(task)
+        course, view, plan = self.course, self.course.view(task), self.course.plan(task)
+        with seeded_torch("finetune", task, course.seed):
+            course.new_head(task)
+            train, dev = (view.encode(course.rows[task][split]) for split in ("train", "dev"))
+            course.train_head_first(task, train, plan)
+            trained = self.trained(task)
+            training = train_on(
+                self.batches(task, course.batches(task, train, plan.batch_size, "finetune"), plan),
+                trained,
+                self.plan(plan),
+                lambda: course.dev_score(task, dev),
+                on_step,
+                self.only(task),
+                lambda leaves: self.hold_back(leaves, plan),
+            )
+        course.learned.append(task)
+        self.keep(task)
+        return training
+
+    def prepare(self, task: str) -> None:
+        """Bring the model into the state that training for a task starts from."""
+
+    def trained(self, task: str) -> dict[str, Tensor]:
+        """The parameters that a task may move, live."""
+        view = self.course.view(task)
+        return view.train_only(trained_names(view.groups(), self.course.finetune, self.only(task)))
+
+    def only(self, task: str) -> GraftMask | None:
+        """What of them alone moves; None for all."""
+
+    def batches(self, task: str, new: Batches, plan: TrainPlan) -> Batches:
+        """What is trained on, step by step."""
+        return new
+
+    def plan(self, plan: TrainPlan) -> TrainPlan:
+        """How to train, given how the task alone would be."""
+        return plan
+
+    def hold_back(self, leaves: dict[str, Tensor], plan: TrainPlan) -> None:
+        """Add to the gradients what keeps earlier tasks."""
+
+    def keep(self, task: str) -> None:
+        """Store what will be needed of the task that was learned just now."""
+
+    def recall(self, task: str) -> None:
+        """Bring the model into the state that answers for a task."""
+
+    def kept(self) -> dict[str, int]:
+        """Bytes of everything kept beside one model: for each task's `head`, and for its `skill`."""
+        return {"head": self.course.head_bytes(self.course.learned), "skill": self.skill_bytes()}
+
+    def skill_bytes(self) -> int:
+        """Bytes of what is kept of all tasks so far, but for heads."""
+        return 0
+
+    def about(self, task: str) -> dict[str, Any]:
+        """What the record of a task says besides."""
+        return {}
+
+
+class Grafting(Naive):
+    """The paper's method: each task trains what its region has left, and is answered by the union so far."""
+
+    def __init__(self, course: Course, settings: Any) -> None:
+        super().__init__(course, settings)
+        self.masks = {task: read_region(task, course.seed) for task in course.rows}
+        self.region = next(iter(self.masks.values())).region
+        self.pretrained = read_tensors(paths.PRETRAINED, self.region.shapes)
+        self.pieces: dict[str, Piece] = {}
+
+    def prepare(self, task: str) -> None:
+        """All earlier tasks' regions as trained, everything else pretrained."""
+        self._put(task, [*self.pieces.values()])
+
+    def only(self, task: str) -> GraftMask:
+        """The region of the task without those of earlier ones; raises MaskError if nothing is left to train."""
+        mask = remainder(self.masks[task], [piece.mask for piece in self.pieces.values()])
+        if not mask.selected and not self.course.shared.heads()[task]:
+            raise MaskError(
+                f"{paths.learned(task, self.course.seed)}: all {self.masks[task].selected:,} parameters of this region "
+                "are taken by earlier tasks of the sequence; raise graft.sparsity"
+            )
+        return mask
+
+    def keep(self, task: str) -> None:
+        """The values of the task's own parameters, and its head."""
+        mask, weights = self.only(task), self.course.view(task).parameters()
+        values = {name: part.cpu() for name, part in values_at(weights, mask).items()}
+        self.pieces[task] = Piece(mask, values, self.course.head(task))
+
+    def recall(self, task: str) -> None:
+        """The graft of the union of all regions up to the task's, from what is kept alone."""
+        known = [*self.pieces]
+        self._put(task, [self.pieces[name] for name in known[: known.index(task) + 1]])
+        self.course.view(task).put(self.pieces[task].head)
+
+    def skill_bytes(self) -> int:
+        """Indices and values; the order of the pieces says which task each is of."""
+        return sum(bytes_of(piece.values.values()) + index_bytes(piece.mask) for piece in self.pieces.values())
+
+    def about(self, task: str) -> dict[str, Any]:
+        """How many parameters the task's region has, and how many of them no earlier task had."""
+        return {"region": self.masks[task].selected, "own": self.pieces[task].mask.selected}
+
+    def _put(self, task: str, pieces: list[Piece]) -> None:
+        self.course.view(task).put(put_together(self.pretrained, pieces))
+
+
+class Replay(Naive):
+    """Naive, with stored examples of earlier tasks among those of the new one; their heads train along."""
+
+    def trained(self, task: str) -> dict[str, Tensor]:
+        """What the task's own training moves, and the heads of all earlier tasks."""
+        course, view = self.course, self.course.view(task)
+        names = course.shared_names(trained_names(view.groups(), course.finetune), task)
+        heads = {f"{known}:{name}" for known in [*course.learned, task] for name in course.shared.heads()[known]}
+        return course.shared.train_only(names | heads)
+
+    def batches(self, task: str, new: Batches, plan: TrainPlan) -> Batches:
+        """Stored batches between those of the task."""
+        course = self.course
+        stored = [
+            course.batches(known, course.view(known).encode(self.stored(known)), plan.batch_size, "replay", task)
+            for known in course.learned
+        ]
+        return mixed(new, stored, self.settings.every)
+
+    def plan(self, plan: TrainPlan) -> TrainPlan:
+        """As many more steps as there are stored batches, so that the task's own stay as many."""
+        return replace(plan, steps=steps_with_replay(plan.steps, self.settings.every, len(self.course.learned)))
+
+    def stored(self, task: str) -> list[dict]:
+        """The rows that are kept of a task."""
+        return stored_rows(self.course.rows[task]["train"], self.course.view(task).task.labels, self.settings.examples)
+
+    def skill_bytes(self) -> int:
+        """The stored rows as lines of JSON."""
+        rows = [row for task in self.course.learned for row in self.stored(task)]
+        return sum(len(json.dumps(row, ensure_ascii=False).encode()) + 1 for row in rows)
+
+
+class Ewc(Naive):
+    """Naive, with elastic weight consolidation of what all tasks share."""
+
+    def __init__(self, course: Course, settings: Any) -> None:
+        super().__init__(course, settings)
+        self.elastic = Elastic()
+
+    def hold_back(self, leaves: dict[str, Tensor], plan: TrainPlan) -> None:
+        """The penalty's gradient."""
+        self.elastic.pull(leaves, self.settings.strength, 1 / plan.learning_rate)
+
+    def keep(self, task: str) -> None:
+        """Fisher information of the first training rows, a mean over examples, and the weights."""
+        view = self.course.view(task)
+        examples = view.encode(self.course.rows[task]["train"][: self.settings.examples])
+        names = self.course.shared_names(trained_names(view.groups(), self.course.finetune), task)
+        squares = squared_gradients(view, examples, names, self.settings.fisher)
+        self.elastic.add({name: total / len(examples) for name, total in squares.items()}, view.parameters())
+
+    def skill_bytes(self) -> int:
+        """Two tensors, however many tasks."""
+        return bytes_of(self.elastic.tensors())
+
+
+METHODS: dict[str, type[Naive]] = {"naive": Naive, "grafting": Grafting, "replay": Replay, "ewc": Ewc}
+
+
+def read_region(task: str, seed: int) -> GraftMask:
+    """The learned mask of a task's own fine-tuning; raises MaskError if it belongs to another pretrained model."""
+    path = paths.learned(task, seed)
+    stored, anatomy = read_mask(path), read_anatomy(paths.PRETRAINED)
+    region = stored.mask.region
+    fingerprint = region.fingerprint(read_tensors(paths.PRETRAINED, region.shapes))
+    require_model(path, stored.about, region, fingerprint, anatomy.name)
+    return stored.mask
+
+
+def index_bytes(mask: GraftMask) -> int:
+    """What a mask's indices take in a mask file."""
+    sizes = dict(zip(mask.region.shapes, mask.region.sizes, strict=True))
+    return sum(len(found) * (4 if sizes[name] < INT32_LIMIT else 8) for name, found in mask.indices.items())

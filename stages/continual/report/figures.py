@@ -1,0 +1,140 @@
+"""Figures on continual learning: accuracy step by step, and all of it as a matrix."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from stages.continual.report.collecting import Sequences
+from stages.lib.metrics.variants import FINETUNED
+from stages.lib.report.style import save, styled, wrapped
+from stages.lib.report.wording import counted
+from stages.study.report.looks import LEVELS, explain, framed, grid, line_look
+
+PANEL_HEIGHT = 2.5
+# One look for each method, whichever others are drawn.
+LOOKS = {"grafting": 0, "replay": 3, "ewc": 4, "naive": 5}
+ALONE = "a model for each task"
+# Accuracies in % at the ends of the colour scale, whose darkest part is left out.
+LIGHT, DARK = 30, 115
+# above this white is easier to read on them than black
+WHITE_FROM = 85
+
+
+def figures(found: Sequences, folder: Path) -> list[Path]:
+    """Write steps_<order>.png and matrix_<order>.png for every order; gives their paths."""
+    drawings: dict[str, Callable[[Sequences, str], Figure]] = {"steps": steps_figure, "matrix": matrix_figure}
+    written = []
+    for order in found.orders:
+        for name, draw in drawings.items():
+            path = folder / f"{name}_{order}.png"
+            with styled():
+                save(draw(found, order), path)
+            written.append(path)
+    return written
+
+
+def steps_figure(found: Sequences, order: str) -> Figure:
+    """Accuracy on each task after every step since its own, by method."""
+    tasks, rows, alone = found.orders[order], found.steps(order), found.alone(FINETUNED, order)
+    height, width = grid(len(tasks))
+    drawn = framed(
+        PANEL_HEIGHT * height,
+        "Learning one task after another: a line that falls has forgotten; grafting must stay level",
+        _details(found, order),
+        "A panel for each task, from its own step on. Points: means over seeds; whiskers: standard deviation. "
+        "Black: fine-tuned alone, not in a sequence.",
+        [*found.methods, ALONE],
+    )
+    panels = drawn.subplots(height, width, squeeze=False, sharex=True, sharey=True)
+    for place, panel in enumerate(panels.flat):
+        if place >= len(tasks):
+            panel.set_axis_off()
+            continue
+        _draw_steps(panel, rows[rows.task == tasks[place]], found.methods)
+        panel.axhline(100 * alone[alone.task == tasks[place]].accuracy.mean(), label=ALONE, **LEVELS[FINETUNED])
+        panel.set_title(wrapped(f"{place + 1}. {tasks[place]}", 26))
+        _step_axis(panel, tasks, place + width >= len(tasks))
+        if place % width == 0:
+            panel.set_ylabel("accuracy (%)")
+    explain(drawn, panels.flat)
+    return drawn
+
+
+def matrix_figure(found: Sequences, order: str) -> Figure:
+    """R[step, task] of every method, with its values."""
+    tasks, rows = found.orders[order], found.steps(order)
+    columns = min(2, len(found.methods))
+    lines = math.ceil(len(found.methods) / columns)
+    drawn = framed(
+        lines * (1.5 + 0.26 * len(tasks)),
+        "Accuracy on every task (column) after every step (row): what a column loses downwards is forgotten",
+        _details(found, order),
+        "Accuracy in %, means over seeds. Grafting's columns must not change.",
+        [],
+    )
+    panels = drawn.subplots(lines, columns, squeeze=False)
+    for place, panel in enumerate(panels.flat):
+        if place >= len(found.methods):
+            panel.set_axis_off()
+            continue
+        method = found.methods[place]
+        _draw_matrix(panel, mean_matrix(rows[rows.method == method]), tasks)
+        panel.set_title(method)
+    return drawn
+
+
+def mean_matrix(rows: pd.DataFrame) -> np.ndarray:
+    """R[step, task], means over seeds; NaN where a task was not learned yet."""
+    return rows.pivot_table(index="step", columns="place", values="accuracy").sort_index().to_numpy(float)
+
+
+def _draw_steps(panel: Axes, rows: pd.DataFrame, methods: list[str]) -> None:
+    for method in methods:
+        steps = rows[rows.method == method].groupby("step").accuracy.agg(["mean", "std"])
+        panel.errorbar(
+            steps.index, 100 * steps["mean"], 100 * steps["std"].fillna(0),
+            label=method, capsize=2.5, elinewidth=0.9, **line_look(LOOKS[method]),
+        )  # fmt: skip
+
+
+def _step_axis(panel: Axes, tasks: list[str], bottom: bool) -> None:
+    panel.set_xlim(0.7, len(tasks) + 0.3)
+    many = len(tasks) > 4
+    every = 2 if len(tasks) > 9 else 1
+    names = [str(number) if many else wrapped(task, 9) for number, task in enumerate(tasks, 1)]
+    panel.set_xticks(range(1, len(tasks) + 1, every), names[::every])
+    panel.tick_params(labelbottom=True, labelsize=9)
+    if bottom:
+        panel.set_xlabel("step" if many else "after learning")
+
+
+def _draw_matrix(panel: Axes, values: np.ndarray, tasks: list[str]) -> None:
+    panel.grid(False)
+    panel.imshow(100 * values, cmap="Blues", vmin=LIGHT, vmax=DARK, aspect="auto")
+    panel.set_xticks(range(len(tasks)), tasks, rotation=40, ha="right", rotation_mode="anchor", fontsize=9)
+    panel.set_yticks(range(len(tasks)), [f"after {task}" for task in tasks], fontsize=9)
+    panel.spines[["left", "bottom"]].set_visible(False)
+    size: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 10 if len(tasks) <= 8 else 8}
+    decimals = 1 if len(tasks) <= 8 else 0
+    for (step, task), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            panel.text(
+                task,
+                step,
+                f"{100 * value:.{decimals}f}",
+                color="white" if 100 * value > WHITE_FROM else "black",
+                **size,
+            )
+
+
+def _details(found: Sequences, order: str) -> str:
+    rows = found.steps(order)
+    least, most = int(rows.n.min()), int(rows.n.max())
+    tested = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return f"Order {order}, {counted(len(found.seeds), 'seed')}, n = {tested} test rows a task"

@@ -1,0 +1,116 @@
+"""A sequence of tasks on one shared model: what every method of continual learning starts from."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor
+
+from stages.lib import paths
+from stages.lib.data.task_cards import read_task
+from stages.lib.errors import ModelError
+from stages.lib.io import read_json, read_rows
+from stages.lib.models.groups import HEAD
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.predicting import dev_score
+from stages.lib.models.shared import SharedModel
+from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
+from stages.lib.text.batching import shuffled
+from stages.lib.text.encoding import Example
+from stages.lib.training.finetuning import plan_for, steps_for
+from stages.lib.training.training import TrainPlan, train
+
+Batches = Iterator[tuple[LabelModel, list[Example]]]
+
+
+@dataclass
+class Course:
+    """The shared model, live, and what its tasks are learned from.
+
+    Each task is trained as in its own fine-tuning: at the grid point that was chosen there, with the same
+    random head, batches and dropout, whichever tasks came before.  So the first task of a naive
+    sequence is that fine-tuning, bit for bit where the caps on steps agree.  `rows`: task -> split -> rows;
+    `finetune` is the section with the cap of the sequence.
+    """
+
+    shared: SharedModel
+    rows: dict[str, dict[str, list[dict]]]
+    chosen: dict[str, dict[str, Any]]
+    finetune: Any
+    model: Any
+    seed: int
+    learned: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, order: list[str], seed: int, params: Any, machine: Runtime) -> "Course":
+        """Load the pretrained model and the rows of these tasks; raises ModelError if one wasn't fine-tuned."""
+        specs = [read_task(task) for task in order]
+        splits = ("train", "dev", "test")
+        rows = {task: {split: read_rows(paths.sample(task, seed, split)) for split in splits} for task in order}
+        chosen = {
+            task: read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"] for task in order
+        }
+        settings = SimpleNamespace(**{**vars(params.finetune), "max_steps": params.sequence.max_steps})
+        with seeded_torch("sequence", seed):  # no head of a load for all is used: see new_head
+            shared = SharedModel.load(paths.PRETRAINED, specs, params.model, machine, settings.dropout)
+        return cls(shared, rows, chosen, settings, params.model, seed)
+
+    def view(self, task: str) -> LabelModel:
+        """The shared model as it reads this task."""
+        return self.shared.views[task]
+
+    def plan(self, task: str) -> TrainPlan:
+        """How a task is trained."""
+        point, view = self.chosen[task], self.view(task)
+        steps = steps_for(self.finetune, len(view.task.labels), len(self.rows[task]["train"]))
+        return plan_for(self.finetune, steps, point["learning_rate"], point["batch_size"])
+
+    def total_steps(self) -> int:
+        """Steps of all tasks together, for a progress bar."""
+        return sum(self.plan(task).steps for task in self.rows)
+
+    def new_head(self, task: str) -> None:
+        """Give a task the head that its own fine-tuning started from; torch's generator has to be seeded for it."""
+        view = self.view(task)
+        alone = LabelModel.load(paths.PRETRAINED, view.task, self.model, view.runtime, self.finetune.dropout)
+        view.put({name: alone.parameters()[name].detach() for name in self.shared.heads()[task]})
+
+    def train_head_first(self, task: str, examples: list[Example], plan: TrainPlan) -> None:
+        """The steps of `finetune.head_first_steps`, on the new head alone."""
+        if self.finetune.head_first_steps:
+            view = self.view(task)
+            head = view.train_only({*self.shared.heads()[task]})
+            first = plan_for(self.finetune, self.finetune.head_first_steps, plan.learning_rate, plan.batch_size)
+            train(view, head, examples, first, numpy_generator("head_first", task, self.seed))
+
+    def batches(self, task: str, examples: list[Example], batch_size: int, *purpose: object) -> Batches:
+        """Endless shuffled batches of a task, the same ones for the same purpose."""
+        rows = shuffled(examples, batch_size, numpy_generator(*purpose, task, self.seed))
+        return ((self.view(task), [examples[row] for row in batch]) for batch in rows)
+
+    def dev_score(self, task: str, dev: list[Example]) -> tuple[float, float]:
+        """How good the model is on a task now, as fine-tuning judges it."""
+        return dev_score(self.view(task), dev)
+
+    def shared_names(self, names: set[str], task: str) -> set[str]:
+        """Those of a view's names that all tasks share."""
+        groups = self.view(task).groups()
+        return {name for name in names if groups[name] != HEAD}
+
+    def head(self, task: str) -> dict[str, Tensor]:
+        """A copy of a task's own head, on the CPU; empty where the vocabulary head serves all tasks."""
+        return {name: weight.detach().cpu().clone() for name, weight in self.shared.heads()[task].items()}
+
+    def head_bytes(self, tasks: Iterable[str]) -> int:
+        """What the heads of these tasks take."""
+        return bytes_of(weight for task in tasks for weight in self.shared.heads()[task].values())
+
+    def model_bytes(self) -> int:
+        """What one model takes without any head."""
+        return bytes_of(self.shared.parameters().values()) - self.head_bytes(self.rows)
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """What these tensors take."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,18 @@
+"""FISH: rank parameters by their empirical Fisher information before fine-tuning (Sung et al., 2021)."""
+
+from typing import Any
+
+from torch import Tensor
+
+from stages.lib.graft.select import ranking
+from stages.lib.localizers.evidence import Evidence
+
+
+def rank_by_fisher(evidence: Evidence, settings: Any, k: int) -> Tensor:
+    """Region indices of the k parameters with the largest sum of squared gradients at theta_pre.
+
+    The sum runs over `settings.fish_examples` training examples, each with its own gradient of
+    -log p(label).  The fine-tuned values play no part.
+    """
+    evidence.put(evidence.pretrained)
+    return ranking(evidence.region, evidence.squared_gradients(settings.fish_examples), k)

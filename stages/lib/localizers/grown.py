@@ -1,0 +1,48 @@
+"""Grown masks: start small and add, in rounds, what the graft so far would gain most from."""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.select import top_k
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.movement import movement_mask
+
+# The start is this part of the budget; the rounds add the rest in equal portions.
+START_PART = 3
+
+
+def grow(evidence: Evidence, settings: Any, order: Tensor, k: int) -> GraftMask:
+    """The mask of k parameters: the first third of the budget from `order`, the others added in rounds.
+
+    Each of `settings.grow_rounds` rounds takes the gradient at the current graft and adds those with
+    the largest -dLoss/dtheta * delta, the first-order gain of grafting them too.
+    """
+    start = k // START_PART
+    mask = movement_mask(evidence.region, order, start)
+    for number in range(1, settings.grow_rounds + 1):
+        put_graft(evidence, mask)
+        evidence.full_gradient()
+        mask = _extended(evidence, mask, start + (k - start) * number // settings.grow_rounds)
+    return mask
+
+
+def put_graft(evidence: Evidence, mask: GraftMask) -> None:
+    """Set the weights to the graft of a mask, in place."""
+    evidence.put(evidence.pretrained)
+    for name, indices in mask.indices.items():
+        weight = evidence.weights[name].data
+        at = indices.to(weight.device)
+        weight.view(-1)[at] = evidence.finetuned[name].reshape(-1)[at]
+
+
+def _extended(evidence: Evidence, mask: GraftMask, k: int) -> GraftMask:
+    # kept in the weights, which the next round sets anew: no array beyond the two models
+    gains = {name: weight.data for name, weight in evidence.weights.items()}
+    for name, gain in gains.items():
+        gain.copy_(evidence.pretrained[name]).sub_(evidence.finetuned[name]).mul_(evidence.weights[name].grad)
+        if name in mask.indices:
+            gain.view(-1)[mask.indices[name].to(gain.device)] = math.inf
+    return top_k(evidence.region, gains, k)

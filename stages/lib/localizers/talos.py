@@ -1,0 +1,98 @@
+"""TaLoS: the parameters that the pretrained model's output is least sensitive to (Iurada et al., 2025).
+
+Sensitivity is the diagonal Fisher information at the pretrained weights.  The least sensitive ones
+are found in rounds: each keeps the least sensitive of those still in, fewer every time, and scores
+them anew while the parameters that are out are attenuated.  The number kept in round r of R is
+floor(share^(r/R) * N) of all N parameters, and not of those still in, so the last round has the
+share that was asked for.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Region, Tensors
+from stages.lib.graft.select import ranking, top_k
+from stages.lib.localizers.evidence import Evidence
+
+Scores = Callable[[], Tensors]
+
+
+def rank_by_insensitivity(evidence: Evidence, settings: Any, k: int) -> Tensor:
+    """Region indices of the k least sensitive parameters in a single round, least sensitive first."""
+    evidence.put(evidence.pretrained)
+    scores = sensitivity(evidence, settings)
+    return ranking(evidence.region, {name: -score for name, score in scores.items()}, k)
+
+
+def refine_by_rounds(evidence: Evidence, settings: Any, _order: Tensor | None, k: int) -> GraftMask:
+    """The mask of the k least sensitive parameters after `settings.talos_rounds` rounds.
+
+    The weights are the pretrained ones again afterwards.  The order is not used: it is that of a
+    single round.
+    """
+    *_, mask = calibrate(evidence, settings, k)
+    return mask
+
+
+def calibrate(evidence: Evidence, settings: Any, k: int) -> Iterator[GraftMask]:
+    """The mask of every round, each within the one before, the last of exactly k parameters.
+
+    From the second round on the weights that are out are `settings.talos_attenuation` (rho) times
+    the pretrained ones: 1 only scores again, 0 prunes.
+    """
+    region, mask = evidence.region, GraftMask.full(evidence.region)
+    for size in round_sizes(region.size, k, settings.talos_rounds):
+        put_attenuated(evidence, mask, settings.talos_attenuation)
+        mask = least_sensitive(sensitivity(evidence, settings), mask, size)
+        yield mask
+    evidence.put(evidence.pretrained)
+
+
+def round_sizes(size: int, k: int, rounds: int) -> list[int]:
+    """Parameters kept after each round: floor((k / size)^(r / rounds) * size), the last one k exactly."""
+    share = k / size
+    return [max(k, int(share ** (number / rounds) * size + 1e-6)) for number in range(1, rounds)] + [k]
+
+
+def sensitivity(evidence: Evidence, settings: Any) -> Tensors:
+    """The score of every parameter with the weights as they are, by the settings talos_examples, _mode, _draws and _score.
+
+    fisher: the sum over examples of squared gradients; fisher_times_theta2: times the square of the
+    pretrained value, which is the squared gradient of a factor on the parameter.
+    """
+    squares = evidence.squared_gradients(
+        settings.talos_examples, settings.talos_mode, settings.talos_draws, evidence.generator
+    )
+    if settings.talos_score == "fisher":
+        return squares
+    return {name: squares[name] * evidence.pretrained[name] ** 2 for name in evidence.region.shapes}
+
+
+def least_sensitive(scores: Tensors, among: GraftMask, k: int) -> GraftMask:
+    """The k lowest scores within a mask, ties by region index; raises ValueError if the mask has fewer."""
+    if k > among.selected:
+        raise ValueError(f"{k} parameters were asked for, of {among.selected}")
+    region: Region = among.region
+    inside = {}
+    for name in region.shapes:
+        inside[name] = torch.full_like(scores[name], -torch.inf)
+        if name in among.indices:
+            at = among.indices[name].to(scores[name].device)
+            inside[name].view(-1)[at] = -scores[name].reshape(-1)[at]
+    return top_k(region, inside, k)
+
+
+def put_attenuated(evidence: Evidence, alive: GraftMask, factor: float) -> None:
+    """Set the weights to the pretrained ones, those outside a mask times a factor; in place."""
+    for name, weight in evidence.weights.items():
+        weight.data.copy_(evidence.pretrained[name])
+        if alive.selected == alive.region.size:
+            continue
+        weight.data.mul_(factor)
+        if name in alive.indices:
+            at = alive.indices[name].to(weight.device)
+            weight.data.view(-1)[at] = evidence.pretrained[name].reshape(-1)[at]

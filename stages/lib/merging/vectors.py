@@ -1,0 +1,78 @@
+"""What each method adds to the pretrained model: one vector, made of the models of several tasks.
+
+    arithmetic  the sum of the task vectors (Ilharco et al., 2023); average and grafted_arithmetic too
+    ties        each vector trimmed to the parameters that moved furthest; where signs disagree, the
+                sign with more movement wins and the mean of those who have it stays (Yadav et al., 2023)
+    dare        of each vector a random share stays, scaled up by 1 / share; then the sum (Yu et al., 2024)
+
+Sign election, merging and dropping are peft's.  Its trimming isn't used: it takes torch.topk, which
+says nothing about ties, works tensor by tensor, and may differ between machines; ours takes exactly the
+same number over the whole region, as the authors of TIES do, ties by index.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge, random_pruning
+from torch import Tensor
+
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Region, Tensors
+from stages.lib.graft.select import top_k
+from stages.lib.localizers.movement import movement
+from stages.lib.merging.arithmetic import add, task_vector
+from stages.lib.runtime import seeded_torch
+
+Models = Mapping[str, Tensors]
+
+
+def summed(pretrained: Tensors, models: Models) -> dict[str, Tensor]:
+    """The sum of the task vectors of `models` (task -> tensors), float64."""
+    return _by_tensor(pretrained, models, lambda _task, _name, vector: vector)
+
+
+def dared(pretrained: Tensors, models: Models, share: float, seed: int) -> dict[str, Tensor]:
+    """The sum of task vectors of which a random `share` of entries stays, scaled by 1 / share.
+
+    The draw follows from seed, task and tensor alone, so it is the same whatever other tasks there are.
+    """
+
+    def drop(task: str, name: str, vector: Tensor) -> Tensor:
+        with seeded_torch("dare", seed, task, name):
+            return random_pruning(vector, share, rescale=True)
+
+    return _by_tensor(pretrained, models, drop)
+
+
+def elected(pretrained: Tensors, models: Models, share: float) -> dict[str, Tensor]:
+    """TIES of the task vectors, float64: trim each to a `share` of its entries, elect signs, merge."""
+    region = Region({name: tuple(values.shape) for name, values in pretrained.items()})
+    kept = {task: _furthest(pretrained, model, region, share) for task, model in models.items()}
+    merged = {}
+    for name, values in pretrained.items():
+        stack = torch.stack([_trimmed(values, models[task][name], kept[task], name) for task in sorted(models)])
+        merged[name] = disjoint_merge(stack, calculate_majority_sign_mask(stack))
+    return merged
+
+
+def _furthest(pretrained: Tensors, model: Tensors, region: Region, share: float) -> GraftMask:
+    return top_k(region, movement(pretrained, model, region), region.budget(share))
+
+
+def _trimmed(pretrained: Tensor, finetuned: Tensor, kept: GraftMask, name: str) -> Tensor:
+    vector = torch.zeros(pretrained.numel(), dtype=torch.float64)
+    if name in kept.indices:
+        places = kept.indices[name]
+        vector[places] = finetuned.reshape(-1)[places].double() - pretrained.reshape(-1)[places].double()
+    return vector.reshape(pretrained.shape)
+
+
+def _by_tensor(pretrained: Tensors, models: Models, change: Callable[[str, str, Tensor], Tensor]) -> dict[str, Tensor]:
+    """The sum of changed task vectors, one tensor at a time: vectors of whole models would take eight bytes a parameter."""
+    total = {}
+    for name, values in pretrained.items():
+        vectors = {
+            task: {name: change(task, name, task_vector({name: values}, model)[name])} for task, model in models.items()
+        }
+        total |= add(vectors)
+    return total

@@ -1,0 +1,66 @@
+"""Stored predictions: label logits of several models on several test sets, in one file.
+
+Everything reported is a function of these files, so no metric ever needs a model again.
+NumPy alone reads them, which keeps the stages that derive metrics quick to start.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from stages.lib.errors import DataError
+from stages.lib.io import replacing
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """labels: test set -> (n,) label numbers; logits: test set -> variant -> (n, labels) float32."""
+
+    label_names: list[str]
+    labels: dict[str, np.ndarray]
+    logits: dict[str, dict[str, np.ndarray]]
+
+    def __or__(self, other: "Predictions") -> "Predictions":
+        """Both sets of variants together; raises DataError unless they are about the same test rows."""
+        same = self.label_names == other.label_names and self.labels.keys() == other.labels.keys()
+        if not same or any(not np.array_equal(self.labels[name], other.labels[name]) for name in self.labels):
+            raise DataError("predictions are about different test rows; `dvc repro` brings them together")
+        return Predictions(
+            self.label_names, self.labels, {name: {**self.logits[name], **other.logits[name]} for name in self.logits}
+        )
+
+
+def write_predictions(path: Path, predictions: Predictions) -> None:
+    """Write predictions; raises StorageError if the disk is full."""
+    tensors = {f"labels/{name}": labels.astype(np.int32) for name, labels in predictions.labels.items()}
+    for test_set, variants in predictions.logits.items():
+        tensors |= {
+            f"logits/{test_set}/{variant}": np.ascontiguousarray(logits, dtype=np.float32)
+            for variant, logits in variants.items()
+        }
+    with replacing(path) as partial:
+        save_file(tensors, partial, metadata={"label_names": json.dumps(predictions.label_names)})
+
+
+def read_predictions(path: Path) -> Predictions:
+    """Read predictions; raises DataError if the file is missing or damaged."""
+    if not path.exists():
+        raise DataError(f"{path}: no such predictions; `dvc repro` makes them")
+    labels: dict[str, np.ndarray] = {}
+    logits: dict[str, dict[str, np.ndarray]] = {}
+    try:
+        with safe_open(path, framework="np") as file:
+            names = json.loads(file.metadata()["label_names"])
+            for key in file.keys():  # noqa: SIM118 - not a dict
+                kind, test_set, *variant = key.split("/")
+                if kind == "labels":
+                    labels[test_set] = file.get_tensor(key)
+                else:
+                    logits.setdefault(test_set, {})[variant[0]] = file.get_tensor(key)
+    except (SafetensorError, LookupError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: damaged: {error}") from error
+    return Predictions(names, labels, logits)

@@ -1,0 +1,88 @@
+"""Scores of every variant on every stored test set."""
+
+from typing import Any
+
+import numpy as np
+
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.metrics.calibration import confidence_histogram, reliability
+from stages.lib.metrics.classification import accuracy, agreement, f1, majority_share, mcc, standard_error
+from stages.lib.metrics.predictions import Predictions
+from stages.lib.metrics.variants import FINETUNED
+
+Scores = dict[str, dict[str, dict[str, Any]]]
+
+
+def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
+    """Test set -> variant -> n, accuracy (with standard error), f1, score, agreement, retained.
+
+    `score` is the task's own metric, accuracy, F1 or Matthews correlation; `retained` is score / score
+    of the fine-tuned model, and `agreement` the share of predictions equal to that model's.
+    """
+    positive = _positive(predictions, task)
+    return {name: _set_scores(predictions, name, task.metric, positive) for name in predictions.logits}
+
+
+def own_scores(predictions: Predictions, test_set: str, task: TaskSpec) -> dict[str, dict[str, Any]]:
+    """Variant -> n, accuracy (with standard error), f1, score, and `majority`, with no reference to another model.
+
+    `majority` is the accuracy of always predicting the most frequent label.
+    """
+    labels, positive = predictions.labels[test_set], _positive(predictions, task)
+    found = {}
+    for variant, logits in predictions.logits[test_set].items():
+        scores = _scores(logits, labels, positive)
+        own = {"score": _own_metric(scores, task.metric, logits, labels), "majority": majority_share(labels)}
+        found[variant] = {**scores, **own}
+    return found
+
+
+def _positive(predictions: Predictions, task: TaskSpec) -> int | None:
+    return None if task.positive is None else predictions.label_names.index(task.positive)
+
+
+def _set_scores(
+    predictions: Predictions, test_set: str, metric: str, positive: int | None
+) -> dict[str, dict[str, Any]]:
+    labels, variants = predictions.labels[test_set], predictions.logits[test_set]
+    scores: dict[str, dict[str, Any]] = {}
+    for variant, logits in variants.items():
+        scores[variant] = {**_scores(logits, labels, positive), "agreement": agreement(logits, variants[FINETUNED])}
+        scores[variant]["score"] = _own_metric(scores[variant], metric, logits, labels)
+    whole = scores[FINETUNED]["score"]
+    for values in scores.values():
+        # no number at all is better than an infinite one
+        values["retained"] = values["score"] / whole if whole else None
+    return scores
+
+
+def _scores(logits: np.ndarray, labels: np.ndarray, positive: int | None) -> dict[str, Any]:
+    share = accuracy(logits, labels)
+    return {
+        "n": len(labels),
+        "accuracy": share,
+        "accuracy_se": standard_error(share, len(labels)),
+        "f1": f1(logits, labels, positive),
+    }
+
+
+def _own_metric(scores: dict[str, Any], metric: str, logits: np.ndarray, labels: np.ndarray) -> float:
+    return mcc(logits, labels) if metric == "mcc" else scores[metric]
+
+
+def calibration_scores(predictions: Predictions, bins: int, histogram_bins: int) -> Scores:
+    """Test set -> variant -> n, ece, and the lists behind the reliability diagram and the histogram."""
+    scores: Scores = {}
+    for name, variants in predictions.logits.items():
+        scores[name] = {}
+        for variant, logits in variants.items():
+            table = reliability(logits, predictions.labels[name], bins)
+            scores[name][variant] = {
+                "n": int(table.count.sum()),
+                "ece": table.ece,
+                "bin_count": table.count.tolist(),
+                "bin_confidence": table.confidence.tolist(),
+                "bin_accuracy": table.accuracy.tolist(),
+                "histogram": confidence_histogram(logits, histogram_bins).tolist(),
+            }
+    return scores

@@ -1,0 +1,98 @@
+"""LabelModel: a pretrained model seen as a classifier, whatever its mode of reading labels."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.models.groups import parameter_groups
+from stages.lib.models.loading import load_model, load_tokenizer
+from stages.lib.runtime import Runtime
+from stages.lib.text.batching import Batch, collate
+from stages.lib.text.encoding import Example, encode, label_word_ids
+
+
+class LabelModel:
+    """Gives logits over the labels of a task, shape (B, labels), for a batch of examples.
+
+    standard: those of the stock sequence-classification class.  prompt and autoregressive: those of
+    the label words at the prompt's position; the hidden states are narrowed to that position before
+    the vocabulary head, which therefore runs on one position an example instead of all.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, task: TaskSpec, mode: str, max_length: int, runtime: Runtime
+    ) -> None:
+        self.model, self.tokenizer, self.task, self.mode = model.to(runtime.device), tokenizer, task, mode
+        self.max_length, self.runtime = max_length, runtime
+        self._positions: Tensor | None = None
+        prompt = task.prompt_for(mode)
+        if prompt:
+            self._word_ids = torch.tensor(label_word_ids(prompt, task.labels, tokenizer), device=runtime.device)
+            model.base_model.register_forward_hook(self._narrow)
+        model.config.pad_token_id = tokenizer.pad_token_id
+
+    @classmethod
+    def load(
+        cls, folder: Path, task: TaskSpec, settings: Any, runtime: Runtime, dropout: float | None = None
+    ) -> "LabelModel":
+        """The model of a folder for a task, by the `model` section; raises ModelError."""
+        tokenizer = load_tokenizer(folder)
+        if task.prompt_for(settings.mode):
+            label_word_ids(task.prompt_for(settings.mode), task.labels, tokenizer)  # before the slow part
+        model = load_model(folder, settings.mode, task.labels, dropout)
+        return cls(model, tokenizer, task, settings.mode, settings.max_length, runtime)
+
+    def groups(self) -> dict[str, str]:
+        """Name of every parameter -> group (see groups.py)."""
+        return parameter_groups(self.model, self.mode)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Every parameter by name, live."""
+        return dict(self.model.named_parameters())
+
+    def train_only(self, names: set[str]) -> dict[str, Tensor]:
+        """Let gradients flow to these parameters alone; gives them, live, in the model's order."""
+        chosen = {}
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(name in names)
+            if name in names:
+                chosen[name] = parameter
+        return chosen
+
+    def put(self, tensors: dict[str, Tensor]) -> None:
+        """Copy values into the parameters of these names."""
+        parameters = self.parameters()
+        with torch.no_grad():
+            for name, values in tensors.items():
+                parameters[name].copy_(values)
+
+    def encode(self, rows: list[dict]) -> list[Example]:
+        """Encode rows of the task for this model."""
+        return encode(rows, self.task, self.tokenizer, self.mode, self.max_length)
+
+    def batch(self, examples: list[Example]) -> Batch:
+        """Pad examples into one batch on the model's device."""
+        return collate(examples, self.tokenizer.pad_token_id, self.runtime.device)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Label logits, float32, shape (B, labels)."""
+        self._positions = batch.positions
+        try:
+            with self.runtime.autocast():
+                logits = self.model(**batch.inputs).logits
+        finally:
+            self._positions = None  # the same model may be read by another task next
+        if self.mode != "standard":
+            logits = logits[:, 0].index_select(1, self._word_ids)
+        return logits.float()
+
+    def _narrow(self, _module: Any, _inputs: Any, output: Any) -> Any:
+        if self._positions is None:
+            return output
+        hidden = output.last_hidden_state
+        rows = torch.arange(len(hidden), device=hidden.device)
+        output.last_hidden_state = hidden[rows, self._positions].unsqueeze(1)
+        return output

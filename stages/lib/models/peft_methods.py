@@ -1,0 +1,148 @@
+"""Parameter-efficient methods (paper, appendix B.3): small modules trained in place of the model.
+
+A new method is a function that inserts its modules into a model, and a line in METHODS.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stages.lib.errors import ModelError, did_you_mean
+from stages.lib.graft.region import Tensors
+from stages.lib.models.bottleneck import Activation, Bottleneck, insert_behind
+from stages.lib.models.groups import HEAD
+from stages.lib.models.label_model import LabelModel
+
+# alpha = 2 * rank, as in the scripts of Hu et al. (2022) for RoBERTa: an update is scaled by 2 at any rank.
+ALPHA_PER_RANK = 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the projections of a block stand, as paths within it."""
+
+    query_value: tuple[str, ...]
+    attention_output: str
+    feed_forward_output: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.query_value, self.attention_output, self.feed_forward_output)
+
+
+# A model is known by what its blocks consist of, not by its name: MiniLM is a BERT, Mistral a Llama.
+LAYOUTS = {
+    "BERT and RoBERTa": Layout(
+        ("attention.self.query", "attention.self.value"), "attention.output.dense", "output.dense"
+    ),
+    "GPT-2": Layout(("attn.c_attn",), "attn.c_proj", "mlp.c_proj"),
+    "Llama": Layout(("self_attn.q_proj", "self_attn.v_proj"), "self_attn.o_proj", "mlp.down_proj"),
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to add parameters; insert(transformers model, size) puts them in without changing any logit."""
+
+    about: str
+    insert: Callable[[Any, int], None]
+
+
+def attach(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
+    """Insert a method's modules into a freshly loaded model; gives the live trained parameters, in its order.
+
+    Those are the inserted ones and a new head, if there is one; everything else is frozen.  The logits stay
+    as they are until training.  Random starts come from torch's global generator: seed it first.  Raises
+    ModelError if the method is unknown, the size is below 1 or the model is built in no known way.
+    """
+    if method not in METHODS:
+        raise ModelError(
+            f"{method!r}: no such parameter-efficient method{did_you_mean(method, METHODS)}; known: {', '.join(METHODS)}"
+        )
+    if size < 1:
+        raise ModelError(f"{method}: {size} is not allowed as its size: should be 1 or more")
+    own = [*model.parameters().values()]  # held, so that no new parameter takes the identity of one of these
+    known = {id(parameter) for parameter in own}
+    METHODS[method].insert(model.model, size)
+    inserted = {name for name, parameter in model.parameters().items() if id(parameter) not in known}
+    return model.train_only(inserted | _head(model))
+
+
+def trained_parameters(model: LabelModel, trained: Tensors, graftable: int) -> dict[str, float]:
+    """How much a method trains: `parameters` without a new head, `with_head`, and `share`.
+
+    share: parameters / graftable, comparable with the sparsity of a graft, which doesn't count the head either.
+    """
+    head = _head(model)
+    sizes = {name: tensor.numel() for name, tensor in trained.items()}
+    parameters = sum(size for name, size in sizes.items() if name not in head)
+    return {"parameters": parameters, "with_head": sum(sizes.values()), "share": parameters / graftable}
+
+
+def _head(model: LabelModel) -> set[str]:
+    return {name for name, group in model.groups().items() if group == HEAD}
+
+
+def _lora(model: Any, rank: int) -> None:
+    """W + 2 * B A for each query and value projection W, A random and B zero at first.
+
+    GPT-2 has query, key and value in one matrix, so there the update is one of that whole matrix.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    layout, blocks = _blocks(model)
+    targets = _projections(blocks, layout.query_value)
+    # GPT-2 stores its matrices the other way round
+    transposed = not isinstance(model.get_submodule(targets[0]), nn.Linear)
+    config = LoraConfig(r=rank, lora_alpha=ALPHA_PER_RANK * rank, target_modules=targets, fan_in_fan_out=transposed)
+    inject_adapter_in_model(config, model)
+
+
+def _houlsby(model: Any, size: int) -> None:
+    layout, blocks = _blocks(model)
+    paths = (layout.attention_output, layout.feed_forward_output)
+    _bottlenecks(model, _projections(blocks, paths), size, functional.gelu)
+
+
+def _pfeiffer(model: Any, size: int) -> None:
+    layout, blocks = _blocks(model)
+    _bottlenecks(model, _projections(blocks, (layout.feed_forward_output,)), size, functional.relu)
+
+
+def _bottlenecks(model: Any, projections: list[str], size: int, activation: Activation) -> None:
+    """A bottleneck right behind each of these projections, before dropout, residual sum and (in BERT) norm."""
+    for name in projections:
+        insert_behind(model.get_submodule(name), Bottleneck(model.config.hidden_size, size, activation))
+
+
+def _projections(blocks: list[str], paths: tuple[str, ...]) -> list[str]:
+    return [f"{block}.{path}" for block in blocks for path in paths]
+
+
+def _blocks(model: Any) -> tuple[Layout, list[str]]:
+    """The layout of a model and the names of its blocks: every module that has all projections of the layout."""
+    modules = dict(model.named_modules())
+    for layout in LAYOUTS.values():
+        blocks = [name for name in modules if all(f"{name}.{path}" in modules for path in layout.paths)]
+        if len(blocks) == model.config.num_hidden_layers:
+            return layout, blocks
+    raise ModelError(
+        f"{type(model).__name__}: its layers are built in no way that parameter-efficient methods know; known: {', '.join(LAYOUTS)}"
+    )
+
+
+METHODS = {
+    "lora": Method("low-rank updates of the query and value projections (Hu et al., 2022); size: rank", _lora),
+    "houlsby": Method(
+        "bottlenecks with GELU behind attention and feed-forward (Houlsby et al., 2019); size: bottleneck width",
+        _houlsby,
+    ),
+    "pfeiffer": Method(
+        "bottlenecks with ReLU behind the feed-forward alone (Pfeiffer et al., 2021); size: bottleneck width",
+        _pfeiffer,
+    ),
+}

@@ -1,0 +1,33 @@
+"""The one evaluator: label logits of any model on any rows."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from stages.lib.models.label_model import LabelModel
+from stages.lib.text.batching import by_length
+from stages.lib.text.encoding import Example
+
+
+@torch.inference_mode()
+def predict(model: LabelModel, examples: list[Example], on_batch: Callable[[int], object] = lambda _: None) -> Tensor:
+    """Label logits of every example in its order, float32 on the CPU, shape (n, labels).
+
+    Batches hold examples of similar length; `on_batch` hears how many examples are done.
+    """
+    model.model.eval()
+    logits = torch.empty(len(examples), len(model.task.labels))
+    for batch in by_length(examples, model.runtime.batch_tokens):
+        logits[batch] = model.logits(model.batch([examples[index] for index in batch])).cpu()
+        on_batch(len(batch))
+    return logits
+
+
+def dev_score(model: LabelModel, examples: list[Example]) -> tuple[float, float]:
+    """(accuracy, -mean cross-entropy) on dev: higher is better, the loss decides between equal accuracies."""
+    logits = predict(model, examples)
+    labels = torch.tensor([example.label for example in examples])
+    accuracy = (logits.argmax(1) == labels).double().mean()
+    loss = torch.nn.functional.cross_entropy(logits.double(), labels)
+    return float(accuracy), -float(loss)

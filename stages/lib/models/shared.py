@@ -1,0 +1,68 @@
+"""One backbone that several tasks read: multi-task training, continual learning, merged models."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.models.groups import HEAD
+from stages.lib.models.label_model import LabelModel
+from stages.lib.runtime import Runtime
+
+
+class SharedModel:
+    """`views`: task -> the LabelModel that reads the shared weights for it.
+
+    standard: each task has a head of its own on one backbone.  prompt and autoregressive: one model
+    with one vocabulary head, and each task has its label words.  What is put into one view's shared
+    weights, all views see.
+    """
+
+    def __init__(self, views: dict[str, LabelModel]) -> None:
+        self.views = views
+
+    @classmethod
+    def load(
+        cls, folder: Path, tasks: list[TaskSpec], settings: Any, runtime: Runtime, dropout: float | None = None
+    ) -> "SharedModel":
+        """The model of a folder for all these tasks; new heads start from torch's global generator, task by task."""
+        first = LabelModel.load(folder, tasks[0], settings, runtime, dropout)
+        views = {tasks[0].name: first}
+        for task in tasks[1:]:
+            if first.mode == "standard":
+                views[task.name] = LabelModel.load(folder, task, settings, runtime, dropout)
+                _share_backbone(first.model, views[task.name].model)
+            else:
+                views[task.name] = LabelModel(first.model, first.tokenizer, task, first.mode, first.max_length, runtime)
+        return cls(views)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Every parameter, live: the shared ones by name, those of a head as `<task>:<name>`."""
+        found: dict[str, Tensor] = {}
+        for task, view in self.views.items():
+            groups = view.groups()
+            found |= {
+                f"{task}:{name}" if groups[name] == HEAD else name: weight for name, weight in view.parameters().items()
+            }
+        return found
+
+    def heads(self) -> dict[str, dict[str, Tensor]]:
+        """Task -> its own head's parameters by their name in the view, live; empty where the head is shared."""
+        return {
+            task: {name: view.parameters()[name] for name, group in view.groups().items() if group == HEAD}
+            for task, view in self.views.items()
+        }
+
+    def train_only(self, names: set[str]) -> dict[str, Tensor]:
+        """Let gradients flow to these parameters alone, by the names of `parameters`; gives them, live."""
+        chosen = {}
+        for name, weight in self.parameters().items():
+            weight.requires_grad_(name in names)
+            if name in names:
+                chosen[name] = weight
+        return chosen
+
+
+def _share_backbone(first: Any, other: Any) -> None:
+    setattr(other, other.base_model_prefix, first.base_model)

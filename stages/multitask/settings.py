@@ -1,0 +1,87 @@
+"""Settings of multi-task learning, and the rules between them and the main pipeline."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from stages.lib.errors import did_you_mean
+from stages.lib.localizers.names import NAMES
+from stages.lib.settings import Name, Rate, Section, Seed, Share, is_on, not_among
+from stages.multitask.localizer_names import read_name
+
+Group = Annotated[list[Name], Field(min_length=2)]
+
+
+class MultitaskParams(Section):
+    tasks: list[Name] = Field(min_length=2, description="which of `tasks` one model learns together")
+    seeds: list[Seed] = Field(min_length=1, description="which of `seeds`")
+    test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
+    groups: dict[Name, Group] = Field(description="tasks that are alike, by a name for them")
+    least_gain: Share = Field(description="accuracy that the joint model has to gain for a relative gain to be said")
+
+
+class JointParams(Section):
+    paradigms: list[Literal["sgd", "adamw", "adamw_l1"]] = Field(description="ways to fine-tune")
+    step_factor: float = Field(gt=0, le=1000, description="steps as a multiple of those of a single task")
+    eval_steps: int = Field(ge=0, description="steps between mean dev scores, best one kept; 0 keeps the last")
+    learning_rate: Rate = Field(description="of adamw and adamw_l1; sgd has the grid of `finetune`")
+    weight_decay: float = Field(ge=0, lt=1, description="of adamw and adamw_l1")
+    l1: float = Field(ge=0, description="weight of the l1 norm of the movement in the loss of adamw_l1")
+
+
+class SkillParams(Section):
+    localizers: list[Name] = Field(description="ways to find the region of each task")
+    sparsities: list[Share] = Field(description="selected / graftable parameters")
+
+
+class TransferParams(Section):
+    unions: dict[Name, Group] = Field(description="further unions, of tasks that need not be alike")
+    purify_steps: int = Field(ge=0, description="gradient steps on each union for all its tasks; 0 for none")
+    purify_batch_size: int = Field(ge=1, description="examples per task and step")
+
+
+SECTIONS: dict[str, Any] = {
+    "multitask": MultitaskParams,
+    "joint": JointParams,
+    "skill": SkillParams,
+    "transfer": TransferParams,
+}
+
+
+def problems(values: dict[str, Any]) -> list[str]:
+    """Tasks, seeds and the members of unions choose from other lists.  Without joint models there are no rules."""
+    if not is_on(values, "joint") or "multitask" not in values:
+        return []
+    found = [problem for name in ("tasks", "seeds") for problem in not_among(values, f"multitask.{name}", name)]
+    return found + _union_problems(values) + _localizer_problems(values)
+
+
+def _union_problems(values: dict[str, Any]) -> list[str]:
+    found, seen = [], {*values["multitask"].tasks}
+    for section, setting in (("multitask", "groups"), ("transfer", "unions")):
+        for name, members in getattr(values.get(section), setting, {}).items():
+            place = f"{section}.{setting}.{name}"
+            if name in seen:
+                found.append(f"{place}: the name is taken, by a task or by another group or union")
+            seen.add(name)
+            found += _member_problems(place, members, values["multitask"].tasks)
+    return found
+
+
+def _member_problems(place: str, members: list[str], tasks: list[str]) -> list[str]:
+    twice = [f"{place}: {name} stands twice" for name in dict.fromkeys(members) if members.count(name) > 1]
+    return twice + [
+        f"{place}: {name!r} is not among multitask.tasks ({', '.join(tasks)}){did_you_mean(name, tasks)}"
+        for name in members
+        if name not in tasks
+    ]
+
+
+def _localizer_problems(values: dict[str, Any]) -> list[str]:
+    named = getattr(values.get("skill"), "localizers", [])
+    return [
+        f"skill.localizers: unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {', '.join(NAMES)}, "
+        "and learned_SHARE, such as learned_0.1"
+        for name in named
+        if read_name(name) is None
+    ]

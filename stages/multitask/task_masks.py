@@ -1,0 +1,71 @@
+"""The region of each task in a joint model (paper, section 5.1), as mask files."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from stages.lib import paths
+from stages.lib.graft.apply import values_at
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.mask_file import StoredMask, write_mask
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.find_mask import find_mask
+from stages.lib.localizers.registry import LOCALIZERS
+from stages.lib.models.evidence import evidence_about
+from stages.lib.progress import progress
+from stages.lib.runtime import Runtime
+from stages.multitask.joint_model import JointCell
+from stages.multitask.localizer_names import read_name
+
+
+def find_skills(paradigm: str, name: str, seed: int, params: Any, machine: Runtime) -> str:
+    """Store every task's region of every size, by one localizer; gives one line about them."""
+    cell = JointCell.open(paradigm, seed, params.multitask.tasks, params, machine)
+    sparsities = params.skill.sparsities
+    title = f"skill {paradigm} {name} {seed}"
+    with progress(title, len(params.multitask.tasks) * len(sparsities), "region") as bar:
+        for task in params.multitask.tasks:
+            for sparsity, mask in skills(cell, task, name, params).items():
+                store(cell, task, name, sparsity, mask)
+                bar.update()
+    sizes = ", ".join(map(str, sparsities))
+    return f"{title}: regions of {sizes} for {', '.join(params.multitask.tasks)}"
+
+
+def skills(cell: JointCell, task: str, name: str, params: Any) -> dict[float, GraftMask]:
+    """Sparsity -> region of a task, for the loss on its training rows, with the joint model as the fine-tuned one.
+
+    A region does not depend on which other sizes there are.
+    """
+    localizer, base_share = read_name(name)
+    settings = SimpleNamespace(
+        **{**vars(params.graft), **params.localizer.model_dump(), "base_share": base_share, "eval_steps": 0}
+    )
+    largest = cell.region.budget(max(params.skill.sparsities))
+    order = LOCALIZERS[localizer].rank(_evidence(cell, task, localizer, settings), settings, largest)
+    return {
+        sparsity: find_mask(
+            localizer, _evidence(cell, task, localizer, settings), settings, sparsity, "skill.sparsities", order
+        )
+        for sparsity in params.skill.sparsities
+    }
+
+
+def store(cell: JointCell, task: str, name: str, sparsity: float, mask: GraftMask) -> None:
+    """Write the mask file, with the joint model's values and the task's head, if it has one."""
+    values = {key: part.cpu() for key, part in values_at(cell.joint, mask).items()}
+    head = {key: part.detach().cpu() for key, part in cell.shared.heads()[task].items()}
+    on_cpu = {key: part.cpu() for key, part in cell.pretrained.items()}
+    about = {
+        **cell.about(),
+        "task": task,
+        "localizer": name,
+        "model": cell.anatomy.name,
+        "fingerprint": cell.region.fingerprint(on_cpu),
+    }
+    path = paths.skill_mask(cell.paradigm, name, str(sparsity), task, cell.seed)
+    write_mask(path, StoredMask(mask, values, head, about))
+
+
+def _evidence(cell: JointCell, task: str, localizer: str, settings: Any) -> Evidence:
+    view, rows, words = cell.shared.views[task], cell.train_rows(task), ("skill", localizer, task, cell.seed)
+    return evidence_about(view, cell.region, cell.pretrained, cell.joint, rows, settings, words)

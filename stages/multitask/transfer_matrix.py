@@ -1,0 +1,140 @@
+"""Every region of a joint model grafted and tested on every task (paper, section 5.1 and figure 8)."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from stages.lib import paths
+from stages.lib.data.task_cards import read_task
+from stages.lib.errors import TrainingError
+from stages.lib.evaluation.study_cell import write_reading
+from stages.lib.graft.apply import graft
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.mask_file import read_mask, require_model
+from stages.lib.localizers.refined import learning
+from stages.lib.metrics.predictions import Predictions, read_predictions
+from stages.lib.metrics.rows import Row, score_rows
+from stages.lib.metrics.variants import FINETUNED
+from stages.lib.models.evidence import evidence_about
+from stages.lib.runtime import Runtime
+from stages.multitask.joint_model import JointCell, evaluation_of
+from stages.multitask.purified import purify
+from stages.multitask.unions import union
+
+SINGLE, UNION, PURIFIED = "single", "union", "purified"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A mask to be grafted: `name` is a task, or a union, of the tasks `members`."""
+
+    kind: str
+    name: str
+    members: list[str]
+    mask: GraftMask
+
+    @property
+    def variant(self) -> str:
+        """Its name among stored predictions."""
+        return f"{self.kind}:{self.name}"
+
+
+def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Any, machine: Runtime) -> str:
+    """Store what every region and every union does on every task; gives one line about them."""
+    tasks = params.multitask.tasks
+    cell = JointCell.open(paradigm, seed, tasks, params, machine)
+    regions = read_regions(cell, localizer, sparsity, tasks)
+    sources = [*singles(regions), *unions(regions, {**params.multitask.groups, **params.transfer.unions})]
+    if params.transfer.purify_steps:
+        sources += [purified(cell, source, params) for source in sources if source.kind == UNION]
+    axes = (paradigm, localizer, sparsity)
+    for task in tasks:
+        _test(cell, task, sources, axes, params)
+    return f"transfer {' '.join(axes)} {seed}: {len(sources)} regions and unions on {len(tasks)} tasks"
+
+
+def read_regions(cell: JointCell, localizer: str, sparsity: str, tasks: list[str]) -> dict[str, GraftMask]:
+    """Task -> its stored region; raises MaskError if one is missing or belongs to another model."""
+    fingerprint = cell.region.fingerprint({name: values.cpu() for name, values in cell.pretrained.items()})
+    found = {}
+    for task in tasks:
+        path = paths.skill_mask(cell.paradigm, localizer, sparsity, task, cell.seed)
+        stored = read_mask(path)
+        require_model(path, stored.about, cell.region, fingerprint, cell.anatomy.name)
+        found[task] = stored.mask
+    return found
+
+
+def singles(regions: dict[str, GraftMask]) -> list[Source]:
+    """The tasks' own regions."""
+    return [Source(SINGLE, task, [task], mask) for task, mask in regions.items()]
+
+
+def unions(regions: dict[str, GraftMask], groups: dict[str, list[str]]) -> list[Source]:
+    """The union of the regions of each group of tasks."""
+    return [
+        Source(UNION, name, members, union([regions[task] for task in members])) for name, members in groups.items()
+    ]
+
+
+def purified(cell: JointCell, start: Source, params: Any) -> Source:
+    """A union after `transfer.purify_steps` gradient steps on its tasks' losses (localize/learned.py), of equal size.
+
+    Raises TrainingError if the loss diverges.
+    """
+    settings = SimpleNamespace(
+        **{**vars(params.graft), "steps": params.transfer.purify_steps, "rule": "top_k", "eval_steps": 0}
+    )
+    batches = SimpleNamespace(batch_size=params.transfer.purify_batch_size)
+    evidences = [
+        evidence_about(
+            cell.shared.views[task],
+            cell.region,
+            cell.pretrained,
+            cell.joint,
+            cell.train_rows(task),
+            batches,
+            ("purify", start.name, task, cell.seed),
+        )
+        for task in start.members
+    ]
+    try:
+        mask = purify(start.mask, evidences, learning(settings))
+    except FloatingPointError as error:
+        raise TrainingError(f"{error}; lower graft.learning_rate ({settings.learning_rate})") from error
+    return Source(PURIFIED, start.name, start.members, mask)
+
+
+def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ...], params: Any) -> None:
+    """Store one column of the matrix: what every source does on this task."""
+    evaluation = evaluation_of(cell.shared, task, cell.seed, params.multitask.test_max, len(sources))
+    with evaluation.progress(f"transfer to {task}"):
+        for source in sources:
+            cell.put(graft(cell.pretrained, cell.joint, source.mask))
+            evaluation.predict(source.variant)
+    predictions = evaluation.predictions()
+    kinds = {source.variant: source for source in sources}
+    rows = [
+        {**row, **_named(kinds[row["variant"]])}
+        for row in scores(predictions, task, axes[0], cell.seed, params.calibration.bins)
+    ]
+    about = {**cell.about(), "task": task, "localizer": axes[1], "sparsity": float(axes[2])}
+    write_reading("transfer", axes, about, predictions, rows)
+
+
+def scores(predictions: Predictions, task: str, paradigm: str, seed: int, bins: int) -> list[Row]:
+    """Scores of every variant in `predictions`, against the joint model's as `level` stored them."""
+    levels = read_predictions(paths.reading_logits("level", (paradigm,), task, seed))
+    joint = {name: {FINETUNED: levels.logits[name][FINETUNED]} for name in predictions.logits}
+    both = predictions | Predictions(levels.label_names, levels.labels, joint)
+    rows = score_rows(both, read_task(task), bins)
+    return [row for row in rows if row["variant"] in predictions.logits[row["test_set"]]]
+
+
+def _named(source: Source) -> dict[str, Any]:
+    return {
+        "kind": source.kind,
+        "source": source.name,
+        "members": source.members,
+        "selected": source.mask.selected,
+    }

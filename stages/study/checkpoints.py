@@ -1,0 +1,163 @@
+"""Fine-tuning watched: a model and the grafts of one region at checkpoints (paper, appendix D.4, figure 15).
+
+The models of all checkpoints have to be there before their common region can be found, since it comes
+from one in the middle.  So each checkpoint's region and head stay in memory, as float32 on the CPU: 4
+bytes * graftable parameters * checkpoints, which is 0.26 GB for MiniLM's 10.6 million at 6
+checkpoints, and 6.8 GB for RoBERTa-base's 85 million at 20.
+"""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.lib import paths
+from stages.lib.data.task_cards import read_task
+from stages.lib.data.test_sets import read_test_sets
+from stages.lib.errors import ModelError, ParamsError
+from stages.lib.evaluation.evaluation import Evaluation
+from stages.lib.evaluation.study_cell import StudyCell, train_set, variant_rows, write_reading
+from stages.lib.graft.apply import graft
+from stages.lib.graft.mask import GraftMask
+from stages.lib.io import read_json, read_rows
+from stages.lib.localizers.find_mask import find_mask
+from stages.lib.metrics.variants import GRAFTED
+from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.evidence import evidence_about
+from stages.lib.models.groups import HEAD
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.loading import read_tensors
+from stages.lib.progress import progress
+from stages.lib.runtime import Runtime
+from stages.lib.training.finetuning import at_point, steps_for, train_again
+
+CHECKPOINT = "checkpoint"
+
+
+class Trace:
+    """Looks at a model in training after the steps `due`: predicts `sets`, and copies the tensors `names`.
+
+    Predictions are made in eval mode, which draws no random numbers, and training goes back to train
+    mode at its next step: a model that is looked at is trained as any other.
+
+    kept: step -> name -> values, float32 on the CPU; axes: name of a prediction -> its axes.
+    """
+
+    def __init__(
+        self,
+        due: Collection[int],
+        sets: dict[str, list[dict]],
+        names: Collection[str],
+        on_step: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._due, self._sets, self._names, self._on_step, self._step = due, sets, names, on_step, 0
+        self.kept: dict[int, dict[str, Tensor]] = {}
+        self.axes: dict[str, dict[str, Any]] = {}
+
+    def watch(self, model: LabelModel) -> Callable[[], object]:
+        """What to call after each training step of this model."""
+        self.evaluation = Evaluation(model, self._sets, variants=1)
+        return self._after_step
+
+    def _after_step(self) -> None:
+        self._on_step()
+        self._step += 1
+        if self._step in self._due:
+            live = self.evaluation.model.parameters()
+            self.kept[self._step] = {name: live[name].detach().to("cpu", copy=True) for name in self._names}
+            self.predict(CHECKPOINT, step=self._step)
+
+    def predict(self, variant: str, **axes: Any) -> None:
+        """Predict all sets with the model as it is now."""
+        name = "_".join(map(str, (variant, *axes.values())))
+        with self.evaluation.progress(name):
+            self.evaluation.predict(name)
+        self.axes[name] = {"variant": variant, **axes}
+
+    def predicted_labels(self, step: int, test_set: str) -> list[str]:
+        """What the checkpoint of a step says of each row."""
+        found = self.evaluation.predictions()
+        return [found.label_names[index] for index in found.logits[test_set][f"{CHECKPOINT}_{step}"].argmax(1)]
+
+
+def trace(task: str, seed: int, params: Any, machine: Runtime) -> str:
+    """Store a cell's checkpoints and their grafts, on its own test and training rows; gives one line about them.
+
+    On one machine training ends at the stored fine-tuned model, bit for bit.  On another (or with
+    another number of threads) sums are added in another order, so the record says whether it did.
+    Raises ParamsError if the checkpoints that were asked for aren't there.
+    """
+    spec = read_task(task)
+    rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
+    chosen = read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"]
+    settings = at_point(params.finetune, chosen)
+    steps = steps_for(settings, len(spec.labels), len(rows["train"]))
+    due = checkpoints(steps, params.trajectory)
+    own = read_test_sets(task, seed)[task][: params.study.test_max or None]
+    anatomy = read_anatomy(paths.PRETRAINED)
+    names = [*anatomy.region(params.graft.region).shapes, *anatomy.names([HEAD])]
+    with progress(f"trajectory {task}-{seed}", steps, "step") as bar:
+        seen = Trace(due, {task: own, train_set(task): rows["train"]}, names, bar.update)
+        model = train_again(paths.PRETRAINED, spec, rows, seed, params.model, settings, machine, seen.watch)
+    repeated = equals_stored(model, paths.finetuned(task, seed))
+    cell = StudyCell.of(model, seed, params.graft.region)
+    masks = regions_at(params.trajectory.region_step, seen, cell, rows["train"], params)
+    predict_grafts(seen, cell, masks)
+    predictions = seen.evaluation.predictions()
+    scores = variant_rows(predictions, task, seed, params.calibration.bins)
+    about = {**cell.about(), "region_step": params.trajectory.region_step, "chosen": chosen}
+    about["equals_finetuned"] = repeated
+    write_reading("trajectory", (), about, predictions, [{**row, **seen.axes[row["variant"]]} for row in scores])
+    ends = "" if repeated else "; ends near, not at, the stored fine-tuned model (made elsewhere?)"
+    return (
+        f"trajectory {task}-{seed}: {len(due)} checkpoints, {len(masks)} regions of step {about['region_step']}{ends}"
+    )
+
+
+def checkpoints(steps: int, settings: Any) -> list[int]:
+    """Every `settings.every` steps and after the last one.
+
+    Raises ParamsError if that is after the last step only, or `settings.region_step` is none of them.
+    """
+    if settings.every > steps:
+        raise ParamsError(f"trajectory.every: {settings.every} is more than the {steps} steps of fine-tuning")
+    due = sorted({*range(settings.every, steps, settings.every), steps})
+    if settings.region_step not in due:
+        raise ParamsError(
+            f"trajectory.region_step: {settings.region_step} is not a checkpoint; "
+            f"there is one every {settings.every} steps (trajectory.every), and the last after {steps}"
+        )
+    return due
+
+
+def equals_stored(model: LabelModel, folder: Path) -> bool:
+    """Whether every parameter has, to the last bit, the value stored in the folder."""
+    live = model.parameters()
+    stored = read_tensors(folder, live)
+    return all(torch.equal(weight.detach().cpu(), stored[name]) for name, weight in live.items())
+
+
+def regions_at(step: int, seen: Trace, cell: StudyCell, train_rows: list[dict], params: Any) -> dict[float, GraftMask]:
+    """Sparsity -> the region learned at a checkpoint, for what it says of the training rows instead of their labels."""
+    at = {name: values.to(cell.model.runtime.device) for name, values in seen.kept[step].items()}
+    cell.model.put(at)  # for its head; localizers overwrite the region
+    said = seen.predicted_labels(step, train_set(cell.task))
+    rows = [{**row, "label": label} for row, label in zip(train_rows, said, strict=True)]
+    words = ("mask", cell.task, cell.seed)
+    found = {}
+    for sparsity in params.trajectory.sparsities:
+        evidence = evidence_about(cell.model, cell.region, cell.pretrained, at, rows, params.graft, words)
+        found[sparsity] = find_mask("learned", evidence, params.graft, sparsity, "trajectory.sparsities")
+    return found
+
+
+def predict_grafts(seen: Trace, cell: StudyCell, masks: dict[float, GraftMask]) -> None:
+    """Predict the graft of every checkpoint in every region, each under the checkpoint's own head."""
+    before = {name: values.cpu() for name, values in cell.pretrained.items()}
+    for sparsity, mask in masks.items():
+        for step, values in seen.kept.items():
+            cell.model.put({**values, **graft(before, values, mask)})
+            seen.predict(GRAFTED, step=step, sparsity=sparsity)
+            seen.axes[f"{GRAFTED}_{step}_{sparsity}"]["selected"] = mask.selected

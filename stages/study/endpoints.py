@@ -1,0 +1,71 @@
+"""What the variants of a cell are measured against: both ends of every graft, and pruning without retraining."""
+
+from typing import Any
+
+from stages.lib import paths
+from stages.lib.data.task_cards import read_task
+from stages.lib.data.test_sets import read_test_sets
+from stages.lib.evaluation.evaluation import Evaluation
+from stages.lib.evaluation.study_cell import StudyCell, train_set, write_reading
+from stages.lib.graft.readout import prune
+from stages.lib.graft.select import top_k
+from stages.lib.io import read_rows
+from stages.lib.localizers.movement import movement
+from stages.lib.metrics.predictions import Predictions, read_predictions
+from stages.lib.metrics.rows import Row, first_rows, score_rows
+from stages.lib.metrics.variants import FINETUNED, PRETRAINED
+from stages.lib.models.label_model import LabelModel
+from stages.lib.runtime import Runtime
+
+PRUNED = "pruned"
+
+
+def anchor(task: str, seed: int, params: Any, machine: Runtime) -> str:
+    """Store a cell's anchor; gives one line about it.
+
+    The logits of the test rows come from the main pipeline; the training rows are predicted here,
+    and so are the pruned models (paper, figure 4b): the region's parameters that moved most stay as
+    fine-tuned, all others of the region are 0.
+    """
+    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
+    own = read_test_sets(task, seed)[task][: params.study.test_max or None]
+    train = Evaluation(model, {train_set(task): read_rows(paths.sample(task, seed, "train"))}, variants=2)
+    pruned = Evaluation(model, {task: own}, variants=len(params.anchor.pruned))
+    with train.progress(f"anchor {task}-{seed}"):
+        train.predict(FINETUNED)
+        cell = StudyCell.of(model, seed, params.graft.region)
+        train.predict(PRETRAINED)
+    moved = movement(cell.pretrained, cell.finetuned, cell.region)
+    with pruned.progress(f"anchor {task}-{seed}, pruned"):
+        for share in params.anchor.pruned:
+            kept = top_k(cell.region, moved, cell.region.budget(share))
+            model.put(prune(cell.finetuned, kept))
+            pruned.predict(_pruned(share))
+    tested = first_rows(read_predictions(paths.predictions("reference", task, seed)), params.study.test_max)
+    together = _join(tested, train.predictions(), pruned.predictions())
+    rows = score_rows(together, read_task(task), params.calibration.bins)
+    write_reading("anchor", (), cell.about(), together, [_with_share(row, params.anchor.pruned) for row in rows])
+    return f"anchor {task}-{seed}: " + ", ".join(
+        f"{row['variant']} {row['score']:.3f}" for row in rows if row["test_set"] == task
+    )
+
+
+def _pruned(share: float) -> str:
+    return f"{PRUNED}_{share}"
+
+
+def _with_share(row: Row, shares: list[float]) -> Row:
+    for share in shares:
+        if row["variant"] == _pruned(share):
+            return {**row, "variant": PRUNED, "sparsity": share}
+    return row
+
+
+def _join(*parts: Predictions) -> Predictions:
+    """All test sets and variants of the parts, which agree on the rows of the sets they share."""
+    labels, logits = {}, {}
+    for part in parts:
+        labels |= part.labels
+        for name, variants in part.logits.items():
+            logits[name] = {**logits.get(name, {}), **variants}
+    return Predictions(parts[0].label_names, labels, logits)

@@ -1,0 +1,42 @@
+"""WiSE-FT and WiSE-graft of one cell (paper, section 4.2 and figure 7)."""
+
+from typing import Any
+
+from stages.lib import paths
+from stages.lib.evaluation.study_cell import StudyCell, variant_rows, write_reading
+from stages.lib.graft.mask_file import read_mask
+from stages.lib.runtime import Runtime
+from stages.study.interpolate import wise_ft, wise_graft
+
+WISE_FT, WISE_GRAFT = "wise_ft", "wise_graft"
+
+
+def interpolate(task: str, seed: int, params: Any, machine: Runtime) -> str:
+    """Store a cell's curves, a row for each weight of the fine-tuned model; gives one line about them.
+
+    The graft is the main pipeline's.  A new head has no pretrained values and stays as trained.
+    A task without out-of-distribution sets has no curve.
+    """
+    cell = StudyCell.open(task, seed, params.model, params.graft.region, machine)
+    mask = read_mask(paths.learned(task, seed)).mask
+    evaluation = cell.evaluation(params.study.test_max, variants=2 * len(params.wise.alphas))
+    if len(evaluation.sets) == 1:
+        return f"wise {task}-{seed}: no out-of-distribution test sets"
+    with evaluation.progress(f"wise {task}-{seed}"):
+        for alpha in params.wise.alphas:
+            cell.model.put(wise_ft(cell.pretrained, cell.finetuned, alpha))
+            evaluation.predict(_name(WISE_FT, alpha))
+            cell.model.put(wise_graft(cell.pretrained, cell.finetuned, mask, alpha))
+            evaluation.predict(_name(WISE_GRAFT, alpha))
+    predictions = evaluation.predictions()
+    points = {_name(kind, alpha): (kind, alpha) for kind in (WISE_FT, WISE_GRAFT) for alpha in params.wise.alphas}
+    rows = [
+        {**row, "variant": points[row["variant"]][0], "alpha": points[row["variant"]][1]}
+        for row in variant_rows(predictions, task, seed, params.calibration.bins)
+    ]
+    write_reading("wise", (), {**cell.about(), "selected": mask.selected}, predictions, rows)
+    return f"wise {task}-{seed}: {len(points)} points on {len(evaluation.sets)} test sets"
+
+
+def _name(kind: str, alpha: float) -> str:
+    return f"{kind}_{alpha}"

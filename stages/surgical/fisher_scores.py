@@ -1,0 +1,89 @@
+"""FIM scores of one cell: which layers of the pretrained model its training rows have most information about."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from stages.lib import paths
+from stages.lib.data.task_cards import read_task
+from stages.lib.io import read_json, read_rows, require, write_json
+from stages.lib.models.anatomy import Anatomy, read_anatomy
+from stages.lib.models.fisher import squared_gradients
+from stages.lib.models.groups import HEAD, LAYERS
+from stages.lib.models.label_model import LabelModel
+from stages.lib.progress import progress
+from stages.lib.runtime import Runtime, seeded_torch
+from stages.lib.text.encoding import Example
+from stages.surgical.layer_masks import by_layer
+from stages.surgical.layer_scores import layer_scores
+
+Scores = dict[str, list[float]]
+
+
+def score_layers(task: str, seed: int, params: Any, machine: Runtime) -> str:
+    """Store the scores of every layer by every target, aggregation and number of examples; gives one line about it.
+
+    A model that starts with a new head is scored once under each of several random ones, since
+    gradients below a head are what it makes of them.
+    """
+    spec, rows = read_task(task), read_rows(paths.sample(task, seed, "train"))
+    anatomy = read_anatomy(paths.PRETRAINED)
+    layers = layers_of(anatomy)
+    heads = params.fim.heads if anatomy.names([HEAD]) else 1
+    found: list[dict[str, Any]] = []
+    with progress(f"fim {task}-{seed}", heads * len(params.fim.targets), "score") as bar:
+        for head in range(heads):
+            with seeded_torch("fim", task, seed, head):
+                model = LabelModel.load(paths.PRETRAINED, spec, params.model, machine)
+            examples = model.encode(rows)
+            for target in params.fim.targets:
+                for count, scores in scores_by_count(model, examples, params.fim.examples, layers, target).items():
+                    axes = {"target": target, "examples": count, "used": min(count, len(examples)), "head": head}
+                    found += [{**axes, "aggregation": name, "scores": values} for name, values in scores.items()]
+                bar.update()
+    about = {"stage": "fim", "task": task, "seed": seed, "parameters": layer_sizes(anatomy)}
+    write_json(paths.reading_record("fim", (), task, seed), {**about, "rows": found})
+    return f"fim {task}-{seed}: {len(layers)} layers, {len(found)} scorings"
+
+
+def layers_of(anatomy: Anatomy) -> dict[int, list[str]]:
+    """Layer -> names of its tensors, those of the repeated blocks alone."""
+    return by_layer(anatomy.region([LAYERS]))
+
+
+def layer_sizes(anatomy: Anatomy) -> list[int]:
+    """Number of parameters of each layer."""
+    region = anatomy.region([LAYERS])
+    sizes = dict(zip(region.shapes, region.sizes, strict=True))
+    return [sum(sizes[name] for name in names) for names in by_layer(region).values()]
+
+
+def scores_by_count(
+    model: LabelModel, examples: list[Example], counts: Sequence[int], layers: dict[int, list[str]], target: str
+) -> dict[int, Scores]:
+    """Number of examples -> aggregation -> scores of the layers, from the first so many examples.
+
+    Each count goes on where the one before it stopped.  Counts beyond the examples there are don't
+    come back, but for the smallest of them, which takes them all.
+    """
+    names = [name for part in layers.values() for name in part]
+    totals: dict[str, Tensor] = {}
+    found: dict[int, Scores] = {}
+    done = 0
+    for count in sorted({*counts}):
+        if done < len(examples):
+            part = squared_gradients(model, examples[done:count], names, target)
+            totals = {name: totals[name] + part[name] for name in names} if totals else part
+            done = min(count, len(examples))
+            found[count] = layer_scores(totals, done, layers)
+    return found
+
+
+def read_scores(task: str, seed: int, target: str, aggregation: str, examples: int) -> list[float]:
+    """The stored scores of a cell's layers, their mean over heads; those of all examples if there are fewer."""
+    path = require(paths.reading_record("fim", (), task, seed), f"stages/surgical/dvc.yaml:fim@{seed}")
+    rows = [row for row in read_json(path)["rows"] if row["target"] == target and row["aggregation"] == aggregation]
+    count = max(row["examples"] for row in rows if row["examples"] <= examples)
+    values = [row["scores"] for row in rows if row["examples"] == count]
+    return [sum(column) / len(column) for column in zip(*values, strict=True)]

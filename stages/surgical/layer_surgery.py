@@ -1,0 +1,115 @@
+"""Surgical fine-tuning of one cell: some layers are trained, the others keep every bit."""
+
+from collections.abc import Callable
+from typing import Any
+
+from stages.lib import paths
+from stages.lib.data.task_cards import read_task
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.data.test_sets import read_test_sets
+from stages.lib.errors import ParamsError
+from stages.lib.evaluation.evaluation import Evaluation
+from stages.lib.evaluation.study_cell import write_reading
+from stages.lib.graft.mask import GraftMask
+from stages.lib.io import read_rows
+from stages.lib.metrics.predictions import Predictions
+from stages.lib.metrics.rows import cross_entropy
+from stages.lib.metrics.scores import own_scores
+from stages.lib.models.anatomy import Anatomy, read_anatomy
+from stages.lib.models.groups import HEAD, LAYERS
+from stages.lib.models.label_model import LabelModel
+from stages.lib.progress import progress
+from stages.lib.runtime import Runtime, numpy_generator
+from stages.lib.training.finetuning import Finetuned, finetune, plan_for, total_steps
+from stages.surgical.fisher_scores import read_scores
+from stages.surgical.layer_choice import Layers, choose
+from stages.surgical.layer_masks import whole_layers
+from stages.surgical.selections import Selection
+from stages.surgical.surgery_settings import settings_of
+
+
+def operate(selection: str, task: str, seed: int, params: Any, machine: Runtime) -> str:
+    """Fine-tune and measure every set of layers that a selection stands for; gives one line about it."""
+    spec, anatomy = read_task(task), read_anatomy(paths.PRETRAINED)
+    rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
+    tests = {task: read_test_sets(task, seed)[task][: params.surgery.test_max or None]}
+    settings = settings_of(params.finetune, params.surgery)
+    title = f"surgery {selection} {task}-{seed}"
+    sets = chosen_sets(selection, task, seed, params.surgery)
+    found: list[dict[str, Any]] = []
+    predictions: Predictions | None = None
+    with progress(title, len(sets) * total_steps(settings, len(spec.labels), len(rows["train"])), "step") as bar:
+        for layers in sets:
+            mask = mask_of(anatomy, layers, params.surgery.also)
+            done = train_mask(spec, rows, seed, params.model, settings, machine, bar.update, mask)
+            now = predicted(done.model, tests, name_of(layers))
+            predictions = now if predictions is None else predictions | now
+            record = {**done.record, "peak_learning_rate": peak_learning_rate(settings, done.record)}
+            found.append({"draw": len(found), "layers": [*layers], "trained": trained_size(anatomy, mask), **record})
+    scores = own_scores(predictions, task, spec)
+    for row in found:
+        name = name_of(row["layers"])
+        row |= {**scores[name], "loss": cross_entropy(predictions.logits[task][name], predictions.labels[task])}
+    about = {"task": task, "seed": seed, "selection": selection, "model_parameters": anatomy.parameters}
+    write_reading("surgery", (selection,), about, predictions, found)
+    accuracies = ", ".join(f"{name} {values['accuracy']:.3f}" for name, values in scores.items())
+    return f"{title}: {accuracies} (accuracy)"
+
+
+def chosen_sets(selection: str, task: str, seed: int, surgery: Any) -> list[Layers]:
+    """The sets of layers of a selection for a cell, by its stored scores; raises ParamsError if it is too large."""
+    scores = read_scores(task, seed, surgery.target, surgery.aggregation, surgery.examples)
+    parsed = Selection.parse(selection)
+    if (parsed.size or 0) > len(scores):
+        raise ParamsError(f"surgery.selections: {selection} is more than the model's {len(scores)} layers")
+    generator = numpy_generator("random_layers", task, seed, parsed.size)
+    return choose(parsed, scores, surgery.draws, generator)
+
+
+def mask_of(anatomy: Anatomy, layers: Layers, also: list[str]) -> GraftMask:
+    """Whole layers, and the groups of parameters that are trained with any of them."""
+    return whole_layers(anatomy.region([LAYERS, *also]), layers, anatomy.names(also))
+
+
+def trained_size(anatomy: Anatomy, mask: GraftMask) -> int:
+    """Number of trained parameters, a new head among them."""
+    heads = anatomy.names([HEAD])
+    return mask.selected + (anatomy.region([HEAD]).size if heads else 0)
+
+
+def train_mask(
+    spec: TaskSpec,
+    rows: dict[str, list[dict]],
+    seed: int,
+    model_settings: Any,
+    settings: Any,
+    machine: Runtime,
+    on_step: Callable[[], object],
+    mask: GraftMask,
+) -> Finetuned:
+    """Fine-tune the mask's values and a new head; the pretrained model where there is neither."""
+    if mask.selected or read_anatomy(paths.PRETRAINED).names([HEAD]):
+        return finetune(paths.PRETRAINED, spec, rows, seed, model_settings, settings, machine, on_step, mask)
+    return Finetuned(LabelModel.load(paths.PRETRAINED, spec, model_settings, machine), {"curve": []})
+
+
+def predicted(model: LabelModel, tests: dict[str, list[dict]], name: str) -> Predictions:
+    """What a model says of the test rows, under this name."""
+    evaluation = Evaluation(model, tests, variants=1)
+    with evaluation.progress(name):
+        evaluation.predict(name)
+    return evaluation.predictions()
+
+
+def name_of(layers: Any) -> str:
+    """The name of a set of layers among predictions: `layers_1_10`, or `none`."""
+    return "_".join(["layers", *map(str, layers)]) if layers else "none"
+
+
+def peak_learning_rate(settings: Any, record: dict[str, Any]) -> float:
+    """The highest learning rate that training got to, 0 where nothing was trained."""
+    if not record["curve"]:
+        return 0.0
+    chosen = record["chosen"]
+    plan = plan_for(settings, chosen["steps"], chosen["learning_rate"], chosen["batch_size"])
+    return chosen["learning_rate"] * max(map(plan.factor, range(plan.steps)))

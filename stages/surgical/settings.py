@@ -1,0 +1,104 @@
+"""Settings of the surgical pipeline, and the rules between them and the main pipeline."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from stages.lib.settings import Name, Rate, Section, Seed, Share, at, not_among
+from stages.surgical.selections import Selection
+
+Target = Literal["label_logit", "empirical", "expected"]
+
+
+def _checked(name: str) -> str:
+    Selection.parse(name)
+    return name
+
+
+class FimParams(Section):
+    tasks: list[Name] = Field(min_length=1, description="which of `tasks` get FIM scores")
+    seeds: list[Seed] = Field(min_length=1, description="which of `seeds`")
+    targets: list[Target] = Field(min_length=1, description="whose gradient is squared")
+    examples: list[Annotated[int, Field(ge=1)]] = Field(
+        min_length=1, description="training examples that a score is the mean of, all if there are fewer"
+    )
+    heads: int = Field(ge=1, description="random heads under which a model with a new head is scored")
+
+
+class SurgeryParams(Section):
+    selections: list[Annotated[str, AfterValidator(_checked)]] = Field(
+        description="which layers are trained: all, none, or top_K, bottom_K, random_K, first_K, middle_K, last_K"
+    )
+    tasks: list[Name] = Field(min_length=1)
+    seeds: list[Seed]
+    test_max: int = Field(ge=0, description="rows of the test set; 0 for all")
+    draws: int = Field(ge=1, description="sets of layers that a random_K draws")
+    target: Target = Field(description="of the score that chooses; among fim.targets")
+    aggregation: Literal["sum_fro", "fro_concat", "trace", "mean"] = Field(description="of the score that chooses")
+    examples: int = Field(ge=1, description="of the score that chooses; among fim.examples")
+    also: list[Literal["embeddings", "pooler", "lm_head"]] = Field(
+        description="parameter groups that are trained with any layers"
+    )
+    optimizer: Literal["sgd", "adamw"]
+    learning_rate: Rate
+    schedule: Literal["constant", "linear"]
+    warmup_steps: int = Field(ge=0, description="steps in which the learning rate rises from 0")
+    batch_size: int = Field(ge=1, description="examples per step")
+    max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
+    weight_decay: float = Field(ge=0, lt=1)
+
+
+class RobustnessParams(Section):
+    tasks: list[Name] = Field(min_length=1)
+    seeds: list[Seed]
+    every: int = Field(ge=1, description="steps between two scorings of the model in training")
+
+
+class SurgicalParams(Section):
+    margin: Annotated[float, Field(ge=0, lt=1)] = Field(
+        description="runs whose accuracy is less than this above that of the most frequent label are flagged"
+    )
+    kept: Share = Field(description="share of the score of training all layers that a few should keep")
+    steady: Share = Field(description="rank correlation from which on two rankings are called the same")
+
+
+SECTIONS: dict[str, Any] = {
+    "fim": FimParams,
+    "surgery": SurgeryParams,
+    "robustness": RobustnessParams,
+    "surgical": SurgicalParams,
+}
+
+
+def problems(values: dict[str, Any]) -> list[str]:
+    """Lists choose from other lists, and a warm-up is shorter than training.  What is off has no rules."""
+    places = {"fim": "", "robustness": ""} | ({"surgery": "fim."} if _operates(values) else {})
+    found = [
+        problem
+        for section, source in places.items()
+        for name in ("tasks", "seeds")
+        for problem in not_among(values, f"{section}.{name}", f"{source}{name}")
+        if section != "robustness" or values[section].seeds
+    ]
+    return found + _surgery_problems(values)
+
+
+def _operates(values: dict[str, Any]) -> bool:
+    return "surgery" in values and values["surgery"].selections != [] != values["surgery"].seeds
+
+
+def _surgery_problems(values: dict[str, Any]) -> list[str]:
+    if "surgery" not in values:
+        return []
+    surgery = values["surgery"]
+    found = []
+    for setting, source in (("target", "fim.targets"), ("examples", "fim.examples")) if "fim" in values else ():
+        if getattr(surgery, setting) not in at(values, source):
+            allowed = ", ".join(map(str, at(values, source)))
+            found.append(f"surgery.{setting}: {getattr(surgery, setting)!r} is not among {source} ({allowed})")
+    if surgery.max_steps and surgery.warmup_steps >= surgery.max_steps:
+        found.append(
+            f"surgery.warmup_steps: a warm-up of {surgery.warmup_steps} steps is longer than training's "
+            f"{surgery.max_steps} (surgery.max_steps), or as long; the learning rate would never reach its value"
+        )
+    return found

@@ -1,0 +1,129 @@
+"""How much the pretrained model needs its least sensitive parameters, and how steady they are (stage sensitivity)."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.lib import paths
+from stages.lib.graft.apply import transplant
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Tensors
+from stages.lib.graft.select import top_k
+from stages.lib.io import read_rows, write_json
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.random import rank_by_chance
+from stages.lib.localizers.talos import least_sensitive, refine_by_rounds, sensitivity
+from stages.lib.metrics.classification import accuracy
+from stages.lib.metrics.overlap import chance_iou, iou
+from stages.lib.metrics.predictions import Predictions, write_predictions
+from stages.lib.metrics.variants import PRETRAINED
+from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.evidence import draws, evidence_about
+from stages.lib.models.loading import read_tensors
+from stages.lib.progress import progress
+from stages.lib.runtime import Runtime
+from stages.talos.arithmetic_model import Edited, encode_rows, open_views
+
+LEAST, MOST, RANDOM = "least", "most", "random"
+# other ways to calibrate the same mask: what they change in the `localizer` section
+VARIANTS: dict[str, dict[str, Any]] = {
+    "other_draw": {},
+    "single_round": {"talos_rounds": 1},
+    "no_attenuation": {"talos_attenuation": 1.0},
+    "all_labels": {"talos_mode": "expected"},
+    "true_label": {"talos_mode": "empirical"},
+    "raw_logit": {"talos_mode": "sampled_logit"},
+    "saliency": {"talos_score": "fisher_times_theta2"},
+}
+
+
+def sense(seed: int, params: Any, machine: Runtime) -> list[str]:
+    """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; gives a line for each."""
+    tasks = params.talos.tasks
+    anatomy = read_anatomy(paths.PRETRAINED)
+    region = anatomy.region(params.graft.region)
+    pretrained = read_tensors(paths.PRETRAINED, region.shapes)
+    views = open_views(tasks, seed, params.model, machine)
+    edited = Edited(views, pretrained, {}, encode_rows(views, seed, {"test": params.talos.test_max}))
+    keys = [(task, "test") for task in tasks]
+    found: dict[str, dict[str, Any]] = {
+        task: {PRETRAINED: edited.logits({}, [key])[key]} for task, key in zip(tasks, keys, strict=True)
+    }
+    overlaps = {}
+    with progress(f"sensitivity {seed}", len(tasks), "task") as bar:
+        for task in tasks:
+            evidence = evidence_of(edited, task, seed, params)
+            for kind, mask in masks(evidence, params).items():
+                edited.put(prune(pretrained, mask))
+                for key in keys:
+                    found[key[0]][f"{kind}_{task}"] = edited.current(key)
+            overlaps[task] = compare(evidence, params, task, seed)
+            bar.update()
+    for key in keys:
+        write_task(edited, key, seed, found[key[0]], overlaps[key[0]], params)
+    return [f"sensitivity {task}-{seed}: {describe(overlaps[task])}" for task in tasks]
+
+
+def evidence_of(edited: Edited, task: str, seed: int, params: Any) -> Evidence:
+    """Evidence about the pretrained backbone under the head of a task; there is no fine-tuned one to look at."""
+    view = edited.views[task]
+    region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
+    pretrained = {name: values.to(view.runtime.device) for name, values in edited.pretrained.items()}
+    rows = read_rows(paths.sample(task, seed, "train"))
+    return evidence_about(view, region, pretrained, pretrained, rows, params.graft, ("sensitivity", task, seed))
+
+
+def masks(evidence: Evidence, params: Any) -> dict[str, GraftMask]:
+    """The share of parameters that is pruned: least and most sensitive in a single round, and a random one."""
+    region = evidence.region
+    k = region.budget(params.sensitivity.pruned)
+    evidence.put(evidence.pretrained)
+    scores = sensitivity(evidence, params.localizer)
+    return {
+        LEAST: least_sensitive(scores, GraftMask.full(region), k),
+        RANDOM: GraftMask.from_region_indices(region, rank_by_chance(evidence, None, k)),
+        MOST: top_k(region, scores, k),
+    }
+
+
+def prune(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
+    """The pretrained region with 0 at every parameter that the mask selects."""
+    return transplant(pretrained, {name: torch.zeros(len(at)) for name, at in mask.indices.items()}, mask)
+
+
+def compare(evidence: Evidence, params: Any, task: str, seed: int) -> list[dict[str, Any]]:
+    """Overlap of the talos mask with those of other ways to calibrate it."""
+    region, rows = evidence.region, []
+    k = region.budget(params.talos.sparsity)
+    names = params.sensitivity.variants
+    usual = calibrated(evidence, params.localizer, {}, k, (task, seed)) if names else None
+    for name in names:
+        words = (name, task, seed) if name == "other_draw" else (task, seed)
+        other = calibrated(evidence, params.localizer, VARIANTS[name], k, words)
+        rows.append({"variant": name, "iou": iou(usual, other), "chance": chance_iou(k, k, region.size)})
+    return rows
+
+
+def calibrated(evidence: Evidence, settings: Any, changes: dict[str, Any], k: int, words: tuple[object, ...]) -> Any:
+    """Region indices of a talos mask, labels drawn by these words."""
+    drawing = replace(evidence, generator=draws("talos", *words))
+    changed = SimpleNamespace(**{**dict(settings), **changes})
+    return refine_by_rounds(drawing, changed, None, k).region_indices().numpy()
+
+
+def write_task(edited: Edited, key: tuple[str, str], seed: int, logits: Any, overlaps: Any, params: Any) -> None:
+    """Store what pruned models predict on a task's test rows, and the overlaps of its masks."""
+    task, labels = key[0], edited.labels(key)
+    stored = Predictions(edited.views[task].task.labels, {task: labels}, {task: logits})
+    write_predictions(paths.reading_logits("sensitivity", (), task, seed), stored)
+    rows = [{"variant": name, "n": len(labels), "accuracy": accuracy(part, labels)} for name, part in logits.items()]
+    about = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
+    write_json(paths.reading_record("sensitivity", (), task, seed), {**about, "rows": rows, "overlaps": overlaps})
+
+
+def describe(overlaps: list[dict[str, Any]]) -> str:
+    """One line about the overlaps."""
+    return ", ".join(f"{row['variant']} {row['iou']:.3f}" for row in overlaps) or "no variants"
