@@ -11,6 +11,7 @@ def main() -> None:
     """Bring the cells named by params.yaml together."""
     params = load_params("tasks", "seeds", "ood", "summary")
 
+    from stages.lib.report.document import write_report as store
     from stages.lib.report.markdown import to_markdown
     from stages.lib.report.plot_data import write_plot_data
     from stages.lib.report.publish import show
@@ -26,6 +27,7 @@ def main() -> None:
     write_figures(cells, summary, paths.PLOTS)
     write_text(paths.SUMMARY.with_suffix(".md"), to_markdown(report))
     write_json(paths.SUMMARY, summary)
+    store(paths.report_document("summary"), report)
     show(report)
 
 

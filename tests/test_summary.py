@@ -44,7 +44,7 @@ THIRTEEN = ["sst2", "cr", "mr", "mpqa", "trec", "ag_news", "subj", "qnli", "snli
 PAIRS = {"sst2": ["imdb", "yelp"], "qnli": ["mnli_2"]}
 # margin of the right label's logit, and what all logits are multiplied with: fine-tuning makes overconfident
 SKILL = {PRETRAINED: (0.2, 0.8), FINETUNED: (1.2, 5.0), MOVEMENT_GRAFTED: (0.8, 1.6), GRAFTED: (1.15, 1.3)}
-OUTPUTS = ["metrics/summary.json", "metrics/summary.md"] + [
+OUTPUTS = ["metrics/summary.json", "metrics/summary.md", "metrics/summary.report.json"] + [
     *(f"plots/{name}.csv" for name in ("scores", "ood", "reliability", "confidence")),
     *(f"plots/{name}.png" for name in ("accuracy", "calibration", "reliability", "confidence", "ood")),
 ]

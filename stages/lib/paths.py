@@ -114,6 +114,11 @@ def report(pipeline: str) -> Path:
     return METRICS / f"{pipeline}.json"
 
 
+def report_document(pipeline: str) -> Path:
+    """A pipeline's report as data, `summary` for the main one: see stages/lib/report/document.py."""
+    return METRICS / f"{pipeline}.report.json"
+
+
 def report_plots(pipeline: str) -> Path:
     """Folder of that report's figures and of the data behind them."""
     return PLOTS / pipeline

@@ -1,8 +1,14 @@
-"""What the summary says, before it is set for a terminal or as markdown."""
+"""A report as data: stored beside its numbers, and read again by whatever sets it for a terminal, markdown or the page."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from stages.lib.errors import DataError, GraftError
+from stages.lib.io import read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -80,3 +86,17 @@ class Report:
     def how_judged(self) -> str:
         """What the words of the verdict mean where they need to be told; else empty."""
         return HOW_JUDGED if any(claim.verdict is Verdict.UNCLEAR for claim in self.claims) else ""
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Store a report as JSON."""
+    write_json(path, TypeAdapter(Report).dump_python(report, mode="json"))
+
+
+def read_report(path: Path, error: type[GraftError] = DataError) -> Report:
+    """A report that write_report stored; raises `error`, which names the file, if it is missing or damaged."""
+    stored = read_json(path, error)
+    try:
+        return TypeAdapter(Report).validate_python(stored)
+    except ValidationError as problem:
+        raise error(f"{path}: not a stored report: {problem.errors()[0]['msg']}") from None
