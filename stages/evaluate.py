@@ -12,8 +12,7 @@ def main(task: str, seed: int) -> None:
     params = load_params("model", "runtime", "graft.region")
 
     from stages.lib import runtime
-    from stages.lib.data.task_cards import read_task
-    from stages.lib.data.test_sets import read_test_sets
+    from stages.lib.data.task_cards import read_task, read_test_sets
     from stages.lib.evaluation.evaluation import Evaluation, grafts
     from stages.lib.metrics.predictions import read_predictions, write_predictions
     from stages.lib.metrics.scores import classification_scores

@@ -1,4 +1,4 @@
-"""Mask learning on a real model: what localize/learned.py needs, provided by a LabelModel."""
+"""Mask learning on a real model: what lib/localizers/learned.py needs, provided by a LabelModel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,8 @@ from stages.lib.graft.order_file import read_order
 from stages.lib.graft.region import Tensors
 from stages.lib.localizers.learned import LearnedMask
 from stages.lib.localizers.refined import learn_from_order, learning
-from stages.lib.models.anatomy import Anatomy
+from stages.lib.models.anatomy import HEAD, Anatomy
 from stages.lib.models.evidence import gather
-from stages.lib.models.groups import HEAD
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 

@@ -14,8 +14,7 @@ def main() -> None:
     """Fetch the pretrained model and write it as an ordinary folder."""
     model = load_params("model.source", "model.name", "model.revision", "model.root", "model.mode").model
 
-    from stages.lib.models.importing import import_model
-    from stages.lib.models.sources import obtain
+    from stages.lib.models.sources import import_model, obtain
 
     with tempfile.TemporaryDirectory() as downloads, replacing(paths.PRETRAINED) as folder:
         source = obtain(model.source, model.name, model.revision, Path(model.root), Path(downloads))

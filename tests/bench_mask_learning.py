@@ -30,8 +30,7 @@ from stages.lib.localizers.learned import MaskLearning, MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.objective import loss_gradient
-from stages.lib.models.predicting import predict
+from stages.lib.models.predicting import loss_gradient, predict
 from stages.lib.runtime import Runtime, seeded_torch
 from stages.lib.text.encoding import Example
 from tests.memory import PeakBytes, live_bytes
@@ -174,8 +173,7 @@ def _load(work: Path) -> tuple[LabelModel, Region]:
     settings = SimpleNamespace(source="packaged", name=MODEL, revision=None, mode="standard", max_length=MAX_LENGTH)
     folder = paths.PRETRAINED
     if not (folder / "anatomy.json").exists() or read_anatomy(folder).mode != "standard":
-        from stages.lib.models.importing import import_model
-        from stages.lib.models.sources import obtain
+        from stages.lib.models.sources import import_model, obtain
 
         folder = work / "pretrained"
         import_model(obtain("packaged", MODEL, None, work, work / "downloads"), settings, folder)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from stages.lib.graft.region import Region
 from stages.lib.models.anatomy import Anatomy
-from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import quiet_transformers, read_tensors, save_model
+from stages.lib.models.sources import import_model
 from stages.lib.training.finetuning import finetune
 from tests.pico import TOY, finetune_settings, model_settings, runtime, save_bert, save_causal, toy_rows
 

@@ -12,9 +12,9 @@ from stages.lib.graft.apply import transplant, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.localizers.movement import movement_mask, movement_order
-from stages.lib.models.groups import HEAD
+from stages.lib.models.anatomy import HEAD
+from stages.lib.models.label_model import reset_to_pretrained
 from stages.lib.models.predicting import predict
-from stages.lib.models.reset import reset_to_pretrained
 from tests.conftest import Cell
 from tests.pico import TOY
 

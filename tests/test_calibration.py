@@ -5,8 +5,7 @@ import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from stages.lib.metrics.calibration import confidence_histogram, reliability
-from stages.lib.metrics.classification import softmax
+from stages.lib.metrics.classification import confidence_histogram, reliability, softmax
 
 
 def random_predictions(rows: int, labels: int, spread: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

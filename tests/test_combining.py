@@ -21,17 +21,15 @@ from stages.lib.merging.names import MERGED
 from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.predictions import read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.models.anatomy import read_anatomy
-from stages.lib.models.groups import HEAD
+from stages.lib.models.anatomy import HEAD, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.training.finetuning import finetune
-from stages.merge.merged_models import alpha_curve, combine
+from stages.merge.merged_models import Group, alpha_curve, combine
 from stages.merge.report.collecting import collect
 from stages.merge.report.compose import plot_data, write_report
 from stages.merge.report.figures import figures
 from stages.merge.report.summary import summary
-from stages.merge.task_group import Group
 from tests.pico import TOY, finetune_settings, model_settings, runtime, toy_rows
 
 SEED = 0

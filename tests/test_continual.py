@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from stages.continual.elastic import Elastic
 from stages.continual.forgetting import average_accuracy, backward_transfer, forgetting, learning_accuracy
-from stages.continual.pieces import Piece, put_together, remainder
-from stages.continual.replay import mixed, steps_with_replay, stored_rows
+from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, steps_with_replay, stored_rows
 from stages.lib.graft.apply import graft, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region

@@ -9,8 +9,8 @@ from stages.lib.graft.apply import graft, transplant, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
 from stages.lib.graft.select import kth_largest, ranking, top_k
+from stages.lib.models.label_model import reset_to_pretrained
 from stages.lib.models.predicting import predict
-from stages.lib.models.reset import reset_to_pretrained
 
 
 def same(left: dict, right: dict) -> bool:

@@ -20,7 +20,7 @@ from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
 from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.composition import kind_of, layer_of
-from stages.lib.models.importing import import_model
+from stages.lib.models.sources import import_model
 from tests.graft_project import MASK, ROOT, SELECTED, Project, make_project, random_mask, write
 from tests.pico import PAIRS, model_settings
 

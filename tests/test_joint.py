@@ -18,8 +18,7 @@ from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import seeded_torch
 from stages.multitask.joint_baselines import level
-from stages.multitask.joint_folder import HEADS, load_joint, save_joint
-from stages.multitask.joint_model import JointCell
+from stages.multitask.joint_model import HEADS, JointCell, load_joint, save_joint
 from stages.multitask.joint_training import joint_steps, mixed_batches, train_joint
 from stages.multitask.task_masks import find_skills, skills
 from stages.multitask.transfer_matrix import PURIFIED, SINGLE, UNION, transfer

@@ -17,12 +17,11 @@ from transformers import (
 )  # fmt: skip
 
 from stages.lib.errors import ModelError
-from stages.lib.models.anatomy import read_anatomy
-from stages.lib.models.groups import parameter_groups
-from stages.lib.models.importing import import_model
+from stages.lib.models.anatomy import parameter_groups, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.models.predicting import dev_score, predict
+from stages.lib.models.sources import import_model
 from tests.pico import TOY, bert_config, model_settings, runtime, save_causal, toy_rows, word_tokenizer
 
 AUTO = {

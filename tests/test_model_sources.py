@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from stages.lib.data import hub_status as reach
+from stages.lib.data import hub as reach
 from stages.lib.data import packages
 from stages.lib.errors import ModelError
 from stages.lib.models import sources

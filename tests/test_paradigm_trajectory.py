@@ -18,9 +18,9 @@ from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.metrics.classification import agreement
 from stages.lib.metrics.predictions import read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
-from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
+from stages.lib.models.sources import import_model
 from stages.lib.training.finetuning import at_point, finetune
 from stages.study import checkpoints as trajectory
 from stages.study.bound import ModelClass, examples_for, log_all_regions, variance_term

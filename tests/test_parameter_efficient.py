@@ -9,14 +9,13 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, DistilBertConfig, RobertaConfig
 
 from stages.lib.errors import ModelError
-from stages.lib.models import peft_methods
-from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.peft_methods import METHODS, attach, trained_parameters
 from stages.lib.models.predicting import dev_score, predict
+from stages.lib.models.sources import import_model
 from stages.lib.runtime import seeded_torch
-from stages.study import parameter_efficient
+from stages.study import parameter_efficient, peft_methods
 from stages.study.parameter_efficient import train_efficiently
+from stages.study.peft_methods import METHODS, attach, trained_parameters
 from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
 
 WIDTH, LAYERS = 32, 2

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from stages.lib.models.groups import HEAD, LAYERS
+from stages.lib.models.anatomy import HEAD, LAYERS
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel

@@ -12,9 +12,9 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
 from stages.lib.merging.arithmetic import add, shifted, task_vector
-from stages.lib.merging.collisions import chance_collisions, count_collisions
 from stages.lib.merging.names import KINDS, LARGEST, MEAN, RULES, SEQUENCE, STITCHES, SUM
 from stages.lib.merging.stitch import stitch
+from stages.merge.collisions import chance_collisions, count_collisions
 
 
 def same(left: dict, right: dict) -> bool:

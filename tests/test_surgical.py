@@ -20,24 +20,21 @@ from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.ranks import kendall, spearman
 from stages.lib.metrics.scores import classification_scores, own_scores
 from stages.lib.metrics.variants import FINETUNED
-from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.anatomy import LAYERS, read_anatomy
 from stages.lib.models.fisher import squared_gradients
-from stages.lib.models.groups import LAYERS
-from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors
+from stages.lib.models.sources import import_model
 from stages.lib.runtime import numpy_generator
 from stages.lib.training.finetuning import finetune, train_again
 from stages.lib.training.training import TrainPlan
 from stages.surgical import fisher_scores as fim
 from stages.surgical import layer_surgery as surgery
 from stages.surgical import rank_robustness as robustness
-from stages.surgical.layer_choice import choose, order
-from stages.surgical.layer_masks import by_layer, whole_layers
-from stages.surgical.layer_scores import AGGREGATIONS, layer_norms, layer_scores
+from stages.surgical.layer_surgery import settings_of
+from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, whole_layers
 from stages.surgical.report.collecting import layer_text, require_distinct
-from stages.surgical.selections import KINDS, Selection
-from stages.surgical.surgery_settings import settings_of
+from stages.surgical.selections import KINDS, Selection, choose, order
 from tests.pico import TOY, bert_config, finetune_settings, model_settings, runtime, save_bert, toy_rows
 
 SEED, LAYERS_12 = 13, 12

@@ -20,24 +20,22 @@ from stages.lib.graft.select import top_k
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.registry import LOCALIZERS
 from stages.lib.localizers.talos import calibrate, least_sensitive, round_sizes, sensitivity
-from stages.lib.merging.arithmetic import task_vector
-from stages.lib.merging.combined import combined
+from stages.lib.merging.arithmetic import combined, task_vector
 from stages.lib.merging.vectors import summed
+from stages.lib.metrics.composition import by_tensor
 from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.models.fisher import MODES, backward_passes, drawn_labels, squared_gradients
-from stages.lib.models.linearised import LinearisedModel
 from stages.lib.models.predicting import predict
 from stages.lib.params import SECTIONS
 from stages.lib.training.training import TrainPlan
 from stages.study.readouts import Retraining, read_out
 from stages.talos.arithmetic_model import Edited, LinearEdited, spread
 from stages.talos.disentanglement import error_grid, mean_within
-from stages.talos.negation import choose_negation, is_weak
-from stages.talos.selected import by_tensor
+from stages.talos.linearised import LinearisedModel
 from stages.talos.sensitivity_masks import VARIANTS, prune
 from stages.talos.settings import SensitivityParams, problems
 from stages.talos.task_vectors import Edit, attention_mask, best_of, reader_of, train_within
-from stages.talos.vector_arithmetic import addition, negation, single_scores
+from stages.talos.vector_arithmetic import addition, choose_negation, is_weak, negation, single_scores
 from tests.pico import finetune_settings, toy_rows
 from tests.test_localizers import evidence_of, localizer_settings
 

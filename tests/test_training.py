@@ -9,8 +9,7 @@ from torch import Tensor
 
 from stages.lib.errors import TrainingError
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.objective import loss_gradient
-from stages.lib.models.predicting import dev_score
+from stages.lib.models.predicting import dev_score, loss_gradient
 from stages.lib.training import finetuning
 from stages.lib.training.finetuning import finetune, steps_for, total_steps, trained_names
 from stages.lib.training.training import Training, TrainPlan, _optimizer, train

@@ -14,9 +14,8 @@ from stages.lib.localizers.names import NAMES
 from stages.lib.models.evidence import from_tensors
 from stages.multitask.gain import gained, relative_gain
 from stages.multitask.localizer_names import read_name
-from stages.multitask.purified import purify, summed_gradient
 from stages.multitask.similarity import correlate
-from stages.multitask.unions import union
+from stages.multitask.unions import purify, summed_gradient, union
 
 # --- Relative gain ---------------------------------------------------------------------------------------------
 

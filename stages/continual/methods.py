@@ -1,6 +1,6 @@
 """The ways to learn one task after another: naive, grafting, replay and EWC.
 
-All train each task in the same steps on the same batches (see course.py), and differ in what else is
+All train each task in the same steps on the same batches (see task_sequence.py), and differ in what else is
 in a step, in what may move, and in what they keep of a task.
 
 What the paper leaves open about its own method, grafting (section 5.2, appendix C.3), and what is
@@ -22,9 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.continual.elastic import Elastic
-from stages.continual.pieces import Piece, put_together, remainder
-from stages.continual.replay import mixed, steps_with_replay, stored_rows
+from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, steps_with_replay, stored_rows
 from stages.continual.task_sequence import Batches, Course, bytes_of
 from stages.lib import paths
 from stages.lib.errors import MaskError

@@ -9,8 +9,8 @@ from stages.continual.methods import METHODS, Naive
 from stages.continual.task_sequence import Course
 from stages.lib import paths
 from stages.lib.evaluation.study_cell import write_reading
-from stages.lib.metrics.predictions import Predictions, read_predictions
-from stages.lib.metrics.rows import Row, first_rows, score_rows
+from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions
+from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.predicting import predict
 from stages.lib.progress import progress

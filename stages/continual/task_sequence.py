@@ -11,7 +11,7 @@ from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.errors import ModelError
 from stages.lib.io import read_json, read_rows
-from stages.lib.models.groups import HEAD
+from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.models.shared import SharedModel

@@ -20,7 +20,7 @@ def main(paradigm: str, seed: int) -> None:
     from stages.lib.data.task_cards import read_task
     from stages.lib.progress import progress
     from stages.lib.training.optimizers import settings_of
-    from stages.multitask.joint_folder import save_joint
+    from stages.multitask.joint_model import save_joint
     from stages.multitask.joint_training import joint_steps, train_joint
 
     names, own = params.multitask.tasks, vars(params.joint)

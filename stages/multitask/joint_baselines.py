@@ -5,11 +5,10 @@ from typing import Any
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.evaluation.study_cell import write_reading
-from stages.lib.metrics.rows import score_rows
+from stages.lib.metrics.scores import score_rows
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.runtime import Runtime
-from stages.multitask.joint_folder import load_joint
-from stages.multitask.joint_model import JointCell, evaluation_of
+from stages.multitask.joint_model import JointCell, evaluation_of, load_joint
 
 
 def level(paradigm: str, seed: int, params: Any, machine: Runtime) -> str:

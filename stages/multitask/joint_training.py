@@ -10,7 +10,7 @@ import numpy as np
 
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import TrainingError
-from stages.lib.models.groups import HEAD
+from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.models.shared import SharedModel

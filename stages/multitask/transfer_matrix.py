@@ -13,13 +13,12 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import read_mask, require_model
 from stages.lib.localizers.refined import learning
 from stages.lib.metrics.predictions import Predictions, read_predictions
-from stages.lib.metrics.rows import Row, score_rows
+from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED
 from stages.lib.models.evidence import evidence_about
 from stages.lib.runtime import Runtime
 from stages.multitask.joint_model import JointCell, evaluation_of
-from stages.multitask.purified import purify
-from stages.multitask.unions import union
+from stages.multitask.unions import purify, union
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 
@@ -78,7 +77,7 @@ def unions(regions: dict[str, GraftMask], groups: dict[str, list[str]]) -> list[
 
 
 def purified(cell: JointCell, start: Source, params: Any) -> Source:
-    """A union after `transfer.purify_steps` gradient steps on its tasks' losses (localize/learned.py), of equal size.
+    """A union after `transfer.purify_steps` gradient steps on its tasks' losses, of equal size.
 
     Raises TrainingError if the loss diverges.
     """

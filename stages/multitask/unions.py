@@ -1,10 +1,18 @@
-"""The union of regions (paper, section 5.1): one graft that should have the skills of a group of tasks."""
+"""Unions of regions (paper, section 5.1): one graft that should have the skills of a group of tasks.
 
-from collections.abc import Sequence
+A union is purified by a few gradient steps on the loss of all its tasks: the mask is learned as a
+single task's is (lib/localizers/learned.py), but it starts from the union as its base, and for the sum
+of the tasks' losses.  It ends with as many parameters as the union had, so what it gains isn't size.
+"""
+
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from stages.lib.graft.mask import GraftMask
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.learned import MaskLearning, MaskLogits, learn_mask
 
 
 def union(masks: Sequence[GraftMask]) -> GraftMask:
@@ -17,3 +25,31 @@ def union(masks: Sequence[GraftMask]) -> GraftMask:
         raise ValueError("a union takes one mask or more, all of the same region")
     together = torch.cat([mask.region_indices() for mask in masks])
     return GraftMask.from_region_indices(masks[0].region, torch.unique(together))
+
+
+def purify(start: GraftMask, evidences: Sequence[Evidence], settings: MaskLearning) -> GraftMask:
+    """The mask of start.selected parameters that `settings.steps` steps from `start` lead to.
+
+    evidences: one for each task, all about the same live weights and the same two models.  Overwrites the
+    weights.  Raises FloatingPointError if the loss is not a number.
+    """
+    first = evidences[0]
+    logits = MaskLogits.around(start, first.pretrained, first.finetuned, settings.offset)
+    return learn_mask(first.weights, logits, start.selected, settings, summed_gradient(evidences)).mask
+
+
+def summed_gradient(evidences: Sequence[Evidence]) -> Callable[[], float]:
+    """What gives the sum of the tasks' losses on their next batches, and leaves its gradient in the shared weights."""
+
+    def gradient() -> float:
+        total, sums = 0.0, dict[str, Tensor]()
+        for evidence in evidences:
+            total += evidence.loss_gradient()
+            for name, weight in evidence.weights.items():
+                sums[name] = weight.grad if name not in sums else sums[name].add_(weight.grad)
+                weight.grad = None  # the next task's pass makes a new one instead of adding to this
+        for name, weight in evidences[0].weights.items():
+            weight.grad = sums[name]
+        return total
+
+    return gradient

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
-from stages.lib.data.test_sets import read_test_sets
+from stages.lib.data.task_cards import read_task, read_test_sets
 from stages.lib.errors import ModelError, ParamsError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import StudyCell, train_set, variant_rows, write_reading
@@ -24,9 +23,8 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.io import read_json, read_rows
 from stages.lib.localizers.find_mask import find_mask
 from stages.lib.metrics.variants import GRAFTED
-from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.anatomy import HEAD, read_anatomy
 from stages.lib.models.evidence import evidence_about
-from stages.lib.models.groups import HEAD
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors
 from stages.lib.progress import progress

@@ -3,16 +3,15 @@
 from typing import Any
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
-from stages.lib.data.test_sets import read_test_sets
+from stages.lib.data.task_cards import read_task, read_test_sets
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import StudyCell, train_set, write_reading
 from stages.lib.graft.readout import prune
 from stages.lib.graft.select import top_k
 from stages.lib.io import read_rows
 from stages.lib.localizers.movement import movement
-from stages.lib.metrics.predictions import Predictions, read_predictions
-from stages.lib.metrics.rows import Row, first_rows, score_rows
+from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions
+from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime

@@ -12,7 +12,7 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.io import read_rows
 from stages.lib.localizers.find_mask import find_mask
 from stages.lib.localizers.registry import LOCALIZERS
-from stages.lib.metrics.rows import score_rows
+from stages.lib.metrics.scores import score_rows
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
 from stages.lib.models.evidence import evidence_about
 from stages.lib.progress import progress

@@ -13,12 +13,12 @@ from stages.lib.evaluation.study_cell import study_sets, variant_rows, write_rea
 from stages.lib.io import read_rows
 from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.peft_methods import attach, trained_parameters
 from stages.lib.models.predicting import dev_score
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.training.finetuning import steps_for
 from stages.lib.training.training import TrainPlan, train
+from stages.study.peft_methods import attach, trained_parameters
 
 PLANNED = ("steps", "learning_rate", "batch_size", "optimizer", "schedule", "weight_decay", "clip_norm")
 

@@ -8,15 +8,13 @@ from torch import Tensor
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.io import read_json, read_rows, require, write_json
-from stages.lib.models.anatomy import Anatomy, read_anatomy
+from stages.lib.models.anatomy import HEAD, LAYERS, Anatomy, read_anatomy
 from stages.lib.models.fisher import squared_gradients
-from stages.lib.models.groups import HEAD, LAYERS
 from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, seeded_torch
 from stages.lib.text.encoding import Example
-from stages.surgical.layer_masks import by_layer
-from stages.surgical.layer_scores import layer_scores
+from stages.surgical.layers import by_layer, layer_scores
 
 Scores = dict[str, list[float]]
 

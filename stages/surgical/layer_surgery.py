@@ -1,31 +1,27 @@
 """Surgical fine-tuning of one cell: some layers are trained, the others keep every bit."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
+from stages.lib.data.task_cards import read_task, read_test_sets
 from stages.lib.data.tasks import TaskSpec
-from stages.lib.data.test_sets import read_test_sets
 from stages.lib.errors import ParamsError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import write_reading
 from stages.lib.graft.mask import GraftMask
 from stages.lib.io import read_rows
 from stages.lib.metrics.predictions import Predictions
-from stages.lib.metrics.rows import cross_entropy
-from stages.lib.metrics.scores import own_scores
-from stages.lib.models.anatomy import Anatomy, read_anatomy
-from stages.lib.models.groups import HEAD, LAYERS
+from stages.lib.metrics.scores import cross_entropy, own_scores
+from stages.lib.models.anatomy import HEAD, LAYERS, Anatomy, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator
 from stages.lib.training.finetuning import Finetuned, finetune, plan_for, total_steps
 from stages.surgical.fisher_scores import read_scores
-from stages.surgical.layer_choice import Layers, choose
-from stages.surgical.layer_masks import whole_layers
-from stages.surgical.selections import Selection
-from stages.surgical.surgery_settings import settings_of
+from stages.surgical.layers import whole_layers
+from stages.surgical.selections import Layers, Selection, choose
 
 
 def operate(selection: str, task: str, seed: int, params: Any, machine: Runtime) -> str:
@@ -113,3 +109,13 @@ def peak_learning_rate(settings: Any, record: dict[str, Any]) -> float:
     chosen = record["chosen"]
     plan = plan_for(settings, chosen["steps"], chosen["learning_rate"], chosen["batch_size"])
     return chosen["learning_rate"] * max(map(plan.factor, range(plan.steps)))
+
+
+def settings_of(finetune_settings: Any, surgery: Any) -> SimpleNamespace:
+    """The `finetune` section as the `surgery` section changes it: one point for a grid, and whole layers."""
+    own = {
+        name: getattr(surgery, name) for name in ("optimizer", "schedule", "warmup_steps", "weight_decay", "max_steps")
+    }
+    grid = {"learning_rates": [surgery.learning_rate], "batch_sizes": [surgery.batch_size]}
+    whole = {"train": [LAYERS, *surgery.also], "bias_only": False}
+    return SimpleNamespace(**{**vars(finetune_settings), **own, **grid, **whole})

@@ -15,8 +15,8 @@ from stages.lib.runtime import Runtime
 from stages.lib.text.encoding import Example
 from stages.lib.training.finetuning import steps_for, total_steps, train_again
 from stages.surgical.fisher_scores import layers_of, scores_by_count
-from stages.surgical.layer_scores import layer_norms
-from stages.surgical.surgery_settings import settings_of
+from stages.surgical.layer_surgery import settings_of
+from stages.surgical.layers import layer_norms
 
 
 class Watch:

@@ -1,7 +1,17 @@
-"""Selections of layers as settings name them: `top_2`, `random_1`, `all`; told apart without loading torch."""
+"""Selections of layers as settings name them (`top_2`, `random_1`, `all`), and the layers that they stand for.
+
+Loads neither torch nor NumPy, since settings are checked with it.
+"""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
 
 # what a selection is called without its size, and what it selects
 KINDS = {
@@ -34,3 +44,37 @@ class Selection:
             raise ValueError(ALLOWED)
         kind, _, size = name.partition("_")
         return cls(kind, int(size) if size else None)
+
+
+Layers = tuple[int, ...]
+
+
+def order(scores: Sequence[float]) -> list[int]:
+    """Layers by score, highest first; of equal ones the earlier layer."""
+    return sorted(range(len(scores)), key=lambda layer: (-scores[layer], layer))
+
+
+def choose(selection: Selection, scores: Sequence[float], draws: int, generator: "np.random.Generator") -> list[Layers]:
+    """The sets of layers, each rising, that a selection stands for: one, or for `random` one a draw.
+
+    Draws differ from each other, so there are fewer of them where there are fewer sets of that size;
+    with the same generator more draws begin with the same ones.  Raises ValueError if the selection
+    is larger than the model.
+    """
+    count = len(scores)
+    size = {"all": count, "none": 0}.get(selection.kind, selection.size)
+    if size > count:
+        raise ValueError(f"{size} of {count} layers can't be selected")
+    if selection.kind == "random":
+        return _drawn(size, count, draws, generator)
+    ranked = order(scores)
+    start = {"middle": (count - size) // 2, "last": count - size}.get(selection.kind, 0)
+    chosen = {"top": ranked[:size], "bottom": ranked[count - size :]}
+    return [tuple(sorted(chosen.get(selection.kind, range(start, start + size))))]
+
+
+def _drawn(size: int, count: int, draws: int, generator: "np.random.Generator") -> list[Layers]:
+    found: dict[Layers, None] = {}
+    while len(found) < min(draws, comb(count, size)):
+        found.setdefault(tuple(sorted(generator.choice(count, size, replace=False).tolist())))
+    return [*found]

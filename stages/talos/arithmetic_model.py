@@ -17,17 +17,15 @@ from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask_file import read_mask, require_model
 from stages.lib.graft.region import Region, Tensors
 from stages.lib.io import read_rows
-from stages.lib.merging.arithmetic import task_vector
-from stages.lib.merging.combined import combined
-from stages.lib.models.anatomy import Anatomy, read_anatomy
-from stages.lib.models.groups import HEAD
+from stages.lib.merging.arithmetic import combined, task_vector
+from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.linearised import LinearisedModel
 from stages.lib.models.loading import read_tensors
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime
 from stages.lib.text.encoding import Example
+from stages.talos.linearised import LinearisedModel
 
 FULL, LINEAR = "full", "linear"
 # (task, split) -> encoded rows

@@ -13,7 +13,7 @@ def main(method: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.talos.disentanglement_grid import disentangle
+    from stages.talos.disentanglement import disentangle
 
     machine = runtime.start(params.runtime)
     print("\n".join(disentangle(method, seed, params, machine)))

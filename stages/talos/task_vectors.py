@@ -8,10 +8,16 @@ trains the least sensitive ones, and lota those that moved most in the full fine
 its mask the movement mask of that size.
 """
 
-from collections.abc import Callable
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
@@ -30,14 +36,13 @@ from stages.lib.metrics.variants import PRETRAINED
 from stages.lib.models.evidence import draws, evidence_about
 from stages.lib.models.fisher import backward_passes
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.linearised import LinearisedModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.text.encoding import Example
 from stages.lib.training.training import TrainPlan, train
 from stages.talos.arithmetic_model import FULL, LINEAR, open_edited
-from stages.talos.training_costs import Stopwatch, checkpoint_bytes, optimizer_bytes, peak_bytes
+from stages.talos.linearised import LinearisedModel
 
 ATTENTION, GRAFT = "attention", "graft"
 TAKEN = (FULL, GRAFT)
@@ -231,3 +236,42 @@ def scored(logits: Any, labels: Any) -> dict[str, Any]:
     """n, accuracy and its standard error."""
     share = accuracy(logits, labels)
     return {"n": len(labels), "accuracy": share, "accuracy_se": standard_error(share, len(labels))}
+
+
+FLOAT_BYTES = INDEX_BYTES = 4
+# numbers that an optimizer keeps for each parameter, without and with momentum
+STATES = {"adamw": (2, 2), "sgd": (0, 1)}
+
+
+class Stopwatch:
+    """Seconds spent in `running` blocks."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time of this block."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds += time.monotonic() - start
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most memory that this process has used so far, on its GPU if it has one."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts in bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def optimizer_bytes(optimizer: str, momentum: float, trained: int) -> int:
+    """State of an optimizer that knows `trained` parameters and nothing else."""
+    return STATES[optimizer][momentum > 0] * FLOAT_BYTES * trained
+
+
+def checkpoint_bytes(selected: int, graftable: int) -> int:
+    """What has to be stored: an index and a value for each parameter, or the values alone of a whole region."""
+    return FLOAT_BYTES * graftable if selected == graftable else (INDEX_BYTES + FLOAT_BYTES) * selected

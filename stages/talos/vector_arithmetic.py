@@ -16,13 +16,11 @@ from stages.lib.io import write_json
 from stages.lib.merging.arithmetic import alpha_grid, choose_alpha, mean_normalised, normalised
 from stages.lib.merging.vectors import dared, elected, summed
 from stages.lib.metrics.classification import accuracy
-from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
-from stages.lib.metrics.rows import first_rows
+from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.talos.arithmetic_model import FULL, Edited, open_edited
-from stages.talos.negation import choose_negation, is_weak
 
 SUM, TIES, DARE = "sum", "ties", "dare"
 SINGLE, ADDED, NEGATED, CONTROL = "single", "added", "negated", "control"
@@ -160,3 +158,21 @@ def _shares(part: Mapping[str, Any], task: str, labels: np.ndarray, own: float, 
 def describe(part: Mapping[str, Any]) -> str:
     """One line about an addition."""
     return f"alpha {part['alpha']}, normalised accuracy on dev {part['curve'][part['alpha']]:.3f}"
+
+
+def choose_negation(target: Mapping[float, float], control: Mapping[float, float], retention: float) -> float:
+    """The alpha with the lowest target score whose control score is at least retention * that at alpha 0.
+
+    Both map alpha -> score on dev; of equal scores the smallest alpha is chosen, and alpha 0 is always
+    allowed.  Raises ValueError unless both have the same alphas, 0 among them.
+    """
+    if target.keys() != control.keys() or 0 not in control:
+        raise ValueError("target and control need the same alphas, 0 among them")
+    floor = retention * control[0]
+    allowed = [alpha for alpha in sorted(target) if alpha == 0 or control[alpha] >= floor]
+    return min(allowed, key=target.__getitem__)  # min keeps the first of equals
+
+
+def is_weak(zero_shot: float, chance: float, margin: float) -> bool:
+    """Whether a control that starts at this score has nothing to lose: less than margin above chance."""
+    return zero_shot < chance + margin

@@ -14,8 +14,7 @@ from stages.commands.graft.patch import Use, whole_model
 from stages.lib.errors import MaskError, ModelError
 from stages.lib.graft.mask_file import StoredMask, require_model
 from stages.lib.graft.region import Region
-from stages.lib.models.anatomy import FILE, Anatomy, read_anatomy
-from stages.lib.models.groups import HEAD
+from stages.lib.models.anatomy import FILE, HEAD, Anatomy, read_anatomy
 from stages.lib.models.loading import WEIGHTS, read_tensors
 
 
@@ -59,7 +58,7 @@ def open_base(folder: Path, use: Use) -> Iterator[Base]:
     if (folder / FILE).is_file() and read_anatomy(folder).mode == use.mode:
         yield read_base(folder)
         return
-    from stages.lib.models.importing import import_model  # takes seconds, which the other way needn't
+    from stages.lib.models.sources import import_model  # takes seconds, which the other way needn't
 
     with tempfile.TemporaryDirectory(prefix="graft-base-") as scratch:
         settings = SimpleNamespace(name=str(folder), source="local", revision=None, mode=use.mode)

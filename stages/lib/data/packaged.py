@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stages.lib.data.packages import describe
-from stages.lib.data.ranking import rank
+from stages.lib.data.rows import rank
 from stages.lib.data.tasks import TaskSpec, packaged_tasks
 from stages.lib.errors import DataError, did_you_mean
 

@@ -8,8 +8,7 @@ the sample of a smaller k is part of that of a larger one.
 
 from typing import Any
 
-from stages.lib.data.ranking import rank
-from stages.lib.data.rows import Row, bare, capped, content, text_key
+from stages.lib.data.rows import Row, bare, capped, content, rank, text_key
 from stages.lib.errors import DataError
 
 

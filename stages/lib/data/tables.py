@@ -8,8 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from stages.lib.data.ranking import BITS, rank
-from stages.lib.data.rows import Row, bare, capped, content, letters, place, text_key
+from stages.lib.data.rows import BITS, Row, bare, capped, content, letters, place, rank, text_key
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import DataError, did_you_mean
 

@@ -7,8 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
-from stages.lib.data.test_sets import read_test_sets
+from stages.lib.data.task_cards import read_task, read_test_sets
 from stages.lib.graft.apply import graft, transplant
 from stages.lib.graft.mask_file import read_mask, require_model
 from stages.lib.graft.order_file import read_order
@@ -16,9 +15,8 @@ from stages.lib.localizers.movement import movement_mask
 from stages.lib.metrics.predictions import Predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
 from stages.lib.models.anatomy import read_anatomy
-from stages.lib.models.label_model import LabelModel
+from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.models.predicting import predict
-from stages.lib.models.reset import reset_to_pretrained
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 

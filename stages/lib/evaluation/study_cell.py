@@ -8,18 +8,15 @@ from typing import Any
 from torch import Tensor
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
-from stages.lib.data.test_sets import read_test_sets
+from stages.lib.data.task_cards import read_task, read_test_sets
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.graft.region import Region
 from stages.lib.io import read_rows, write_json
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
-from stages.lib.metrics.rows import Row, score_rows
+from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED
-from stages.lib.models.anatomy import Anatomy, read_anatomy
-from stages.lib.models.groups import HEAD
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.reset import reset_to_pretrained
+from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
+from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.runtime import Runtime
 
 

@@ -21,7 +21,7 @@ class Evidence:
     `squared_gradients(n, mode, draws, generator)` gives, for the first n training examples in a fixed
     random order (all if there are fewer), the sum over examples of the squared gradient of each one's
     own loss with the weights as they are; the loss of the true label unless a mode of
-    model/fisher.py says otherwise.
+    models/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
     """
 

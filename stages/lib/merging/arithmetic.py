@@ -74,3 +74,20 @@ def mean_normalised(scores: Mapping[str, float], singles: Mapping[str, float]) -
     shares = [normalised(score, singles[task]) for task, score in sorted(scores.items())]
     known = [share for share in shares if share is not None]
     return sum(known) / len(known) if known else 0.0
+
+
+def combined(
+    pretrained: Tensors, vectors: Mapping[str, Tensors], coefficients: Mapping[str, float]
+) -> dict[str, Tensor]:
+    """pretrained + sum of coefficient * vector over the named vectors: new tensors of the type of `pretrained`.
+
+    A coefficient of 0 is as good as none, so that points on an axis are those of a single vector, bit for bit.
+    """
+    moved = {name: alpha for name, alpha in coefficients.items() if alpha != 0}
+    if not moved:
+        return shifted(pretrained, {}, 0)
+    if len(moved) == 1:
+        [(name, alpha)] = moved.items()
+        return shifted(pretrained, vectors[name], alpha)
+    scaled = {name: {key: alpha * values for key, values in vectors[name].items()} for name, alpha in moved.items()}
+    return shifted(pretrained, add(scaled))

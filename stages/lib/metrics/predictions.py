@@ -64,3 +64,14 @@ def read_predictions(path: Path) -> Predictions:
     except (SafetensorError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged: {error}") from error
     return Predictions(names, labels, logits)
+
+
+def first_rows(predictions: Predictions, n: int) -> Predictions:
+    """The first n rows of every test set; all of them if n is 0."""
+    if n == 0:
+        return predictions
+    logits = {
+        name: {variant: values[:n] for variant, values in variants.items()}
+        for name, variants in predictions.logits.items()
+    }
+    return Predictions(predictions.label_names, {name: ids[:n] for name, ids in predictions.labels.items()}, logits)

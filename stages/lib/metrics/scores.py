@@ -1,12 +1,20 @@
-"""Scores of every variant on every stored test set."""
+"""Scores of every variant on every stored test set, nested or as tidy rows for a data frame."""
 
 from typing import Any
 
 import numpy as np
 
 from stages.lib.data.tasks import TaskSpec
-from stages.lib.metrics.calibration import confidence_histogram, reliability
-from stages.lib.metrics.classification import accuracy, agreement, f1, majority_share, mcc, standard_error
+from stages.lib.metrics.classification import (
+    accuracy,
+    agreement,
+    confidence_histogram,
+    f1,
+    majority_share,
+    mcc,
+    reliability,
+    standard_error,
+)
 from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.variants import FINETUNED
 
@@ -86,3 +94,30 @@ def calibration_scores(predictions: Predictions, bins: int, histogram_bins: int)
                 "histogram": confidence_histogram(logits, histogram_bins).tolist(),
             }
     return scores
+
+
+Row = dict[str, Any]
+
+
+def score_rows(predictions: Predictions, task: TaskSpec, bins: int) -> list[Row]:
+    """Rows with test_set, variant, n, accuracy, accuracy_se, f1, score, agreement, retained, ece, loss.
+
+    Measures are fractions 0..1 and `loss` is the mean cross-entropy in nats.  `predictions` must
+    hold the fine-tuned model too, which agreement and retained refer to.
+    """
+    rows = []
+    for test_set, variants in classification_scores(predictions, task).items():
+        labels = predictions.labels[test_set]
+        for variant, scores in variants.items():
+            logits = predictions.logits[test_set][variant]
+            extra = {"ece": reliability(logits, labels, bins).ece, "loss": cross_entropy(logits, labels)}
+            rows.append({"test_set": test_set, "variant": variant, **scores, **extra})
+    return rows
+
+
+def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Mean of -log softmax(logits)[label], in nats; logits (n, labels), labels (n,)."""
+    wide = logits.astype(np.float64)
+    shifted = wide - wide.max(1, keepdims=True)
+    chosen = shifted[np.arange(len(labels)), labels]
+    return float(np.mean(np.log(np.exp(shifted).sum(1)) - chosen))

@@ -1,12 +1,15 @@
-"""anatomy.json: names, shapes and groups of a model's parameters, kept beside its weights.
+"""Names, shapes and groups of a model's parameters, told by structure, and anatomy.json, which keeps them.
 
-Stages that only do arithmetic on tensors read it instead of building the model, which would cost
-them seconds of start-up.
+Stages that only do arithmetic on tensors read that file instead of building the model, which would
+cost them seconds of start-up.
 """
 
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
+
+from torch import nn
 
 from stages.lib.errors import ModelError
 from stages.lib.graft.region import Region
@@ -53,3 +56,54 @@ def write_anatomy(anatomy: Anatomy, folder: Path) -> None:
 def read_anatomy(folder: Path) -> Anatomy:
     """Read anatomy.json of a model folder; raises ModelError if it isn't there."""
     return Anatomy(**read_json(folder / FILE, ModelError))
+
+
+LAYERS, EMBEDDINGS, POOLER, LM_HEAD, HEAD = "layers", "embeddings", "pooler", "lm_head", "head"
+
+
+def parameter_groups(model: Any, mode: str) -> dict[str, str]:
+    """Name of every parameter -> group, in the model's own order.
+
+    layers: the repeated blocks; embeddings: everything else of the backbone that comes before them;
+    pooler: the backbone's pooler; lm_head: final norm and vocabulary head; head: the new classifier
+    of standard fine-tuning.  Raises ModelError if the blocks can't be told.
+    """
+    backbone = model.base_model_prefix + "."
+    blocks = _blocks_prefix(model)
+    pooler = f"{backbone}pooler."
+    outside = HEAD if mode == "standard" else LM_HEAD
+    embedding_prefixes = _embedding_prefixes(model, blocks)
+    groups = {}
+    for name, _ in model.named_parameters():
+        if name.startswith(blocks):
+            groups[name] = LAYERS
+        elif name.startswith(pooler):
+            groups[name] = POOLER
+        elif name.startswith(embedding_prefixes):
+            groups[name] = EMBEDDINGS
+        else:
+            groups[name] = LM_HEAD if name.startswith(backbone) else outside
+    return groups
+
+
+def _blocks_prefix(model: Any) -> str:
+    count = model.config.num_hidden_layers
+    found = [name for name, part in model.named_modules() if isinstance(part, nn.ModuleList) and len(part) == count]
+    if not found:
+        raise ModelError(f"{type(model).__name__}: no list of {count} layers found, so there is no region to graft")
+    return min(found, key=len) + "."
+
+
+def _embedding_prefixes(model: Any, blocks: str) -> tuple[str, ...]:
+    """Modules of the backbone that stand before the blocks: token, position and type embeddings, their norm."""
+    before = []
+    parent = blocks.rstrip(".").rpartition(".")[0]
+    while True:
+        stop = blocks[len(parent) + 1 :].split(".")[0] if parent else blocks.split(".")[0]
+        for name, _ in model.get_submodule(parent).named_children():
+            if name == stop:
+                break
+            before.append(f"{parent}.{name}." if parent else f"{name}.")
+        if "." not in parent:
+            return tuple(before)
+        parent = parent.rpartition(".")[0]

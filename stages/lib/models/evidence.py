@@ -10,9 +10,8 @@ from stages.lib.graft.region import Region, Tensors
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.models.anatomy import Anatomy
 from stages.lib.models.fisher import squared_gradients
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.objective import loss_gradient
-from stages.lib.models.reset import reset_to_pretrained
+from stages.lib.models.label_model import LabelModel, reset_to_pretrained
+from stages.lib.models.predicting import loss_gradient
 from stages.lib.runtime import numpy_generator
 from stages.lib.text.batching import shuffled
 from stages.lib.text.encoding import Example

@@ -1,5 +1,6 @@
 """LabelModel: a pretrained model seen as a classifier, whatever its mode of reading labels."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,8 @@ import torch
 from torch import Tensor
 
 from stages.lib.data.tasks import TaskSpec
-from stages.lib.models.groups import parameter_groups
-from stages.lib.models.loading import load_model, load_tokenizer
+from stages.lib.models.anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups
+from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.runtime import Runtime
 from stages.lib.text.batching import Batch, collate
 from stages.lib.text.encoding import Example, encode, label_word_ids
@@ -46,7 +47,7 @@ class LabelModel:
         return cls(model, tokenizer, task, settings.mode, settings.max_length, runtime)
 
     def groups(self) -> dict[str, str]:
-        """Name of every parameter -> group (see groups.py)."""
+        """Name of every parameter -> group (see anatomy.parameter_groups)."""
         return parameter_groups(self.model, self.mode)
 
     def parameters(self) -> dict[str, Tensor]:
@@ -96,3 +97,16 @@ class LabelModel:
         rows = torch.arange(len(hidden), device=hidden.device)
         output.last_hidden_state = hidden[rows, self._positions].unsqueeze(1)
         return output
+
+
+def reset_to_pretrained(
+    model: LabelModel, anatomy: Anatomy, folder: Path, keep: Collection[str] = ()
+) -> dict[str, Tensor]:
+    """Put every pretrained value into the model; gives those named in `keep`, on its device.
+
+    A vocabulary head has no place in a model that reads labels off a new head, and is passed over.
+    """
+    groups = {*anatomy.groups.values()} - {HEAD} - ({LM_HEAD} if model.mode == "standard" else set())
+    pretrained = read_tensors(folder, anatomy.names(sorted(groups)))
+    model.put(pretrained)
+    return {name: pretrained[name].to(model.runtime.device) for name in keep}

@@ -1,4 +1,4 @@
-"""The one evaluator: label logits of any model on any rows."""
+"""Passes over many examples, in batches that fit into memory: label logits, dev score, gradient of the loss."""
 
 from collections.abc import Callable
 
@@ -31,3 +31,19 @@ def dev_score(model: LabelModel, examples: list[Example]) -> tuple[float, float]
     accuracy = (logits.argmax(1) == labels).double().mean()
     loss = torch.nn.functional.cross_entropy(logits.double(), labels)
     return float(accuracy), -float(loss)
+
+
+def loss_gradient(model: LabelModel, examples: list[Example]) -> float:
+    """Mean cross-entropy of the examples; leaves its gradient in `.grad` of whatever is trained.
+
+    Batches of similar length at a time; the sum over batches is the full-batch gradient exactly as
+    defined, up to the order of float32 additions.
+    """
+    model.model.zero_grad(set_to_none=True)
+    total = 0.0
+    for batch in by_length(examples, model.runtime.batch_tokens):
+        inputs = model.batch([examples[index] for index in batch])
+        loss = torch.nn.functional.cross_entropy(model.logits(inputs), inputs.labels, reduction="sum") / len(examples)
+        loss.backward()
+        total += float(loss.detach())
+    return total

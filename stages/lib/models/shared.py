@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from stages.lib.data.tasks import TaskSpec
-from stages.lib.models.groups import HEAD
+from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime
 

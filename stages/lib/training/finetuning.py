@@ -12,7 +12,7 @@ from torch import Tensor
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import TrainingError
 from stages.lib.graft.mask import GraftMask
-from stages.lib.models.groups import HEAD
+from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch

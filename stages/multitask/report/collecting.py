@@ -15,8 +15,7 @@ import pandas as pd
 from stages.lib import paths
 from stages.lib.metrics.classification import accuracy
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap
-from stages.lib.metrics.predictions import read_predictions
-from stages.lib.metrics.rows import first_rows
+from stages.lib.metrics.predictions import first_rows, read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.multitask.gain import gained, relative_gain
 from stages.multitask.report.records import level_cells, read_rows_of, require_files, transfer_cells

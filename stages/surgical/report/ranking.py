@@ -8,8 +8,8 @@ import pandas as pd
 
 from stages.lib.metrics.ranks import kendall, spearman
 from stages.study.report.stats import Mean, mean_of
-from stages.surgical.layer_choice import order
 from stages.surgical.report.collecting import Surgical
+from stages.surgical.selections import order
 
 Agreement = Callable[[Any, Any], float | None]
 

@@ -7,9 +7,9 @@ import pandas as pd
 from stages.lib.report.document import Row, Table
 from stages.lib.report.wording import percent, points
 from stages.study.report.stats import Difference, Mean, mean_of, paired
-from stages.surgical.layer_choice import order
 from stages.surgical.report import ranking
 from stages.surgical.report.collecting import Surgical, layer_text
+from stages.surgical.selections import order
 
 CELLS = "n: cells, one for each task and seed; mean (standard deviation over cells)"
 INDEX = ["task", "seed"]

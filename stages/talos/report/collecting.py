@@ -11,10 +11,10 @@ import pandas as pd
 from stages.lib import paths
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import read_mask
+from stages.lib.metrics.composition import by_tensor
 from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.metrics.variants import PRETRAINED
 from stages.lib.report.record_file import read_record
-from stages.talos.selected import by_tensor
 
 # these have no mask that was chosen by looking at the model
 WHOLE = ("full", "linear")

@@ -1,6 +1,8 @@
 """Parameter-efficient methods (paper, appendix B.3): small modules trained in place of the model.
 
-A new method is a function that inserts its modules into a model, and a line in METHODS.
+A new method is a function that inserts its modules into a model, and a line in METHODS.  Bottlenecks
+are written here because the `adapters` library (1.3.0) asks for transformers 4.57 and can't be
+imported beside 5.
 """
 
 from collections.abc import Callable
@@ -12,9 +14,46 @@ from torch.nn import functional
 
 from stages.lib.errors import ModelError, did_you_mean
 from stages.lib.graft.region import Tensors
-from stages.lib.models.bottleneck import Activation, Bottleneck, insert_behind
-from stages.lib.models.groups import HEAD
+from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
+
+Activation = Callable[[Tensor], Tensor]
+
+# Houlsby et al. (2019): normal with this deviation, cut off at twice it.
+DOWN_STD = 0.01
+
+
+class Bottleneck(nn.Module):
+    """Gives x + up(activation(down(x))), of the shape of x, (..., width).
+
+    Has 2 * width * size weights and width + size biases.  `down` starts at random from torch's global
+    generator (seed it first) and everything else at 0, so that at first it gives x itself, bit for bit.
+    """
+
+    def __init__(self, width: int, size: int, activation: Activation) -> None:
+        super().__init__()
+        self.down, self.up, self.activation = nn.Linear(width, size), nn.Linear(size, width), activation
+        nn.init.trunc_normal_(self.down.weight, std=DOWN_STD, a=-2 * DOWN_STD, b=2 * DOWN_STD)
+        for zero in (self.down.bias, self.up.weight, self.up.bias):
+            nn.init.zeros_(zero)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Hidden states, shape kept."""
+        return hidden + self.up(self.activation(self.down(hidden)))
+
+
+def insert_behind(projection: nn.Module, bottleneck: Bottleneck) -> None:
+    """Let a bottleneck change what a projection gives; its parameters become `<projection>.adapter.*`.
+
+    A hook rather than a module around the projection: every other parameter keeps its name.
+    """
+    projection.adapter = bottleneck.to(projection.weight.device)
+    projection.register_forward_hook(_through_adapter)
+
+
+def _through_adapter(projection: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+    return projection.adapter(output)
+
 
 # alpha = 2 * rank, as in the scripts of Hu et al. (2022) for RoBERTa: an update is scaled by 2 at any rank.
 ALPHA_PER_RANK = 2
