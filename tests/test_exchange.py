@@ -27,7 +27,7 @@ from tests.pico import TOY
 from tests.test_mask_file import rewrite
 
 MODES = [*CLASSES]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "stages/FORMAT.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # Everything a stranger has: torch, safetensors and transformers.  For equal bits, batches are those of the pipeline and
@@ -147,7 +147,7 @@ def test_a_stranger_gets_the_predictions_of_the_pipeline_from_folders_and_patche
 def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, tmp_path):
     text = loading("shared/movies/patch.safetensors", "models/pretrained")
     assert len([line for line in text.splitlines() if line]) == 10
-    assert text in FENCE.findall(README), "README.md shows other lines"
+    assert text in FENCE.findall(README), "FORMAT.md shows other lines"
     main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "shared/movies")])
     main(["export", str(MASK), "--to", str(tmp_path / "whole")])
     shutil.copytree("models/pretrained", tmp_path / "models/pretrained")

@@ -1,9 +1,8 @@
-"""What README.md tells a reader to type, open or set is there."""
+"""Whatever README.md and the pages that it leads to tell a reader to type, open or set is there."""
 
 import copy
 import re
 import shlex
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,13 @@ from stages.lib import paths
 from stages.lib.errors import ParamsError
 from stages.lib.params import SECTIONS, validate
 from stages.lib.yaml12 import load_yaml
-from tests.test_dvc_yaml import ALL, STAGES, deps, lies_in, output_paths
+from tests.test_dvc_yaml import ALL, lies_in, output_paths
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ("README", "stages/PROFILES", "stages/PAPER", "stages/DEFAULTS", "stages/GLOSSARY", "stages/FORMAT")
+TEXT = "\n".join((ROOT / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
+MOST_WORDS = 1300
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 ENDINGS = "py|yaml|md|json|jsonl|csv|tsv|png|txt|toml|safetensors|lock"
 MADE = [path for name in ALL for path in output_paths(name, "outs", "metrics", "plots")]
@@ -124,6 +126,7 @@ def is_there(path: str) -> bool:
     example = re.sub(r"/13/reviews(?=[./]|$)", "/${item.seed}/${item.task}", plain)
     return (
         (ROOT / plain).exists()
+        or (ROOT / "stages" / plain).exists()
         or plain == str(paths.PAGE)
         or any(lies_in(example, made) for made in MADE)
         or plain.startswith("data/local/")
@@ -137,30 +140,10 @@ def test_every_path_that_is_named_exists_or_is_made():
     assert not is_there("stages/lib/graft/applied.py") and not is_there("plots/nothing.png")
 
 
-def test_every_link_inside_leads_to_a_heading():
-    headings = {
-        re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-")
-        for line in re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
-    }
-    assert {*re.findall(r"\]\(#([^)]+)\)", TEXT)} <= headings
-
-
-def reach(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Everything that follows from these edges."""
-    while more := {(a, d) for a, b in edges for c, d in edges if b == c} - edges:
-        edges = edges | more
-    return edges
-
-
-def test_the_drawn_stages_are_those_of_the_table():
-    chains = [re.split(r"\s*-->\s*", line.strip()) for line in fences("mermaid")[0].splitlines() if "-->" in line]
-    drawn = {edge for chain in chains for edge in pairwise(chain)}
-    made = [(stage, path) for stage in STAGES for path in output_paths(stage, "outs")]
-    read = [(stage, dep) for stage in STAGES for dep in deps(stage, code=False)]
-    needed = {
-        (maker, reader) for maker, path in made for reader, dep in read if lies_in(dep, path) or lies_in(path, dep)
-    }
-    assert reach(drawn) == reach(needed)
+def test_the_first_page_is_short_and_leads_to_all_others():
+    assert len(README.split()) <= MOST_WORDS
+    linked = {*re.findall(r"\]\((?:stages/)?(\w+)\.md\)", README)}
+    assert {path.stem for path in (ROOT / "stages").glob("*.md")} <= linked
 
 
 def test_nothing_is_left_to_fill_in():
