@@ -14,6 +14,8 @@ from safetensors.numpy import save_file
 from stages.lib.errors import DataError, MaskError
 from stages.lib.io import write_json
 from stages.lib.report.document import Verdict
+from stages.lib.report.line_styles import LINE_STYLES
+from stages.lib.report.stats import mean_of, paired, t_quantile
 from stages.report import paper
 from stages.study.report.choosing import LEARNED, common_sparsities, nearest, own
 from stages.study.report.collecting import collect
@@ -21,9 +23,7 @@ from stages.study.report.comparing import compared
 from stages.study.report.data import plot_data
 from stages.study.report.figures import FIGURES, figures
 from stages.study.report.findings import claims, findings
-from stages.study.report.looks import LINE_LOOKS
 from stages.study.report.records import AXES, mask_path, record_path
-from stages.study.report.stats import mean_of, paired, t_quantile
 from stages.study.report.summary import summary
 from stages.study.report.tables import off_line, tables
 
@@ -293,7 +293,7 @@ def test_figures_and_data_of_all_stages(study, tmp_path):
 
 
 def test_lines_differ_without_colour():
-    assert len({(marker, str(dash), filled) for _, marker, dash, filled in LINE_LOOKS}) == len(LINE_LOOKS)
+    assert len({(marker, str(dash), filled) for _, marker, dash, filled in LINE_STYLES}) == len(LINE_STYLES)
 
 
 def test_summary_has_numbers_alone(study):

@@ -24,13 +24,14 @@ from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.scores import calibration_scores, classification_scores
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, VARIANTS
 from stages.lib.report.document import Claim, Report, Verdict
+from stages.lib.report.format import small_percent
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.plot_data import write_plot_data
+from stages.lib.report.stats import clean
 from stages.lib.report.style import styled, wrapped
 from stages.lib.report.terminal import to_terminal
-from stages.lib.report.wording import small_percent
 from stages.report import figures
-from stages.report.aggregate import clean, summarize
+from stages.report.aggregate import summarize
 from stages.report.cells import MEASURES, collect
 from stages.report.compose import mask_facts, write_report
 from stages.report.paper import shots_for, table2, table3

@@ -20,9 +20,9 @@ from typing import Any
 import pandas as pd
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, VARIANTS
+from stages.lib.report.stats import clean
 from stages.report.cells import MEASURES, Cells
 
-DECIMALS = 6
 GRAFTS = (MOVEMENT_GRAFTED, GRAFTED)
 
 
@@ -39,17 +39,6 @@ def summarize(cells: Cells) -> dict[str, Any]:
             "mask": {task: _mask_size(rows) for task, rows in cells.masks.groupby("task", sort=False)},
         }
     )
-
-
-def clean(value: Any) -> Any:
-    """`value` with numbers rounded, and without undefined ones."""
-    if isinstance(value, dict):
-        parts = {name: clean(part) for name, part in value.items()}
-        return {name: part for name, part in parts.items() if part is not None}
-    if isinstance(value, float):
-        # adding 0 makes -0.0 plain
-        return None if pd.isna(value) else round(float(value), DECIMALS) + 0.0
-    return int(value)
 
 
 def _over_seeds(rows: pd.DataFrame) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import VARIANTS
-from stages.lib.report.style import bar_look, figure, legend
-from stages.lib.report.wording import words
+from stages.lib.report.format import words
+from stages.lib.report.style import bar_style, figure, legend
 
 LEAST_PER_ROW, MOST_PER_ROW = 3, 7
 ROW_HEIGHT = 3.1
@@ -51,7 +51,7 @@ def _draw_row(panel: Axes, bars: Bars, names: list[str], per_row: int) -> None:
             [values.mean() if len(values) else 0 for values in seeds],
             BAR,
             label=words(variant),
-            **bar_look(variant),
+            **bar_style(variant),
         )
         for place, values in zip(places, seeds, strict=True):
             _draw_seeds(panel, place, values)

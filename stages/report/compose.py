@@ -3,7 +3,7 @@
 from typing import Any
 
 from stages.lib.report.document import Report
-from stages.lib.report.wording import counted, small_percent
+from stages.lib.report.format import counted, small_percent
 from stages.report.cells import Cells
 from stages.report.paper import shots_for
 from stages.report.tables import ood_table, score_table

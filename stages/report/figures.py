@@ -7,9 +7,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED
+from stages.lib.report.format import DAGGER, bounds, counted, name_of, percent, small_percent
 from stages.lib.report.plot_data import pooled_bars, pooled_bins
 from stages.lib.report.style import figure, save, styled, wrapped
-from stages.lib.report.wording import DAGGER, bounds, counted, name_of, percent, small_percent
 from stages.report.bars import Bars, bars_figure
 from stages.report.cells import Cells
 from stages.report.panels import FEWEST_ROWS, confidence_figure, reliability_figure

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.report.format import words
 from stages.lib.report.style import LINES, NARROW_BARS, figure, legend
-from stages.lib.report.wording import words
 
 DIAGRAM_HEIGHT = 3.3
 HISTOGRAM_HEIGHT = 2.3

@@ -6,7 +6,7 @@ from typing import Any
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, VARIANTS
 from stages.lib.report.document import Row, Table
-from stages.lib.report.wording import MARKED, MARKS, measured, name_of, points, spread
+from stages.lib.report.format import MARKED, MARKS, measured, name_of, points, spread
 from stages.report.paper import table2, table3
 
 COLUMNS = (

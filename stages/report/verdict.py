@@ -5,7 +5,7 @@ from typing import Any
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
 from stages.lib.report.document import Claim, Verdict
-from stages.lib.report.wording import UNKNOWN, percent, points
+from stages.lib.report.format import UNKNOWN, percent, points
 
 DECIMALS = 2
 

@@ -6,7 +6,7 @@ from typing import Any
 from stages.commands.graft.locations import PATCH
 from stages.commands.graft.patch import Use
 from stages.lib.graft.mask_file import StoredMask
-from stages.lib.report.wording import percent, small_percent, words
+from stages.lib.report.format import percent, small_percent, words
 
 # Loads a patch with torch, safetensors and transformers alone.  README.md shows the same lines, and tests run them.
 LOADING = """\

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from stages.lib.report.wording import counted, percent, small_percent
+from stages.lib.report.format import counted, percent, small_percent
 
 # as many signs as tell a fingerprint from others
 SHORT = 12

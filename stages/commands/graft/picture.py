@@ -7,9 +7,9 @@ import pandas as pd
 
 from stages.commands.graft.format import most_text
 from stages.commands.graft.locations import free
+from stages.lib.report.format import small_percent
+from stages.lib.report.line_styles import explain, framed
 from stages.lib.report.style import save, styled
-from stages.lib.report.wording import small_percent
-from stages.study.report.looks import explain, framed
 from stages.study.report.masks import OUTSIDE
 from stages.study.report.place_figures import CHANCE, KIND_HEIGHT, draw_kinds, draw_layers
 

@@ -12,7 +12,7 @@ from stages.commands.page.results import Result, read_results
 from stages.commands.plan.stage_status import UNCHANGED, outlook
 from stages.lib import paths
 from stages.lib.errors import GraftError, ParamsError, StorageError
-from stages.lib.report.wording import counted
+from stages.lib.report.format import counted
 from stages.lib.yaml12 import load_yaml
 
 TITLE = "Skill localization by grafting: what this run shows"

@@ -15,7 +15,7 @@ from stages.commands.page.markdown import VERDICTS, claims, to_html, unbroken
 from stages.commands.page.results import Result
 from stages.lib import paths
 from stages.lib.errors import DataError
-from stages.lib.report.wording import counted
+from stages.lib.report.format import counted
 from stages.lib.yaml12 import load_yaml
 
 CAPTIONS = Path(__file__).with_name("captions.yaml")

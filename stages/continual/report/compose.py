@@ -4,7 +4,7 @@ from stages.continual.report.collecting import Sequences
 from stages.continual.report.findings import claims
 from stages.continual.report.tables import tables
 from stages.lib.report.document import Report
-from stages.lib.report.wording import counted
+from stages.lib.report.format import counted
 
 OFF = "off: no method, no order or no seed is set, so there is nothing to report"
 

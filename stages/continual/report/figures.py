@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from stages.continual.report.collecting import Sequences
 from stages.lib.metrics.variants import FINETUNED
+from stages.lib.report.format import counted
+from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style
 from stages.lib.report.style import save, styled, wrapped
-from stages.lib.report.wording import counted
-from stages.study.report.looks import LEVELS, explain, framed, grid, line_look
 
 PANEL_HEIGHT = 2.5
 # One look for each method, whichever others are drawn.
@@ -99,7 +99,7 @@ def _draw_steps(panel: Axes, rows: pd.DataFrame, methods: list[str]) -> None:
         steps = rows[rows.method == method].groupby("step").accuracy.agg(["mean", "std"])
         panel.errorbar(
             steps.index, 100 * steps["mean"], 100 * steps["std"].fillna(0),
-            label=method, capsize=2.5, elinewidth=0.9, **line_look(LOOKS[method]),
+            label=method, capsize=2.5, elinewidth=0.9, **line_style(LOOKS[method]),
         )  # fmt: skip
 
 

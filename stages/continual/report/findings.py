@@ -4,8 +4,8 @@ import pandas as pd
 
 from stages.continual.report.collecting import Sequences
 from stages.lib.report.document import Claim, Verdict
-from stages.lib.report.wording import counted, percent, points
-from stages.study.report.stats import Difference, paired
+from stages.lib.report.format import counted, percent, points
+from stages.lib.report.stats import Difference, paired
 
 NAIVE, GRAFTING = "naive", "grafting"
 # What a new task may lose for the sake of earlier ones: the paper's "minimally affecting", in its table at most 2.3 points.

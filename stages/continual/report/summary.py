@@ -13,8 +13,7 @@ from typing import Any
 from stages.continual.report.collecting import MEASURES, Sequences
 from stages.continual.report.findings import average_difference
 from stages.lib.metrics.variants import FINETUNED
-from stages.report.aggregate import clean
-from stages.study.report.stats import mean_of
+from stages.lib.report.stats import clean, mean_of
 
 
 def summary(found: Sequences) -> dict[str, Any]:

@@ -7,9 +7,9 @@ import pandas as pd
 from stages.continual.report.collecting import MEASURES, Sequences
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.document import Row, Table
-from stages.lib.report.wording import points, spread
+from stages.lib.report.format import points, spread
+from stages.lib.report.stats import mean_of
 from stages.report import paper
-from stages.study.report.stats import mean_of
 
 # Our methods by the paper's names.
 PAPER_NAMES = {FINETUNED: "FT", "naive": "ContinualFT", "grafting": "GraftingContinual"}

@@ -101,7 +101,7 @@ def legend(drawn: Figure, panel: Axes) -> None:
     ).set_in_layout(False)
 
 
-def bar_look(variant: str) -> dict[str, Any]:
+def bar_style(variant: str) -> dict[str, Any]:
     """Colour, edge and hatch of a bar."""
     return {"color": COLORS[variant], "hatch": HATCHES[variant], "edgecolor": "black", "linewidth": 0.6}
 

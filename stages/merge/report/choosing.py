@@ -3,7 +3,7 @@
 import pandas as pd
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.wording import words
+from stages.lib.report.format import words
 from stages.merge.report.collecting import Merged
 
 SINGLE_NAMES = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from stages.lib.io import write_text
 from stages.lib.report.document import Report
-from stages.lib.report.wording import counted
+from stages.lib.report.format import counted
 from stages.merge.report.choosing import label
 from stages.merge.report.collecting import Merged
 from stages.merge.report.findings import claims

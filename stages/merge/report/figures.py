@@ -6,11 +6,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.report.line_styles import DASHES, LEVELS, explain, framed, line_styles
+from stages.lib.report.stats import mean_of
 from stages.lib.report.style import save_all
 from stages.merge.report.choosing import by_cell, by_seed, label
 from stages.merge.report.collecting import Merged
-from stages.study.report.looks import DASHES, LEVELS, explain, framed, looks
-from stages.study.report.stats import mean_of
 
 ROW = 0.4
 # of a row, over which the points of its tasks are spread
@@ -52,7 +52,7 @@ def methods_figure(merged: Merged) -> Figure | None:
         entries,
     )
     panels = drawn.subplots(len(merged.groups), 1, squeeze=False, sharex=True)[:, 0]
-    styles = looks(tasks)
+    styles = line_styles(tasks)
     for panel, group in zip(panels, merged.groups, strict=True):
         _draw_methods(panel, merged, group, styles)
     panels[-1].set_xlabel("test score in %")
@@ -99,7 +99,7 @@ def alphas_figure(merged: Merged) -> Figure | None:
     )
     panels = drawn.subplots(1, len(merged.groups), squeeze=False, sharey=True)[0]
     for panel, group in zip(panels, merged.groups, strict=True):
-        for name, look in looks(methods).items():
+        for name, look in line_styles(methods).items():
             part = frame[(frame.group == group) & (frame.method == name)].groupby("alpha").normalised
             spreads = 100 * part.std(ddof=1).fillna(0)
             panel.errorbar(part.mean().index, 100 * part.mean(), yerr=spreads, label=label(name), capsize=2, **look)

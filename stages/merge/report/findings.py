@@ -3,10 +3,10 @@
 from stages.lib.merging.names import ARITHMETIC, AVERAGE, KINDS, MEAN, RULES, TIES
 from stages.lib.metrics.variants import GRAFTED
 from stages.lib.report.document import Claim
-from stages.lib.report.wording import percent, points
+from stages.lib.report.format import percent, points
+from stages.lib.report.stats import Difference, mean_of, paired
 from stages.merge.report.choosing import by_cell, label
 from stages.merge.report.collecting import Merged
-from stages.study.report.stats import Difference, mean_of, paired
 
 KEPT = 0.95
 STITCHED = f"stitch_{MEAN}"

@@ -9,11 +9,10 @@ difference  group -> method, against the stitched mean -> n, mean, sd, low, high
 
 from typing import Any
 
+from stages.lib.report.stats import clean, mean_of, paired
 from stages.merge.report.choosing import by_cell, by_seed
 from stages.merge.report.collecting import SINGLES, Merged
 from stages.merge.report.findings import STITCHED
-from stages.report.aggregate import clean
-from stages.study.report.stats import mean_of, paired
 
 COUNTS = ("graftable", "union", "colliding", "opposed", "chance_union", "chance_colliding")
 

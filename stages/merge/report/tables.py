@@ -5,10 +5,10 @@ import pandas as pd
 from stages.lib.merging.names import KINDS
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.document import Row, Table
-from stages.lib.report.wording import percent, small_percent
+from stages.lib.report.format import percent, small_percent
+from stages.lib.report.stats import Mean, mean_of
 from stages.merge.report.choosing import by_cell, by_seed, label
 from stages.merge.report.collecting import Merged
-from stages.study.report.stats import Mean, mean_of
 
 MEGA = 1e6
 SEEDS = "in %: mean over tasks, then mean (standard deviation) over seeds; n: tasks times seeds"

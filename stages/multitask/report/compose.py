@@ -1,7 +1,7 @@
 """The whole report of multi-task learning."""
 
 from stages.lib.report.document import Report
-from stages.lib.report.wording import counted
+from stages.lib.report.format import counted
 from stages.multitask.report.collecting import Multitask
 from stages.multitask.report.findings import claims
 from stages.multitask.report.tables import tables

@@ -6,9 +6,9 @@ different scales: a cell is a (target task, seed), for unions a (union, target t
 
 import pandas as pd
 
+from stages.lib.report.stats import Difference, paired
 from stages.multitask.report.collecting import PURIFIED, SINGLE, UNION, Multitask
 from stages.multitask.report.matrices import Key, of_matrix, same_seed, same_task
-from stages.study.report.stats import Difference, paired
 
 OWN, OTHERS, ALIKE, UNALIKE = "own region", "other regions", "regions of similar tasks", "regions of other tasks"
 UNION_IN, UNION_OUT = "union, its tasks", "union, other tasks"

@@ -7,13 +7,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from stages.lib.report.format import counted, percent, small_percent
+from stages.lib.report.line_styles import explain, framed, grid
 from stages.lib.report.style import save, styled
-from stages.lib.report.wording import counted, percent, small_percent
 from stages.multitask.report.collecting import PURIFIED, SINGLE, UNION, Multitask
 from stages.multitask.report.contrasts import SAME_MODEL, TWO_SEEDS, overlap_rows
 from stages.multitask.report.heatmap import Block, Words, heatmap
 from stages.multitask.report.matrices import Key, called, gain_grid, overlap_grid, similarity
-from stages.study.report.looks import explain, framed, grid
 
 PANEL = 2.9
 # of every pair of bars in the figure of the joint models

@@ -1,11 +1,11 @@
 """Which effects of section 5.1 show and which don't, with the figures behind each."""
 
 from stages.lib.report.document import Claim, Verdict
-from stages.lib.report.wording import percent
+from stages.lib.report.format import percent
+from stages.lib.report.stats import Difference, paired
 from stages.multitask.report import contrasts
 from stages.multitask.report.collecting import SINGLE, Multitask
 from stages.multitask.report.matrices import Key, called, gain_grid, similarity
-from stages.study.report.stats import Difference, paired
 
 # the joint model counts as comparable if it loses no more than this
 COMPARABLE = 0.02

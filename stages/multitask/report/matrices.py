@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from stages.lib.report.wording import small_percent
+from stages.lib.report.format import small_percent
 from stages.multitask.report.collecting import MATRIX, SINGLE, Multitask
 from stages.multitask.similarity import Correlation, correlate
 

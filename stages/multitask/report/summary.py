@@ -10,11 +10,10 @@ Accuracies, relative gains and overlaps are fractions; n, mean and sd are over c
 
 from typing import Any
 
+from stages.lib.report.stats import clean, mean_of, paired
 from stages.multitask.report import contrasts
 from stages.multitask.report.collecting import Multitask
 from stages.multitask.report.matrices import Key, similarity
-from stages.report.aggregate import clean
-from stages.study.report.stats import mean_of, paired
 
 
 def summary(found: Multitask) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import pandas as pd
 
 from stages.lib.metrics.variants import FINETUNED
 from stages.lib.report.document import Row, Table
-from stages.lib.report.wording import bounds, percent, points, small_percent
+from stages.lib.report.format import bounds, percent, points, small_percent
+from stages.lib.report.stats import mean_of
 from stages.study.bound import (
     Bound,
     ModelClass,
@@ -21,7 +22,6 @@ from stages.study.report import choosing
 from stages.study.report.choosing import LEARNED
 from stages.study.report.collecting import Study
 from stages.study.report.region_tables import region_size
-from stages.study.report.stats import mean_of
 
 DELTA = 0.05
 # A difference of two shares is never larger, so a bound of 1 says nothing.

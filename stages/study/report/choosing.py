@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.wording import DAGGER
+from stages.lib.report.format import DAGGER
 from stages.study.report.collecting import Study
 
 LEARNED, ATTRIBUTION, GROWN = "learned", "attribution", "grown"

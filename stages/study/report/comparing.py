@@ -6,11 +6,11 @@ import pandas as pd
 
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.document import Row, Table
-from stages.lib.report.wording import points, small_percent
+from stages.lib.report.format import points, small_percent
+from stages.lib.report.stats import Difference, mean_of, paired
 from stages.study.report import choosing
 from stages.study.report.collecting import Study
 from stages.study.report.region_tables import VALUES
-from stages.study.report.stats import Difference, mean_of, paired
 
 
 def compared(study: Study, sparsity: float, measure: str = "score") -> dict[tuple[str, str], Difference]:

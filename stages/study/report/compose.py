@@ -1,7 +1,7 @@
 """The whole report of the study."""
 
 from stages.lib.report.document import Report
-from stages.lib.report.wording import counted
+from stages.lib.report.format import counted
 from stages.study.report.collecting import Study
 from stages.study.report.findings import claims
 from stages.study.report.tables import off_line, tables

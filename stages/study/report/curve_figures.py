@@ -4,12 +4,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.wording import DAGGER, counted, small_percent
+from stages.lib.report.format import DAGGER, counted, small_percent
+from stages.lib.report.line_styles import line_style, line_styles
 from stages.study.report import choosing
 from stages.study.report.choosing import BIAS, LEARNED, PRUNED
 from stages.study.report.collecting import Study
 from stages.study.report.curves import WHISKERS, Chart, Curve, curves_figure
-from stages.study.report.looks import line_look, looks
 
 SPARSITY = "region (% of graftable)"
 
@@ -19,7 +19,7 @@ def localizers_figure(study: Study) -> Figure | None:
     names = choosing.localizers(study)
     if not names:
         return None
-    curves = [Curve(name, sized(choosing.sweep(study, name)), look) for name, look in looks(names).items()]
+    curves = [Curve(name, sized(choosing.sweep(study, name)), look) for name, look in line_styles(names).items()]
     chart = Chart(curves, "share", SPARSITY, score_axis(study), panels(study), levels(study))
     title = "Localizers by size (paper: the learned region comes close to the fine-tuned model at the smallest size)"
     return curves_figure(chart, title, details(study, "sweep"), WHISKERS)
@@ -38,7 +38,7 @@ def bias_figure(study: Study) -> Figure | None:
     if all(rows.empty for name, rows in sources.items() if name != "learned graft"):
         return None
     numbered = zip(sources.items(), (0, 7, 5, 4), strict=True)
-    curves = [Curve(name, rows, line_look(number)) for (name, rows), number in numbered if len(rows)]
+    curves = [Curve(name, rows, line_style(number)) for (name, rows), number in numbered if len(rows)]
     chart = Chart(curves, "share", SPARSITY, score_axis(study), panels(study), levels(study))
     title = "Biases and pruning (paper: neither carries the skill as the learned graft does)"
     return curves_figure(chart, title, details(study, "sweep"), WHISKERS)
@@ -50,7 +50,9 @@ def paradigm_figure(study: Study) -> Figure | None:
     if frame.empty:
         return None
     names = [*frame.paradigm.unique()]
-    curves = [Curve(name, _with_whole(frame[frame.paradigm == name]), look) for name, look in looks(names).items()]
+    curves = [
+        Curve(name, _with_whole(frame[frame.paradigm == name]), look) for name, look in line_styles(names).items()
+    ]
     shown = {task: choosing.named(study, task) for task in study.tasks if task in {*frame.task}}
     pretrained = levels(study).get(PRETRAINED)
     chart = Chart(
@@ -67,10 +69,10 @@ def trajectory_figure(study: Study) -> Figure | None:
         return None
     frame = frame.assign(panel=frame.task)
     sizes = choosing.sparsities(frame[frame.variant == GRAFTED])
-    curves = [Curve("checkpoint", frame[frame.variant == "checkpoint"], line_look(7) | {"linestyle": "-"})]
+    curves = [Curve("checkpoint", frame[frame.variant == "checkpoint"], line_style(7) | {"linestyle": "-"})]
     for number, size in enumerate(sizes):
         rows = frame[(frame.variant == GRAFTED) & (frame.sparsity == size)]
-        curves.append(Curve(f"graft of {small_percent(size)}", rows, line_look(number)))
+        curves.append(Curve(f"graft of {small_percent(size)}", rows, line_style(number)))
     shown = {task: choosing.named(study, task) for task in study.tasks if task in {*frame.task}}
     chart = Chart(
         curves, "step", "step of fine-tuning", score_axis(study), shown, levels(study), logarithmic=False, scale=1.0
@@ -86,7 +88,7 @@ def ood_sparsity_figure(study: Study) -> Figure | None:
     names = choosing.localizers(study)
     curves = [
         Curve(name, paired_panel(sized(choosing.sweep(study, name, where="ood"))), look)
-        for name, look in looks(names).items()
+        for name, look in line_styles(names).items()
     ]
     across = {
         variant: paired_panel(rows)

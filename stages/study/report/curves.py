@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from stages.lib.report.format import words
+from stages.lib.report.line_styles import LEVELS, explain, framed, grid
 from stages.lib.report.style import wrapped
-from stages.lib.report.wording import words
-from stages.study.report.looks import LEVELS, explain, framed, grid
 
 PANEL_HEIGHT = 2.45
 MEAN = "mean of the tasks"

@@ -5,13 +5,13 @@ import pandas as pd
 from stages.lib.metrics.composition import FIRST, LAYER_NORM, VALUE
 from stages.lib.metrics.variants import FINETUNED, GRAFTED
 from stages.lib.report.document import Claim, Verdict
-from stages.lib.report.wording import percent, small_percent
+from stages.lib.report.format import percent, small_percent
+from stages.lib.report.stats import Difference, mean_of, paired
 from stages.study.report import choosing
 from stages.study.report.choosing import ATTRIBUTION, BIAS, FISH, GROWN, LEARNED, MOVEMENT, RANDOM
 from stages.study.report.collecting import Study
 from stages.study.report.place_figures import OUTSIDE, place_shares
 from stages.study.report.region_tables import region_size
-from stages.study.report.stats import Difference, mean_of, paired
 
 KEPT = 0.95
 # The paper's order, and where our own localizers (attribution, grown) would stand in it.

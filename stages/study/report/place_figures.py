@@ -7,12 +7,12 @@ from matplotlib.figure import Figure
 
 from stages.lib.metrics.composition import KINDS
 from stages.lib.metrics.variants import GRAFTED
+from stages.lib.report.format import counted, small_percent
+from stages.lib.report.line_styles import explain, framed, grid
 from stages.lib.report.style import COLORS, HATCHES
-from stages.lib.report.wording import counted, small_percent
 from stages.study.report import choosing
 from stages.study.report.choosing import LEARNED
 from stages.study.report.collecting import Study
-from stages.study.report.looks import explain, framed, grid
 from stages.study.report.masks import OUTSIDE
 
 LAYER_HEIGHT = 2.1

@@ -4,7 +4,7 @@ from itertools import chain
 
 from stages.lib.metrics.variants import FINETUNED
 from stages.lib.report.document import Row, Table
-from stages.lib.report.wording import percent, small_percent
+from stages.lib.report.format import percent, small_percent
 from stages.report.paper import table5
 from stages.study.report import choosing
 from stages.study.report.choosing import LEARNED

@@ -19,11 +19,10 @@ from typing import Any
 
 import pandas as pd
 
-from stages.report.aggregate import clean
+from stages.lib.report.stats import clean, mean_of
 from stages.study.report import choosing
 from stages.study.report.collecting import Study
 from stages.study.report.comparing import compared, gaps
-from stages.study.report.stats import mean_of
 
 MEASURES = ("score", "accuracy", "ece", "agreement", "retained", "loss")
 BY = {

@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.report.wording import small_percent, words
+from stages.lib.report.format import small_percent, words
+from stages.lib.report.line_styles import explain, framed, grid, line_styles
 from stages.study.report import choosing
 from stages.study.report.choosing import LEARNED
 from stages.study.report.collecting import Study
 from stages.study.report.curve_figures import details
-from stages.study.report.looks import explain, framed, grid, looks
 
 HEIGHT = 3.4
 POINTS: dict[str, dict[str, Any]] = {
@@ -77,7 +77,7 @@ def cost_figure(study: Study) -> Figure | None:
     if not sizes:
         return None
     title = "Cost: what a localizer keeps of the fine-tuned score for the gradients it takes"
-    names = looks(choosing.localizers(study))
+    names = line_styles(choosing.localizers(study))
     caption = "Points: means over tasks and seeds; whiskers: standard error of the mean over these cells."
     drawn = framed(HEIGHT, title, details(study, "sweep"), caption, [*names])
     panels = drawn.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
@@ -123,7 +123,7 @@ def _points(rows: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def _draw_paths(panel: Axes, paths: dict[str, pd.DataFrame], title: str) -> None:
-    others = looks(name for name in paths if name not in POINTS)
+    others = line_styles(name for name in paths if name not in POINTS)
     for name, points in paths.items():
         if len(points):
             x, y = points["id"], points["ood"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from stages.lib.io import write_text
 from stages.lib.report.document import Report
-from stages.lib.report.wording import counted
+from stages.lib.report.format import counted
 from stages.surgical.report import ranking
 from stages.surgical.report.collecting import Surgical
 from stages.surgical.report.findings import claims, flagged_line

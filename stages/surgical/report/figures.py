@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.report.format import counted
+from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style
 from stages.lib.report.style import COLORS, HATCHES, save, styled
-from stages.lib.report.wording import counted
-from stages.study.report.looks import LEVELS, explain, framed, grid, line_look
 from stages.surgical.report import ranking
 from stages.surgical.report.collecting import Surgical
 
@@ -129,7 +129,7 @@ def _draw_selections(panel: Axes, runs: pd.DataFrame, kinds: list[str]) -> None:
     for number, kind in enumerate(kinds):
         scores = runs[runs.kind == kind].groupby("size")["score"].agg(["mean", "std"])
         apart = 0.07 * (number - (len(kinds) - 1) / 2)
-        look = line_look(KINDS[kind])
+        look = line_style(KINDS[kind])
         panel.errorbar(
             scores.index + apart, 100 * scores["mean"], 100 * scores["std"].fillna(0), label=kind, capsize=2,
             elinewidth=1.0, **look,
@@ -156,7 +156,7 @@ def robustness_figure(data: Surgical) -> Figure:
         for panel, values, scale in ((left, rows["spearman"], 1), (right, rows["moved"], 100)):
             panel.errorbar(
                 [*rows.groups], scale * values.mean(), scale * values.std(ddof=1).fillna(0), label=task, capsize=2,
-                elinewidth=1.0, **line_look(number),
+                elinewidth=1.0, **line_style(number),
             )  # fmt: skip
     left.axhline(data.settings.surgical.steady, color="black", linewidth=1.0, linestyle=(0, (4, 2)))
     spread = frame.groupby(["task", "step"]).spearman.agg(["mean", "std"]).fillna({"std": 0})

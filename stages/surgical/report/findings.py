@@ -3,8 +3,8 @@
 import pandas as pd
 
 from stages.lib.report.document import Claim, Verdict
-from stages.lib.report.wording import counted, percent, points
-from stages.study.report.stats import mean_of, paired
+from stages.lib.report.format import counted, percent, points
+from stages.lib.report.stats import mean_of, paired
 from stages.surgical.report import ranking
 from stages.surgical.report.collecting import Surgical
 from stages.surgical.report.tables import INDEX, against, plain, score_of

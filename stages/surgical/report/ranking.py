@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from stages.lib.metrics.ranks import kendall, spearman
-from stages.study.report.stats import Mean, mean_of
+from stages.lib.report.stats import Mean, mean_of
 from stages.surgical.report.collecting import Surgical
 from stages.surgical.selections import order
 

@@ -11,8 +11,7 @@ selection count as one cell.
 
 from typing import Any
 
-from stages.report.aggregate import clean
-from stages.study.report.stats import mean_of
+from stages.lib.report.stats import clean, mean_of
 from stages.surgical.report import ranking
 from stages.surgical.report.collecting import Surgical
 from stages.surgical.report.tables import INDEX, against

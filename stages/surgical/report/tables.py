@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 
 from stages.lib.report.document import Row, Table
-from stages.lib.report.wording import percent, points
-from stages.study.report.stats import Difference, Mean, mean_of, paired
+from stages.lib.report.format import percent, points
+from stages.lib.report.stats import Difference, Mean, mean_of, paired
 from stages.surgical.report import ranking
 from stages.surgical.report.collecting import Surgical, layer_text
 from stages.surgical.selections import order

@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.composition import KINDS
+from stages.lib.report.format import counted
+from stages.lib.report.line_styles import LINE_STYLES, explain, framed
+from stages.lib.report.stats import mean_of
 from stages.lib.report.style import wrapped
-from stages.lib.report.wording import counted
-from stages.study.report.looks import LINE_LOOKS, explain, framed
-from stages.study.report.stats import mean_of
 from stages.talos.report.collecting import Talos, ordered
 from stages.talos.report.names import title
 from stages.talos.report.tables import share_of
@@ -97,7 +97,7 @@ def _bars(panel: Axes, groups: dict[str, list[Any]], labels: list[str]) -> None:
         means = [mean_of(pd.to_numeric(part)) for part in values]
         places = np.arange(len(labels)) + (number - (len(groups) - 1) / 2) * width
         panel.bar(
-            places, [100 * (mean.mean or 0) for mean in means], width, label=name, color=LINE_LOOKS[number][0],
+            places, [100 * (mean.mean or 0) for mean in means], width, label=name, color=LINE_STYLES[number][0],
             yerr=[100 * (mean.sd or 0) for mean in means], hatch=HATCHES[number], edgecolor="black", linewidth=0.6,
             error_kw={"elinewidth": 1, "capsize": 2},
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """The whole report of task arithmetic."""
 
 from stages.lib.report.document import Report
-from stages.lib.report.wording import counted
+from stages.lib.report.format import counted
 from stages.talos.report.collecting import Talos
 from stages.talos.report.findings import claims
 from stages.talos.report.tables import tables

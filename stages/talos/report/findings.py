@@ -3,8 +3,8 @@
 import pandas as pd
 
 from stages.lib.report.document import Claim, Verdict
-from stages.lib.report.wording import percent
-from stages.study.report.stats import Difference, paired
+from stages.lib.report.format import percent
+from stages.lib.report.stats import Difference, paired
 from stages.talos.report.collecting import Talos
 
 CELL = ["task", "seed"]

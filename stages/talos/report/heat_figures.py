@@ -10,8 +10,8 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from stages.lib.report.format import counted
 from stages.lib.report.style import figure
-from stages.lib.report.wording import counted
 from stages.talos.report.collecting import Talos, ordered
 from stages.talos.report.names import title
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from stages.report.aggregate import clean
-from stages.study.report.stats import mean_of
+from stages.lib.report.stats import clean, mean_of
 from stages.talos.report import findings
 from stages.talos.report.collecting import Talos
 

@@ -6,8 +6,8 @@ import pandas as pd
 
 from stages.lib.metrics.composition import KINDS
 from stages.lib.report.document import Row, Table
-from stages.lib.report.wording import percent
-from stages.study.report.stats import mean_of
+from stages.lib.report.format import percent
+from stages.lib.report.stats import mean_of
 from stages.talos.report.collecting import Talos, ordered
 from stages.talos.report.names import title
 from stages.talos.report.paper import published

@@ -15,7 +15,7 @@ from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.style import GAP, MARGIN, WIDTH, figure
 
 DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (6, 2, 1.2, 2)), (0, (3, 1.2)), (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5)))
-LINE_LOOKS: tuple[tuple[str, str, Any, bool], ...] = (
+LINE_STYLES: tuple[tuple[str, str, Any, bool], ...] = (
     ("#009E73", "s", DASHES[0], True),
     ("#CC79A7", "^", DASHES[1], False),
     ("#0072B2", "D", DASHES[3], True),
@@ -36,9 +36,9 @@ LEGEND_CHARACTERS, HANDLE_CHARACTERS = 92, 8
 MOST_PER_ROW = 5
 
 
-def line_look(number: int) -> dict[str, Any]:
+def line_style(number: int) -> dict[str, Any]:
     """Look of the line with this number; they repeat after nine."""
-    color, marker, dash, filled = LINE_LOOKS[number % len(LINE_LOOKS)]
+    color, marker, dash, filled = LINE_STYLES[number % len(LINE_STYLES)]
     return {
         "color": color,
         "marker": marker,
@@ -51,9 +51,9 @@ def line_look(number: int) -> dict[str, Any]:
     }
 
 
-def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """A look for each name, by its place."""
-    return {name: line_look(number) for number, name in enumerate(names)}
+    return {name: line_style(number) for number, name in enumerate(names)}
 
 
 def framed(panels_height: float, title: str, details: str, caption: str, entries: list[str]) -> Figure:

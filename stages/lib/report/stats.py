@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from stages.lib.report.document import Verdict
-from stages.lib.report.wording import points, spread
+from stages.lib.report.format import points, spread
 
 CONFIDENCE = 0.95
-GRID = 200_001
 # what two differences may differ by and still be the same
 ROUNDING = 1e-9
+DECIMALS = 6
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Mean:
         return spread(self.mean, self.sd) if self.n else ""
 
     def numbers(self) -> dict[str, float | int]:
-        """As a part of the summary, without what is undefined."""
+        """As a part of the metrics file, without what is undefined."""
         return _defined({"n": self.n, "mean": self.mean, "sd": self.sd})
 
 
@@ -46,15 +47,15 @@ class Difference(Mean):
 
     @property
     def above_zero(self) -> Verdict:
-        """Whether it is, by its interval; not measurable without one."""
+        """The verdict on "above 0", by the interval; not measurable without one."""
         return self.above(0.0)
 
     def above(self, limit: float) -> Verdict:
-        """Whether it is, by its interval."""
+        """The verdict on "above the limit", by the interval."""
         return Verdict.of_interval(self.low, self.high, limit)
 
     def below(self, limit: float) -> Verdict:
-        """Whether it is, by its interval."""
+        """The verdict on "below the limit", by the interval."""
         if self.low is None or self.high is None:
             return Verdict.OPEN
         return Verdict.of_interval(-self.high, -self.low, -limit)
@@ -67,7 +68,7 @@ class Difference(Mean):
         return f"{points(self.mean)} points{interval}, higher in {self.positive} of {self.n} cells"
 
     def numbers(self) -> dict[str, float | int]:
-        """As a part of the summary, without what is undefined."""
+        """As a part of the metrics file, without what is undefined."""
         return super().numbers() | _defined({"low": self.low, "high": self.high, "positive": self.positive})
 
 
@@ -92,15 +93,21 @@ def paired(first: pd.Series, second: pd.Series) -> Difference:
 
 @cache
 def t_quantile(freedom: int) -> float:
-    """Two-sided 95 % quantile of Student's t: 12.71 for 1 degree of freedom, 1.96 for many.
+    """Two-sided 95 % quantile of Student's t: 12.71 for 1 degree of freedom, 1.96 for many."""
+    from scipy.stats import t  # takes a second to import
 
-    With t = sqrt(freedom) tan(angle) the density is cos(angle)^(freedom - 1) on 0..pi/2, up to a
-    factor; it is integrated by the trapezoid rule.
-    """
-    angles = np.linspace(0, np.pi / 2, GRID)
-    density = np.cos(angles) ** (freedom - 1)
-    below = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
-    return float(np.sqrt(freedom) * np.tan(np.interp(CONFIDENCE, below / below[-1], angles)))
+    return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
+
+
+def clean(value: Any) -> Any:
+    """A part of a metrics file with its numbers rounded, and without undefined ones."""
+    if isinstance(value, dict):
+        parts = {name: clean(part) for name, part in value.items()}
+        return {name: part for name, part in parts.items() if part is not None}
+    if isinstance(value, float):
+        # adding 0 makes -0.0 plain
+        return None if pd.isna(value) else round(float(value), DECIMALS) + 0.0
+    return int(value)
 
 
 def _defined(numbers: dict[str, float | int | None]) -> dict[str, float | int]:
