@@ -67,10 +67,8 @@ DATA_FILES = {
     "stages/lib/data/packages.py": "stages/lib/data/packages.yaml",
     "stages/lib/data/fetching.py": "stages/lib/data/tasks.yaml",
     "stages/report/paper.py": "stages/report/paper.yaml",
-    "stages/commands/plan/costs.py": "stages/commands/plan/costs.yaml",
     "stages/commands/page/html.py": "stages/commands/page/page.css",
     "stages/commands/page/reproduction.py": "stages/commands/page/reproduction.yaml",
-    "stages/commands/page/sections.py": "stages/commands/page/captions.yaml",
     "stages/talos/report/paper.py": "stages/talos/report/paper.yaml",
 }
 

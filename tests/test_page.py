@@ -15,10 +15,10 @@ from stages.commands.page.report import write_page
 from stages.commands.page.sections import CAPTIONS, caption_of
 from stages.lib import paths
 from stages.lib.errors import StorageError
+from stages.lib.params import data_files
 from stages.lib.report.document import Claim, Report, Row, Table, Verdict
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.style import figure, save, styled
-from stages.lib.yaml12 import load_yaml
 from tests.browser import look_at, needs_chromium
 
 ROOT = Path(__file__).parents[1]
@@ -201,7 +201,7 @@ def test_every_committed_figure_has_a_caption_and_says_which_it_is():
     plots = ROOT / paths.PLOTS
     drawn = [path.relative_to(plots).with_suffix("").as_posix() for path in plots.rglob("*.png")]
     own = [key for key in drawn if not key.startswith("reports/")]
-    known = load_yaml(CAPTIONS, StorageError).values()
+    known = [caption for captions in data_files(CAPTIONS).values() for caption in captions.values()]
     assert own
     assert [key for key in own if not caption_of(key).startswith((*known,))] == []
     assert caption_of("multitask/gain_sgd_learned_0.01").endswith("Here: sgd learned 0.01.")

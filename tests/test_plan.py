@@ -11,9 +11,9 @@ from stages.commands.plan.format import line, single_table, table
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step, outlook
 from stages.lib import paths
 from stages.lib.errors import ParamsError, StorageError
-from stages.lib.params import validate
+from stages.lib.params import data_files, validate
 from stages.lib.yaml12 import load_yaml
-from tests.test_dvc_yaml import ALL, STAGES
+from tests.test_dvc_yaml import ALL, PIPELINE_OF, STAGES
 
 ROOT = Path(__file__).parents[1]
 # the run that was measured, from `dvc repro` to its end, and its settings as far as costs depend on them
@@ -78,13 +78,13 @@ def test_the_measured_run_comes_out_as_it_was(tmp_path):
     ],
 )
 def test_the_variable_part_of_a_stage_grows_with_its_settings(tmp_path, stage, changed, factor):
-    start = load_yaml(FILE, ParamsError)["stages"][stage]["start"]
+    start = data_files(FILE)[""]["stages"][stage]["start"]
     before, after = (costs(tmp_path, **some).seconds(f"{stage}@movies-13") - start for some in ({}, changed))
     assert after == pytest.approx(factor * before)
 
 
 def test_a_slow_machine_takes_longer_for_what_it_computes(tmp_path):
-    start = load_yaml(FILE, ParamsError)["stages"]["finetune"]["start"]
+    start = data_files(FILE)[""]["stages"]["finetune"]["start"]
     fast, slow = (costs(tmp_path, slowness).seconds("finetune@movies-13") for slowness in (1.0, 3.0))
     assert slow - start == pytest.approx(3 * (fast - start))
     assert 0 < measure_slowness(1) < 1000
@@ -113,8 +113,8 @@ def test_cells_may_have_costs_of_their_own(tmp_path):
 
 
 def test_costs_are_of_stages_that_there_are():
-    names = {name.partition("@")[0] for name in load_yaml(FILE, ParamsError)["stages"]}
-    assert names == {*ALL}
+    names = {(pipeline, row.partition("@")[0]) for pipeline, file in data_files(FILE).items() for row in file["stages"]}
+    assert names == {(PIPELINE_OF.get(name, ""), name) for name in ALL}
 
 
 def test_the_line_sums_up(tmp_path):

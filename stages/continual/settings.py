@@ -1,5 +1,6 @@
 """Settings of continual learning, and the rules between them and the main pipeline."""
 
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -40,6 +41,16 @@ class MethodParams(Section):
 
 
 SECTIONS: dict[str, Any] = {"sequence": SequenceParams, "order": dict[Name, Order], "method": MethodParams}
+
+
+def order_tasks(values: dict[str, Any]) -> float:
+    """Tasks of a sequence, a mean over the orders that are learned."""
+    chosen = [name for name in values["sequence"].orders if name in values["order"]]
+    return fmean(len(values["order"][name]) for name in chosen) if chosen else 0
+
+
+# what the costs of stages grow with, besides single settings
+COST_FACTORS = {"order_tasks": order_tasks}
 
 
 def problems(values: dict[str, Any]) -> list[str]:

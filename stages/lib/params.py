@@ -87,6 +87,12 @@ def sections_of(pipelines: Iterable[str]) -> list[str]:
     return [section for name in pipelines for section in PIPELINES[name].SECTIONS]
 
 
+def data_files(name: str) -> dict[str, Any]:
+    """What the YAML file of this name in each pipeline's folder says, by pipeline; those that have none are left out."""
+    files = {pipeline: PROJECT / paths.PIPELINES / pipeline / name for pipeline in PIPELINES}
+    return {pipeline: load_yaml(file, ParamsError) for pipeline, file in files.items() if file.is_file()}
+
+
 def main() -> None:
     """Print the checked settings as JSON."""
     values = validate(load_yaml(paths.PARAMS, ParamsError), asked=SECTIONS)

@@ -39,6 +39,15 @@ class CombinationParams(Section):
 SECTIONS: dict[str, Any] = {"merge": MergeParams, "combination": CombinationParams}
 
 
+def group_tasks(values: dict[str, Any]) -> int:
+    """Tasks that are merged, of all groups together."""
+    return sum(map(len, values["merge"].groups.values()))
+
+
+# what the costs of stages grow with, besides single settings
+COST_FACTORS = {"group_tasks": group_tasks}
+
+
 def problems(values: dict[str, Any]) -> list[str]:
     """Groups choose from the tasks, and every one is of two or more."""
     found = not_among(values, "combination.seeds", "seeds")

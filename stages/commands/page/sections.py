@@ -14,11 +14,10 @@ from stages.commands.page.html import Section, bullets, folded, paragraph, scrol
 from stages.commands.page.markdown import VERDICTS, claims, to_html, unbroken
 from stages.commands.page.results import Result
 from stages.lib import paths
-from stages.lib.errors import DataError
+from stages.lib.params import data_files
 from stages.lib.report.format import counted
-from stages.lib.yaml12 import load_yaml
 
-CAPTIONS = Path(__file__).with_name("captions.yaml")
+CAPTIONS = "captions.yaml"
 # of a list of changes that is shown without a click
 FEW = 30
 NUMBERS = int | float
@@ -69,7 +68,11 @@ def _figure(path: Path) -> str:
 
 @cache
 def _captions() -> dict[str, str]:
-    return load_yaml(CAPTIONS, DataError)
+    return {
+        f"{pipeline}/{name}".lstrip("/"): caption
+        for pipeline, captions in data_files(CAPTIONS).items()
+        for name, caption in captions.items()
+    }
 
 
 def caption_of(key: str) -> str:

@@ -6,8 +6,8 @@ rows               test rows of a task, those of its other test sets among them;
 tokens             longest input
 layers, parameters size of the model: in its layers, and in all
 tasks              how many
-order_tasks        how many a sequence of continual learning has; a mean over orders
-group_tasks        how many are merged, of all groups together
+
+Further ones are among the COST_FACTORS of a pipeline's settings.py.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from typing import Any
 
 from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
+from stages.lib.params import PIPELINES
 from stages.lib.settings import at
 
 # test rows where a setting says "all": nobody has counted them yet
@@ -28,7 +29,10 @@ def amounts(
     values: dict[str, Any], names: list[str], models: dict[str, dict[str, int]], folder: Path
 ) -> dict[str, float]:
     """How much there is of each of `names`; `models` has the sizes of models that are not in `folder` yet."""
-    known = {name: count(values) for name, count in COUNTS.items()} | _model_size(values["model"], models, folder)
+    counts = COUNTS | {
+        name: count for one in PIPELINES.values() for name, count in getattr(one, "COST_FACTORS", {}).items()
+    }
+    known = {name: count(values) for name, count in counts.items()} | _model_size(values["model"], models, folder)
     return {name: float(known[name] if name in known else _setting(values, name)) for name in names}
 
 
@@ -63,23 +67,12 @@ def _rows(values: dict[str, Any]) -> float:
     return (values["data"].test_max or ALL_ROWS) + others * (values["ood"].test_max or ALL_ROWS)
 
 
-def _order_tasks(values: dict[str, Any]) -> float:
-    chosen = [name for name in values["sequence"].orders if name in values["order"]]
-    return fmean(len(values["order"][name]) for name in chosen) if chosen else 0
-
-
-def _group_tasks(values: dict[str, Any]) -> float:
-    return sum(map(len, values["merge"].groups.values()))
-
-
 COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
     "finetune_examples": _finetune_examples,
     "mask_examples": _mask_examples,
     "rows": _rows,
     "tokens": lambda values: values["model"].max_length,
     "tasks": lambda values: len(values["tasks"]),
-    "order_tasks": _order_tasks,
-    "group_tasks": _group_tasks,
 }
 
 

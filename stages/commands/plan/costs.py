@@ -1,4 +1,4 @@
-"""How long, how much disk and how much memory a run takes, from what the default run took (costs.yaml).
+"""How long, how much disk and how much memory a run takes, from what the default run took (costs.yaml of each pipeline).
 
 It is an estimate: it knows how the cost of a stage grows with a few settings and with the model, and how
 fast this machine multiplies matrices beside the measured one; not how long the texts are, and nothing of GPUs.
@@ -14,10 +14,9 @@ from typing import Any
 
 from stages.commands.plan.cost_factors import amounts
 from stages.commands.plan.stage_status import RUNS, Step
-from stages.lib.errors import ParamsError
-from stages.lib.yaml12 import load_yaml
+from stages.lib.params import data_files
 
-FILE = Path(__file__).with_name("costs.yaml")
+FILE = "costs.yaml"
 # one copy in the workspace, one in DVC's cache
 COPIES = 2
 SIDE, PRODUCTS, TRIES = 64, 2000, 5
@@ -39,9 +38,13 @@ class Costs:
     """Costs of single stages under these settings, on a machine that is `slowness` times slower than the measured one."""
 
     def __init__(self, values: dict[str, Any], slowness: float, folder: Path = Path()) -> None:
-        table = load_yaml(FILE, ParamsError)
-        self._rows, self._before, self._base = table["stages"], table["measured_with"], table["base_memory"]
-        self._now = amounts(values, [*self._before], table["models"], folder)
+        files = data_files(FILE)
+        self._rows, self._before = (
+            {key: value for file in files.values() for key, value in file[part].items()}
+            for part in ("stages", "measured_with")
+        )
+        self._base = files[""]["base_memory"]
+        self._now = amounts(values, [*self._before], files[""]["models"], folder)
         self._slowness = slowness
 
     def seconds(self, name: str) -> float | None:
@@ -100,6 +103,6 @@ def measure_slowness(threads: int) -> float:
         for _ in range(PRODUCTS):
             matrix @ matrix
         times.append(thread_time() - start)
-    measured = load_yaml(FILE, ParamsError)
+    measured = data_files(FILE)[""]
     cores = min(threads or MOST_CORES, len(os.sched_getaffinity(0)), MOST_CORES)
     return min(times) / measured["products"] * measured["cores"] / cores
