@@ -1,29 +1,57 @@
 """Where a pipeline's report goes: tables, numbers and figures into files, the tables onto the terminal too."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.console import Console
 
 from stages.lib import paths
 from stages.lib.io import write_json, write_text
 from stages.lib.report.document import Report, write_report
 from stages.lib.report.markdown import to_markdown
+from stages.lib.report.stats import clean
+from stages.lib.report.style import save_all
 from stages.lib.report.terminal import to_terminal
 
+DECIMALS = 6
 
-def publish(pipeline: str, report: Report, numbers: dict[str, Any], *draw: Callable[[Path], object]) -> None:
-    """Write metrics/<pipeline>.md, .json and .report.json, let each of `draw` write into plots/<pipeline>, print the report."""
+# writes into the pipeline's folder of plots
+Draw = Callable[[Path], object]
+
+
+def publish(pipeline: str, report: Report, numbers: dict[str, Any], *draw: Draw) -> None:
+    """Write metrics/<pipeline>.md, .json and .report.json, let each of `draw` write into plots/<pipeline>, print the report.
+
+    Numbers are rounded; undefined ones and empty parts are left out.
+    """
     plots = paths.report_plots(pipeline)
     plots.mkdir(parents=True, exist_ok=True)
     for write in draw:
         write(plots)
     write_text(paths.report(pipeline).with_suffix(".md"), to_markdown(report))
-    write_json(paths.report(pipeline), numbers)
+    write_json(paths.report(pipeline), clean({name: part for name, part in numbers.items() if part}))
     write_report(paths.report_document(pipeline), report)
     show(report)
+
+
+def plot_data(frames: Mapping[str, pd.DataFrame], exact: Collection[str] = ("sparsity",), empty: bool = False) -> Draw:
+    """Writes <name>.csv for each frame that has rows (or all, with `empty`), rounded but for the `exact` columns."""
+
+    def write(folder: Path) -> None:
+        for name, frame in frames.items():
+            if len(frame) or empty:
+                rounded = frame.round(dict.fromkeys(set(frame.columns) - {*exact}, DECIMALS))
+                write_text(folder / f"{name}.csv", rounded.to_csv(index=False, lineterminator="\n"))
+
+    return write
+
+
+def figures(makers: Mapping[str, Callable[[Any], Any]], data: Any) -> Draw:
+    """Writes <name>.png for each maker that gives a figure of the data."""
+    return lambda folder: save_all(makers, data, folder)
 
 
 def show(report: Report) -> None:
