@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from stages.lib.errors import ModelError
-from stages.lib.models.gguf_folder import LAYER_NAMES, unpack_gguf
+from stages.lib.models.gguf_folder import unpack_gguf
 
 BYTES = [chr(code) for code in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324)]]
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *BYTES, "Ġt", "Ġto", "ĠĠ", "it"]
@@ -36,19 +36,16 @@ def neighbours(rows, heads):
 
 
 def gguf_tensors(model):
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
-    tensors = {
-        "token_embd.weight": weights["model.embed_tokens.weight"],
-        "output_norm.weight": weights["model.norm.weight"],
+    if model.config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    tensors = {f"{names.get_name(name.removesuffix('.weight'))}.weight": value for name, value in weights.items()}
+    heads = {"attn_q": 4, "attn_k": 2}
+    return {
+        name: neighbours(value, heads[part]) if (part := name.split(".")[-2]) in heads else value
+        for name, value in tensors.items()
     }
-    if not model.config.tie_word_embeddings:
-        tensors["output.weight"] = weights["lm_head.weight"]
-    for layer in range(2):
-        for ours, theirs in LAYER_NAMES.items():
-            tensors[f"blk.{layer}.{ours}.weight"] = weights[f"model.layers.{layer}.{theirs}.weight"]
-        for part, heads in (("attn_q", 4), ("attn_k", 2)):
-            tensors[f"blk.{layer}.{part}.weight"] = neighbours(tensors[f"blk.{layer}.{part}.weight"], heads)
-    return tensors
 
 
 def write_gguf(path, tensors, architecture="llama", stored="F32", add_bos=False, pre="smollm", extra=None):

@@ -1,17 +1,16 @@
 """A GGUF file of the Llama architecture, unpacked into an ordinary Hugging Face model folder.
 
-transformers can load such a file but keeps its weights packed and won't save them, and it leaves
-out a tokenizer's splitting of digits.  So the weights, the config and the tokenizer are rebuilt
-here.  What can't be rebuilt exactly (other tokenizers, scaled rotary embeddings, experts) is
-refused: nothing is guessed.  The same file always gives the same bytes.
+transformers reads the same weights from such a file, three times slower, but won't save them, and it
+splits spaces before a digit otherwise than the model's own tokenizer.  So the folder is rebuilt here, with
+the names of the gguf library.  What can't be rebuilt exactly (other tokenizers, scaled rotary embeddings,
+experts) is refused: nothing is guessed.  The same file always gives the same bytes.
 """
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.lib.errors import ModelError
-from stages.lib.io import replacing
+from stages.lib.io import replacing, write_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,22 +18,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 CONTROL_TOKEN, USER_TOKEN = 3, 4
-TOP_NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 
 
 def unpack_gguf(file: Path, folder: Path) -> None:
@@ -130,12 +113,16 @@ def _shortest(value: float) -> float:
 
 
 def _weights(reader: "GGUFReader", config: dict[str, Any], file: Path) -> dict[str, "np.ndarray"]:
+    from gguf import MODEL_ARCH, get_tensor_name_map
+
     shapes = _shapes(config)
+    names = get_tensor_name_map(MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    places = {f"{names.get_name(name.removesuffix('.weight'))}.weight": name for name in shapes}
     weights = {}
     for tensor in reader.tensors:
-        name = _plain_name(tensor.name)
-        if name not in shapes:
+        if tensor.name not in places:
             raise ModelError(f"{file}: holds {tensor.name}, which an ordinary Llama model has no place for")
+        name = places[tensor.name]
         weights[name] = _values(tensor, config, file)
         if weights[name].shape != shapes[name]:
             raise _damaged(file, f"{tensor.name} has the shape {weights[name].shape}, expected {shapes[name]}")
@@ -145,28 +132,14 @@ def _weights(reader: "GGUFReader", config: dict[str, Any], file: Path) -> dict[s
 
 
 def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    hidden, inner, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    queries, keys = (config[f"num_{kind}_heads"] * config["head_dim"] for kind in ("attention", "key_value"))
-    layer = {
-        "attn_norm": (hidden,), "attn_q": (queries, hidden), "attn_k": (keys, hidden), "attn_v": (keys, hidden),
-        "attn_output": (hidden, queries), "ffn_norm": (hidden,), "ffn_gate": (inner, hidden), "ffn_up": (inner, hidden),
-        "ffn_down": (hidden, inner),
-    }  # fmt: skip
-    shapes = {TOP_NAMES["token_embd.weight"]: (vocabulary, hidden), TOP_NAMES["output_norm.weight"]: (hidden,)}
-    if not config["tie_word_embeddings"]:
-        shapes[TOP_NAMES["output.weight"]] = (vocabulary, hidden)
-    for number in range(config["num_hidden_layers"]):
-        shapes |= {_plain_name(f"blk.{number}.{part}.weight"): shape for part, shape in layer.items()}
-    return shapes
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-
-def _plain_name(name: str) -> str | None:
-    """Give the Hugging Face name of a tensor; None where a plain Llama model has no such tensor."""
-    if not name.startswith("blk."):
-        return TOP_NAMES.get(name)
-    number, _, part = name.removeprefix("blk.").partition(".")
-    part = part.removesuffix(".weight")
-    return f"model.layers.{number}.{LAYER_NAMES[part]}.weight" if part in LAYER_NAMES else None
+    with torch.device("meta"):
+        state = LlamaForCausalLM(LlamaConfig(**config)).state_dict()
+    if config["tie_word_embeddings"]:
+        del state["lm_head.weight"]
+    return {name: tuple(value.shape) for name, value in state.items()}
 
 
 def _values(tensor: Any, config: dict[str, Any], file: Path) -> "np.ndarray":
@@ -272,12 +245,8 @@ def _write(
 
     with replacing(folder) as partial:
         partial.mkdir()
-        _write_json(partial / "config.json", config)
-        _write_json(partial / "tokenizer_config.json", tokenizer_config)
+        write_json(partial / "config.json", config)
+        write_json(partial / "tokenizer_config.json", tokenizer_config)
         (partial / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         # transformers wants to be told the framework, though the format is the same for all
         save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
-
-
-def _write_json(path: Path, value: dict) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
