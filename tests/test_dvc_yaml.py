@@ -67,7 +67,6 @@ DATA_FILES = {
     "stages/lib/data/packages.py": "stages/lib/data/packages.yaml",
     "stages/lib/data/fetching.py": "stages/lib/data/tasks.yaml",
     "stages/report/paper.py": "stages/report/paper.yaml",
-    "stages/commands/page/html.py": "stages/commands/page/page.css",
     "stages/commands/page/reproduction.py": "stages/commands/page/reproduction.yaml",
     "stages/talos/report/paper.py": "stages/talos/report/paper.yaml",
 }

@@ -9,15 +9,13 @@ import pytest
 
 from stages.commands.page import __main__ as report
 from stages.commands.page import reproduction
-from stages.commands.page.differences import Difference, differences, flat, written
-from stages.commands.page.markdown import claims, to_html
-from stages.commands.page.report import write_page
-from stages.commands.page.sections import CAPTIONS, caption_of
+from stages.commands.page.differences import compare, written
+from stages.commands.page.render import write_page
+from stages.commands.page.results import caption_of
 from stages.lib import paths
 from stages.lib.errors import StorageError
 from stages.lib.params import data_files
-from stages.lib.report.document import Claim, Report, Row, Table, Verdict
-from stages.lib.report.markdown import to_markdown
+from stages.lib.report.document import Claim, Report, Row, Table, Verdict, write_report
 from stages.lib.report.style import figure, save, styled
 from tests.browser import look_at, needs_chromium
 
@@ -62,8 +60,8 @@ def ran(project) -> Path:
     git("commit", "-qm", "before & after")
     paths.SUMMARY.write_text(json.dumps({"average": {"grafted": {"retained": 0.96, "ece_reduction": 0.4}}, "new": 1}))
     paths.PARAMS.write_text(params.replace("sparsity: 0.01 ", "sparsity: 0.002 "))
-    for name in (paths.SUMMARY, paths.report("study")):
-        name.with_suffix(".md").write_text(to_markdown(REPORT))
+    for name in ("summary", "study"):
+        write_report(paths.report_document(name), REPORT)
     paths.report("study").write_text("{}")
     for place in (paths.PLOTS / "accuracy.png", paths.report_plots("study") / "strange_thing.png"):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -87,6 +85,7 @@ def test_the_page_has_every_pipeline_that_ran_with_its_tables_and_figures(ran):
     assert "data:image/png;base64," in section(html, "summary") and "Score of the pretrained" in section(
         html, "summary"
     )
+    assert "96.1\u00a0%" in html and section(html, "study").count(LONG) == 1
     assert "Strange thing." in section(html, "study")  # a figure without a caption goes by its name
 
 
@@ -121,9 +120,9 @@ def test_changed_settings_and_numbers_are_told_with_their_former_values(ran):
 def test_an_unknown_commit_and_a_project_without_results_are_one_clear_line(ran, capsys):
     with pytest.raises(StorageError, match="git knows no commit 'nowhere'"):
         write_page("nowhere")
-    for path in paths.METRICS.glob("*.md"):
+    for path in paths.METRICS.glob("*.report.json"):
         path.unlink()
-    with pytest.raises(StorageError, match=r"there is no metrics/summary.md; run `dvc repro` first"):
+    with pytest.raises(StorageError, match=r"there is no metrics/summary.report.json; run `dvc repro` first"):
         write_page("HEAD")
 
 
@@ -169,43 +168,32 @@ def test_the_look_finds_what_is_wrong(tmp_path):
 # --- Its parts ---------------------------------------------------------------------------------------------------
 
 
-def test_markdown_keeps_every_claim_and_marks_it():
-    found = claims(to_markdown(REPORT))
-    assert [claim.kind for claim in found] == ["holds", "fails", "open", "unclear"]
-    assert found[0].exceptions == "movies 92.9 %" and found[1].text.endswith("12 % higher, a_b")
-    html = to_html(to_markdown(REPORT))
-    assert "<h1" not in html and html.count("<h3>") == 2 and 'class="claims"' in html
-    assert "96.1\u00a0%" in html and LONG in html
-    assert to_html("# T\n\n<script>x</script> &").strip() == "<p>&lt;script&gt;x&lt;/script&gt; &amp;</p>"
-
-
 def test_differences_tell_missing_from_null():
-    assert flat({"a": {"b": 1, "c": {}}, "d": [2]}) == {"a.b": 1, "a.c": {}, "d": [2]}
-    before, after = {"a": 1, "b": None, "gone": 2}, {"a": 1, "b": 0.5, "new": None}
-    assert differences(before, after) == [
-        Difference("b", None, 0.5),
-        Difference("new", None, None),
-        Difference("gone", 2, None),
+    before, after = {"a": {"x": 1}, "b": None, "gone": 2}, {"a": {"x": 1}, "b": 0.5, "new": None, "c": {}}
+    found = compare(before, after)
+    assert [(entry.name, entry.after) for entry in found if entry.differs] == [
+        ("b", 0.5), ("new", None), ("c", {}), ("gone", None),
+    ]  # fmt: skip
+    assert [entry.name for entry in found if not entry.differs] == ["a.x"]
+    assert not any(entry.differs for entry in compare(after, after))
+    assert [compare({"a": old}, {"a": new})[0].change for old, new in ((1, 1.5), (True, 2), ("a", "b"))] == [
+        "+0.5",
+        "",
+        "",
     ]
-    assert differences(after, after) == []
-    assert [written(value) for value in (None, True, 1e-7, 0.123456789, [1, "a"])] == [
-        "null",
-        "true",
-        "1e-07",
-        "0.123457",
-        "[1, a]",
-    ]
+    values = {None: "null", True: "true", 1e-7: "1e-07", 0.123456789: "0.123457"}
+    assert [written(value) for value in values] == [*values.values()] and written([1, "a"]) == "[1, a]"
 
 
 def test_every_committed_figure_has_a_caption_and_says_which_it_is():
-    plots = ROOT / paths.PLOTS
-    drawn = [path.relative_to(plots).with_suffix("").as_posix() for path in plots.rglob("*.png")]
-    own = [key for key in drawn if not key.startswith("reports/")]
-    known = [caption for captions in data_files(CAPTIONS).values() for caption in captions.values()]
-    assert own
-    assert [key for key in own if not caption_of(key).startswith((*known,))] == []
-    assert caption_of("multitask/gain_sgd_learned_0.01").endswith("Here: sgd learned 0.01.")
-    assert caption_of("multitask/gains") == "Gains."
+    plots, known = ROOT / paths.PLOTS, data_files("captions.yaml")
+    drawn = [path.relative_to(plots) for path in plots.rglob("*.png") if path.relative_to(plots).parts[0] != "reports"]
+    assert drawn
+    for path in drawn:
+        captions = known["" if path.parent == Path() else path.parent.name]
+        assert caption_of(path.stem, captions).startswith((*captions.values(),)), path
+    assert caption_of("gain_sgd_learned_0.01", known["multitask"]).endswith("Here: sgd learned 0.01.")
+    assert caption_of("gains", known["multitask"]) == "Gains."
 
 
 # --- What reproduces ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--baseline", default="HEAD", help="commit whose settings and numbers to compare with")
     arguments = parser.parse_args()
 
-    from stages.commands.page.report import write_page
+    from stages.commands.page.render import write_page
     from stages.lib.io import write_text
 
     html = write_page(arguments.baseline)

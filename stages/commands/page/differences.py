@@ -1,37 +1,43 @@
-"""Nested settings or numbers as one flat table, and what differs between two of them."""
+"""Nested settings or numbers as one flat table, beside those of a baseline."""
 
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One entry that is not the same in both; None where one of them hasn't it."""
+class Entry:
+    """A setting or number by its dotted name, before and after; None on a side that doesn't have it."""
 
     name: str
     before: Any
     after: Any
+    differs: bool
+
+    @property
+    def change(self) -> str:
+        """The difference of two numbers with its sign; else empty."""
+        numbers = [value for value in (self.before, self.after) if type(value) in (int, float)]
+        return f"{numbers[1] - numbers[0]:+.6g}" if len(numbers) == 2 else ""
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> list[Entry]:
+    """Every entry in the order of `after`, then those that only `before` has."""
+    old, new = flat(before), flat(after)
+    return [
+        Entry(name, old.get(name), new.get(name), (name in old) != (name in new) or old.get(name) != new.get(name))
+        for name in dict.fromkeys([*new, *old])
+    ]
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted name -> value; empty tables stay as they are, so that they can be told from missing ones."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict) and value:
-            found |= flat(value, f"{prefix}{name}.")
+            entries |= flat(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value
-    return found
-
-
-def differences(before: dict[str, Any], after: dict[str, Any]) -> list[Difference]:
-    """What differs, in the order of `after`, then what only `before` has."""
-    old, new = flat(before), flat(after)
-    return [
-        Difference(name, old.get(name), new.get(name))
-        for name in dict.fromkeys([*new, *old])
-        if (name in old) != (name in new) or old.get(name) != new.get(name)
-    ]
+            entries[f"{prefix}{name}"] = value
+    return entries
 
 
 def written(value: Any) -> str:

@@ -1,51 +1,76 @@
-"""What each pipeline has left: its tables, its numbers and its figures."""
+"""The results of each pipeline: its report, its numbers and its figures."""
 
-import json
-import re
+import base64
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stages.lib import paths
+from stages.lib.io import read_json
+from stages.lib.params import data_files
+from stages.lib.report.document import Report, read_report
 
 MAIN = "summary"
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A picture of a report with the sentence below it."""
+
+    path: Path
+    caption: str
+
+    @property
+    def data(self) -> str:
+        """The PNG in base64."""
+        return base64.b64encode(self.path.read_bytes()).decode("ascii")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels, which stand in the first chunk of a PNG."""
+        return struct.unpack(">II", self.path.read_bytes()[16:24])
+
+
+@dataclass(frozen=True)
 class Result:
-    """One pipeline: the text of its report (empty if it hasn't run), its numbers, and its pictures."""
+    """One pipeline by the name of its report: no report if it hasn't run, its numbers, and its pictures."""
 
     name: str
-    file: Path
-    markdown: str = ""
+    pipeline: Path
+    report: Report | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    figures: tuple[Path, ...] = ()
-
-    @property
-    def title(self) -> str:
-        """The heading of its report, or its name."""
-        found = re.match(r"# (.*)", self.markdown)
-        return found[1] if found else self.name
-
-    @property
-    def has_run(self) -> bool:
-        """Whether there is a report."""
-        return bool(self.markdown)
+    figures: tuple[Figure, ...] = ()
 
 
-def read_results(folder: Path) -> list[Result]:
+def read_results() -> list[Result]:
     """Every pipeline of the project, the main one first."""
-    others = sorted(path.relative_to(folder) for path in (folder / paths.PIPELINES).glob("*/dvc.yaml"))
-    main = _result(folder, MAIN, paths.PIPELINE, paths.SUMMARY, paths.PLOTS)
-    return [main] + [
-        _result(folder, file.parent.name, file, paths.report(file.parent.name), paths.report_plots(file.parent.name))
-        for file in others
+    others = sorted(paths.PIPELINES.glob("*/dvc.yaml"))
+    return [_result(MAIN, paths.PIPELINE, paths.PLOTS)] + [
+        _result(file.parent.name, file, paths.report_plots(file.parent.name)) for file in others
     ]
 
 
-def _result(folder: Path, name: str, file: Path, metrics: Path, plots: Path) -> Result:
-    text = (folder / metrics).with_suffix(".md")
-    if not text.is_file():
-        return Result(name, file)
-    numbers = json.loads((folder / metrics).read_text(encoding="utf-8")) if (folder / metrics).is_file() else {}
-    return Result(name, file, text.read_text(encoding="utf-8"), numbers, (*sorted((folder / plots).glob("*.png")),))
+def _result(name: str, pipeline: Path, plots: Path) -> Result:
+    document, numbers = paths.report_document(name), paths.report(name)
+    if not document.is_file():
+        return Result(name, pipeline)
+    metrics = read_json(numbers) if numbers.is_file() else {}
+    return Result(name, pipeline, read_report(document), metrics, (*_figures(plots),))
+
+
+def _figures(plots: Path) -> Iterator[Figure]:
+    captions = data_files("captions.yaml").get("" if plots == paths.PLOTS else plots.name, {})
+    for path in sorted(plots.glob("*.png")):
+        yield Figure(path, caption_of(path.stem, captions))
+
+
+def caption_of(name: str, captions: dict[str, str]) -> str:
+    """The sentence below a figure; of one that is drawn several times, which it is."""
+    fitting = [known for known in captions if name == known or name.startswith(f"{known}_")]
+    if not fitting:
+        return f"{name.replace('_', ' ').capitalize()}."
+    longest = max(fitting, key=len)
+    which = name.removeprefix(longest).strip("_").replace("_", " ")
+    return f"{captions[longest]} Here: {which}." if which else captions[longest]
