@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from stages.continual.methods import METHODS, Naive
-from stages.continual.run_sequence import require_unchanged, sequence, walk
+from stages.continual.run_sequence import learn_in_order, require_unchanged, run_sequence
 from stages.continual.settings import EwcParams, NoParams, ReplayParams
-from stages.continual.task_sequence import Course
+from stages.continual.task_sequence import TaskSequence
 from stages.lib import paths
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import MaskError, ModelError
@@ -117,11 +117,11 @@ def learner(method: str, mode: str, order: list[str] = ORDER, **settings: Any) -
     """A method at the start of a sequence, with other settings of its own if there are any."""
     chosen = params(mode)
     own = getattr(chosen.method, method).model_copy(update=settings)
-    return METHODS[method](Course.open(order, SEED, chosen, runtime()), own)
+    return METHODS[method](TaskSequence.open(order, SEED, chosen, runtime()), own)
 
 
 def weights_of(made: Naive) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in made.course.shared.parameters().items()}
+    return {name: weight.detach().clone() for name, weight in made.sequence.shared.parameters().items()}
 
 
 def after_all(method: str, mode: str, **settings: Any) -> dict[str, Tensor]:
@@ -146,7 +146,7 @@ def test_the_first_task_of_a_naive_sequence_is_its_own_fine_tuning_bit_for_bit(p
         made = learner("naive", mode, order)
         for place, task in enumerate(order):
             made.learn(task)
-            view = made.course.view(task).parameters()
+            view = made.sequence.view(task).parameters()
             alone = read_tensors(paths.finetuned(task, SEED), view)
             assert same({name: weight.detach() for name, weight in view.items()}, alone) == (place == 0)
 
@@ -155,19 +155,19 @@ def test_an_order_changes_neither_the_head_that_a_task_starts_from_nor_its_batch
     projects("standard")
     starts = []
     for order in (ORDER, ORDER[::-1]):
-        course = Course.open(order, SEED, params("standard"), runtime())
+        sequence = TaskSequence.open(order, SEED, params("standard"), runtime())
         for task in order[: order.index("pairs")]:  # what came before draws random numbers of its own
-            METHODS["naive"](course, NoParams()).learn(task)
+            METHODS["naive"](sequence, NoParams()).learn(task)
         with seeded_torch("finetune", "pairs", SEED):
-            course.new_head("pairs")
-        examples = course.view("pairs").encode(course.rows["pairs"]["train"])
-        batches = [batch for _, batch in islice(course.batches("pairs", examples, 8, "finetune"), 5)]
-        starts.append((course.head("pairs"), batches))
+            sequence.new_head("pairs")
+        examples = sequence.view("pairs").encode(sequence.rows["pairs"]["train"])
+        batches = [batch for _, batch in islice(sequence.batches("pairs", examples, 8, "finetune"), 5)]
+        starts.append((sequence.head("pairs"), batches))
     (head, batches), (other_head, other_batches) = starts
     assert same(head, other_head) and batches == other_batches
     with seeded_torch("finetune", "pairs", SEED + 1):  # the control
-        course.new_head("pairs")
-    assert not same(head, course.head("pairs"))
+        sequence.new_head("pairs")
+    assert not same(head, sequence.head("pairs"))
 
 
 # --- Grafting --------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_an_order_changes_neither_the_head_that_a_task_starts_from_nor_its_batch
 @pytest.mark.parametrize("mode", MODES)
 def test_grafting_predicts_an_earlier_task_as_before_bit_for_bit_and_naive_does_not(projects, mode):
     projects(mode)
-    steps = {method: walk(learner(method, mode), method, TEST).logits["toy"] for method in METHODS}
+    steps = {method: learn_in_order(learner(method, mode), method, TEST).logits["toy"] for method in METHODS}
     assert np.array_equal(steps["grafting"]["toy"], steps["grafting"]["pairs"])
     for method in ("naive", "replay", "ewc"):  # the control
         assert not np.array_equal(steps[method]["toy"], steps[method]["pairs"])
@@ -185,7 +185,7 @@ def test_grafting_predicts_an_earlier_task_as_before_bit_for_bit_and_naive_does_
 
 def test_a_changed_prediction_is_an_error(projects):
     projects("prompt")
-    done = walk(learner("grafting", "prompt"), "grafting", TEST)
+    done = learn_in_order(learner("grafting", "prompt"), "grafting", TEST)
     require_unchanged(done)
     done.logits["toy"]["pairs"][3, 1] = np.nextafter(done.logits["toy"]["pairs"][3, 1], np.float32(9e9))
     with pytest.raises(RuntimeError, match="toy is predicted otherwise after pairs"):
@@ -228,7 +228,7 @@ def test_a_region_that_is_taken_as_a_whole_is_an_error_where_no_head_is_left_to_
                 made.learn("pairs")
         else:
             made.learn("pairs")
-            assert made.about("pairs")["own"] == 0
+            assert made.facts("pairs")["own"] == 0
 
 
 def test_a_region_of_another_model_is_an_error(projects):
@@ -274,9 +274,9 @@ def test_replay_trains_the_heads_of_earlier_tasks_along(projects):
     for method in ("replay", "naive"):
         made = learner(method, "standard")
         made.learn("toy")
-        head = made.course.head("toy")
+        head = made.sequence.head("toy")
         made.learn("pairs")
-        moved[method] = not same(head, made.course.head("toy"))
+        moved[method] = not same(head, made.sequence.head("toy"))
     assert moved == {"replay": True, "naive": False}
 
 
@@ -304,7 +304,7 @@ def test_what_is_kept_is_counted_in_bytes(projects):
 @pytest.mark.parametrize("method", ["naive", "grafting"])
 def test_a_sequence_stores_logits_of_every_task_after_every_step_since_its_own(projects, method):
     projects("standard")
-    line = sequence(method, "backward", SEED, params("standard"), runtime())
+    line = run_sequence(method, "backward", SEED, params("standard"), runtime())
     assert line.startswith(f"sequence {method} backward 13: pairs 0.") and "toy 0." in line
     found = {
         task: read_predictions(paths.reading_logits("sequence", (method, "backward"), task, SEED)) for task in TASKS
@@ -330,6 +330,6 @@ def test_a_task_that_was_not_fine_tuned_is_named(projects):
     try:
         path.unlink()
         with pytest.raises(ModelError, match=r"toy/training\.json: no such file"):
-            Course.open(ORDER, SEED, params("standard"), runtime())
+            TaskSequence.open(ORDER, SEED, params("standard"), runtime())
     finally:
         path.write_text(text)

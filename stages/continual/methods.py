@@ -23,7 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, steps_with_replay, stored_rows
-from stages.continual.task_sequence import Batches, Course, bytes_of
+from stages.continual.task_sequence import Batches, TaskSequence
 from stages.lib import paths
 from stages.lib.errors import MaskError
 from stages.lib.graft.apply import values_at
@@ -31,7 +31,8 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import INT32_LIMIT, read_mask, require_model
 from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.fisher import squared_gradients
-from stages.lib.models.loading import read_tensors
+from stages.lib.models.loading import bytes_of, read_tensors
+from stages.lib.models.predicting import dev_score
 from stages.lib.runtime import seeded_torch
 from stages.lib.training.finetuning import trained_names
 from stages.lib.training.training import Training, TrainPlan, train_on
@@ -40,28 +41,28 @@ from stages.lib.training.training import Training, TrainPlan, train_on
 class Naive:
     """Fine-tune one model on one task after another; nothing is kept but the heads."""
 
-    def __init__(self, course: Course, settings: Any) -> None:
-        self.course, self.settings = course, settings
+    def __init__(self, sequence: TaskSequence, settings: Any) -> None:
+        self.sequence, self.settings = sequence, settings
 
     def learn(self, task: str, on_step: Callable[[], object] = lambda: None) -> Training:
         """Train the model on the next task."""
         self.prepare(task)
-        course, view, plan = self.course, self.course.view(task), self.course.plan(task)
-        with seeded_torch("finetune", task, course.seed):
-            course.new_head(task)
-            train, dev = (view.encode(course.rows[task][split]) for split in ("train", "dev"))
-            course.train_head_first(task, train, plan)
+        sequence, view, plan = self.sequence, self.sequence.view(task), self.sequence.plan(task)
+        with seeded_torch("finetune", task, sequence.seed):
+            sequence.new_head(task)
+            train, dev = (view.encode(sequence.rows[task][split]) for split in ("train", "dev"))
+            sequence.train_head_first(task, train, plan)
             trained = self.trained(task)
             training = train_on(
-                self.batches(task, course.batches(task, train, plan.batch_size, "finetune"), plan),
+                self.batches(task, sequence.batches(task, train, plan.batch_size, "finetune"), plan),
                 trained,
                 self.plan(plan),
-                lambda: course.dev_score(task, dev),
+                lambda: dev_score(view, dev),
                 on_step,
                 self.only(task),
                 lambda leaves: self.hold_back(leaves, plan),
             )
-        course.learned.append(task)
+        sequence.learned.append(task)
         self.keep(task)
         return training
 
@@ -70,48 +71,48 @@ class Naive:
 
     def trained(self, task: str) -> dict[str, Tensor]:
         """The parameters that a task may move, live."""
-        view = self.course.view(task)
-        return view.train_only(trained_names(view.groups(), self.course.finetune, self.only(task)))
+        view = self.sequence.view(task)
+        return view.train_only(trained_names(view.groups(), self.sequence.finetune, self.only(task)))
 
     def only(self, task: str) -> GraftMask | None:
-        """What of them alone moves; None for all."""
+        """The part of them that alone moves; None for all."""
 
     def batches(self, task: str, new: Batches, plan: TrainPlan) -> Batches:
-        """What is trained on, step by step."""
+        """The batches of each step."""
         return new
 
     def plan(self, plan: TrainPlan) -> TrainPlan:
-        """How to train, given how the task alone would be."""
+        """The plan of this method, given that of the task alone."""
         return plan
 
     def hold_back(self, leaves: dict[str, Tensor], plan: TrainPlan) -> None:
-        """Add to the gradients what keeps earlier tasks."""
+        """Add the gradient of what protects earlier tasks."""
 
     def keep(self, task: str) -> None:
-        """Store what will be needed of the task that was learned just now."""
+        """Store the memory of the task that was learned just now."""
 
     def recall(self, task: str) -> None:
         """Bring the model into the state that answers for a task."""
 
     def kept(self) -> dict[str, int]:
         """Bytes of everything kept beside one model: for each task's `head`, and for its `skill`."""
-        return {"head": self.course.head_bytes(self.course.learned), "skill": self.skill_bytes()}
+        return {"head": self.sequence.head_bytes(self.sequence.learned), "skill": self.skill_bytes()}
 
     def skill_bytes(self) -> int:
         """Bytes of what is kept of all tasks so far, but for heads."""
         return 0
 
-    def about(self, task: str) -> dict[str, Any]:
-        """What the record of a task says besides."""
+    def facts(self, task: str) -> dict[str, Any]:
+        """Further entries of the record of a task."""
         return {}
 
 
 class Grafting(Naive):
     """The paper's method: each task trains what its region has left, and is answered by the union so far."""
 
-    def __init__(self, course: Course, settings: Any) -> None:
-        super().__init__(course, settings)
-        self.masks = {task: read_region(task, course.seed) for task in course.rows}
+    def __init__(self, sequence: TaskSequence, settings: Any) -> None:
+        super().__init__(sequence, settings)
+        self.masks = {task: read_region(task, sequence.seed) for task in sequence.rows}
         self.region = next(iter(self.masks.values())).region
         self.pretrained = read_tensors(paths.PRETRAINED, self.region.shapes)
         self.pieces: dict[str, Piece] = {}
@@ -123,75 +124,77 @@ class Grafting(Naive):
     def only(self, task: str) -> GraftMask:
         """The region of the task without those of earlier ones; raises MaskError if nothing is left to train."""
         mask = remainder(self.masks[task], [piece.mask for piece in self.pieces.values()])
-        if not mask.selected and not self.course.shared.heads()[task]:
+        if not mask.selected and not self.sequence.shared.heads()[task]:
             raise MaskError(
-                f"{paths.learned(task, self.course.seed)}: all {self.masks[task].selected:,} parameters of this region "
+                f"{paths.learned(task, self.sequence.seed)}: all {self.masks[task].selected:,} parameters of this region "
                 "are taken by earlier tasks of the sequence; raise graft.sparsity"
             )
         return mask
 
     def keep(self, task: str) -> None:
         """The values of the task's own parameters, and its head."""
-        mask, weights = self.only(task), self.course.view(task).parameters()
+        mask, weights = self.only(task), self.sequence.view(task).parameters()
         values = {name: part.cpu() for name, part in values_at(weights, mask).items()}
-        self.pieces[task] = Piece(mask, values, self.course.head(task))
+        self.pieces[task] = Piece(mask, values, self.sequence.head(task))
 
     def recall(self, task: str) -> None:
         """The graft of the union of all regions up to the task's, from what is kept alone."""
         known = [*self.pieces]
         self._put(task, [self.pieces[name] for name in known[: known.index(task) + 1]])
-        self.course.view(task).put(self.pieces[task].head)
+        self.sequence.view(task).put(self.pieces[task].head)
 
     def skill_bytes(self) -> int:
         """Indices and values; the order of the pieces says which task each is of."""
         return sum(bytes_of(piece.values.values()) + index_bytes(piece.mask) for piece in self.pieces.values())
 
-    def about(self, task: str) -> dict[str, Any]:
-        """How many parameters the task's region has, and how many of them no earlier task had."""
+    def facts(self, task: str) -> dict[str, Any]:
+        """Number of parameters of the task's region, and of those that no earlier task had."""
         return {"region": self.masks[task].selected, "own": self.pieces[task].mask.selected}
 
     def _put(self, task: str, pieces: list[Piece]) -> None:
-        self.course.view(task).put(put_together(self.pretrained, pieces))
+        self.sequence.view(task).put(put_together(self.pretrained, pieces))
 
 
 class Replay(Naive):
     """Naive, with stored examples of earlier tasks among those of the new one; their heads train along."""
 
     def trained(self, task: str) -> dict[str, Tensor]:
-        """What the task's own training moves, and the heads of all earlier tasks."""
-        course, view = self.course, self.course.view(task)
-        names = course.shared_names(trained_names(view.groups(), course.finetune), task)
-        heads = {f"{known}:{name}" for known in [*course.learned, task] for name in course.shared.heads()[known]}
-        return course.shared.train_only(names | heads)
+        """The parameters of the task's own training, and the heads of all earlier tasks."""
+        sequence, view = self.sequence, self.sequence.view(task)
+        names = sequence.shared_names(trained_names(view.groups(), sequence.finetune), task)
+        heads = {f"{known}:{name}" for known in [*sequence.learned, task] for name in sequence.shared.heads()[known]}
+        return sequence.shared.train_only(names | heads)
 
     def batches(self, task: str, new: Batches, plan: TrainPlan) -> Batches:
         """Stored batches between those of the task."""
-        course = self.course
+        sequence = self.sequence
         stored = [
-            course.batches(known, course.view(known).encode(self.stored(known)), plan.batch_size, "replay", task)
-            for known in course.learned
+            sequence.batches(known, sequence.view(known).encode(self.stored(known)), plan.batch_size, "replay", task)
+            for known in sequence.learned
         ]
         return mixed(new, stored, self.settings.every)
 
     def plan(self, plan: TrainPlan) -> TrainPlan:
         """As many more steps as there are stored batches, so that the task's own stay as many."""
-        return replace(plan, steps=steps_with_replay(plan.steps, self.settings.every, len(self.course.learned)))
+        return replace(plan, steps=steps_with_replay(plan.steps, self.settings.every, len(self.sequence.learned)))
 
     def stored(self, task: str) -> list[dict]:
         """The rows that are kept of a task."""
-        return stored_rows(self.course.rows[task]["train"], self.course.view(task).task.labels, self.settings.examples)
+        return stored_rows(
+            self.sequence.rows[task]["train"], self.sequence.view(task).task.labels, self.settings.examples
+        )
 
     def skill_bytes(self) -> int:
         """The stored rows as lines of JSON."""
-        rows = [row for task in self.course.learned for row in self.stored(task)]
+        rows = [row for task in self.sequence.learned for row in self.stored(task)]
         return sum(len(json.dumps(row, ensure_ascii=False).encode()) + 1 for row in rows)
 
 
 class Ewc(Naive):
     """Naive, with elastic weight consolidation of what all tasks share."""
 
-    def __init__(self, course: Course, settings: Any) -> None:
-        super().__init__(course, settings)
+    def __init__(self, sequence: TaskSequence, settings: Any) -> None:
+        super().__init__(sequence, settings)
         self.elastic = Elastic()
 
     def hold_back(self, leaves: dict[str, Tensor], plan: TrainPlan) -> None:
@@ -200,9 +203,9 @@ class Ewc(Naive):
 
     def keep(self, task: str) -> None:
         """Fisher information of the first training rows, a mean over examples, and the weights."""
-        view = self.course.view(task)
-        examples = view.encode(self.course.rows[task]["train"][: self.settings.examples])
-        names = self.course.shared_names(trained_names(view.groups(), self.course.finetune), task)
+        view = self.sequence.view(task)
+        examples = view.encode(self.sequence.rows[task]["train"][: self.settings.examples])
+        names = self.sequence.shared_names(trained_names(view.groups(), self.sequence.finetune), task)
         squares = squared_gradients(view, examples, names, self.settings.fisher)
         self.elastic.add({name: total / len(examples) for name, total in squares.items()}, view.parameters())
 
@@ -225,6 +228,6 @@ def read_region(task: str, seed: int) -> GraftMask:
 
 
 def index_bytes(mask: GraftMask) -> int:
-    """What a mask's indices take in a mask file."""
+    """Bytes of a mask's indices in a mask file."""
     sizes = dict(zip(mask.region.shapes, mask.region.sizes, strict=True))
-    return sum(len(found) * (4 if sizes[name] < INT32_LIMIT else 8) for name, found in mask.indices.items())
+    return sum(len(indices) * (4 if sizes[name] < INT32_LIMIT else 8) for name, indices in mask.indices.items())

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from stages.continual.methods import METHODS, Naive
-from stages.continual.task_sequence import Course
+from stages.continual.task_sequence import TaskSequence
 from stages.lib import paths
 from stages.lib.evaluation.study_cell import write_reading
+from stages.lib.metrics.classification import agreement
 from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions
 from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
@@ -21,60 +22,60 @@ AFTER = "after_"
 
 
 @dataclass
-class Walk:
-    """What a walk through a sequence left, by task.
+class Trace:
+    """Results of learning a sequence, by task.
 
     logits: task last learned -> (n, labels), in the order of learning, from the task's own step on.
-    about: how the task was trained, and what was kept after its step.
+    facts: the task's training, and the memory kept after its step.
     """
 
     logits: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
-    about: dict[str, dict[str, Any]] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def sequence(method: str, order: str, seed: int, params: Any, machine: Runtime) -> str:
-    """Store what a method makes of one order of tasks; gives one line about it.
+def run_sequence(method: str, order: str, seed: int, params: Any, machine: Runtime) -> str:
+    """Learn the tasks of one order by one method and store the predictions; gives one line about it.
 
     Raises RuntimeError if grafting predicts anything of an earlier task otherwise than before.
     """
     tasks = getattr(params.order, order)
-    course = Course.open(tasks, seed, params, machine)
+    sequence = TaskSequence.open(tasks, seed, params, machine)
     title = f"sequence {method} {order} {seed}"
-    done = walk(METHODS[method](course, getattr(params.method, method)), title, params.sequence.test_max)
+    done = learn_in_order(METHODS[method](sequence, getattr(params.method, method)), title, params.sequence.test_max)
     if method == "grafting":
         require_unchanged(done)
     ends = []
     for place, task in enumerate(tasks, 1):
-        predictions = predictions_of(task, course, done)
-        rows = step_rows(predictions, course, params.calibration.bins)
-        about = {"method": method, "order": order, "seed": seed, "task": task, "place": place, "tasks": tasks}
-        write_reading("sequence", (method, order), {**about, **done.about[task]}, predictions, rows)
+        predictions = predictions_of(task, sequence, done)
+        rows = step_rows(predictions, sequence, params.calibration.bins)
+        header = {"method": method, "order": order, "seed": seed, "task": task, "place": place, "tasks": tasks}
+        write_reading("sequence", (method, order), {**header, **done.facts[task]}, predictions, rows)
         accuracies = [row["accuracy"] for row in rows if row["step"]]
         ends.append(f"{task} {accuracies[0]:.3f} -> {accuracies[-1]:.3f}")
     return f"{title}: {', '.join(ends)} (accuracy when learned -> at the end)"
 
 
-def walk(learner: Naive, title: str, test_max: int) -> Walk:
-    """Learn the tasks of a course in order; after each predict the test rows of all so far."""
-    course, done = learner.course, Walk()
-    tests = {task: course.view(task).encode(rows["test"][: test_max or None]) for task, rows in course.rows.items()}
-    with progress(title, course.total_steps(), "step") as bar:
-        for task in course.rows:
+def learn_in_order(learner: Naive, title: str, test_max: int) -> Trace:
+    """Learn the tasks of a sequence in order; after each predict the test rows of all so far."""
+    sequence, done = learner.sequence, Trace()
+    tests = {task: sequence.view(task).encode(rows["test"][: test_max or None]) for task, rows in sequence.rows.items()}
+    with progress(title, sum(sequence.plan(task).steps for task in sequence.rows), "step") as bar:
+        for task in sequence.rows:
             training = learner.learn(task, bar.update)
-            for known in course.learned:
+            for known in sequence.learned:
                 learner.recall(known)
-                logits = predict(course.view(known), tests[known]).numpy()
+                logits = predict(sequence.view(known), tests[known]).numpy()
                 done.logits.setdefault(known, {})[task] = logits
-            done.about[task] = {
-                "training": {**course.chosen[task], "steps": course.plan(task).steps, "kept_step": training.step},
+            done.facts[task] = {
+                "training": {**sequence.chosen[task], "steps": sequence.plan(task).steps, "kept_step": training.step},
                 "kept_bytes": learner.kept(),
-                "model_bytes": course.model_bytes(),
-                **learner.about(task),
+                "model_bytes": sequence.model_bytes(),
+                **learner.facts(task),
             }
     return done
 
 
-def require_unchanged(done: Walk) -> None:
+def require_unchanged(done: Trace) -> None:
     """Raise RuntimeError unless the logits of every task are the same, bit for bit, after all steps since its own."""
     for task, steps in done.logits.items():
         for later, logits in steps.items():
@@ -82,44 +83,37 @@ def require_unchanged(done: Walk) -> None:
                 raise RuntimeError(f"{task} is predicted otherwise after {later} than right after its own step")
 
 
-def predictions_of(task: str, course: Course, done: Walk) -> Predictions:
+def predictions_of(task: str, sequence: TaskSequence, done: Trace) -> Predictions:
     """The logits of one task after every step since its own."""
     first = next(iter(done.logits[task].values()))
-    names = course.view(task).task.labels
-    labels = np.array([names.index(row["label"]) for row in course.rows[task]["test"][: len(first)]])
-    steps = {after_name(later): logits for later, logits in done.logits[task].items()}
+    names = sequence.view(task).task.labels
+    labels = np.array([names.index(row["label"]) for row in sequence.rows[task]["test"][: len(first)]])
+    steps = {f"{AFTER}{later}": logits for later, logits in done.logits[task].items()}
     return Predictions(names, {task: labels}, {task: steps})
 
 
-def step_rows(predictions: Predictions, course: Course, bins: int) -> list[Row]:
+def step_rows(predictions: Predictions, sequence: TaskSequence, bins: int) -> list[Row]:
     """Scores after every step, and of the task's own fine-tuned and pretrained model, which are step 0.
 
     Beside the usual scores: `step` (from 1) and `after` (the task learned in it), `unchanged` (whether all logits
     are those of right after the task's own step, bit for bit) and `agreement_with_own` (share of equal predictions).
     """
     [task] = predictions.labels
-    order = [*course.rows]
+    order = [*sequence.rows]
     steps = predictions.logits[task]
-    own = steps[after_name(task)]
+    own = steps[f"{AFTER}{task}"]
     rows = []
-    for row in score_rows(with_models(predictions, task, course.seed), course.view(task).task, bins):
+    for row in score_rows(with_models(predictions, task, sequence.seed), sequence.view(task).task, bins):
         extra: dict[str, Any] = {"step": 0, "after": None}
         if row["variant"] in steps:
             later, logits = row["variant"].removeprefix(AFTER), steps[row["variant"]]
             extra = {"step": order.index(later) + 1, "after": later, "unchanged": bool(np.array_equal(logits, own))}
-            extra["agreement_with_own"] = float(np.mean(logits.argmax(1) == own.argmax(1)))
+            extra["agreement_with_own"] = agreement(logits, own)
         rows.append({**row, **extra})
     return rows
 
 
 def with_models(predictions: Predictions, task: str, seed: int) -> Predictions:
     """These predictions with those of the task's fine-tuned and pretrained model for the same rows."""
-    reference = read_predictions(paths.predictions("reference", task, seed))
-    logits = {variant: reference.logits[task][variant] for variant in (FINETUNED, PRETRAINED)}
-    alone = Predictions(reference.label_names, {task: reference.labels[task]}, {task: logits})
+    alone = read_predictions(paths.predictions("reference", task, seed)).part([task], (FINETUNED, PRETRAINED))
     return first_rows(alone, len(predictions.labels[task])) | predictions
-
-
-def after_name(task: str) -> str:
-    """Name under which logits are stored that were predicted after a task's step."""
-    return f"{AFTER}{task}"

@@ -12,10 +12,10 @@ def main(method: str, order: str, seed: int) -> None:
         f"order.{order}", f"method.{method}",
     )  # fmt: skip
 
-    from stages.continual.run_sequence import sequence
+    from stages.continual.run_sequence import run_sequence
     from stages.lib import runtime
 
-    print(sequence(method, order, seed, params, runtime.start(params.runtime)))
+    print(run_sequence(method, order, seed, params, runtime.start(params.runtime)))
 
 
 if __name__ == "__main__":

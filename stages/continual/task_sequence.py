@@ -1,4 +1,4 @@
-"""A sequence of tasks on one shared model: what every method of continual learning starts from."""
+"""A sequence of tasks on one shared model, which every method of continual learning starts from."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from stages.lib.errors import ModelError
 from stages.lib.io import read_json, read_rows
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.predicting import dev_score
+from stages.lib.models.loading import bytes_of
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.text.batching import shuffled
@@ -25,7 +25,7 @@ Batches = Iterator[tuple[LabelModel, list[Example]]]
 
 
 @dataclass
-class Course:
+class TaskSequence:
     """The shared model, live, and what its tasks are learned from.
 
     Each task is trained as in its own fine-tuning: at the grid point that was chosen there, with the same
@@ -43,7 +43,7 @@ class Course:
     learned: list[str] = field(default_factory=list)
 
     @classmethod
-    def open(cls, order: list[str], seed: int, params: Any, machine: Runtime) -> "Course":
+    def open(cls, order: list[str], seed: int, params: Any, machine: Runtime) -> "TaskSequence":
         """Load the pretrained model and the rows of these tasks; raises ModelError if one wasn't fine-tuned."""
         specs = [read_task(task) for task in order]
         splits = ("train", "dev", "test")
@@ -61,14 +61,10 @@ class Course:
         return self.shared.views[task]
 
     def plan(self, task: str) -> TrainPlan:
-        """How a task is trained."""
+        """The plan of a task's own training."""
         point, view = self.chosen[task], self.view(task)
         steps = steps_for(self.finetune, len(view.task.labels), len(self.rows[task]["train"]))
         return plan_for(self.finetune, steps, point["learning_rate"], point["batch_size"])
-
-    def total_steps(self) -> int:
-        """Steps of all tasks together, for a progress bar."""
-        return sum(self.plan(task).steps for task in self.rows)
 
     def new_head(self, task: str) -> None:
         """Give a task the head that its own fine-tuning started from; torch's generator has to be seeded for it."""
@@ -89,10 +85,6 @@ class Course:
         rows = shuffled(examples, batch_size, numpy_generator(*purpose, task, self.seed))
         return ((self.view(task), [examples[row] for row in batch]) for batch in rows)
 
-    def dev_score(self, task: str, dev: list[Example]) -> tuple[float, float]:
-        """How good the model is on a task now, as fine-tuning judges it."""
-        return dev_score(self.view(task), dev)
-
     def shared_names(self, names: set[str], task: str) -> set[str]:
         """Those of a view's names that all tasks share."""
         groups = self.view(task).groups()
@@ -103,14 +95,9 @@ class Course:
         return {name: weight.detach().cpu().clone() for name, weight in self.shared.heads()[task].items()}
 
     def head_bytes(self, tasks: Iterable[str]) -> int:
-        """What the heads of these tasks take."""
+        """Bytes of the heads of these tasks."""
         return bytes_of(weight for task in tasks for weight in self.shared.heads()[task].values())
 
     def model_bytes(self) -> int:
-        """What one model takes without any head."""
+        """Bytes of one model without any head."""
         return bytes_of(self.shared.parameters().values()) - self.head_bytes(self.rows)
-
-
-def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """What these tensors take."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

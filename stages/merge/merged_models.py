@@ -1,4 +1,4 @@
-"""The models of several tasks made into one, on real models; lib/merging has the arithmetic."""
+"""Models of several tasks made into one (stage combination); lib/merging has the arithmetic."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,6 @@ from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask_file import StoredMask, read_mask, require_model
-from stages.lib.graft.region import Tensors
 from stages.lib.io import read_rows, write_json
 from stages.lib.merging.arithmetic import choose_alpha, mean_normalised, shifted
 from stages.lib.merging.names import (
@@ -28,11 +27,12 @@ from stages.lib.merging.names import (
 )
 from stages.lib.merging.stitch import stitch
 from stages.lib.merging.vectors import dared, elected, summed
+from stages.lib.metrics.classification import accuracy
 from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
 from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import GRAFTED
 from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
-from stages.lib.models.loading import read_tensors
+from stages.lib.models.loading import bytes_of, read_tensors
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
 from stages.lib.progress import progress
@@ -80,14 +80,9 @@ class Group:
         """Put merged parameters into the model that all tasks share."""
         next(iter(self.shared.views.values())).put(tensors)
 
-    def heads(self) -> int:
+    def head_bytes(self) -> int:
         """Bytes of all heads."""
-        return sum(bytes_of(head) for head in self.shared.heads().values())
-
-
-def bytes_of(tensors: Tensors) -> int:
-    """Bytes that the values of these tensors take."""
-    return sum(values.numel() * values.element_size() for values in tensors.values())
+        return sum(bytes_of(head.values()) for head in self.shared.heads().values())
 
 
 def _graft(task: str, seed: int, anatomy: Anatomy, groups: list[str], pretrained: dict[str, Tensor]) -> StoredMask:
@@ -112,16 +107,16 @@ def combine(method: str, group: str, seed: int, params: Any, machine: Runtime) -
         for task in tasks:
             rows += _measured(cell, task, paths.merged_logits(method, group, task, seed), params)
             bar.update(1)
-    about = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": KINDS[method]}
-    about |= {"tasks": tasks, "model_parameters": cell.anatomy.parameters, "head_bytes": cell.heads()}
-    write_json(paths.merged_record(method, group, seed), {**about, **facts, "rows": rows})
+    header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": KINDS[method]}
+    header |= {"tasks": tasks, "model_parameters": cell.anatomy.parameters, "head_bytes": cell.head_bytes()}
+    write_json(paths.merged_record(method, group, seed), {**header, **facts, "rows": rows})
     scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == MERGED)
     return f"combination {method} {group}-{seed}: {scores}"
 
 
 def merge(method: str, cell: Group, settings: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The merged parameters, and the facts of how they were made; `settings` is the `combination` section."""
-    facts: dict[str, Any] = {"bytes": bytes_of(cell.pretrained)}
+    facts: dict[str, Any] = {"bytes": bytes_of(cell.pretrained.values())}
     if cell.grafts:
         # the union of the masks is the same by every rule
         united = stitch(cell.grafts, cell.pretrained, STITCHES.get(method, SUM))
@@ -173,8 +168,7 @@ def _dev_rows(task: str, seed: int, most: int) -> list[dict]:
 
 
 def _accuracy(cell: Group, task: str, examples: list[Example]) -> float:
-    logits = predict(cell.shared.views[task], examples).numpy()
-    return float(np.mean(logits.argmax(1) == [example.label for example in examples]))
+    return accuracy(predict(cell.shared.views[task], examples).numpy(), [example.label for example in examples])
 
 
 def _measured(cell: Group, task: str, target: Path, params: Any) -> list[Row]:
@@ -189,11 +183,11 @@ def _measured(cell: Group, task: str, target: Path, params: Any) -> list[Row]:
 
 
 def _stored(stage: str, task: str, seed: int, n: int) -> Predictions:
-    """What the single-task models predict for the first n rows of the task's own test set."""
-    found = read_predictions(paths.predictions(stage, task, seed))
-    return first_rows(Predictions(found.label_names, {task: found.labels[task]}, {task: found.logits[task]}), n)
+    """Stored predictions of single-task models for the first n rows of the task's own test set."""
+    stored = read_predictions(paths.predictions(stage, task, seed))
+    return first_rows(stored.part([task]), n)
 
 
 def _stored_bytes(stored: StoredMask) -> int:
-    """What indices and values take in a mask file, heads and header left out."""
-    return stored.mask.selected * INDEX_BYTES + bytes_of(stored.values)
+    """Bytes of the indices and values in a mask file, heads and header left out."""
+    return stored.mask.selected * INDEX_BYTES + bytes_of(stored.values.values())

@@ -5,6 +5,7 @@ NumPy alone reads them, which keeps the stages that derive metrics quick to star
 """
 
 import json
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,12 @@ class Predictions:
         return Predictions(
             self.label_names, self.labels, {name: {**self.logits[name], **other.logits[name]} for name in self.logits}
         )
+
+    def part(self, test_sets: Iterable[str], variants: Collection[str] = ()) -> "Predictions":
+        """These test sets alone, and these variants alone if any are named."""
+        labels = {name: self.labels[name] for name in test_sets}
+        logits = {name: {key: self.logits[name][key] for key in variants or self.logits[name]} for name in labels}
+        return Predictions(self.label_names, labels, logits)
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:

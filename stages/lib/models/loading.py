@@ -12,15 +12,21 @@ from stages.lib.errors import ModelError
 WEIGHTS = "model.safetensors"
 # No model the pipeline can train on one machine is larger; one file keeps names in one place.
 ONE_SHARD = "1TB"
+CLASSES = {
+    "standard": "AutoModelForSequenceClassification",
+    "prompt": "AutoModelForMaskedLM",
+    "autoregressive": "AutoModelForCausalLM",
+}
 
 
 def load_model(folder: Path, mode: str, labels: list[str] | None = None, dropout: float | None = None) -> Any:
     """The transformers model of a folder, of the stock class that `mode` asks for, in float32 and eval mode.
 
     Parameters that the folder doesn't have (the head of a new task) start at random from torch's
-    global generator: seed it first.  Raises ModelError if the folder can't be loaded.
+    global generator: seed it first; the model's `missing_tensors` names them.  Raises ModelError if
+    the folder can't be loaded.
     """
-    from transformers import AutoConfig
+    import transformers
 
     quiet_transformers()
     if not (folder / "config.json").exists():
@@ -34,10 +40,10 @@ def load_model(folder: Path, mode: str, labels: list[str] | None = None, dropout
             "label2id": {name: i for i, name in enumerate(names)},
         }
     if dropout is not None:
-        known = AutoConfig.from_pretrained(folder).to_dict()
+        known = transformers.AutoConfig.from_pretrained(folder).to_dict()
         options |= {key: dropout for key in known if "drop" in key and isinstance(known[key], float | int | None)}
     try:
-        model, report = _auto_class(mode).from_pretrained(
+        model, report = getattr(transformers, CLASSES[mode]).from_pretrained(
             folder, trust_remote_code=False, output_loading_info=True, **options
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -46,22 +52,6 @@ def load_model(folder: Path, mode: str, labels: list[str] | None = None, dropout
         ) from error
     model.missing_tensors = sorted(report["missing_keys"])
     return model.eval()
-
-
-def missing_tensors(model: Any) -> list[str]:
-    """Names of the parameters that load_model found no values for in the folder."""
-    return model.missing_tensors
-
-
-def _auto_class(mode: str) -> Any:
-    import transformers
-
-    name = {
-        "standard": "AutoModelForSequenceClassification",
-        "prompt": "AutoModelForMaskedLM",
-        "autoregressive": "AutoModelForCausalLM",
-    }
-    return getattr(transformers, name[mode])
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -106,6 +96,11 @@ def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
             return {name: stored.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise ModelError(f"{file}: damaged: {error}") from error
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes that the values of these tensors take."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def quiet_transformers() -> None:

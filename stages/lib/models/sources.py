@@ -18,7 +18,7 @@ from stages.lib.data.hub import go_offline, hub_reachable
 from stages.lib.errors import ModelError
 from stages.lib.io import read_json, replacing
 from stages.lib.models.anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, write_anatomy
-from stages.lib.models.loading import load_model, load_tokenizer, missing_tensors, save_model
+from stages.lib.models.loading import load_model, load_tokenizer, save_model
 from stages.lib.runtime import seeded_torch
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -202,7 +202,7 @@ def import_model(source: Path, settings: Any, folder: Path) -> Anatomy:
     with seeded_torch("model", settings.name):
         model = load_model(source, settings.mode)
     groups = parameter_groups(model, settings.mode)
-    missing = [name for name in missing_tensors(model) if groups.get(name) != HEAD]
+    missing = [name for name in model.missing_tensors if groups.get(name) != HEAD]
     if missing:
         part = "a language-model head" if groups.get(missing[0]) == LM_HEAD else "all parameters of this class"
         raise ModelError(
