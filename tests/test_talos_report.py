@@ -23,16 +23,14 @@ from stages.lib.graft.region import Region
 from stages.lib.io import read_json, write_json
 from stages.lib.metrics.overlap import chance_iou
 from stages.lib.metrics.variants import PRETRAINED
+from stages.lib.report import publish
 from stages.lib.report.document import Claim, Verdict
+from stages.lib.report.load import published
 from stages.lib.report.markdown import to_markdown
-from stages.lib.report.style import styled
-from stages.talos.report.collecting import COLUMNS, Talos, collect, ordered
-from stages.talos.report.compose import write_report
-from stages.talos.report.data import plot_data
-from stages.talos.report.figures import FIGURES, figures
-from stages.talos.report.findings import claims
-from stages.talos.report.paper import published
-from stages.talos.report.summary import summary
+from stages.lib.report.stats import clean
+from stages.lib.report.style import save_all, styled
+from stages.talos.figures import FIGURES
+from stages.talos.report import COLUMNS, HERE, Talos, collect, numbers, ordered, report
 
 TASKS = ["movies", "products", "domain"]
 SEEDS = [13, 21]
@@ -207,12 +205,26 @@ def names_of_entries() -> Iterator[str]:
 
 def read(root: Path, params: SimpleNamespace) -> Talos:
     with contextlib.chdir(root):
-        return collect(params)
+        return collect(params.talos, params.edit, params.arithmetic, params.disentangle)
 
 
 def found_in(root: Path, params: SimpleNamespace | None = None, **changes: Any) -> Talos:
     Writer(root, **changes).write(params or settings())
     return read(root, params or settings())
+
+
+def of_numbers(found: Talos) -> dict[str, Any]:
+    """As metrics/talos.json has them."""
+    return clean({name: part for name, part in numbers(found).items() if part})
+
+
+def drawn_in(found: Talos, folder: Path, makers: dict[str, Any] = FIGURES) -> list[Path]:
+    return save_all(makers, found, folder)
+
+
+def plot_data(found: Talos, folder: Path) -> list[Path]:
+    publish.plot_data(found.frames)(folder)
+    return [*folder.glob("*.csv")]
 
 
 def turned(method: str, **changes: float) -> dict[str, Effect]:
@@ -228,12 +240,12 @@ def found(tmp_path_factory) -> Talos:
 @pytest.fixture(scope="module")
 def drawn(found, tmp_path_factory) -> dict[str, Path]:
     """Name -> figure, drawn once."""
-    return {path.stem: path for path in figures(found, tmp_path_factory.mktemp("figures"))}
+    return {path.stem: path for path in drawn_in(found, tmp_path_factory.mktemp("figures"))}
 
 
 def table(found: Talos, title: str) -> dict[str, dict[str, str]]:
     """First column -> the others by their header, a paper's row under the method above it and "paper"."""
-    [chosen] = [made for made in write_report(found).tables if made.title == title]
+    [chosen] = [made for made in report(found).tables if made.title == title]
     rows, above = {}, ""
     for line in chosen.rows:
         above = above if line.kind == "paper" else line.cells[0]
@@ -245,7 +257,7 @@ def table(found: Talos, title: str) -> dict[str, dict[str, str]]:
 
 def told(found: Talos, *beginnings: str) -> list[Claim]:
     """The claims that begin so, in this order."""
-    made = claims(found)
+    made = report(found).claims
     chosen = [[one for one in made if one.text.startswith(beginning)] for beginning in beginnings]
     assert [len(several) for several in chosen] == [1] * len(beginnings)
     return [several[0] for several in chosen]
@@ -350,25 +362,25 @@ def test_a_stage_that_is_off_leaves_its_frames_empty_and_is_named(tmp_path, stag
     empty = {name for name, frame in off.frames.items() if frame.empty}
     assert empty == set().union(*(FRAMES_OF[stage] for stage in stages)) and off.off == stages
     assert all([*off.frames[name].columns][: len(columns)] == columns for name, columns in COLUMNS.items())
-    report = write_report(off)
-    assert report.facts == [f"off, so without tables and figures: {', '.join(stages)}"]
-    assert f"- {report.facts[0]}" in to_markdown(report)
-    assert {*summary(off)} & empty == set()
+    facts = report(off).facts
+    assert facts == [f"off, so without tables and figures: {', '.join(stages)}"]
+    assert f"- {facts[0]}" in to_markdown(report(off))
+    assert {*of_numbers(off)} & empty == set()
     assert {path.stem for path in plot_data(off, tmp_path)} == {*COLUMNS} - empty
 
 
 def test_without_a_mask_no_sentence_about_masks_is_measurable(tmp_path):
     off = found_in(tmp_path, settings(edit=["full", "linear"], arithmetic=["full"], disentangle=["full"]))
     assert verdicts(off, ALIKE, QUERY_KEY) == [Verdict.OPEN] * 2
-    assert "masks" not in summary(off) and "addition" in summary(off)
+    assert "masks" not in of_numbers(off) and "addition" in of_numbers(off)
 
 
 def test_without_seeds_everything_is_off_and_nothing_is_claimed(tmp_path):
     off = read(tmp_path, settings(seeds=[]))
     assert off.off == ["edit", "arithmetic", "disentangle", "sensitivity"]
-    assert write_report(off).tables == [] and summary(off) == {}
-    assert {made.verdict for made in claims(off)} == {Verdict.OPEN}
-    assert figures(off, tmp_path) == [] and plot_data(off, tmp_path) == []
+    assert report(off).tables == [] and of_numbers(off) == {}
+    assert {made.verdict for made in report(off).claims} == {Verdict.OPEN}
+    assert drawn_in(off, tmp_path) == [] and plot_data(off, tmp_path) == []
 
 
 def test_methods_stand_in_one_order_and_new_ones_behind():
@@ -391,7 +403,7 @@ def test_addition_has_absolute_accuracy_and_both_ways_to_normalise_it_side_by_si
 
 def test_the_paper_s_values_stand_below_ours_and_only_where_it_has_some(found):
     rows = table(found, "Task addition")
-    theirs = published("addition")["talos"]
+    theirs = published(HERE / "paper.yaml")["addition"]["talos"]
     assert rows["TaLoS, paper"]["added"] == f"{100 * theirs['accuracy']:.1f}" == "79.7"
     assert rows["TaLoS, paper"]["added / own single"] == f"{100 * theirs['by_own']:.1f}" == "90.8"
     assert rows["TaLoS, paper"]["added / full single"] == rows["TaLoS, paper"]["single"] == ""
@@ -419,8 +431,8 @@ def test_negation_flags_weak_controls_and_says_nothing_of_strong_ones(found, tmp
         "n": "6", "alpha": "0.75", "target (lower is better)": "20.0 (0.5)", "control": "57.0 (0.0)",
         "control kept": "95.0 (0.0)",
     }  # fmt: skip
-    assert "flagged" not in to_markdown(write_report(found))
-    weak = to_markdown(write_report(found_in(tmp_path, weak=["movies"])))
+    assert "flagged" not in to_markdown(report(found))
+    weak = to_markdown(report(found_in(tmp_path, weak=["movies"])))
     assert weak.count("movies against domain, seed 13") == 1 and weak.count("movies against domain, seed 21") == 1
     assert "products against domain" not in weak
 
@@ -446,7 +458,7 @@ def test_masks_calibration_and_costs_have_tables(found, tmp_path):
     costs = table(found, "Costs of one task")
     assert (costs["TaLoS"]["s / step"], costs["TaLoS"]["peak MiB"]) == ("0.50", "256.0")
     assert costs["graft"]["training s"] == costs["graft"]["s / step"] == ""
-    titles = [made.title for made in write_report(found_in(tmp_path, variants=[])).tables]
+    titles = [made.title for made in report(found_in(tmp_path, variants=[])).tables]
     assert "Masks" in titles and not [title for title in titles if title.startswith("Calibration")]
 
 
@@ -454,7 +466,7 @@ def test_masks_calibration_and_costs_have_tables(found, tmp_path):
 
 
 def test_effects_that_are_there_hold(found):
-    seen = {made.text: made.verdict for made in claims(found)}
+    seen = {made.text: made.verdict for made in report(found).claims}
     assert set(seen.values()) == {Verdict.HOLDS} and len(seen) == 10 + 3 + 2
 
 
@@ -505,7 +517,7 @@ def test_a_single_cell_measures_nothing_and_two_do(tmp_path):
         assert made.verdict is Verdict.OPEN
         assert made.figure.endswith("1 of 1 cells") and "interval" not in made.figure
     assert verdicts(one, ALONE, DISENTANGLES, ALIKE) == [Verdict.OPEN] * 3
-    assert {*summary(one)["compare"]["talos-full"]["added"]} == {"n", "mean", "positive"}
+    assert {*of_numbers(one)["compare"]["talos-full"]["added"]} == {"n", "mean", "positive"}
     two = found_in(tmp_path / "two", settings(tasks=["movies"]))
     assert verdicts(two, ADDS, GRAFTS, TAKES) == [Verdict.HOLDS] * 3
 
@@ -518,7 +530,7 @@ def test_cells_with_a_weak_control_are_left_out_of_negation(tmp_path):
     weak = read(tmp_path, params)
     [takes] = told(weak, TAKES)
     assert takes.verdict is Verdict.HOLDS and takes.figure.endswith("higher in 4 of 4 cells")
-    assert {name: part["n"] for name, part in summary(weak)["compare"]["talos-full"].items()} == {
+    assert {name: part["n"] for name, part in of_numbers(weak)["compare"]["talos-full"].items()} == {
         "added": CELLS,
         "negated": 4,
     }
@@ -533,7 +545,7 @@ def test_where_every_control_is_weak_negation_is_not_measurable(tmp_path):
     weak = found_in(tmp_path, weak=TASKS)
     [adds, takes] = told(weak, ADDS, TAKES)
     assert takes.verdict is Verdict.OPEN and takes.figure == "no common cells"
-    assert adds.verdict is Verdict.HOLDS and {*summary(weak)["compare"]["talos-full"]} == {"added"}
+    assert adds.verdict is Verdict.HOLDS and {*of_numbers(weak)["compare"]["talos-full"]} == {"added"}
 
 
 def test_vectors_without_an_effect_of_their_own_get_no_merit_for_leaving_others_alone(tmp_path, found):
@@ -571,7 +583,7 @@ def test_equal_masks_of_two_tasks_are_alike_and_disjoint_ones_are_not(tmp_path):
     for shared, share, expected in ((SELECTED, 1.0, Verdict.HOLDS), (0, 0.0, Verdict.FAILS)):
         made = found_in(tmp_path, only, shared=shared)
         assert verdicts(made, ALIKE) == [expected]
-        assert summary(made)["masks"]["talos"]["task_iou"]["mean"] == share
+        assert of_numbers(made)["masks"]["talos"]["task_iou"]["mean"] == share
 
 
 @pytest.mark.parametrize(
@@ -584,12 +596,12 @@ def test_query_and_key_are_where_the_mask_lies(tmp_path, place, expected):
 
 
 def test_verdicts_are_written_with_their_intervals(found, tmp_path):
-    text = to_markdown(write_report(found))
+    text = to_markdown(report(found))
     assert (
         "- **holds**: TaLoS adds better than full fine-tuning (absolute accuracy): +12.0 points, 95 % interval +11.7"
         in text
     )
-    other = to_markdown(write_report(found_in(tmp_path, effects=turned("talos", added=0.5))))
+    other = to_markdown(report(found_in(tmp_path, effects=turned("talos", added=0.5))))
     assert "- **does not hold**: TaLoS adds better than full fine-tuning (absolute accuracy): -10.0 points" in other
 
 
@@ -604,31 +616,31 @@ def leaves(value: Any, at: str = "") -> dict[str, dict[str, Any]]:
 
 
 def test_all_numbers_have_n_mean_and_deviation_and_differences_an_interval(found):
-    numbers = summary(found)
+    values = of_numbers(found)
     parts = {"addition", "negation", "localization", "disentangle", "pruned", "masks", "calibration", "compare"}
-    assert {*numbers} == parts
-    for place, leaf in leaves(numbers).items():
+    assert {*values} == parts
+    for place, leaf in leaves(values).items():
         compared = place.startswith("/compare")
         assert {*leaf} == {"n", "mean", "sd", *(("low", "high", "positive") if compared else ())}, place
         assert all(math.isfinite(value) for value in leaf.values()), place
         assert not compared or leaf["low"] < leaf["mean"] < leaf["high"], place
-    assert "NaN" not in json.dumps(numbers)
+    assert "NaN" not in json.dumps(values)
 
 
 def test_numbers_are_those_that_were_put_in(found):
-    numbers = summary(found)
-    assert numbers["addition"]["talos"]["by_own"] == {"n": CELLS, "mean": 0.9, "sd": pytest.approx(0.0068, abs=1e-3)}
-    assert numbers["addition"]["talos"]["by_full"]["mean"] == pytest.approx(0.8)
-    assert numbers["addition"]["ties"]["accuracy"]["mean"] == pytest.approx(0.63)
-    assert numbers["negation"]["linear"]["target"]["mean"] == pytest.approx(0.15)
-    assert numbers["negation"]["linear"]["control_kept"]["mean"] == pytest.approx(0.95)
-    assert numbers["localization"]["full"]["own"]["mean"] == pytest.approx(1.8)
-    assert numbers["localization"]["full"]["other"] == {"n": 12, "mean": 0.8, "sd": pytest.approx(0.004, abs=1e-3)}
-    assert numbers["disentangle"]["full"]["searched"]["mean"] == pytest.approx(0.4)
-    assert numbers["disentangle"]["full"]["all"]["mean"] > 0.6
-    assert numbers["pruned"]["most"]["ratio"]["mean"] == pytest.approx(0.6)
-    assert numbers["calibration"]["single_round"]["iou"]["mean"] == 0.8
-    compared = numbers["compare"]
+    values = of_numbers(found)
+    assert values["addition"]["talos"]["by_own"] == {"n": CELLS, "mean": 0.9, "sd": pytest.approx(0.0068, abs=1e-3)}
+    assert values["addition"]["talos"]["by_full"]["mean"] == pytest.approx(0.8)
+    assert values["addition"]["ties"]["accuracy"]["mean"] == pytest.approx(0.63)
+    assert values["negation"]["linear"]["target"]["mean"] == pytest.approx(0.15)
+    assert values["negation"]["linear"]["control_kept"]["mean"] == pytest.approx(0.95)
+    assert values["localization"]["full"]["own"]["mean"] == pytest.approx(1.8)
+    assert values["localization"]["full"]["other"] == {"n": 12, "mean": 0.8, "sd": pytest.approx(0.004, abs=1e-3)}
+    assert values["disentangle"]["full"]["searched"]["mean"] == pytest.approx(0.4)
+    assert values["disentangle"]["full"]["all"]["mean"] > 0.6
+    assert values["pruned"]["most"]["ratio"]["mean"] == pytest.approx(0.6)
+    assert values["calibration"]["single_round"]["iou"]["mean"] == 0.8
+    compared = values["compare"]
     assert compared["talos-full"]["added"]["mean"] == pytest.approx(0.12)
     assert compared["talos-full"]["negated"]["mean"] == pytest.approx(0.10), "positive where talos takes more"
     assert compared["graft-talos"]["negated"]["mean"] == pytest.approx(-0.05), "the control"
@@ -645,12 +657,11 @@ def test_every_figure_is_written_and_none_is_blank(drawn):
         assert image.shape[1] == 1350 and image[..., :3].std() > 0.05, name
 
 
-def test_equal_records_give_equal_figures_and_others_other_ones(drawn, found, tmp_path, monkeypatch):
+def test_equal_records_give_equal_figures_and_others_other_ones(drawn, found, tmp_path):
     few = {name: FIGURES[name] for name in ("localization", "added")}
-    monkeypatch.setattr("stages.talos.report.figures.FIGURES", few)
-    again = figures(found, tmp_path / "again")
+    again = drawn_in(found, tmp_path / "again", few)
     assert [path.read_bytes() for path in again] == [drawn[name].read_bytes() for name in few]
-    others = figures(found_in(tmp_path, effects=turned("talos", added=0.5, away=0.3)), tmp_path / "others")
+    others = drawn_in(found_in(tmp_path, effects=turned("talos", added=0.5, away=0.3)), tmp_path / "others", few)
     assert all(path.read_bytes() != drawn[path.stem].read_bytes() for path in others)
 
 
@@ -658,7 +669,7 @@ def test_there_is_a_figure_of_disentanglement_only_if_the_stage_ran(drawn, tmp_p
     off = found_in(tmp_path, settings(disentangle=[]))
     assert FIGURES["disentanglement"](off) is None and "disentanglement" in drawn
     assert FIGURES["pruning"](off) is not None, "the control"
-    assert "disentangle" not in summary(off) and verdicts(off, DISENTANGLES) == [Verdict.OPEN]
+    assert "disentangle" not in of_numbers(off) and verdicts(off, DISENTANGLES) == [Verdict.OPEN]
 
 
 def test_figures_without_their_stage_or_masks_are_left_out(tmp_path):
@@ -694,9 +705,9 @@ def test_a_control_without_any_accuracy_has_none_to_keep(tmp_path):
     record["negated"] |= {"control_zero_shot": 0.0, "control_accuracy": 0.1}
     write_json(path, record)
     found = read(tmp_path, settings())
-    numbers = summary(found)["negation"]
-    assert numbers["talos"]["control_kept"]["n"] == CELLS - 1 and numbers["full"]["control_kept"]["n"] == CELLS
-    assert numbers["talos"]["control_kept"]["mean"] == pytest.approx(0.95)
+    values = of_numbers(found)["negation"]
+    assert values["talos"]["control_kept"]["n"] == CELLS - 1 and values["full"]["control_kept"]["n"] == CELLS
+    assert values["talos"]["control_kept"]["mean"] == pytest.approx(0.95)
     assert table(found, "Task negation")["TaLoS"]["control kept"].startswith("95.0")
 
 

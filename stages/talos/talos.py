@@ -7,23 +7,14 @@ from stages.lib.params import load_params
 @stage
 def main() -> None:
     """Bring the records of the cells named by params.yaml together."""
-    params = load_params("talos.tasks", "talos.seeds", "edit.methods", "arithmetic.methods", "disentangle")
+    params = load_params("talos", "edit", "arithmetic", "disentangle")
 
-    from stages.lib.report.publish import publish
-    from stages.talos.report.collecting import collect
-    from stages.talos.report.compose import write_report
-    from stages.talos.report.data import plot_data
-    from stages.talos.report.figures import figures
-    from stages.talos.report.summary import summary
+    from stages.lib.report.publish import figures, plot_data, publish
+    from stages.talos.figures import FIGURES
+    from stages.talos.report import collect, numbers, report
 
-    talos = collect(params)
-    publish(
-        "talos",
-        write_report(talos),
-        summary(talos),
-        lambda folder: plot_data(talos, folder),
-        lambda folder: figures(talos, folder),
-    )
+    talos = collect(params.talos, params.edit, params.arithmetic, params.disentangle)
+    publish("talos", report(talos), numbers(talos), plot_data(talos.frames), figures(FIGURES, talos))
 
 
 if __name__ == "__main__":

@@ -52,13 +52,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """`lead` is the header of the lines' labels; `stored` the keys of the columns in the metrics file, in its order."""
+    """`lead` is the header of the lines' labels; without a title it is only stored.
+
+    In the metrics file it is called `name`, and has the columns with the keys `stored`, in this order.
+    """
 
     title: str
     lead: Sequence[str]
     columns: Sequence[Column]
     lines: Sequence[Line]
     notes: Sequence[str] = ()
+    name: str = ""
     stored: Sequence[str] = ()
     paper: str = "  paper"
 
@@ -115,6 +119,16 @@ def by(
     ]
 
 
+def shown(tables: Iterable[Table]) -> list[document.Table]:
+    """Those with a title and lines, as the report shows them."""
+    return [table.text() for table in tables if table.title and table.lines]
+
+
+def stored(tables: Iterable[Table]) -> dict[str, Any]:
+    """The numbers of those with a name, by name."""
+    return {table.name: table.numbers() for table in tables if table.name}
+
+
 def numbers_of(value: Any) -> Any:
     """A value as the metrics file has it."""
     if isinstance(value, pd.Series):
@@ -123,7 +137,7 @@ def numbers_of(value: Any) -> Any:
 
 
 def _mean(value: Any) -> Mean:
-    return value if isinstance(value, Mean) else mean_of(pd.to_numeric(value))
+    return value if isinstance(value, Mean) else mean_of(pd.to_numeric(pd.Series(value)))
 
 
 def _published(theirs: Mapping[str, Any], key: str) -> str:
