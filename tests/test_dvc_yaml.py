@@ -68,7 +68,7 @@ DATA_FILES = {
     "stages/lib/data/fetching.py": "stages/lib/data/tasks.yaml",
     "stages/report/paper.py": "stages/report/paper.yaml",
     "stages/commands/page/reproduction.py": "stages/commands/page/reproduction.yaml",
-    "stages/talos/report/paper.py": "stages/talos/report/paper.yaml",
+    "stages/talos/report.py": "stages/talos/paper.yaml",
 }
 
 # Where a stage writes, but for the folder of metrics that every stage outside the main pipeline has.
