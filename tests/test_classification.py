@@ -134,16 +134,13 @@ def test_missing_and_truncated_predictions_are_named(tmp_path, predictions, shar
     assert str(file) in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "metadata"),
-    [
-        ("labels/a", None),
-        ("labels/a", {}),
-        ("other", {"label_names": "[]"}),
-        ("logits/a", {"label_names": "[]"}),
-        ("labels/a", {"label_names": "["}),
-    ],
-)
+@pytest.mark.parametrize(("name", "metadata"), [
+    ("labels/a", None),
+    ("labels/a", {}),
+    ("other", {"label_names": "[]"}),
+    ("logits/a", {"label_names": "[]"}),
+    ("labels/a", {"label_names": "["}),
+])  # fmt: skip
 def test_other_files_are_not_predictions(tmp_path, name, metadata):
     save_file({name: np.zeros(2)}, tmp_path / "p", metadata=metadata)
     with pytest.raises(DataError, match="damaged"):

@@ -49,18 +49,14 @@ def test_what_does_not_fit_is_named_where_sequences_are_used_and_nowhere_else(se
     assert validate(raw(sequence, orders), asked=["finetune"])
 
 
-@pytest.mark.parametrize(
-    ("sequence", "orders", "expected"),
-    [
-        ({}, {"there": ["bbc"]}, "order.there: ['bbc'] is not allowed: should be a list of at least 2"),
-        (
+@pytest.mark.parametrize(("sequence", "orders", "expected"), [
+    ({}, {"there": ["bbc"]}, "order.there: ['bbc'] is not allowed: should be a list of at least 2"),
+    (
             {"methods": ["nave"]},
             ORDERS,
             "sequence.methods.0: 'nave' is not allowed: should be 'naive', 'grafting', 'replay' or 'ewc' (did you mean 'naive'?)",
         ),
-    ],
-    ids=["one", "method"],
-)
+], ids=["one", "method"])  # fmt: skip
 def test_what_makes_no_sense_by_itself_is_named_anywhere(sequence, orders, expected):
     assert expected in problems(sequence, orders, asked="finetune")
 

@@ -94,23 +94,11 @@ def test_rows_and_missing_labels(spec, offline):
     assert {split: len(part) for split, part in rows.items()} == {"train": 3, "test": 3}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"splits": {"train": "training"}},
-            "task.mine.hub.splits: .* has no split 'training'; it has train, validation",
-        ),
-        (
-            {"columns": {"sentence1": "text", "label": "label"}},
-            "task.mine.hub.columns: .* has no column 'text'; it has sentence, label",
-        ),
-        (
-            {"labels": ["negative"]},
-            "task.mine.hub.labels: .* has the label 1, which is not the number of one of negative",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"splits": {"train": "training"}}, "task.mine.hub.splits: .* has no split 'training'; it has train, validation"),
+    ({"columns": {"sentence1": "text", "label": "label"}}, "task.mine.hub.columns: .* has no column 'text'; it has sentence, label"),
+    ({"labels": ["negative"]}, "task.mine.hub.labels: .* has the label 1, which is not the number of one of negative"),
+])  # fmt: skip
 def test_what_the_data_set_lacks(spec, offline, changes, message):
     with pytest.raises(DataError, match=message):
         load_hub(with_hub(spec, **changes))

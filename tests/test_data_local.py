@@ -75,90 +75,35 @@ def test_with_relabel_any_label_of_the_source_passes(folder):
     assert read(folder, spec)[0]["train"][0]["label"] == "neutral"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        (
-            "train.jsonl",
-            b'{"sentence1": "a", "lable": "x"}',
-            "HERE/train.jsonl, line 1: no 'label' (did you mean 'lable'?); it has sentence1, lable",
-        ),
-        ("train.jsonl", b'{"text": "a", "label": "x"}', "HERE/train.jsonl, line 1: no 'sentence1'; it has text, label"),
-        (
-            "train.jsonl",
-            b'{"sentence1": "a", "label": "positive"}\n\n{"sentence1": "a", "label": ""}',
-            "HERE/train.jsonl, line 3: the label is empty; allowed: negative, positive",
-        ),
-        (
-            "train.jsonl",
-            b'{"sentence1": "a", "label": null}',
-            "HERE/train.jsonl, line 1: the label is empty; allowed: negative, positive",
-        ),
-        (
-            "train.jsonl",
-            b'{"sentence1": "a", "label": "positiv"}',
-            "HERE/train.jsonl, line 1: 'positiv' is not a label of the task mine (did you mean 'positive'?); allowed: negative, positive",
-        ),
-        (
-            "train.jsonl",
-            b'{"sentence1": 3, "label": "positive"}',
-            "HERE/train.jsonl, line 1: 'sentence1' should be text, not 3",
-        ),
-        (
-            "train.jsonl",
-            b'{"sentence1": "a", "label": "positive"}\n{"sentence1"',
-            "HERE/train.jsonl, line 2: not valid JSON: Expecting ':' delimiter (column 13)",
-        ),
-        (
-            "train.jsonl",
-            b'["a"]',
-            'HERE/train.jsonl, line 1: expected an object such as {"sentence1": ..., "label": ...}, found list',
-        ),
-        ("train.jsonl", b"", "HERE/train.jsonl: no rows in it"),
-        ("train.csv", b"sentence1,label\n", "HERE/train.csv: no rows in it"),
-        ("train.csv", b"", "HERE/train.csv: no rows in it"),
-        (
-            "train.csv",
-            b"sentence,label\na,positive\n",
-            "HERE/train.csv, line 1: no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label",
-        ),
-        (
-            "train.csv",
-            b"sentence1,label\na,positive\nb, c,negative\n",
-            "HERE/train.csv, line 3: 3 cells, but the header has 2",
-        ),
-        (
-            "train.csv",
-            b"sentence1,label\na,\n",
-            "HERE/train.csv, line 2: the label is empty; allowed: negative, positive",
-        ),
-        (
-            "train.csv",
-            b'sentence1,label\n"a,positive\n',
-            "HERE/train.csv, line 2: not a valid table: unexpected end of data",
-        ),
-        (
-            "train.tsv",
-            "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"),
-            "HERE/train.tsv, line 3: not UTF-8 text (byte 4 of the line is 0xe9); save the file as UTF-8",
-        ),
-        (
-            "train.jsonl.gz",
-            gzip.compress(b'{"sentence1": "caf\xe9"}'),
-            "HERE/train.jsonl.gz, line 1: not UTF-8 text (byte 19 of the line is 0xe9); save the file as UTF-8",
-        ),
-        ("train.jsonl.gz", b"no gzip", "HERE/train.jsonl.gz: can't be read: Not a gzipped file (b'no')"),
-        (
-            "train.jsonl.gz",
-            gzip.compress(as_jsonl(ROWS))[:-9],
-            "HERE/train.jsonl.gz: can't be read: Compressed file ended before the end-of-stream marker was reached",
-        ),
-        ("test.jsonl", as_jsonl(ROWS), "HERE: no train.jsonl (or .jsonl.gz, .csv, .tsv) here; there is test.jsonl"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', ", line 1: no 'label' (did you mean 'lable'?); it has sentence1, lable"),
+    ("train.jsonl", b'{"text": "a", "label": "x"}', ", line 1: no 'sentence1'; it has text, label"),
+    ("train.jsonl", b'{"sentence1": "a", "label": "positive"}\n\n{"sentence1": "a", "label": ""}', ", line 3: the label is empty; allowed: negative, positive"),
+    ("train.jsonl", b'{"sentence1": "a", "label": null}', ", line 1: the label is empty; allowed: negative, positive"),
+    ("train.jsonl", b'{"sentence1": "a", "label": "positiv"}', ", line 1: 'positiv' is not a label of the task mine (did you mean 'positive'?); allowed: negative, positive"),
+    ("train.jsonl", b'{"sentence1": 3, "label": "positive"}', ", line 1: 'sentence1' should be text, not 3"),
+    ("train.jsonl", b'{"sentence1": "a", "label": "positive"}\n{"sentence1"', ", line 2: not valid JSON: Expecting ':' delimiter (column 13)"),
+    ("train.jsonl", b'["a"]', ', line 1: expected an object such as {"sentence1": ..., "label": ...}, found list'),
+    ("train.jsonl", b"", ": no rows in it"),
+    ("train.csv", b"sentence1,label\n", ": no rows in it"),
+    ("train.csv", b"", ": no rows in it"),
+    ("train.csv", b"sentence,label\na,positive\n", ", line 1: no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label"),
+    ("train.csv", b"sentence1,label\na,positive\nb, c,negative\n", ", line 3: 3 cells, but the header has 2"),
+    ("train.csv", b"sentence1,label\na,\n", ", line 2: the label is empty; allowed: negative, positive"),
+    ("train.csv", b'sentence1,label\n"a,positive\n', ", line 2: not a valid table: unexpected end of data"),
+    ("train.tsv", "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"), ", line 3: not UTF-8 text (byte 4 of the line is 0xe9); save the file as UTF-8"),
+    ("train.jsonl.gz", gzip.compress(b'{"sentence1": "caf\xe9"}'), ", line 1: not UTF-8 text (byte 19 of the line is 0xe9); save the file as UTF-8"),
+    ("train.jsonl.gz", b"no gzip", ": can't be read: Not a gzipped file (b'no')"),
+    ("train.jsonl.gz", gzip.compress(as_jsonl(ROWS))[:-9], ": can't be read: Compressed file ended before the end-of-stream marker was reached"),
+])  # fmt: skip
 def test_what_is_wrong_is_said(folder, name, content, message):
     (folder / name).write_bytes(content)
-    assert fails(folder) == message
+    assert fails(folder) == f"HERE/{name}{message}"
+
+
+def test_training_rows_have_to_be_there(folder):
+    (folder / "test.jsonl").write_bytes(as_jsonl(ROWS))
+    assert fails(folder) == "HERE: no train.jsonl (or .jsonl.gz, .csv, .tsv) here; there is test.jsonl"
 
 
 def test_second_sentence_is_asked_for_where_the_task_needs_it(folder):

@@ -86,14 +86,11 @@ def test_task_without_a_package(fetch):
         load_packaged(specs["sst2"], fetch)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"reader": "sentimnt"}, "did you mean 'sentiment'"),
-        ({"member": "tweet"}, "did you mean 'tweets'"),
-        ({"reader": "topic"}, "not what the reader 'topic' expects"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"reader": "sentimnt"}, "did you mean 'sentiment'"),
+    ({"member": "tweet"}, "did you mean 'tweets'"),
+    ({"reader": "topic"}, "not what the reader 'topic' expects"),
+])  # fmt: skip
 def test_wrong_reader_or_member(fetch, change, message):
     specs, _ = resolve_tasks({})
     packaged = specs["movies"].packaged.model_copy(update=change)

@@ -125,18 +125,15 @@ def test_scarce_class_is_an_error_that_says_what_to_do():
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize(
-    ("available", "share", "sizes"),
-    [
-        (16, 0.5, (8, 8)),
-        (15, 0.5, (7, 8)),
-        (11, 0.25, (8, 3)),
-        (10, 0.2, (8, 2)),
-        (3, 0.1, (2, 1)),
-        (2, 1.0, (1, 1)),
-        (15, 1.0, (7, 8)),
-    ],
-)
+@pytest.mark.parametrize(("available", "share", "sizes"), [
+    (16, 0.5, (8, 8)),
+    (15, 0.5, (7, 8)),
+    (11, 0.25, (8, 3)),
+    (10, 0.2, (8, 2)),
+    (3, 0.1, (2, 1)),
+    (2, 1.0, (1, 1)),
+    (15, 1.0, (7, 8)),
+])  # fmt: skip
 def test_scarce_split(available, share, sizes):
     assert split_sizes(available, "movies", "positive", settings(scarce="split", dev_share=share)) == sizes
 

@@ -190,15 +190,12 @@ def test_a_task_made_of_others_has_their_rows_and_trains_on_no_test_text_of_any(
     assert card["origin"]["parts"]["first"]["counts"]["train"] == {"negative": 1, "positive": 2}
 
 
-@pytest.mark.parametrize(
-    ("parts", "problem"),
-    [
-        (["mr", "nix"], "task.mine.parts: unknown task 'nix'"),
-        (["mr", "sst"], "task.mine.parts: unknown task 'sst' (did you mean 'sst2'?)"),
-        (["mr", "subj"], "task.mine.parts: subj has the labels objective, subjective, mine has negative, positive"),
-        (["mr", "sentiment"], "task.mine.parts: sentiment has parts itself; name those"),
-    ],
-)
+@pytest.mark.parametrize(("parts", "problem"), [
+    (["mr", "nix"], "task.mine.parts: unknown task 'nix'"),
+    (["mr", "sst"], "task.mine.parts: unknown task 'sst' (did you mean 'sst2'?)"),
+    (["mr", "subj"], "task.mine.parts: subj has the labels objective, subjective, mine has negative, positive"),
+    (["mr", "sentiment"], "task.mine.parts: sentiment has parts itself; name those"),
+])  # fmt: skip
 def test_parts_that_do_not_fit_are_named(parts, problem):
     _, problems = resolve_tasks({"mine": {"labels": ["negative", "positive"], "parts": parts}})
     assert problems == [problem]

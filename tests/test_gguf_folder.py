@@ -159,13 +159,10 @@ def test_other_architectures_are_refused(tmp_path, tied):
     assert "'qwen2'; only 'llama' can be unpacked" in refused(file, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"pre": "llama-bpe"}, "splitting 'llama-bpe'"),
-        ({"extra": {"llama.rope.scaling.type": "yarn"}}, "scaled rotary embeddings"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"pre": "llama-bpe"}, "splitting 'llama-bpe'"),
+    ({"extra": {"llama.rope.scaling.type": "yarn"}}, "scaled rotary embeddings"),
+])  # fmt: skip
 def test_what_cannot_be_rebuilt_is_refused(tmp_path, tied, change, message):
     assert message in refused(write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), **change), tmp_path)
 

@@ -171,24 +171,21 @@ def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mod
     assert "embeddings" in groups.values() and ("head" in groups.values()) == (mode == "standard")
 
 
-@pytest.mark.parametrize(
-    ("name", "mode", "parameter", "group"),
-    [
-        ("bert", "standard", "classifier.weight", "head"),
-        ("bert", "standard", "bert.pooler.dense.weight", "pooler"),
-        ("bert", "standard", "bert.embeddings.LayerNorm.bias", "embeddings"),
-        ("bert", "prompt", "cls.predictions.transform.dense.weight", "lm_head"),
-        ("roberta", "standard", "classifier.dense.weight", "head"),
-        ("roberta", "prompt", "lm_head.dense.weight", "lm_head"),
-        ("distilbert", "standard", "pre_classifier.weight", "head"),
-        ("distilbert", "prompt", "vocab_transform.weight", "lm_head"),
-        ("gpt2", "standard", "score.weight", "head"),
-        ("gpt2", "standard", "transformer.ln_f.weight", "lm_head"),
-        ("gpt2", "autoregressive", "transformer.wpe.weight", "embeddings"),
-        ("llama", "autoregressive", "lm_head.weight", "lm_head"),
-        ("llama", "autoregressive", "model.norm.weight", "lm_head"),
-    ],
-)
+@pytest.mark.parametrize(("name", "mode", "parameter", "group"), [
+    ("bert", "standard", "classifier.weight", "head"),
+    ("bert", "standard", "bert.pooler.dense.weight", "pooler"),
+    ("bert", "standard", "bert.embeddings.LayerNorm.bias", "embeddings"),
+    ("bert", "prompt", "cls.predictions.transform.dense.weight", "lm_head"),
+    ("roberta", "standard", "classifier.dense.weight", "head"),
+    ("roberta", "prompt", "lm_head.dense.weight", "lm_head"),
+    ("distilbert", "standard", "pre_classifier.weight", "head"),
+    ("distilbert", "prompt", "vocab_transform.weight", "lm_head"),
+    ("gpt2", "standard", "score.weight", "head"),
+    ("gpt2", "standard", "transformer.ln_f.weight", "lm_head"),
+    ("gpt2", "autoregressive", "transformer.wpe.weight", "embeddings"),
+    ("llama", "autoregressive", "lm_head.weight", "lm_head"),
+    ("llama", "autoregressive", "model.norm.weight", "lm_head"),
+])  # fmt: skip
 def test_landmarks_are_in_their_group(name, mode, parameter, group):
     assert parameter_groups(AUTO[mode].from_config(CONFIGS[name]), mode)[parameter] == group
 

@@ -267,14 +267,11 @@ def test_going_offline_reaches_libraries_that_are_loaded_already(monkeypatch):
     assert not reach.hub_reachable()
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        ("RepositoryNotFoundError", "the hub has no model 'owner/pico'"),
-        ("RevisionNotFoundError", "has no revision None"),
-        ("ConnectionResetError", "could not be fetched: ConnectionResetError: gone; model.source=packaged"),
-    ],
-)
+@pytest.mark.parametrize(("error", "message"), [
+    ("RepositoryNotFoundError", "the hub has no model 'owner/pico'"),
+    ("RevisionNotFoundError", "has no revision None"),
+    ("ConnectionResetError", "could not be fetched: ConnectionResetError: gone; model.source=packaged"),
+])  # fmt: skip
 def test_hub_errors_are_said_in_one_sentence(tmp_path, monkeypatch, error, message):
     import huggingface_hub
 

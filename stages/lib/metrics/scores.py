@@ -19,16 +19,27 @@ from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.variants import FINETUNED
 
 Scores = dict[str, dict[str, dict[str, Any]]]
+Row = dict[str, Any]
 
 
 def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
-    """Test set -> variant -> n, accuracy (with standard error), f1, score, agreement, retained.
+    """Test set -> variant -> n, accuracy (with standard error), f1, agreement, score, retained.
 
     `score` is the task's own metric, accuracy, F1 or Matthews correlation; `retained` is score / score
     of the fine-tuned model, and `agreement` the share of predictions equal to that model's.
     """
-    positive = _positive(predictions, task)
-    return {name: _set_scores(predictions, name, task.metric, positive) for name in predictions.logits}
+    scores: Scores = {}
+    for name, variants in predictions.logits.items():
+        scores[name] = {}
+        for variant, logits in variants.items():
+            basic, score = _scores(logits, predictions.labels[name], predictions.label_names, task)
+            agreed = agreement(logits, variants[FINETUNED])
+            scores[name][variant] = {**basic, "agreement": agreed, "score": score}
+        whole = scores[name][FINETUNED]["score"]
+        for values in scores[name].values():
+            # no number at all is better than an infinite one
+            values["retained"] = values["score"] / whole if whole else None
+    return scores
 
 
 def own_scores(predictions: Predictions, test_set: str, task: TaskSpec) -> dict[str, dict[str, Any]]:
@@ -36,46 +47,19 @@ def own_scores(predictions: Predictions, test_set: str, task: TaskSpec) -> dict[
 
     `majority` is the accuracy of always predicting the most frequent label.
     """
-    labels, positive = predictions.labels[test_set], _positive(predictions, task)
-    found = {}
+    labels, scores = predictions.labels[test_set], {}
     for variant, logits in predictions.logits[test_set].items():
-        scores = _scores(logits, labels, positive)
-        own = {"score": _own_metric(scores, task.metric, logits, labels), "majority": majority_share(labels)}
-        found[variant] = {**scores, **own}
-    return found
-
-
-def _positive(predictions: Predictions, task: TaskSpec) -> int | None:
-    return None if task.positive is None else predictions.label_names.index(task.positive)
-
-
-def _set_scores(
-    predictions: Predictions, test_set: str, metric: str, positive: int | None
-) -> dict[str, dict[str, Any]]:
-    labels, variants = predictions.labels[test_set], predictions.logits[test_set]
-    scores: dict[str, dict[str, Any]] = {}
-    for variant, logits in variants.items():
-        scores[variant] = {**_scores(logits, labels, positive), "agreement": agreement(logits, variants[FINETUNED])}
-        scores[variant]["score"] = _own_metric(scores[variant], metric, logits, labels)
-    whole = scores[FINETUNED]["score"]
-    for values in scores.values():
-        # no number at all is better than an infinite one
-        values["retained"] = values["score"] / whole if whole else None
+        basic, score = _scores(logits, labels, predictions.label_names, task)
+        scores[variant] = {**basic, "score": score, "majority": majority_share(labels)}
     return scores
 
 
-def _scores(logits: np.ndarray, labels: np.ndarray, positive: int | None) -> dict[str, Any]:
+def _scores(logits: np.ndarray, labels: np.ndarray, names: list[str], task: TaskSpec) -> tuple[dict[str, Any], float]:
+    """n, accuracy, accuracy_se, f1, and the task's own metric."""
     share = accuracy(logits, labels)
-    return {
-        "n": len(labels),
-        "accuracy": share,
-        "accuracy_se": standard_error(share, len(labels)),
-        "f1": f1(logits, labels, positive),
-    }
-
-
-def _own_metric(scores: dict[str, Any], metric: str, logits: np.ndarray, labels: np.ndarray) -> float:
-    return mcc(logits, labels) if metric == "mcc" else scores[metric]
+    positive = None if task.positive is None else names.index(task.positive)
+    scores = {"accuracy": share, "accuracy_se": standard_error(share, len(labels)), "f1": f1(logits, labels, positive)}
+    return {"n": len(labels), **scores}, mcc(logits, labels) if task.metric == "mcc" else scores[task.metric]
 
 
 def calibration_scores(predictions: Predictions, bins: int, histogram_bins: int) -> Scores:
@@ -94,9 +78,6 @@ def calibration_scores(predictions: Predictions, bins: int, histogram_bins: int)
                 "histogram": confidence_histogram(logits, histogram_bins).tolist(),
             }
     return scores
-
-
-Row = dict[str, Any]
 
 
 def score_rows(predictions: Predictions, task: TaskSpec, bins: int) -> list[Row]:
