@@ -130,7 +130,7 @@ def report_text(tasks: list[str], seeds: list[int], sets: dict, width: int = 80)
     """What the terminal shows."""
     cells = collect(tasks, seeds, sets)
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(to_terminal(write_report(cells, summarize(cells), 0.95, 0.4, "drop"), console))
+    console.print(to_terminal(write_report(cells, summarize(cells), 0.95, 0.4, "drop")))
     return console.file.getvalue()
 
 

@@ -65,6 +65,7 @@ class Claim:
         return None if self.verdict is Verdict.OPEN else self.verdict is Verdict.HOLDS
 
 
+HEADING = "Verdict, on averages over tasks"
 # said below the verdict where a claim is not shown
 HOW_JUDGED = (
     "A difference holds where all of its 95 % interval is above 0, does not hold where all of it is below, and is not shown "

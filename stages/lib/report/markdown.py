@@ -1,6 +1,6 @@
 """The report as markdown, for metrics/summary.md."""
 
-from stages.lib.report.document import Claim, Report, Table
+from stages.lib.report.document import HEADING, Claim, Report, Table
 
 
 def to_markdown(report: Report) -> str:
@@ -12,7 +12,7 @@ def to_markdown(report: Report) -> str:
         "\n".join(f"- {fact}" for fact in report.facts),
     ]
     claims = "\n".join(_claim(claim) for claim in report.claims)
-    verdict = ["## Verdict, on averages over tasks", report.how_judged, claims]
+    verdict = [f"## {HEADING}", report.how_judged, claims]
     return "\n\n".join([*parts, *(part for part in verdict if part)]) + "\n"
 
 

@@ -57,5 +57,4 @@ def figures(makers: Mapping[str, Callable[[Any], Any]], data: Any) -> Draw:
 def show(report: Report) -> None:
     """Print a report."""
     sys.stdout.reconfigure(errors="replace")  # for terminals that have no dagger
-    console = Console(highlight=False)
-    console.print(to_terminal(report, console))
+    Console(highlight=False).print(to_terminal(report))
