@@ -32,8 +32,8 @@ SMALL = TINY | {"model": {"mode": "standard", "max_length": 32}, "graft": {"step
 PLAN = """
 import json
 from pathlib import Path
-from stages.commands.plan.stage_status import outlook
-print(json.dumps({step.name: step.fate for step in outlook([Path("dvc.yaml")])}))
+from stages.commands.plan.predicted_steps import predict_steps
+print(json.dumps({step.name: step.fate for step in predict_steps([Path("dvc.yaml")])}))
 """
 
 

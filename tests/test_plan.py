@@ -8,7 +8,8 @@ from stages.commands import profile
 from stages.commands.plan import __main__ as plan
 from stages.commands.plan.costs import COPIES, FILE, Costs, measure_slowness
 from stages.commands.plan.format import line, single_table, table
-from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step, outlook
+from stages.commands.plan.predicted_steps import predict_steps
+from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
 from stages.lib import paths
 from stages.lib.errors import ParamsError, StorageError
 from stages.lib.params import data_files, validate
@@ -149,7 +150,7 @@ def test_the_tables_name_every_stage_and_reason(tmp_path):
 
 def test_mistakes_are_one_clear_line(project, monkeypatch, capsys):
     with pytest.raises(StorageError, match="not inside of a DVC repository"):
-        outlook([paths.PIPELINE])
+        predict_steps([paths.PIPELINE])
     (paths.PIPELINES / "study").mkdir(parents=True)
     (paths.PIPELINES / "study" / "dvc.yaml").touch()
     monkeypatch.setattr("sys.argv", ["plan", "studi"])

@@ -61,11 +61,14 @@ def require(path: Path, made_by: str) -> Path:
     return path
 
 
+def json_text(value: Any) -> str:
+    """`value` as indented JSON; NaN is an error, since JSON knows none."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON; NaN is an error, since JSON knows none."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    """Write `value` as indented JSON."""
+    write_text(path, json_text(value))
 
 
 def read_json(path: Path, error: type[GraftError] = DataError) -> Any:

@@ -23,6 +23,7 @@ EDIT = Path("masks/edit")
 JOINT = Path("models/joint")
 SKILL = Path("masks/skill")
 METRICS = Path("metrics")
+CODE = METRICS / "code"
 PLOTS = Path("plots")
 SUMMARY = METRICS / "summary.json"
 LEAKAGE = TABLES / "leakage.json"

@@ -11,7 +11,7 @@ from stages.commands.page import reproduction
 from stages.commands.page.baseline import read_baseline, uncommitted
 from stages.commands.page.differences import compare, written
 from stages.commands.page.results import Result, read_results
-from stages.commands.plan.stage_status import UNCHANGED, outlook
+from stages.commands.plan.stage_status import UNCHANGED
 from stages.lib import paths
 from stages.lib.errors import GraftError, ParamsError, StorageError
 from stages.lib.report.document import Verdict
@@ -88,11 +88,15 @@ def _about(params: dict[str, Any], ran: Sequence[Result]) -> str:
 
 def _stale(ran: Sequence[Result]) -> Iterator[str]:
     """Stages that would run again, as settings or code are not those that the results were made with."""
+    from stages.commands.plan.predicted_steps import predict_steps
+
     try:
-        due = [step for step in outlook([result.pipeline for result in ran]) if step.fate != UNCHANGED]
+        steps = predict_steps([result.pipeline for result in ran])
     except GraftError as problem:
         yield f"Whether the results belong to these settings can't be told: {problem}"
         return
+    # a stage that only looks at the code makes nothing that is reported
+    due = [step for step in steps if step.fate != UNCHANGED and not step.stage.endswith("code")]
     if due:
         names = ", ".join(dict.fromkeys(step.stage for step in due))
         yield f"Earlier settings or code: {counted(len(due), 'stage')} would be made anew ({names})."

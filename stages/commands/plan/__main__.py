@@ -33,12 +33,12 @@ def main() -> None:
 
     from stages.commands.plan.costs import Costs, measure_slowness
     from stages.commands.plan.format import line, single_table, table
-    from stages.commands.plan.stage_status import outlook
+    from stages.commands.plan.predicted_steps import predict_steps
     from stages.lib.params import sections_of, validate
     from stages.lib.yaml12 import load_yaml
 
     values = validate(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(arguments.pipelines))
-    steps = outlook(files)
+    steps = predict_steps(files)
     costs = Costs(values, measure_slowness(values["runtime"].threads))
     sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)

@@ -1,0 +1,167 @@
+"""code: digests of the code that the stages of a pipeline run, so that DVC makes anew what a change of it concerns.
+
+A stage depends on metrics/code/<pipeline>/<stage>.json: a digest of every module that its script imports, also inside
+functions and through other modules.  It is of the syntax, so comments, docstrings and layout may change.  A file of
+another kind is there by its content if a module names it and it lies beside that module or the script.
+
+Localizers are loaded by name, so no import tells of them.  <stage>/<localizer>.json has the module of that name, too;
+a base share at the end of the name doesn't count, and a name without a module is one of the stage's own.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+from stages.lib import paths
+from stages.lib.entry import stage
+from stages.lib.errors import ParamsError
+from stages.lib.io import read_json, write_json
+from stages.lib.params import load_params
+from stages.lib.settings import at
+from stages.lib.yaml12 import load_yaml
+
+LOCALIZERS = Path("stages/lib/localizers")
+# name of a file that is no module; what of a dvc.yaml counts, DVC knows itself
+FILE = re.compile(r"(?!dvc\.)[\w-]+\.(?!py\b)\w+")
+
+# They compute nothing that is stored: they check settings, know places, and hand on what is itself among the params
+# and deps of a stage.  The walk stops here, so what only they import isn't tracked either.
+UNTRACKED = {
+    *(Path(f"stages/lib/{name}.py") for name in ("params", "settings", "paths", "entry", "errors", "yaml12")),
+    *(Path(f"stages/lib/{name}.py") for name in ("io", "progress")),
+    *(Path(f"stages/lib/data/{name}.py") for name in ("tasks", "task_cards", "test_sets")),
+    LOCALIZERS / "names.py",
+    Path("stages/multitask/localizer_names.py"),
+}
+
+
+@stage
+def main(file: str) -> None:
+    """Write the digests that the stages of a dvc.yaml depend on."""
+    digests = code_digests(Path(file))
+    for place, content in digests.items():
+        write_json(place, content)
+    print(f"code: {len(digests)} files of digests for {file}")
+
+
+def code_digests(file: Path) -> dict[Path, dict[str, str]]:
+    """What lies where for the stages of a dvc.yaml: path of each file of code -> its digest."""
+    entries = load_yaml(file, ParamsError)["stages"].values()
+    keys = [key for entry in entries if _module(entry) == "stages.code" for key in entry.get("params", [])]
+    settings = vars(load_params(*keys))
+    return {
+        place: {str(path): read(path).digest for path in sorted(closure(_module(entry), _localizer(place)))}
+        for entry in entries
+        for dep in entry["deps"]
+        if dep.startswith(f"{paths.CODE}/")
+        for place in _places(dep, entry.get("matrix", {}), settings)
+    }
+
+
+def changed_code(place: Path) -> list[str]:
+    """Files of code that are no longer what a file of digests says."""
+    pipeline = place.parts[len(paths.CODE.parts)]
+    file = paths.PIPELINE if pipeline == "main" else paths.PIPELINES / pipeline / paths.PIPELINE
+    before, now = read_json(place), code_digests(file).get(place, {})
+    return [path for path in sorted(before | now) if before.get(path) != now.get(path)]
+
+
+def _module(entry: dict[str, Any]) -> str:
+    return re.search(r" -m (\S+)", entry["cmd"])[1]
+
+
+def _places(dep: str, matrix: dict[str, str], settings: dict[str, Any]) -> Iterator[Path]:
+    """A dep of a stage, for every value of the axis or the setting in it."""
+    template = re.search(r"\$\{(item\.)?([\w.]+)\}", dep)
+    if not template:
+        yield Path(dep)
+        return
+    values = at(settings, matrix[template[2]][2:-1] if template[1] else template[2])
+    for value in [values] if isinstance(values, str) else values:
+        yield Path(dep.replace(template[0], value))
+
+
+def _localizer(place: Path) -> str:
+    """Module of the localizer that a file of digests is named after; of no module, if it is named after its stage."""
+    name = re.sub(r"_[0-9.]+$", "", place.stem) if place.parts[: len(paths.CODE.parts) + 2] != place.parts else ""
+    return ".".join([*LOCALIZERS.parts, name])
+
+
+def closure(*modules: str) -> set[Path]:
+    """Every file of code that the first of these modules, a script, needs together with the others."""
+    reached: set[Path] = set()
+    todo = [path for name in modules if (path := module_file(name))]
+    script = todo[0]
+    while todo:
+        path = todo.pop()
+        if path not in reached and path not in UNTRACKED and path.name != "settings.py":
+            reached.add(path)
+            todo += read(path).imports
+    beside = {folder / name for path in reached for folder in (path.parent, script.parent) for name in read(path).files}
+    return reached | {path for path in beside if path.is_file()}
+
+
+def module_file(name: str) -> Path | None:
+    """File of a module of the project; None for any other name."""
+    place = Path(*name.split("."))
+    files = (place.with_suffix(".py"), place / "__init__.py") if name.startswith("stages.") else ()
+    return next(filter(Path.is_file, files), None)
+
+
+@dataclass(frozen=True)
+class Code:
+    """A file of code: its digest, the modules of the project that it imports, and files of other kinds that it names."""
+
+    digest: str
+    imports: frozenset[Path] = frozenset()
+    files: frozenset[str] = frozenset()
+
+
+@cache
+def read(path: Path) -> Code:
+    """Read a file of code; all versions of Python give the same digest of a module's syntax."""
+    if path.suffix != ".py":
+        return Code(_md5(path.read_bytes()))
+    words, imports, files = [], set(), set()
+    todo: list[Any] = [ast.parse(path.read_bytes(), str(path))]
+    while todo:
+        match part := todo.pop():
+            case ast.AST():
+                # `ctx` follows from the place; fields that only newer versions of Python have are empty
+                fields = {name: getattr(part, name, None) for name in part._fields if name != "ctx"}
+                fields = {name: value for name, value in fields.items() if value is not None and value != []}
+                words += [type(part).__name__, *fields]
+                todo += fields.values()
+            case list():
+                items = [item for item in part if not _is_text(item)]
+                words.append(str(len(items)))
+                todo += items
+            case _:
+                words.append(repr(part))
+        match part:
+            case ast.Import():
+                imports |= {alias.name for alias in part.names}
+            case ast.ImportFrom():
+                imports |= {part.module, *(f"{part.module}.{alias.name}" for alias in part.names)}
+            case ast.Constant(value=str(text)) if FILE.fullmatch(text):
+                files.add(text)
+    modules = frozenset(filter(None, map(module_file, imports)))
+    return Code(_md5("\n".join(words).encode()), modules, frozenset(files))
+
+
+def _is_text(item: Any) -> bool:
+    """Whether this is a statement of a text alone, such as a docstring."""
+    return isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
+
+
+def _md5(content: bytes) -> str:
+    return md5(content, usedforsecurity=False).hexdigest()
+
+
+if __name__ == "__main__":
+    main()

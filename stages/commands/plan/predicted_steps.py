@@ -1,0 +1,151 @@
+"""What `dvc repro` would do with every stage, in its order, found by DVC's own rules and without doing it.
+
+DVC's `repro --dry` can't tell: it stops at the first dep that an earlier stage has yet to make.  Here the content of
+that is taken from the run cache or, of digests of code, from the code; what follows other stages that run, will run.
+No other module calls parts of DVC that are not public.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
+from dvc.stage.cache import _get_cache_hash
+from dvc.stage.serialize import to_single_stage_lockfile
+from dvc_data.hashfile.hash_info import HashInfo
+from dvc_data.hashfile.tree import Tree
+
+from stages.code import changed_code, code_digests
+from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
+from stages.lib.errors import StorageError
+from stages.lib.io import json_text
+from stages.lib.paths import CODE
+
+Parts = tuple[str, ...]
+# where each file lies in an output, and its hash; an output that is a file itself lies at ()
+Files = dict[Parts, HashInfo]
+# outputs that will be made: the stage, and the files if they are known
+Made = dict[Parts, tuple[str, Files | None]]
+
+
+def predict_steps(files: Sequence[Path]) -> list[Step]:
+    """Steps of `dvc repro FILE ...`, where each file is a dvc.yaml; the main pipeline's first, as they stand there.
+
+    Raises StorageError if DVC can't read the pipelines.
+    """
+    with _pipeline(files) as (order, places, cache):
+        made: Made = {}
+        steps = {stage: _step(stage, made, cache) for stage in order if stage.cmd}
+        return [steps[stage] for stage in sorted(steps, key=places.index)]
+
+
+@contextmanager
+def _pipeline(files: Sequence[Path]) -> Iterator[tuple[list[Any], list[Any], Any]]:
+    """Stages of these files and what they need, in DVC's order; all stages as they stand; the run cache."""
+    try:
+        # without DVC's lock: a run that waits for it gives up after three seconds, and plans only read
+        with Repo() as repo:
+            order = plan_repro(get_active_graph(repo.index.graph), collect_stages(repo, [*map(str, files)]))
+            places = sorted(repo.index.stages, key=lambda stage: len(Path(stage.path).parts))
+            yield order, places, repo.stage_cache
+    except DvcException as problem:
+        raise StorageError(" ".join(str(problem).split())) from None
+
+
+def _touching(dep: Any, made: Made) -> Made:
+    """Outputs that are a dep, a part of it, or a folder that it lies in."""
+    place = Path(dep.fs_path).parts
+    return {path: output for path, output in made.items() if path[: len(place)] == place[: len(path)]}
+
+
+def _hash(dep: Any, made: Made) -> HashInfo | None:
+    """Hash that a dep will have; None if nobody makes it and it isn't there."""
+    outputs = _touching(dep, made)
+    if not outputs:
+        return dep.get_hash() if dep.exists else None
+    place = Path(dep.fs_path).parts
+    files = {}
+    if dep.exists:
+        there = dep.local_cache, dep.fs_path, dep.fs, dep.hash_name
+        files = _files(dep._build(*there, ignore=dep.dvcignore, dry_run=True, no_progress_bar=True)[2])
+    for path, (_, output) in outputs.items():
+        inside = path[len(place) :]
+        files = {key: value for key, value in files.items() if key[: len(inside)] != inside}
+        laid = {(*path, *key): value for key, value in output.items()}
+        files |= {key[len(place) :]: value for key, value in laid.items() if key[: len(place)] == place}
+    if () in files:
+        return files[()]
+    tree = Tree()
+    for key, value in files.items():
+        tree.add(key, None, value)
+    tree.digest()
+    return tree.hash_info if files else None
+
+
+def _files(content: Any) -> Files:
+    """Files of an object of DVC's cache."""
+    return {key: value for key, _, value in content} if isinstance(content, Tree) else {(): content.hash_info}
+
+
+def _step(stage: Any, made: Made, cache: Any) -> Step:
+    """What will happen to a stage once those before it have done what they will do; its outputs are added to `made`."""
+    missing = tuple(str(dep) for dep in stage.deps if not dep.exists and not _touching(dep, made))
+    makers = (maker for dep in stage.deps for maker, files in _touching(dep, made).values() if files is None)
+    reasons, entry = tuple(f"after {maker}" for maker in sorted({*makers})), None
+    if not (missing or reasons):
+        hashes = {dep: _hash(dep, made) for dep in stage.deps}
+        reasons = _reasons(stage, hashes)
+        if not reasons:
+            return Step(stage.name, UNCHANGED)
+        entry = _earlier(stage, hashes, cache)
+    for out in entry.outs if entry else stage.outs:
+        made[Path(out.fs_path).parts] = stage.name, _files(out.get_obj()) if entry else _digests(stage, out)
+    return Step(stage.name, CACHED if entry else RUNS, reasons, missing)
+
+
+def _digests(stage: Any, out: Any) -> Files | None:
+    """What stages/code.py will write; None of any other script."""
+    if " -m stages.code " not in stage.cmd:
+        return None
+    return {
+        place.relative_to(out.def_path).parts: HashInfo("md5", md5(json_text(digests).encode()).hexdigest())
+        for place, digests in code_digests(Path(stage.cmd.split()[-1])).items()
+    }
+
+
+def _reasons(stage: Any, hashes: dict[Any, Any]) -> tuple[str, ...]:
+    """What has changed since dvc.lock was written; empty if nothing has."""
+    if not any(out.hash_info for out in stage.outs):
+        return ("not run yet",)
+    if stage.changed_stage():
+        return ("its command changed",)
+    changed = [part for dep in stage.deps if hashes[dep] != dep.hash_info for part in _changed_parts(dep)]
+    changed += [f"{place} is {state}" for out in stage.outs for place, state in out.status().items()]
+    return tuple(dict.fromkeys(changed))
+
+
+def _changed_parts(dep: Any) -> list[str]:
+    """A dep by its path; settings by their names, and code by its files."""
+    if dep.def_path.startswith(f"{CODE}/") and dep.exists:
+        return changed_code(Path(dep.def_path)) or [str(dep)]
+    settings = dep.status().values() if hasattr(dep, "params") else ()
+    return [name for names in settings for name in names] or [str(dep)]
+
+
+def _earlier(stage: Any, hashes: dict[Any, Any], cache: Any) -> Any:
+    """The stage as an earlier run with the same command and inputs left it, all outputs in the cache; or None."""
+    recorded = {dep: dep.hash_info for dep in stage.deps}
+    same = not stage.changed_stage() and recorded == hashes and all(out.hash_info for out in stage.outs)
+    for dep, hash_info in hashes.items():
+        dep.hash_info = hash_info
+    state = to_single_stage_lockfile(stage)
+    if not same:
+        key = _get_cache_hash(state, key=True)
+        runs = sorted(Path(cache._get_cache_dir(key)).glob("*"), key=lambda path: path.stat().st_mtime)
+        state = cache._load_cache(key, runs[-1].name) if runs else None
+    entry = cache._create_stage(state, wdir=stage.wdir) if state else None
+    return entry if entry and entry.outs_cached() else None
