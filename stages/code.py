@@ -34,9 +34,8 @@ FILE = re.compile(r"(?!dvc\.)[\w-]+\.(?!py\b)\w+")
 UNTRACKED = {
     *(Path(f"stages/lib/{name}.py") for name in ("params", "settings", "paths", "entry", "errors", "yaml12")),
     *(Path(f"stages/lib/{name}.py") for name in ("io", "progress")),
-    *(Path(f"stages/lib/data/{name}.py") for name in ("tasks", "task_cards", "test_sets")),
+    *(Path(f"stages/lib/data/{name}.py") for name in ("tasks", "task_cards")),
     LOCALIZERS / "names.py",
-    Path("stages/multitask/localizer_names.py"),
 }
 
 

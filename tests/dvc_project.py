@@ -105,13 +105,19 @@ class Run:
 
     @property
     def executed(self) -> list[str]:
-        """Stages whose command ran, without the file that they stand in."""
+        """Stages whose command ran, without the file that they stand in, but for those that look at the code."""
+        return [stage for stage in self.run_at_all if not stage.endswith("code")]
+
+    @property
+    def run_at_all(self) -> list[str]:
+        """Those that look at the code, too."""
         return re.findall(r"^Running stage '(?:[^':]+:)?([^']+)'", self.text, re.MULTILINE)
 
     @property
     def cached(self) -> list[str]:
         """Stages whose outputs came back from the run cache."""
-        return re.findall(r"^Stage '(?:[^':]+:)?([^']+)' is cached", self.text, re.MULTILINE)
+        stages = re.findall(r"^Stage '(?:[^':]+:)?([^']+)' is cached", self.text, re.MULTILINE)
+        return [stage for stage in stages if not stage.endswith("code")]
 
 
 @dataclass(frozen=True)

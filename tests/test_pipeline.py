@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from stages.code import UNTRACKED, read
 from stages.lib import paths
 from tests.dvc_project import CELL_STAGES, SEED_STAGES, Copy, Run, cell, clone, make_original, per_seed
-from tests.test_dvc_yaml import NOT_TRACKED, checking_settings
+from tests.test_dvc_yaml import MAIN, ROOT, STAGES
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -169,10 +170,11 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
     logits = [paths.predictions(stage, task, seed) for stage in ("reference", "evaluate")]
     scores = [paths.scores(stage, task, seed) for stage in ("evaluate", "calibration", "ood")]
     pretrained = [paths.PRETRAINED / name for name in (*HEAD, "anatomy.json")]
-    summary = [paths.SUMMARY, paths.SUMMARY.with_suffix(".md")]
+    summary = [paths.SUMMARY, paths.SUMMARY.with_suffix(".md"), paths.report_document("summary")]
     tables = [paths.PLOTS / f"{name}.csv" for name in ("scores", "ood", "reliability", "confidence")]
     figures = [paths.PLOTS / f"{name}.png" for name in ("accuracy", "calibration", "reliability", "confidence", "ood")]
     notes = [Path("data/local/README.md"), Path("models/local/README.md")]
+    code = [paths.CODE / MAIN / f"{stage}.json" for stage in STAGES]
     return {
         str(path)
         for path in (
@@ -187,6 +189,7 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
             *tables,
             *figures,
             *notes,
+            *code,
         )
     }
 
@@ -222,7 +225,7 @@ def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
     seen = {}
     for log in story["log"].iterdir():
         seen.setdefault(log.name.split(".")[0], set()).update(map(source_of, log.read_text().splitlines()))
-    assert {*seen} == {"fetch", "model", "summary", *CELL_STAGES, *SEED_STAGES}
+    assert {*seen} == {"code", "fetch", "model", "summary", *CELL_STAGES, *SEED_STAGES}
     for stage, opened in seen.items():
         entry = next(
             story["first"].lock[name]
@@ -230,10 +233,11 @@ def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
             if name in story["first"].lock
         )
         known = [item["path"] for kind in ("deps", "outs") for item in entry.get(kind, [])]
+        known += json.loads(story["first"].files.get(f"metrics/code/main/{stage}.json", "{}"))
         strange = {
             path for path in opened if belongs_to_project(path) and not any(lies_in(path, place) for place in known)
         }
-        assert strange - NOT_TRACKED - checking_settings() - {"params.yaml"} - REGISTRY == set(), stage
+        assert strange - {*map(str, UNTRACKED)} - read_for_settings() == ({"dvc.yaml"} if stage == "code" else set())
         assert f"stages/{stage}.py" in opened
     # the control: what is read by libraries, and inside functions, is seen
     assert {
@@ -243,8 +247,16 @@ def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
     } <= seen["mask"]
 
 
-# what params.py reads to check the settings
-REGISTRY = {"stages/lib/data/tasks.py", "stages/lib/data/tasks.yaml"}
+def read_for_settings() -> set[str]:
+    """What params.py needs to check the settings; a stage opens it all, and what it says is tracked as params."""
+    reached: set[Path] = set()
+    todo = [Path("stages/lib/params.py"), *(path.relative_to(ROOT) for path in ROOT.glob("stages/**/settings.py"))]
+    while todo:
+        path = todo.pop()
+        if path not in reached:
+            reached.add(path)
+            todo += read(path).imports
+    return {*map(str, reached), "stages/lib/data/tasks.yaml", "params.yaml"}
 
 
 def source_of(path: str) -> str:

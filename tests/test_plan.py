@@ -14,7 +14,7 @@ from stages.lib import paths
 from stages.lib.errors import ParamsError, StorageError
 from stages.lib.params import data_files, validate
 from stages.lib.yaml12 import load_yaml
-from tests.test_dvc_yaml import ALL, PIPELINE_OF, STAGES
+from tests.test_dvc_yaml import MAIN, PIPELINE_OF, PIPELINES, STAGES
 
 ROOT = Path(__file__).parents[1]
 # the run that was measured, from `dvc repro` to its end, and its settings as far as costs depend on them
@@ -115,7 +115,10 @@ def test_cells_may_have_costs_of_their_own(tmp_path):
 
 def test_costs_are_of_stages_that_there_are():
     names = {(pipeline, row.partition("@")[0]) for pipeline, file in data_files(FILE).items() for row in file["stages"]}
-    assert names == {(PIPELINE_OF.get(name, ""), name) for name in ALL}
+    stages = {(pipeline, name) for name, pipeline in PIPELINE_OF.items()} | {
+        (pipeline, "code" if pipeline == MAIN else f"{pipeline}_code") for pipeline in PIPELINES
+    }
+    assert names == {("" if pipeline == MAIN else pipeline, name) for pipeline, name in stages}
 
 
 def test_the_line_sums_up(tmp_path):
