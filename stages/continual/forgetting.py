@@ -1,4 +1,4 @@
-"""What a sequence of tasks leaves of each of them, from R[step, task]: accuracy on a task after a step.
+"""Measures of forgetting, from R[step, task]: accuracy on a task after a step of a sequence.
 
 R is a square array, tasks in the order in which they were learned.  What lies above its diagonal, a task
 before it was learned, is never looked at and may be NaN.

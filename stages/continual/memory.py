@@ -29,7 +29,7 @@ from stages.lib.graft.region import Tensors
 
 @dataclass(frozen=True)
 class Piece:
-    """What one task adds: the parameters that are its own, their trained values, and its head if it has one."""
+    """The part of one task: the parameters that are its own, their trained values, and its head if it has one."""
 
     mask: GraftMask
     values: dict[str, Tensor]
@@ -37,7 +37,7 @@ class Piece:
 
 
 def remainder(mask: GraftMask, earlier: Sequence[GraftMask]) -> GraftMask:
-    """What no earlier mask selects of a mask.  Raises ValueError if they are of different regions."""
+    """The part of a mask that no earlier one selects.  Raises ValueError if they are of different regions."""
     if any(other.region != mask.region for other in earlier):
         raise ValueError("masks of different regions have nothing in common")
     mine = mask.region_indices()

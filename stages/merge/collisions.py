@@ -1,4 +1,4 @@
-"""How many parameters several grafts select at once, and how many random masks of their sizes would."""
+"""Numbers of parameters that several grafts select at once, and that random masks of their sizes would."""
 
 from collections.abc import Sequence
 from math import prod

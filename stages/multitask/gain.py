@@ -2,7 +2,7 @@
 
 
 def gained(pretrained: float, joint: float, least: float) -> bool:
-    """Whether the joint model's accuracy is at least `least` above the pretrained model's, so that it can be divided by."""
+    """True if the joint model's accuracy is at least `least` above the pretrained model's, so that it can be divided by."""
     return joint - pretrained >= least
 
 

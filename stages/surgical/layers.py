@@ -61,11 +61,11 @@ def by_layer(region: Region) -> dict[int, list[str]]:
     The number is read out of a name as a whole: a test of what the name starts with would take
     layer 10 for a part of layer 1.
     """
-    found: dict[int, list[str]] = {}
+    layers: dict[int, list[str]] = {}
     for name in region.shapes:
         if (layer := layer_of(name)) is not None:
-            found.setdefault(layer, []).append(name)
-    return dict(sorted(found.items()))
+            layers.setdefault(layer, []).append(name)
+    return dict(sorted(layers.items()))
 
 
 def whole_layers(region: Region, layers: Sequence[int], besides: Sequence[str] = ()) -> GraftMask:

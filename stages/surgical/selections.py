@@ -74,7 +74,7 @@ def choose(selection: Selection, scores: Sequence[float], draws: int, generator:
 
 
 def _drawn(size: int, count: int, draws: int, generator: "np.random.Generator") -> list[Layers]:
-    found: dict[Layers, None] = {}
-    while len(found) < min(draws, comb(count, size)):
-        found.setdefault(tuple(sorted(generator.choice(count, size, replace=False).tolist())))
-    return [*found]
+    sets: dict[Layers, None] = {}
+    while len(sets) < min(draws, comb(count, size)):
+        sets.setdefault(tuple(sorted(generator.choice(count, size, replace=False).tolist())))
+    return [*sets]

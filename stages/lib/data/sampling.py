@@ -54,7 +54,7 @@ def _spelling(row: Row) -> tuple[str, ...]:
 
 
 def split_sizes(available: int, task: str, label: str, data: Any) -> tuple[int, int]:
-    """How many of the `available` rows of a class become train and dev; raise DataError if they are too few."""
+    """Numbers of train and dev rows among the `available` ones of a class; raise DataError if they are too few."""
     if available >= 2 * data.k:
         return data.k, data.k
     if data.scarce == "error":

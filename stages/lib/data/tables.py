@@ -46,10 +46,10 @@ def build_table(spec: TaskSpec, raw: dict[str, list[Row]], origin: dict[str, Any
         splits = _hold_out(spec, splits, dropped)
     for split, rows in splits.items():
         if not rows:
-            raise DataError(
-                f"task {spec.name}: no rows are left in {split}; dropped: {_words(dropped.get(split, Counter()))}"
-            )
-    rows = [_table_row(split, row) for split in SPLITS for row in sorted(splits.get(split, []), key=place)]
+            reasons = sorted(dropped.get(split, Counter()).items())
+            counts = ", ".join(f"{count} ({reason})" for reason, count in reasons) or "none"
+            raise DataError(f"task {spec.name}: no rows are left in {split}; dropped: {counts}")
+    rows = [{"split": split, **bare(row)} for split in SPLITS for row in sorted(splits.get(split, []), key=place)]
     texts = texts_of(rows)
     return Table(rows, _card(spec, origin, rows, texts, dropped, held_out), texts)
 
@@ -105,10 +105,6 @@ def ood_rows(rows: Iterable[Row], trained: set[bytes], leaks: str, most: int) ->
     """
     tests = [row for row in rows if row["split"] == "test" and (leaks == "keep" or text_key(row) not in trained)]
     return [bare(row) for row in capped(tests, most)]
-
-
-def _table_row(split: str, row: Row) -> Row:
-    return {"split": split, **bare(row)}
 
 
 def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> list[Row]:
@@ -180,7 +176,7 @@ def _hold_out(spec: TaskSpec, splits: dict[str, list[Row]], dropped: dict[str, C
 
 
 def _unit(row: Row) -> tuple[str | None, ...]:
-    """What has to stay on one side: the row's group, or else its text."""
+    """The content that stays on one side of a split: the row's group, or else its text."""
     return (row["group"],) if row["group"] else letters(row)
 
 
@@ -198,7 +194,3 @@ def _card(
         "dropped": {split: dict(sorted(reasons.items())) for split, reasons in dropped.items()},
         "test_texts_in_train": sum(key in texts.trained for key in texts.tested),
     }
-
-
-def _words(reasons: Counter) -> str:
-    return ", ".join(f"{count} ({reason})" for reason, count in sorted(reasons.items())) or "none"

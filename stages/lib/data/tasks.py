@@ -1,4 +1,4 @@
-"""What a task is: labels, prompt, metric and where its text comes from, as data.
+"""Definitions of tasks: labels, prompt, metric and where its text comes from, as data.
 
 The built-in tasks stand in tasks.yaml beside this file.  A user's own stand under `task:` in
 params.yaml and are laid over the built-in one of the same name, field by field.
@@ -132,8 +132,8 @@ class TaskSpec(Section):
         if labels and info.field_name == "positive" and value is not None and value not in labels:
             raise ValueError(f"one of the labels {', '.join(labels)}")
         if labels and isinstance(value, Prompt) and {*value.verbalizer} != {*labels}:
-            found = ", ".join(value.verbalizer)
-            raise ValueError(f"a prompt whose verbalizer has exactly the labels {', '.join(labels)}, not {found}")
+            names = ", ".join(value.verbalizer)
+            raise ValueError(f"a prompt whose verbalizer has exactly the labels {', '.join(labels)}, not {names}")
         return value
 
     @field_validator("causal_prompt")
@@ -145,7 +145,7 @@ class TaskSpec(Section):
 
     @property
     def is_pair(self) -> bool:
-        """Whether a prompt or the hub's columns say that rows have a second sentence."""
+        """True if a prompt or the hub's columns say that rows have a second sentence."""
         prompts = any("{sentence2}" in prompt.template for prompt in (self.prompt, self.causal_prompt) if prompt)
         return prompts or bool(self.hub and "sentence2" in self.hub.columns)
 
@@ -154,7 +154,7 @@ class TaskSpec(Section):
         return {"standard": None, "prompt": self.prompt, "autoregressive": self.causal_prompt}[mode]
 
     def prompt_problems(self, mode: str) -> list[str]:
-        """What keeps this task from being used in this mode, as lines for the user."""
+        """Reasons why this task can't be used in this mode, as lines for the user."""
         if mode == "standard" or self.prompt_for(mode):
             return []
         field = "prompt" if mode == "prompt" else "causal_prompt"
@@ -172,14 +172,14 @@ def packaged_tasks() -> list[str]:
     return [name for name, entry in registry().items() if "packaged" in entry]
 
 
-def resolve_tasks(own: dict[str, dict[str, Any]]) -> tuple[dict[str, TaskSpec], list[str]]:
+def resolve_tasks(custom: dict[str, dict[str, Any]]) -> tuple[dict[str, TaskSpec], list[str]]:
     """Give every known task by name, the user's own laid over the built-in, and the problems found.
 
     A task with a problem is left out of the result and named in the problems.
     """
     specs, problems = {}, []
-    for name in [*registry(), *(extra for extra in own if extra not in registry())]:
-        merged = {"title": name, "kind": name, **registry().get(name, {}), **own.get(name, {}), "name": name}
+    for name in [*registry(), *(name for name in custom if name not in registry())]:
+        merged = {"title": name, "kind": name, **registry().get(name, {}), **custom.get(name, {}), "name": name}
         try:
             specs[name] = TaskSpec.model_validate(merged)
         except ValidationError as error:

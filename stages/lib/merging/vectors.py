@@ -1,4 +1,4 @@
-"""What each method adds to the pretrained model: one vector, made of the models of several tasks.
+"""Vectors that methods add to the pretrained model, each made of the models of several tasks.
 
     arithmetic  the sum of the task vectors (Ilharco et al., 2023); average and grafted_arithmetic too
     ties        each vector trimmed to the parameters that moved furthest; where signs disagree, the

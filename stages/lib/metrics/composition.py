@@ -59,12 +59,12 @@ def composition(counts: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) 
     tensors of the region.  `share` is of the selected parameters, `chance` the share of the graftable
     ones, which a random mask has; both add up to 1, share to 0 for an empty mask.
     """
-    found: dict[tuple[int | None, str], list[int]] = {}
+    places: dict[tuple[int | None, str], list[int]] = {}
     for name, shape in shapes.items():
-        place = found.setdefault((layer_of(name), kind_of(name)), [0, 0])
+        place = places.setdefault((layer_of(name), kind_of(name)), [0, 0])
         place[0] += counts.get(name, 0)
         place[1] += prod(shape)
-    selected, graftable = (sum(place[number] for place in found.values()) for number in (0, 1))
+    selected, graftable = (sum(place[number] for place in places.values()) for number in (0, 1))
     return [
         {
             "layer": layer,
@@ -74,7 +74,7 @@ def composition(counts: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) 
             "share": inside / selected if selected else 0.0,
             "chance": parameters / graftable,
         }
-        for (layer, kind), (inside, parameters) in found.items()
+        for (layer, kind), (inside, parameters) in places.items()
     ]
 
 

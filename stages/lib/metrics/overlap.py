@@ -1,4 +1,4 @@
-"""How much two regions have in common, and how much two random ones would.
+"""Overlap of two regions, and of two random ones.
 
 Regions are sets of region indices.  Two measures: intersection over union (table 8 of the paper),
 which is the same either way round, and the share of the second region that lies in the first
@@ -26,7 +26,7 @@ def intersection(first: np.ndarray, second: np.ndarray) -> int:
 
 
 def chance_iou(first: int, second: int, size: int) -> float:
-    """What `iou` gives for two random sets of these sizes among `size` parameters, nearly: m / (a + b - m), m = a b / size.
+    """`iou` of two random sets of these sizes among `size` parameters, nearly: m / (a + b - m), m = a b / size.
 
     It puts the expected intersection m in place of the intersection.  IoU is convex in the
     intersection, so its true expectation is a little larger: by about 1 / max(a, b) of itself or

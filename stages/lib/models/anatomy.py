@@ -20,7 +20,7 @@ FILE = "anatomy.json"
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What a model consists of; `parameters` counts the pretrained ones, without a new head."""
+    """Names, groups and shapes of a model's parameters; `parameters` counts the pretrained ones, without a new head."""
 
     name: str
     source: str
@@ -88,10 +88,10 @@ def parameter_groups(model: Any, mode: str) -> dict[str, str]:
 
 def _blocks_prefix(model: Any) -> str:
     count = model.config.num_hidden_layers
-    found = [name for name, part in model.named_modules() if isinstance(part, nn.ModuleList) and len(part) == count]
-    if not found:
+    lists = [name for name, part in model.named_modules() if isinstance(part, nn.ModuleList) and len(part) == count]
+    if not lists:
         raise ModelError(f"{type(model).__name__}: no list of {count} layers found, so there is no region to graft")
-    return min(found, key=len) + "."
+    return min(lists, key=len) + "."
 
 
 def _embedding_prefixes(model: Any, blocks: str) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def squared_gradients(
 
 
 def is_sampled(mode: str) -> bool:
-    """Whether a mode draws labels."""
+    """True for a mode that draws labels."""
     return mode.startswith("sampled")
 
 
@@ -75,7 +75,7 @@ def backward_passes(mode: Mode, labels: int, draws: int) -> int:
 
 @dataclass(frozen=True)
 class Target:
-    """What is differentiated: the mode, and for drawn labels a number of 0..1 for each row and draw, (B, draws)."""
+    """The differentiated quantity: the mode, and for drawn labels a number of 0..1 for each row and draw, (B, draws)."""
 
     mode: Mode
     places: Tensor | None = None
@@ -145,22 +145,22 @@ def _add_by_layer(
         deltas = torch.autograd.grad(
             losses.sum(), outputs, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        for (module, own), delta in zip(owners.items(), deltas, strict=True):
+        for (module, names), delta in zip(owners.items(), deltas, strict=True):
             with model.runtime.autocast():
-                _add_layer(module, own, calls[module][0][0][0].detach(), delta, totals)
+                _add_layer(module, names, calls[module][0][0][0].detach(), delta, totals)
     return True
 
 
 def _add_layer(
-    module: nn.Module, own: dict[str, str], inputs: Tensor, deltas: Tensor, totals: dict[str, Tensor]
+    module: nn.Module, names: dict[str, str], inputs: Tensor, deltas: Tensor, totals: dict[str, Tensor]
 ) -> None:
     """Square and add one layer's gradients, from its inputs and output gradients, (B, ...) each."""
-    parameters = {local: module.get_parameter(local).detach() for local in own}
+    parameters = {local: module.get_parameter(local).detach() for local in names}
     gradients = vmap(_layer_gradient(module, parameters))
     portion = max(1, NUMBERS // sum(parameter.numel() for parameter in parameters.values()))
     for part, delta in zip(inputs.split(portion), deltas.split(portion), strict=True):
         for local, gradient in gradients(part, delta).items():
-            totals[own[local]] += gradient.square_().sum(0)
+            totals[names[local]] += gradient.square_().sum(0)
 
 
 def _layer_gradient(module: nn.Module, parameters: dict[str, Tensor]) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
@@ -176,9 +176,9 @@ def _owners(model: nn.Module, weights: dict[str, Tensor]) -> Owners | None:
     names = {weight: name for name, weight in weights.items()}
     owners: Owners = {}
     for module in model.modules():
-        own = {local: names[weight] for local, weight in module.named_parameters(recurse=False) if weight in names}
-        if own:
-            owners[module] = own
+        local = {name: names[weight] for name, weight in module.named_parameters(recurse=False) if weight in names}
+        if local:
+            owners[module] = local
     return owners if sum(map(len, owners.values())) == len(names) else None
 
 

@@ -39,13 +39,13 @@ class SharedModel:
 
     def parameters(self) -> dict[str, Tensor]:
         """Every parameter, live: the shared ones by name, those of a head as `<task>:<name>`."""
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         for task, view in self.views.items():
             groups = view.groups()
-            found |= {
+            weights |= {
                 f"{task}:{name}" if groups[name] == HEAD else name: weight for name, weight in view.parameters().items()
             }
-        return found
+        return weights
 
     def heads(self) -> dict[str, dict[str, Tensor]]:
         """Task -> its own head's parameters by their name in the view, live; empty where the head is shared."""

@@ -110,7 +110,7 @@ def _from_hub(name: str, revision: str | None) -> Path:
         go_offline()
     from huggingface_hub import errors, snapshot_download
 
-    where = f"the hub's {name}" + (f" at {revision}" if revision else "")
+    origin = f"the hub's {name}" + (f" at {revision}" if revision else "")
     try:
         folder = snapshot_download(name, revision=revision, allow_patterns=list(WANTED), local_files_only=not reachable)
     except errors.HFValidationError as problem:
@@ -118,22 +118,22 @@ def _from_hub(name: str, revision: str | None) -> Path:
             f"model.name: {name!r} is no hub id such as 'roberta-base' or 'owner/name': {problem}"
         ) from None
     except errors.LocalEntryNotFoundError as problem:
-        raise ModelError(_not_fetched(where, problem if reachable else None)) from None
+        raise ModelError(_not_fetched(origin, problem if reachable else None)) from None
     except errors.RevisionNotFoundError:
         raise ModelError(f"model.revision: {name!r} has no revision {revision!r} on the hub") from None
     except errors.RepositoryNotFoundError:
         raise ModelError(f"model.name: the hub has no model {name!r}, or it needs a login (`hf auth login`)") from None
     except Exception as problem:  # a connection that breaks has no error type of its own
-        raise ModelError(_not_fetched(where, problem)) from problem
-    _require_complete(Path(folder), where)
+        raise ModelError(_not_fetched(origin, problem)) from problem
+    _require_complete(Path(folder), origin)
     return Path(folder)
 
 
-def _not_fetched(where: str, problem: Exception | None) -> str:
+def _not_fetched(origin: str, problem: Exception | None) -> str:
     why = "is not, or not completely, in the cache, and the hub doesn't answer (or HF_HUB_OFFLINE is set)"
     if problem:
         why = f"could not be fetched: {type(problem).__name__}: {problem}"
-    return f"model.source=hub: {where} {why}; {OTHER_SOURCES}"
+    return f"model.source=hub: {origin} {why}; {OTHER_SOURCES}"
 
 
 def _from_folder(root: Path) -> Path:
@@ -155,10 +155,10 @@ def _model_folders(place: Path) -> list[Path]:
     return sorted(path.parent for path in place.glob("*/" + CONFIG)) if place.is_dir() else []
 
 
-def _require_complete(folder: Path, where: str, hint: str = "") -> None:
+def _require_complete(folder: Path, origin: str, hint: str = "") -> None:
     missing = _missing(folder)
     if missing:
-        raise ModelError(f"{where}: {' and '.join(missing)} missing{hint}{_about_pickles(folder, missing)}")
+        raise ModelError(f"{origin}: {' and '.join(missing)} missing{hint}{_about_pickles(folder, missing)}")
 
 
 def _missing(folder: Path) -> list[str]:
@@ -182,9 +182,11 @@ def _missing_shards(folder: Path) -> list[str]:
 def _about_pickles(folder: Path, missing: list[str]) -> str:
     if WEIGHTS not in missing:
         return ""
-    found = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)) if folder.is_dir() else []
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)) if folder.is_dir() else []
     there = (
-        f"{found[0]} is a pickle, which can run code when it is read" if found else "a pickle (.bin) is no substitute"
+        f"{pickles[0]} is a pickle, which can run code when it is read"
+        if pickles
+        else "a pickle (.bin) is no substitute"
     )
     return f"; weights are read from safetensors only: {there}; save the model anew with save_pretrained"
 
