@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from stages.continual.report import paper
 from stages.continual.report.collecting import Sequences, collect, matrix
 from stages.continual.report.compose import OFF, write_report
 from stages.continual.report.data import plot_data
@@ -18,7 +19,6 @@ from stages.lib import paths
 from stages.lib.errors import DataError
 from stages.lib.io import read_json, write_json
 from stages.lib.report.markdown import to_markdown
-from stages.report import paper
 
 METHODS = ["naive", "grafting", "replay", "ewc"]
 ORDERS = {"paper": ["qnli", "ag_news", "sst2"], "back": ["sst2", "ag_news", "qnli"]}

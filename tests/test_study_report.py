@@ -16,7 +16,7 @@ from stages.lib.io import write_json
 from stages.lib.report.document import Verdict
 from stages.lib.report.line_styles import LINE_STYLES
 from stages.lib.report.stats import mean_of, paired, t_quantile
-from stages.report import paper
+from stages.study.report import paper
 from stages.study.report.choosing import LEARNED, common_sparsities, nearest, own
 from stages.study.report.collecting import collect
 from stages.study.report.comparing import compared

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from stages.continual.report import paper
 from stages.continual.report.collecting import MEASURES, Sequences
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.document import Row, Table
 from stages.lib.report.format import points, spread
 from stages.lib.report.stats import mean_of
-from stages.report import paper
 
 # Our methods by the paper's names.
 PAPER_NAMES = {FINETUNED: "FT", "naive": "ContinualFT", "grafting": "GraftingContinual"}

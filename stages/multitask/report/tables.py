@@ -3,10 +3,9 @@
 from stages.lib.report.document import Row, Table
 from stages.lib.report.format import UNKNOWN, percent, points, small_percent
 from stages.lib.report.stats import mean_of, paired
-from stages.multitask.report import contrasts
+from stages.multitask.report import contrasts, paper
 from stages.multitask.report.collecting import Multitask
 from stages.multitask.report.matrices import Key, called, of_matrix, similarity
-from stages.report import paper
 
 PAPER = {contrasts.UNION_IN: "union", contrasts.PURIFIED_IN: "purified"}
 OVER_SEEDS = "mean (standard deviation over seeds); n: test rows"

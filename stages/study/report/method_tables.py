@@ -10,10 +10,10 @@ from stages.lib.metrics.variants import FINETUNED
 from stages.lib.report.document import Row, Table
 from stages.lib.report.format import percent, small_percent, spread
 from stages.lib.report.stats import mean_of
-from stages.report.paper import table6, table7
 from stages.study.report import choosing
 from stages.study.report.choosing import LEARNED
 from stages.study.report.collecting import Study
+from stages.study.report.paper import table6, table7
 from stages.study.report.region_tables import PAPER, VALUES
 
 MOST_TASKS = 4

@@ -9,10 +9,10 @@ from stages.lib.metrics.variants import FINETUNED
 from stages.lib.report.document import Row, Table
 from stages.lib.report.format import DAGGER, percent, small_percent, spread
 from stages.lib.report.stats import mean_of
-from stages.report.paper import table1, table3, table8
 from stages.study.report import choosing
 from stages.study.report.choosing import BIAS, FISH, LEARNED, RANDOM
 from stages.study.report.collecting import Study
+from stages.study.report.paper import table1, table3, table8
 
 SCORE_ECE = ("score", "ece")
 PAPER = "paper: RoBERTa-base, 4096-shot, 5 seeds; no target for other settings"

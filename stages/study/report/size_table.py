@@ -5,10 +5,10 @@ from itertools import chain
 from stages.lib.metrics.variants import FINETUNED
 from stages.lib.report.document import Row, Table
 from stages.lib.report.format import percent, small_percent
-from stages.report.paper import table5
 from stages.study.report import choosing
 from stages.study.report.choosing import LEARNED
 from stages.study.report.collecting import Study
+from stages.study.report.paper import table5
 from stages.study.report.region_tables import SCORE_ECE, VALUES, texts
 
 PAPER = "paper: RoBERTa-base, 50,000 examples per class; it gives no deviations, and is no target for other settings"
