@@ -13,7 +13,7 @@ from stages.commands.page.differences import compare, written
 from stages.commands.page.render import write_page
 from stages.commands.page.results import caption_of
 from stages.lib import paths
-from stages.lib.errors import StorageError
+from stages.lib.errors import DataError, StorageError
 from stages.lib.params import data_files
 from stages.lib.report.document import Claim, Report, Row, Table, Verdict, write_report
 from stages.lib.report.style import figure, save, styled
@@ -211,25 +211,20 @@ def test_the_page_of_what_reproduces_is_made_of_the_committed_numbers():
     assert (ROOT / reproduction.PAGE).read_text(encoding="utf-8") == reproduction.markdown(ROOT)
 
 
-def judged(tmp_path, monkeypatch, numbers: dict, **entry) -> tuple[str, str]:
-    monkeypatch.setattr(reproduction, "CLAIMS", tmp_path / "claims.yaml")
-    whole = {"claim": "c", "paper": "p", "from": "study", "unit": "percent", **entry}
-    reproduction.CLAIMS.write_text(json.dumps([whole]))
-    (tmp_path / "metrics").mkdir(exist_ok=True)
-    (tmp_path / "metrics/study.json").write_text(json.dumps(numbers))
-    [row] = reproduction.rows(tmp_path)
-    return row.here, row.verdict
-
-
 def test_a_claim_is_judged_by_its_number_or_the_lower_end_of_its_interval(tmp_path, monkeypatch):
     def judge(numbers, **entry):
-        return judged(tmp_path, monkeypatch, numbers, **entry)
+        row = {"words": "c", "paper": "p", "unit": "percent", **entry}
+        monkeypatch.setattr(reproduction, "data_files", lambda _: {"study": [{"measure": "for the report"}, row]})
+        (tmp_path / "metrics/study.json").write_text(json.dumps(numbers))
+        [found] = reproduction.rows(tmp_path)
+        return found.here, found.verdict
 
-    least = {"at": ["a"], "holds": {"at_least": 0.4}}
+    (tmp_path / "metrics").mkdir()
+    least = {"at": ["a"], "rule": "at_least", "limit": 0.4}
     assert judge({"a": 0.4}, **least) == ("40.0 %", "holds")
     assert judge({"a": 0.399}, **least) == ("39.9 %", "does not hold")
     assert judge({}, **least) == ("", "not measurable")
-    above = {"at": ["a"], "holds": {"above": 0}, "unit": "points"}
+    above = {"at": ["a"], "unit": "points"}
     apart = {"n": 8, "mean": 0.05, "low": 0.01, "high": 0.09}
     assert judge({"a": apart}, **above) == ("+5.0 points (95 % interval +1.0 to +9.0), n = 8", "holds")
     assert judge({"a": apart | {"low": -0.01}}, **above)[1] == "not shown"
@@ -238,3 +233,5 @@ def test_a_claim_is_judged_by_its_number_or_the_lower_end_of_its_interval(tmp_pa
     assert judge(pair, **above, less=["b"]) == ("-10.0 points, n = 2", "does not hold")
     assert judge(pair | {"b": {"n": 8, "mean": 0.4}}, **above, less=["b"]) == ("", "not measurable")
     assert judge({"a": {"n": 1, "mean": 0.3}}, **above) == ("+30.0 points, n = 1", "not measurable")
+    with pytest.raises(DataError, match="claims.yaml: claims.0.rule"):
+        judge({}, **above, rule="over")

@@ -1,19 +1,25 @@
-"""What reproduces and what does not: the paper's claims beside the numbers of the reports.
+"""What reproduces and what does not: claims of publications beside the numbers of the reports.
 
 python -m stages.commands.page.reproduction        writes stages/REPRODUCTION.md from metrics/*.json
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import Field, TypeAdapter, ValidationError
+
+from stages.commands.page.results import MAIN
 from stages.lib import paths
-from stages.lib.errors import DataError
+from stages.lib.errors import DataError, plain_problem
 from stages.lib.io import read_json, write_text
+from stages.lib.params import data_files
+from stages.lib.report.claims import Rule, is_published, verdict_of
 from stages.lib.report.document import Verdict
-from stages.lib.yaml12 import load_yaml
+from stages.lib.report.stats import Difference, Mean
+from stages.lib.settings import Section
 
-CLAIMS = Path(__file__).with_name("reproduction.yaml")
 PAGE = Path("stages/REPRODUCTION.md")
 INTRO = """# What reproduces and what does not
 
@@ -27,93 +33,89 @@ cells, that is tasks times seeds, and of one cell nothing follows.
 """
 
 
+class Published(Section):
+    """A row of claims.yaml that holds a claim of a publication against a stored number (see stages/claims.yaml)."""
+
+    words: str
+    paper: str
+    at: list[str]
+    less: list[str] = Field(default=[])
+    unit: Literal["percent", "points"]
+    rule: Rule = "above"
+    limit: float = 0.0
+    plot: str = ""
+
+
 @dataclass(frozen=True)
 class Row:
-    """A claim beside its number; `here` is empty where the report has none."""
+    """A claim beside its number; `here` is empty where the report has none, `plot` where there is no figure."""
 
-    claim: str
-    paper: str
+    claim: Published
     here: str
     verdict: Verdict
-    figure: str | None
+    plot: Path | None
 
 
-@dataclass(frozen=True)
-class Number:
-    """A number of a report, with what the report says about it."""
-
-    mean: float
-    low: float | None = None
-    high: float | None = None
-    n: int | None = None
-
-
-def rows(folder: Path) -> list[Row]:
-    """Every claim of reproduction.yaml, judged by the reports in a project folder."""
-    return [_row(entry, folder) for entry in load_yaml(CLAIMS, DataError)]
+def rows(folder: Path) -> Iterator[Row]:
+    """Every such claim of the pipelines, judged by the reports in a project folder."""
+    for pipeline, stored in data_files("claims.yaml").items():
+        report = folder / paths.report(pipeline or MAIN)
+        numbers = read_json(report) if report.is_file() else {}
+        for claim in _published(pipeline, stored):
+            value = _value(claim, numbers)
+            verdict = verdict_of(value, claim.rule, claim.limit) if getattr(value, "n", 0) != 1 else Verdict.OPEN
+            plot = paths.report_plots(pipeline) / claim.plot if claim.plot else None
+            yield Row(claim, "" if value is None else _written(value, claim.unit), verdict, plot)
 
 
 def markdown(folder: Path) -> str:
     """The page: a table of all claims, then their figures."""
-    figures = dict.fromkeys(
-        row.figure for row in rows(folder) if row.figure and (folder / paths.PLOTS / row.figure).is_file()
-    )
-    pictures = [f"![{figure.removesuffix('.png')}](../{paths.PLOTS}/{figure})" for figure in figures]
-    return "\n".join([INTRO, table(folder), "", "## Figures", "", "\n\n".join(pictures), ""])
-
-
-def table(folder: Path) -> str:
-    """The claims as a table of markdown."""
+    found = [*rows(folder)]
     lines = ["| the paper says | in the paper | here | verdict |", "| :-- | :-- | :-- | :-- |"]
-    lines += [f"| {row.claim} | {row.paper} | {row.here or 'not run'} | **{row.verdict}** |" for row in rows(folder)]
-    return "\n".join(lines)
+    lines += [
+        f"| {row.claim.words} | {row.claim.paper} | {row.here or 'not run'} | **{row.verdict}** |" for row in found
+    ]
+    plots = dict.fromkeys(row.plot for row in found if row.plot and (folder / row.plot).is_file())
+    pictures = [f"![{plot.relative_to(paths.PLOTS).with_suffix('')}](../{plot})" for plot in plots]
+    return "\n".join([INTRO, *lines, "", "## Figures", "", "\n\n".join(pictures), ""])
 
 
-def _row(entry: dict[str, Any], folder: Path) -> Row:
-    numbers = _report(folder / paths.METRICS / f"{entry['from']}.json")
-    value = _number(numbers, entry["at"])
-    if value and "less" in entry:
-        less = _number(numbers, entry["less"])
-        value = Number(value.mean - less.mean, n=value.n) if less and less.n == value.n else None
-    verdict = _judged(value, entry["holds"]) if value and value.n != 1 else Verdict.OPEN
-    return Row(
-        entry["claim"],
-        entry["paper"],
-        _written(value, entry["unit"]) if value else "",
-        verdict,
-        entry.get("figure"),
-    )
+def _published(pipeline: str, stored: list[Any]) -> list[Published]:
+    try:
+        return TypeAdapter(list[Published]).validate_python([row for row in stored if is_published(row)])
+    except ValidationError as problem:
+        words = plain_problem(problem.errors()[0], "claims", list[Published])
+        raise DataError(f"{paths.PIPELINES / pipeline / 'claims.yaml'}: {words}") from None
 
 
-def _report(path: Path) -> dict[str, Any]:
-    return read_json(path, DataError) if path.is_file() else {}
-
-
-def _number(report: dict[str, Any], place: list[str]) -> Number | None:
-    found: Any = report
-    for name in place:
-        found = found.get(name) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
-        return None if found is None else Number(found)
-    if found.get("mean") is None:
+def _value(claim: Published, numbers: dict[str, Any]) -> Difference | Mean | float | None:
+    value = _number(numbers, claim.at)
+    if value is None or not claim.less:
+        return value
+    less = _number(numbers, claim.less)
+    if less is None or getattr(less, "n", None) != getattr(value, "n", None):
         return None
-    return Number(found["mean"], found.get("low"), found.get("high"), found.get("n"))
+    difference = getattr(value, "mean", value) - getattr(less, "mean", less)
+    return Mean(value.n, difference, None) if isinstance(value, Mean) else difference
 
 
-def _judged(value: Number, rule: dict[str, float]) -> Verdict:
-    [(name, limit)] = rule.items()
-    if name == "above" and value.low is not None:
-        return Verdict.of_interval(value.low, value.high, limit)
-    holds = {"above": value.mean > limit, "at_least": value.mean >= limit, "at_most": value.mean <= limit}
-    return Verdict.of(holds[name])
+def _number(numbers: Any, place: list[str]) -> Difference | Mean | float | None:
+    for name in place:
+        numbers = numbers.get(name) if isinstance(numbers, dict) else None
+    if not isinstance(numbers, dict):
+        return numbers
+    mean = Mean(numbers.get("n", 0), numbers.get("mean"), numbers.get("sd"))
+    if mean.mean is None or "low" not in numbers:
+        return None if mean.mean is None else mean
+    return Difference(mean.n, mean.mean, mean.sd, numbers["low"], numbers["high"], numbers.get("positive", 0))
 
 
-def _written(value: Number, unit: str) -> str:
-    sign = "+" if unit == "points" else ""
-    text = f"{100 * value.mean:{sign}.1f} {'points' if unit == 'points' else '%'}"
-    if value.low is not None and value.high is not None:
+def _written(value: Difference | Mean | float, unit: str) -> str:
+    sign, name = ("+", "points") if unit == "points" else ("", "%")
+    text = f"{100 * getattr(value, 'mean', value):{sign}.1f} {name}"
+    if isinstance(value, Difference):
         text += f" (95 % interval {100 * value.low:{sign}.1f} to {100 * value.high:{sign}.1f})"
-    return text if value.n is None else f"{text}, n = {value.n}"
+    return f"{text}, n = {value.n}" if isinstance(value, Mean) else text
 
 
 def main() -> None:

@@ -2,9 +2,10 @@
 
 A claim is a row: its `words`, the `paper`'s place, the `measure` that a pipeline's report offers and what it is taken
 `of`, and the rule.  above, below: the whole 95 % interval of a difference is, or a number without interval is;
-at_least: the mean is.  `limit` stands once, here, or is the name of a setting.  An answer (yes or no) needs no rule.
+at_least, at_most: the mean is.  `limit` stands once, here, or is the name of a setting.  An answer (yes or no) needs no rule.
 """
 
+import operator
 import string
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.stats import Difference, Mean
 from stages.lib.yaml12 import load_yaml
 
+Rule = Literal["above", "below", "at_least", "at_most"]
+
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class Statement:
@@ -28,7 +31,7 @@ class Statement:
     words: str
     measure: str
     of: list[Any] = field(default_factory=list)
-    rule: Literal["above", "below", "at_least"] = "above"
+    rule: Rule = "above"
     limit: float | str = 0.0
     figure: str = "{difference}"
     paper: str = ""
@@ -51,12 +54,18 @@ Measure = Callable[..., Finding | Difference | Iterable[Finding]]
 
 
 def read_statements(path: Path) -> list[Statement]:
-    """The rows of a claims.yaml; raises DataError for one that is none."""
+    """The rows of a claims.yaml that are about the report's own data; raises DataError for one that is none."""
+    rows = [row for row in load_yaml(path, DataError) if not is_published(row)]
     try:
-        return TypeAdapter(list[Statement]).validate_python(load_yaml(path, DataError))
+        return TypeAdapter(list[Statement]).validate_python(rows)
     except ValidationError as problem:
         [first, *_] = problem.errors()
         raise DataError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def is_published(row: Any) -> bool:
+    """Whether a row of claims.yaml is for the page of what reproduces, which reads stored numbers."""
+    return isinstance(row, dict) and "at" in row
 
 
 def judge(
@@ -72,12 +81,13 @@ def judge(
 
 def verdict_of(value: Difference | Mean | float | bool | None, rule: str, limit: float) -> Verdict:
     """The four words: see the head of this module and `Verdict.of_interval`."""
-    if isinstance(value, Difference) and rule != "at_least":
+    if isinstance(value, Difference) and rule in ("above", "below"):
         return value.above(limit) if rule == "above" else value.below(limit)
     value = value.mean if isinstance(value, Mean) else value
     if value is None or isinstance(value, bool):
         return Verdict.of(value)
-    return Verdict.of(bool({"above": value > limit, "below": value < limit, "at_least": value >= limit}[rule]))
+    compare = {"above": operator.gt, "below": operator.lt, "at_least": operator.ge, "at_most": operator.le}[rule]
+    return Verdict.of(bool(compare(value, limit)))
 
 
 def _claim(statement: Statement, finding: Finding, limit: float) -> Claim:
