@@ -1,5 +1,6 @@
 """The report on continual learning, on synthetic records whose effects are known."""
 
+from contextlib import chdir
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,18 +8,13 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from stages.continual.report import paper
-from stages.continual.report.collecting import Sequences, collect, matrix
-from stages.continual.report.compose import OFF, write_report
-from stages.continual.report.data import plot_data
-from stages.continual.report.figures import figures
-from stages.continual.report.findings import claims
-from stages.continual.report.summary import summary
-from stages.continual.report.tables import size
+from stages.continual.figures import makers
+from stages.continual.report import OFF, Sequences, claims, collect, matrix, numbers, report, size
 from stages.lib import paths
 from stages.lib.errors import DataError
 from stages.lib.io import read_json, write_json
 from stages.lib.report.markdown import to_markdown
+from stages.lib.report.publish import figures
 
 METHODS = ["naive", "grafting", "replay", "ewc"]
 ORDERS = {"paper": ["qnli", "ag_news", "sst2"], "back": ["sst2", "ag_news", "qnli"]}
@@ -67,120 +63,127 @@ def row(variant: str, step: int, after: str | None, accuracy: float, unchanged: 
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> Sequences:
-    root = tmp_path_factory.mktemp("records")
-    write_records(root)
-    return collect(root, settings(), ORDERS)
+def data(tmp_path_factory) -> Sequences:
+    folder = tmp_path_factory.mktemp("records")
+    write_records(folder)
+    with chdir(folder):
+        return collect(settings(), ORDERS)
 
 
-def table(found: Sequences, title: str) -> dict[str, list[str]]:
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder, to read records from."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def table(data: Sequences, title: str) -> dict[str, list[str]]:
     """First column -> the others, of the table whose title begins so; the paper's rows too."""
-    [chosen] = [made for made in write_report(found).tables if made.title.startswith(title)]
+    [chosen] = [made for made in report(data).tables if made.title.startswith(title)]
     return {line.cells[0].strip(): line.cells[1:] for line in chosen.rows}
 
 
-def verdicts(found: Sequences) -> dict[str, bool | None]:
-    return {claim.text: claim.holds for claim in claims(found)}
+def verdicts(data: Sequences) -> dict[str, bool | None]:
+    return {claim.text: claim.holds for claim in claims(data)}
 
 
 # --- Reading ---------------------------------------------------------------------------------------------------
 
 
-def test_a_matrix_has_a_row_for_each_step_and_nothing_before_a_task_was_learned(found):
-    rows = found.steps("paper")
+def test_a_matrix_has_a_row_for_each_step_and_nothing_before_a_task_was_learned(data):
+    rows = data.steps("paper")
     values = matrix(rows[(rows.method == "naive") & (rows.seed == 13)])
     assert values.shape == (3, 3) and np.isnan(values[np.triu_indices(3, 1)]).all()
     assert values[2, 0] == pytest.approx(0.901 - 0.2 * 1.001) and values[1, 1] == pytest.approx(0.901)
 
 
-def test_a_missing_record_and_one_of_other_tasks_are_named_with_what_makes_them(tmp_path):
-    write_records(tmp_path, methods=["naive"])
-    assert collect(tmp_path, settings(methods=["naive"], seeds=[21]), ORDERS).methods == ["naive"]
+def test_a_missing_record_and_one_of_other_tasks_are_named_with_what_makes_them(here):
+    write_records(here, methods=["naive"])
+    assert collect(settings(methods=["naive"], seeds=[21]), ORDERS).methods == ["naive"]
     made_by = "`dvc repro stages/continual/dvc.yaml:sequence@naive-back-21` makes it"
     with pytest.raises(DataError, match=f"naive/back/21/sst2.json: is about other tasks than order.back; {made_by}"):
-        collect(tmp_path, settings(methods=["naive"], seeds=[21]), ORDERS | {"back": ["sst2", "qnli", "ag_news"]})
-    path = tmp_path / paths.reading_record("sequence", ("naive", "back"), "qnli", 21)
+        collect(settings(methods=["naive"], seeds=[21]), ORDERS | {"back": ["sst2", "qnli", "ag_news"]})
+    path = here / paths.reading_record("sequence", ("naive", "back"), "qnli", 21)
     write_json(path, {"rows": []})
     with pytest.raises(DataError, match=f"qnli.json: not a record of sequence; {made_by}"):
-        collect(tmp_path, settings(methods=["naive"], seeds=[21]), ORDERS)
+        collect(settings(methods=["naive"], seeds=[21]), ORDERS)
     path.unlink()
     with pytest.raises(DataError, match=f"qnli.json: not there; {made_by}"):
-        collect(tmp_path, settings(methods=["naive"], seeds=[21]), ORDERS)
+        collect(settings(methods=["naive"], seeds=[21]), ORDERS)
 
 
-def test_cells_that_are_not_asked_for_are_in_no_table(tmp_path):
-    write_records(tmp_path)
-    only = collect(tmp_path, settings(methods=["grafting"], orders=["back"], seeds=[21]), ORDERS)
+def test_cells_that_are_not_asked_for_are_in_no_table(here):
+    write_records(here)
+    only = collect(settings(methods=["grafting"], orders=["back"], seeds=[21]), ORDERS)
     assert (
         {*only.accuracy.method} == {"grafting"} and {*only.accuracy.order} == {"back"} and {*only.accuracy.seed} == {21}
     )
-    assert "naive" not in to_markdown(write_report(only)).replace("naive is the paper's", "")
+    assert "naive" not in to_markdown(report(only)).replace("naive is the paper's", "")
 
 
 @pytest.mark.parametrize("empty", ["methods", "orders", "seeds"])
-def test_an_empty_list_makes_an_empty_report_that_says_so(tmp_path, empty):
-    off = collect(tmp_path, settings(**{empty: []}), ORDERS)
-    report = write_report(off)
-    assert report.facts == [OFF] and not report.tables and not report.claims
-    assert summary(off) == {} and figures(off, tmp_path) == [] and plot_data(off, tmp_path) == []
+def test_an_empty_list_makes_an_empty_report_that_says_so(here, empty):
+    off = collect(settings(**{empty: []}), ORDERS)
+    written = report(off)
+    assert written.facts == [OFF] and not written.tables and not written.claims
+    assert numbers(off) == {} and makers(off) == {} and off.accuracy.empty
 
 
 # --- Tables and numbers ----------------------------------------------------------------------------------------
 
 
-def test_table_4_has_ours_and_the_papers_values_below(found):
-    rows = table(found, "Table 4: after the last task, order paper")
+def test_table_4_has_ours_and_the_papers_values_below(data):
+    rows = table(data, "Table 4: after the last task, order paper")
     assert rows["naive"] == ["70.1 (0.0)", "80.1 (0.0)", "90.1 (0.0)", "80.1 (0.0)"]
     assert rows["paper: ContinualFT"] == ["67.5 (5.3)", "87.6 (2.5)", "92.0 (0.5)", ""]
     assert rows["paper: GraftingContinual"] == ["86.5 (0.7)", "90.8 (0.1)", "92.5 (0.3)", ""]
     assert rows["FT"][0] == "92.1 (0.0)" and rows["paper: FT"][0] == "88.0 (0.8)"
     assert [*rows][:2] == ["pretrained", "FT"]
-    back = table(found, "Table 4: after the last task, order back")
+    back = table(data, "Table 4: after the last task, order back")
     assert back["paper: ContinualFT"] == ["92.0 (0.5)", "87.6 (2.5)", "67.5 (5.3)", ""]
 
 
-def test_the_papers_table_stands_alone_where_none_of_its_tasks_is_ours(tmp_path, found):
+def test_the_papers_table_stands_alone_where_none_of_its_tasks_is_ours(here, data):
     orders = {"own": ["movies", "domain"]}
-    write_records(tmp_path, orders=orders)
-    own = collect(tmp_path, settings(orders=["own"]), orders)
+    write_records(here, orders=orders)
+    own = collect(settings(orders=["own"]), orders)
     assert table(own, "Table 4 of the paper")["paper: FT"] == ["88.0 (0.8)", "93.1 (0.1)", "92.1 (0.1)", ""]
     assert "paper: FT" not in table(own, "Table 4: after")
-    assert not [made for made in write_report(found).tables if made.title == "Table 4 of the paper"]
-    assert paper.table4_tasks() == ["qnli", "ag_news", "sst2"]
+    assert not [made for made in report(data).tables if made.title == "Table 4 of the paper"]
 
 
-def test_forgetting_and_backward_transfer_are_over_orders_and_seeds(found):
-    rows = table(found, "Over all orders and seeds")
+def test_forgetting_and_backward_transfer_are_over_orders_and_seeds(data):
+    rows = table(data, "Over all orders and seeds")
     assert rows["naive"][0] == "4"
     assert rows["naive"][3].startswith("+15.0") and rows["naive"][4].startswith("-15.0")
     assert rows["grafting"][3:] == ["+0.0 (0.0)", "+0.0 (0.0)"]
-    numbers = summary(found)
-    assert numbers["measure"]["ewc"]["forgetting"]["mean"] == pytest.approx(0.075, abs=1e-3)
-    assert numbers["measure"]["naive"]["learned"]["n"] == 4
-    ends = [numbers["measure"][method]["average"]["mean"] for method in ("grafting", "naive")]
-    difference = numbers["difference"]["grafting-naive"]
+    stored = numbers(data)
+    assert stored["measure"]["ewc"]["forgetting"]["mean"] == pytest.approx(0.075, abs=1e-3)
+    assert stored["measure"]["naive"]["learned"]["n"] == 4
+    ends = [stored["measure"][method]["average"]["mean"] for method in ("grafting", "naive")]
+    difference = stored["difference"]["grafting-naive"]
     assert difference["mean"] == pytest.approx(ends[0] - ends[1], abs=1e-5) and difference["low"] < difference["mean"]
-    assert numbers["unchanged"] == {"naive": 0.0, "grafting": 1.0, "replay": 0.0, "ewc": 0.0}
-    assert numbers["order"]["paper"]["grafting"]["qnli"]["mean"] == pytest.approx(0.8913, abs=1e-3)
+    assert stored["unchanged"] == {"naive": 0.0, "grafting": 1.0, "replay": 0.0, "ewc": 0.0}
+    assert stored["order"]["paper"]["grafting"]["qnli"]["mean"] == pytest.approx(0.8913, abs=1e-3)
 
 
-def test_memory_is_what_is_kept_after_the_last_task_over_the_number_of_tasks(found):
-    rows = table(found, "Memory")
+def test_memory_is_what_is_kept_after_the_last_task_over_the_number_of_tasks(data):
+    rows = table(data, "Memory")
     assert rows["naive"] == ["0 B", "0 B", "0 B", "0 %"]
     assert rows["grafting"] == [size(80_000), size(240_000), size(80_000), "2.0 %"]
     assert rows["ewc"] == [size(8_000_000), size(8_000_000), size(8_000_000 / 3), "66.7 %"]
-    text = to_markdown(write_report(found))
+    text = to_markdown(report(data))
     assert "7.5 % were taken by earlier tasks" in text
     assert [size(count) for count in (0, 1023, 1024, 1536, 2**20, 3 * 2**30)] == [
         "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "3.0 GiB",
     ]  # fmt: skip
 
 
-def test_the_paper_s_claims_hold_where_they_are_built_in_and_not_where_they_are_not(tmp_path, found):
-    assert set(verdicts(found).values()) == {True} and len(verdicts(found)) == 6
+def test_the_paper_s_claims_hold_where_they_are_built_in_and_not_where_they_are_not(here, data):
+    assert set(verdicts(data).values()) == {True} and len(verdicts(data)) == 6
     turned = EFFECTS | {"naive": (0.95, 0.0), "grafting": (0.6, 0.0)}
-    write_records(tmp_path, turned)
-    other = collect(tmp_path, settings(), ORDERS)
+    write_records(here, turned)
+    other = collect(settings(), ORDERS)
     holding = {text for text, holds in verdicts(other).items() if holds}
     assert holding == {
         "Grafting predicts earlier tasks as before, bit for bit",
@@ -190,39 +193,41 @@ def test_the_paper_s_claims_hold_where_they_are_built_in_and_not_where_they_are_
     assert costs.verdict == "does not hold", "all of its interval is above the margin"
 
 
-def test_one_changed_prediction_breaks_the_claim_of_forgetting_nothing(tmp_path):
-    write_records(tmp_path)
-    path = tmp_path / paths.reading_record("sequence", ("grafting", "back"), "sst2", 13)
+def test_one_changed_prediction_breaks_the_claim_of_forgetting_nothing(here):
+    write_records(here)
+    path = here / paths.reading_record("sequence", ("grafting", "back"), "sst2", 13)
     record = read_json(path)
     record["rows"][-1]["unchanged"] = False
     write_json(path, record)
-    [claim] = [claim for claim in claims(collect(tmp_path, settings(), ORDERS)) if "bit for bit" in claim.text]
+    [claim] = [claim for claim in claims(collect(settings(), ORDERS)) if "bit for bit" in claim.text]
     assert claim.holds is False and "11 of 12 later tests" in claim.figure and "naive in 0 of 12" in claim.figure
 
 
-def test_claims_about_methods_that_did_not_run_are_left_out(tmp_path):
-    write_records(tmp_path)
-    only = collect(tmp_path, settings(methods=["replay"]), ORDERS)
+def test_claims_about_methods_that_did_not_run_are_left_out(here):
+    write_records(here)
+    only = collect(settings(methods=["replay"]), ORDERS)
     assert claims(only) == []
-    assert len(claims(collect(tmp_path, settings(methods=["grafting"]), ORDERS))) == 2
+    assert len(claims(collect(settings(methods=["grafting"]), ORDERS))) == 2
 
 
 # --- Figures ---------------------------------------------------------------------------------------------------
 
 
-def test_figures_are_there_for_every_order_and_the_same_each_time(tmp_path, found):
-    first, again = figures(found, tmp_path / "first"), figures(found, tmp_path / "again")
-    names = [f"{name}_{order}.png" for order in ORDERS for name in ("steps", "matrix")]
-    assert [path.name for path in first] == names
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
-    for path in first:
+def test_figures_are_there_for_every_order_and_the_same_each_time(here, data):
+    names = [f"{name}_{order}" for order in ORDERS for name in ("steps", "matrix")]
+    assert [*makers(data)] == names
+    for folder in ("first", "again"):
+        figures(makers(data), data)(here / folder)
+    for name in names:
+        path = here / "first" / f"{name}.png"
+        assert path.read_bytes() == (here / "again" / path.name).read_bytes()
         image = imread(path)
         assert image.shape[1] > 1000 and image[..., :3].std() > 0.05
-    assert [path.name for path in plot_data(found, tmp_path)] == ["accuracy.csv", "measure.csv", "memory.csv"]
 
 
-def test_thirteen_tasks_fit(tmp_path):
+def test_thirteen_tasks_fit(here):
     orders = {"long": [f"task_{number}" for number in range(13)]}
-    write_records(tmp_path, orders=orders)
-    long = collect(tmp_path, settings(orders=["long"]), orders)
-    assert all(imread(path).shape[0] > 1000 for path in figures(long, tmp_path / "figures"))
+    write_records(here, orders=orders)
+    long = collect(settings(orders=["long"]), orders)
+    figures(makers(long), long)(here)
+    assert all(imread(path).shape[0] > 1000 for path in here.glob("*.png"))

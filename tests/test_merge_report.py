@@ -12,9 +12,7 @@ from stages.lib.merging.names import KINDS, NAMES, TUNED
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.params import validate
 from stages.lib.yaml12 import load_yaml
-from stages.merge.report.collecting import FRAMES, Merged
-from stages.merge.report.findings import claims
-from stages.merge.report.tables import tables
+from stages.merge.report import FRAMES, Merged, claims, model_table
 from stages.merge.settings import METHODS, SECTIONS
 
 TASKS, SEEDS = ["a", "b", "c"], [1, 2]
@@ -50,8 +48,8 @@ def merged(scores: dict[str, float] = SCORES, colliding: int = 30) -> Merged:
     return Merged({"all": TASKS}, methods, SEEDS, frames)
 
 
-def verdicts(report: Merged) -> dict[str, bool | None]:
-    return {claim.text.removeprefix("all: "): claim.holds for claim in claims(report)}
+def verdicts(data: Merged) -> dict[str, bool | None]:
+    return {claim.text.removeprefix("all: "): claim.holds for claim in claims(data)}
 
 
 BETTER = "stitch mean scores higher than average of whole models"
@@ -74,12 +72,12 @@ def test_a_claim_names_the_tasks_that_go_against_it_and_its_interval():
 
 
 def test_no_claim_is_made_about_methods_that_did_not_run():
-    report = merged({name: SCORES[name] for name in (PRETRAINED, GRAFTED, FINETUNED, "average")})
-    assert {*verdicts(report)} == {MORE}
+    data = merged({name: SCORES[name] for name in (PRETRAINED, GRAFTED, FINETUNED, "average")})
+    assert {*verdicts(data)} == {MORE}
 
 
 def test_the_main_table_has_single_task_models_and_sizes():
-    rows = {row.cells[0]: row.cells for row in tables(merged())[0].rows}
+    rows = {row.cells[0]: row.cells for row in model_table(merged()).text().rows}
     assert rows["stitch mean"][1] == "6" and rows["stitch mean"][-1] == "0.00"
     assert {"own graft of each task", "own fine-tuned model of each task", "pretrained, own heads"} <= {*rows}
 

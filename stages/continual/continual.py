@@ -1,7 +1,5 @@
 """continual: what the sequences of tasks show, as the paper's table 4 and what goes with it."""
 
-from pathlib import Path
-
 from stages.lib.entry import stage
 from stages.lib.params import load_params
 
@@ -11,21 +9,13 @@ def main() -> None:
     """Bring the records of the sequences named by params.yaml together."""
     params = load_params("sequence", "order")
 
-    from stages.continual.report.collecting import collect
-    from stages.continual.report.compose import write_report
-    from stages.continual.report.data import plot_data
-    from stages.continual.report.figures import figures
-    from stages.continual.report.summary import summary
-    from stages.lib.report.publish import publish
+    from stages.continual.figures import makers
+    from stages.continual.report import collect, numbers, report
+    from stages.lib.report.publish import figures, plot_data, publish
 
-    found = collect(Path(), params.sequence, params.order)
-    publish(
-        "continual",
-        write_report(found),
-        summary(found),
-        lambda folder: plot_data(found, folder),
-        lambda folder: figures(found, folder),
-    )
+    data = collect(params.sequence, params.order)
+    frames = {"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory}
+    publish("continual", report(data), numbers(data), plot_data(frames, exact=()), figures(makers(data), data))
 
 
 if __name__ == "__main__":

@@ -104,6 +104,8 @@ def clean(value: Any) -> Any:
     if isinstance(value, dict):
         parts = {name: clean(part) for name, part in value.items()}
         return {name: part for name, part in parts.items() if part is not None}
+    if value is None:
+        return None
     if isinstance(value, float):
         # adding 0 makes -0.0 plain
         return None if pd.isna(value) else round(float(value), DECIMALS) + 0.0

@@ -39,7 +39,7 @@ class Line:
     """One row to be: its first cells, and the data its columns aggregate (None: a heading of the lines below it).
 
     `key` is its place in the metrics file, a path where it is nested; without one it is not stored.
-    `paper`: column key -> fraction or (mean, deviation), written below the line.
+    `paper`: column key -> fraction or (mean, deviation), written below the line under the label `source`.
     """
 
     label: str | tuple[str, ...]
@@ -48,6 +48,7 @@ class Line:
     kind: Literal["ours", "average", "group"] = "ours"
     paper: Mapping[str, Any] | None = None
     place: int = 0
+    source: str = "  paper"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ class Table:
     notes: Sequence[str] = ()
     name: str = ""
     stored: Sequence[str] = ()
-    paper: str = "  paper"
 
     @cached_property
     def values(self) -> list[list[Any]]:
@@ -83,7 +83,7 @@ class Table:
             rows.append(document.Row("group" if line.data is None else line.kind, [*label, *cells]))
             theirs = [_published(line.paper, self.columns[number].key) for number in shown] if line.paper else []
             if any(theirs):
-                rows.append(document.Row("paper", [self.paper, *[""] * (len(self.lead) - 1), *theirs]))
+                rows.append(document.Row("paper", [line.source, *[""] * (len(self.lead) - 1), *theirs]))
         header = [*self.lead, *(self.columns[number].title for number in shown)]
         return document.Table(self.title, header, rows, [*self.notes])
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.continual.report.collecting import Sequences
+from stages.continual.report import Sequences
 from stages.lib.metrics.variants import FINETUNED
-from stages.lib.report.format import counted
+from stages.lib.report.format import bounds, counted
 from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style
-from stages.lib.report.style import save, styled, wrapped
+from stages.lib.report.style import wrapped
 
 PANEL_HEIGHT = 2.5
 # One look for each method, whichever others are drawn.
@@ -26,37 +26,24 @@ LIGHT, DARK = 30, 115
 WHITE_FROM = 85
 
 
-def figures(found: Sequences, folder: Path) -> list[Path]:
-    """Write steps_<order>.png and matrix_<order>.png for every order; gives their paths."""
-    drawings: dict[str, Callable[[Sequences, str], Figure]] = {"steps": steps_figure, "matrix": matrix_figure}
-    written = []
-    for order in found.orders:
-        for name, draw in drawings.items():
-            path = folder / f"{name}_{order}.png"
-            with styled():
-                save(draw(found, order), path)
-            written.append(path)
-    return written
-
-
-def steps_figure(found: Sequences, order: str) -> Figure:
+def steps_figure(data: Sequences, order: str) -> Figure:
     """Accuracy on each task after every step since its own, by method."""
-    tasks, rows, alone = found.orders[order], found.steps(order), found.alone(FINETUNED, order)
+    tasks, rows, alone = data.orders[order], data.steps(order), data.alone(FINETUNED, order)
     height, width = grid(len(tasks))
     drawn = framed(
         PANEL_HEIGHT * height,
         "Learning one task after another: a line that falls has forgotten; grafting must stay level",
-        _details(found, order),
+        _details(data, order),
         "A panel for each task, from its own step on. Points: means over seeds; whiskers: standard deviation. "
         "Black: fine-tuned alone, not in a sequence.",
-        [*found.methods, ALONE],
+        [*data.methods, ALONE],
     )
     panels = drawn.subplots(height, width, squeeze=False, sharex=True, sharey=True)
     for place, panel in enumerate(panels.flat):
         if place >= len(tasks):
             panel.set_axis_off()
             continue
-        _draw_steps(panel, rows[rows.task == tasks[place]], found.methods)
+        _draw_steps(panel, rows[rows.task == tasks[place]], data.methods)
         panel.axhline(100 * alone[alone.task == tasks[place]].accuracy.mean(), label=ALONE, **LEVELS[FINETUNED])
         panel.set_title(wrapped(f"{place + 1}. {tasks[place]}", 26))
         _step_axis(panel, tasks, place + width >= len(tasks))
@@ -66,24 +53,24 @@ def steps_figure(found: Sequences, order: str) -> Figure:
     return drawn
 
 
-def matrix_figure(found: Sequences, order: str) -> Figure:
+def matrix_figure(data: Sequences, order: str) -> Figure:
     """R[step, task] of every method, with its values."""
-    tasks, rows = found.orders[order], found.steps(order)
-    columns = min(2, len(found.methods))
-    lines = math.ceil(len(found.methods) / columns)
+    tasks, rows = data.orders[order], data.steps(order)
+    columns = min(2, len(data.methods))
+    lines = math.ceil(len(data.methods) / columns)
     drawn = framed(
         lines * (1.5 + 0.26 * len(tasks)),
         "Accuracy on every task (column) after every step (row): what a column loses downwards is forgotten",
-        _details(found, order),
+        _details(data, order),
         "Accuracy in %, means over seeds. Grafting's columns must not change.",
         [],
     )
     panels = drawn.subplots(lines, columns, squeeze=False)
     for place, panel in enumerate(panels.flat):
-        if place >= len(found.methods):
+        if place >= len(data.methods):
             panel.set_axis_off()
             continue
-        method = found.methods[place]
+        method = data.methods[place]
         _draw_matrix(panel, mean_matrix(rows[rows.method == method]), tasks)
         panel.set_title(method)
     return drawn
@@ -133,8 +120,13 @@ def _draw_matrix(panel: Axes, values: np.ndarray, tasks: list[str]) -> None:
             )
 
 
-def _details(found: Sequences, order: str) -> str:
-    rows = found.steps(order)
-    least, most = int(rows.n.min()), int(rows.n.max())
-    tested = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    return f"Order {order}, {counted(len(found.seeds), 'seed')}, n = {tested} test rows a task"
+def _details(data: Sequences, order: str) -> str:
+    rows = data.steps(order)
+    tested = bounds([f"{count:,}" for count in sorted({int(rows.n.min()), int(rows.n.max())})])
+    return f"Order {order}, {counted(len(data.seeds), 'seed')}, n = {tested} test rows a task"
+
+
+def makers(data: Sequences) -> dict[str, Callable[[Sequences], Figure]]:
+    """steps_<order> and matrix_<order> for every order."""
+    kinds = {"steps": steps_figure, "matrix": matrix_figure}
+    return {f"{name}_{order}": partial(draw, order=order) for order in data.orders for name, draw in kinds.items()}

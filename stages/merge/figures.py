@@ -1,16 +1,12 @@
 """Figures of merged models: scores of every method on every task, and how alpha was chosen."""
 
-from pathlib import Path
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.line_styles import DASHES, LEVELS, explain, framed, line_styles
 from stages.lib.report.stats import mean_of
-from stages.lib.report.style import save_all
-from stages.merge.report.choosing import by_cell, by_seed, label
-from stages.merge.report.collecting import Merged
+from stages.merge.report import Merged, Model, label
 
 ROW = 0.4
 # of a row, over which the points of its tasks are spread
@@ -31,11 +27,6 @@ AVERAGE = {
     "linestyle": "none",
     "zorder": 2.5,
 }
-
-
-def figures(merged: Merged, folder: Path) -> list[Path]:
-    """Write the figures there are data for into `folder`; gives their paths."""
-    return save_all({"methods": methods_figure, "alphas": alphas_figure}, merged, folder)
 
 
 def methods_figure(merged: Merged) -> Figure | None:
@@ -63,10 +54,10 @@ def methods_figure(merged: Merged) -> Figure | None:
 def _draw_methods(panel: Axes, merged: Merged, group: str, styles: dict) -> None:
     rows, tasks = range(len(merged.methods)), merged.groups[group]
     for number, task in enumerate(tasks):
-        scores = [100 * by_cell(merged, group, name).xs(task, level="task").mean() for name in merged.methods]
+        scores = [100 * Model(merged, group, name).cells().xs(task, level="task").mean() for name in merged.methods]
         aside = SPREAD * ((number + 0.5) / len(tasks) - 0.5)  # so that no point hides another
         panel.plot(scores, [row + aside for row in rows], label=task, **(styles[task] | {"linestyle": "none"}))
-    means = [mean_of(by_seed(merged, group, name)) for name in merged.methods]
+    means = [mean_of(Model(merged, group, name).seeds()) for name in merged.methods]
     panel.errorbar(
         [100 * value.mean for value in means],
         rows,
@@ -77,7 +68,7 @@ def _draw_methods(panel: Axes, merged: Merged, group: str, styles: dict) -> None
         **AVERAGE,
     )
     for name, look in LINES.items():
-        panel.axvline(100 * by_seed(merged, group, name).mean(), label=LINE_NAMES[name], **look)
+        panel.axvline(100 * Model(merged, group, name).seeds().mean(), label=LINE_NAMES[name], **look)
     panel.set_yticks(rows, [label(name) for name in merged.methods])
     panel.set_ylim(len(merged.methods) - 0.5, -0.5)
     panel.grid(visible=True, axis="x")
@@ -108,3 +99,6 @@ def alphas_figure(merged: Merged) -> Figure | None:
     panels[0].set_ylabel("of the own model, in %")
     explain(drawn, panels)
     return drawn
+
+
+FIGURES = {"methods": methods_figure, "alphas": alphas_figure}
