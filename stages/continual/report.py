@@ -167,7 +167,7 @@ def last_step_table(data: Sequences, order: str) -> Table:
         notes.append(
             "paper: RoBERTa-base in prompt mode, 4096-shot, QNLI then AG News then SST-2; no target for others"
         )
-    return Table(f"Table 4: after the last task, order {order}", ["method"], columns, lines, notes, tasks)
+    return Table(f"Table 4: after the last task, order {order}", ["method"], columns, lines, notes, stored=tasks)
 
 
 def _line(model: str, rows: pd.DataFrame, order: str) -> Line:
@@ -216,7 +216,7 @@ def measure_table(data: Sequences) -> Table:
         "forgetting: best accuracy since a task was learned, before the last step - accuracy at the end (Chaudhry et al.)",
         "backward transfer: accuracy at the end - accuracy when just learned (Lopez-Paz and Ranzato)",
     ]
-    return Table("Over all orders and seeds", ["method"], columns, lines, notes, [*MEASURES])
+    return Table("Over all orders and seeds", ["method"], columns, lines, notes, stored=[*MEASURES])
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ def model_table(merged: Merged) -> Table:
     for group, tasks in merged.groups.items():
         lines += [Line(f"{group}: {', '.join(tasks)}"), *_lines(merged, group, ("average", "ours"))]
     stored = ("score", "own", "retained", "bytes", "alpha")
-    return Table("One model for several tasks", ["model"], MODEL_COLUMNS, lines, MODEL_NOTES, stored)
+    return Table("One model for several tasks", ["model"], MODEL_COLUMNS, lines, MODEL_NOTES, stored=stored)
 
 
 def task_table(merged: Merged, group: str) -> Table:
@@ -222,7 +222,7 @@ def task_table(merged: Merged, group: str) -> Table:
     if ((frame.score - frame.accuracy).abs() > 1e-9).any():
         notes.append("the task's own metric, which isn't accuracy for all of them")
     lines = _lines(merged, group, ("average", "ours"))
-    return Table(f"Score on each task: {group}", ["model"], columns, lines, notes, merged.groups[group])
+    return Table(f"Score on each task: {group}", ["model"], columns, lines, notes, stored=merged.groups[group])
 
 
 def _lines(merged: Merged, group: str, kinds: tuple[str, str]) -> list[Line]:
@@ -270,7 +270,7 @@ def collision_tables(merged: Merged) -> list[Table]:
     lines = [Line(group, rows, group) for group, rows in parts]
     stored = [column.key for column in COLLISION_COLUMNS if column.key]
     title = "Parameters that several grafts select"
-    return [Table(title, ["group"], COLLISION_COLUMNS, lines, COLLISION_NOTES, stored)] if lines else []
+    return [Table(title, ["group"], COLLISION_COLUMNS, lines, COLLISION_NOTES, stored=stored)] if lines else []
 
 
 # --- Numbers and claims ----------------------------------------------------------------------------------------
