@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
-from stages.lib.errors import DataError, MaskError
+from stages.lib.errors import DataError, MaskError, ParamsError
 from stages.lib.evaluation.evaluation import Evaluation, predict_reference
 from stages.lib.graft.apply import transplant, values_at
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
@@ -24,14 +25,16 @@ from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.models.anatomy import HEAD, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
+from stages.lib.report.stats import clean
 from stages.lib.training.finetuning import finetune
+from stages.lib.yaml12 import load_yaml
+from stages.merge.figures import FIGURES
 from stages.merge.merged_models import Group, alpha_curve, combine
-from stages.merge.report.collecting import collect
-from stages.merge.report.compose import plot_data, write_report
-from stages.merge.report.figures import figures
-from stages.merge.report.summary import summary
+from stages.merge.report import Model, collect, numbers, report
+from stages.merge.settings import CombinationParams, MergeParams
 from tests.pico import TOY, finetune_settings, model_settings, runtime, toy_rows
 
+ROOT = Path(__file__).parents[1]
 SEED = 0
 OTHER = TOY.model_copy(update={"name": "other"})
 TASKS = ["toy", "other"]
@@ -199,36 +202,39 @@ def test_a_mask_of_another_model_is_refused(mode):
         combine("stitch_mean", GROUP, SEED, settings(mode), runtime())
 
 
+def chosen(methods: list[str]) -> tuple[MergeParams, CombinationParams]:
+    """The sections of these methods on the one group."""
+    raw = load_yaml(ROOT / paths.PARAMS, ParamsError)
+    merge = MergeParams(**(raw["merge"] | {"groups": {GROUP: TASKS}}))
+    return merge, CombinationParams(**(raw["combination"] | {"methods": methods, "seeds": [SEED]}))
+
+
 @pytest.mark.parametrize("made", ["standard"], indirect=True)
-def test_the_report_has_every_method_and_tells_what_is_missing(mode, tmp_path):
+def test_the_report_has_every_method_and_tells_what_is_missing(mode):
     methods = ["stitch_mean", "average", "ties"]
-    groups = {GROUP: TASKS}
     for method in methods:
         combine(method, GROUP, SEED, settings(mode), runtime())
-    merged = collect(tmp_path, groups, methods, [SEED])
+    merged = collect(*chosen(methods))
     assert len(merged.frames["scores"]) == (len(methods) + 3) * len(TASKS)
-    numbers = summary(merged)
-    assert {*numbers["model"][GROUP]} == {PRETRAINED, FINETUNED, GRAFTED, *methods}
-    assert numbers["model"][GROUP]["average"]["retained"]["mean"] == pytest.approx(
-        np.mean(merged.scores(GROUP, "average").retained), abs=1e-6
+    stored = clean(numbers(merged))
+    assert {*stored["model"][GROUP]} == {PRETRAINED, FINETUNED, GRAFTED, *methods}
+    assert stored["model"][GROUP]["average"]["retained"]["mean"] == pytest.approx(
+        np.mean(Model(merged, GROUP, "average").cells("retained")), abs=1e-6
     )
     record = read_json(paths.merged_record("ties", GROUP, SEED))
     scores = {(row["task"], row["variant"]): row["score"] for row in record["rows"]}
     own = [scores[task, MERGED] / scores[task, FINETUNED] for task in TASKS]
-    assert numbers["model"][GROUP]["ties"]["own"]["mean"] == pytest.approx(np.mean(own), abs=1e-6)
-    report = write_report(merged)
-    assert {claim.text.partition(": ")[0] for claim in report.claims} == {GROUP} and len(report.tables) == 3
-    assert [path.name for path in plot_data(merged, tmp_path / "plots")] == [
-        "scores.csv", "models.csv", "dev.csv", "collisions.csv",
-    ]  # fmt: skip
-    assert {path.name for path in figures(merged, tmp_path / "plots")} == {"methods.png", "alphas.png"}
+    assert stored["model"][GROUP]["ties"]["own"]["mean"] == pytest.approx(np.mean(own), abs=1e-6)
+    written = report(merged)
+    assert {claim.text.partition(": ")[0] for claim in written.claims} == {GROUP} and len(written.tables) == 3
+    assert all(draw(merged) for draw in FIGURES.values())
     paths.merged_record("ties", GROUP, SEED).unlink()
     with pytest.raises(DataError, match=rf"both\.json: not there; `dvc repro .*combination@ties-{SEED}` makes it"):
-        collect(tmp_path, groups, methods, [SEED])
-    assert len(collect(tmp_path, groups, methods[:2], [SEED]).frames["dev"]) == 0, "a method less leaves nothing of it"
+        collect(*chosen(methods))
+    assert len(collect(*chosen(methods[:2])).frames["dev"]) == 0, "a method less leaves nothing of it"
 
 
-def test_without_methods_the_report_says_so(tmp_path):
-    merged = collect(tmp_path, {GROUP: TASKS}, [], [SEED])
-    assert write_report(merged).facts == ["combination: off, so without any merged model"]
-    assert summary(merged) == {} and figures(merged, tmp_path) == [] and plot_data(merged, tmp_path) == []
+def test_without_methods_the_report_says_so():
+    merged = collect(*chosen([]))
+    assert report(merged).facts == ["combination: off, so without any merged model"]
+    assert numbers(merged) == {} and not any(draw(merged) for draw in FIGURES.values())

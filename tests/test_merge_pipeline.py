@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stages.lib import paths
-from stages.merge.report.collecting import SINGLES
+from stages.merge.report import SINGLES
 from tests.dvc_project import TINY, Copy, Run, clone, make_original
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
