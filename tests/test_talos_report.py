@@ -30,7 +30,9 @@ from stages.lib.report.markdown import to_markdown
 from stages.lib.report.stats import clean
 from stages.lib.report.style import save_all, styled
 from stages.talos.figures import FIGURES
-from stages.talos.report import COLUMNS, HERE, Talos, collect, numbers, ordered, report
+from stages.lib.report.load import Collected
+from stages.talos.frames import COLUMNS, collect
+from stages.talos.report import HERE, numbers, ordered, report
 
 TASKS = ["movies", "products", "domain"]
 SEEDS = [13, 21]
@@ -203,26 +205,26 @@ def names_of_entries() -> Iterator[str]:
         yield from [name] * size
 
 
-def read(root: Path, params: SimpleNamespace) -> Talos:
+def read(root: Path, params: SimpleNamespace) -> Collected:
     with contextlib.chdir(root):
         return collect(params.talos, params.edit, params.arithmetic, params.disentangle)
 
 
-def found_in(root: Path, params: SimpleNamespace | None = None, **changes: Any) -> Talos:
+def found_in(root: Path, params: SimpleNamespace | None = None, **changes: Any) -> Collected:
     Writer(root, **changes).write(params or settings())
     return read(root, params or settings())
 
 
-def of_numbers(found: Talos) -> dict[str, Any]:
+def of_numbers(found: Collected) -> dict[str, Any]:
     """As metrics/talos.json has them."""
     return clean({name: part for name, part in numbers(found).items() if part})
 
 
-def drawn_in(found: Talos, folder: Path, makers: dict[str, Any] = FIGURES) -> list[Path]:
+def drawn_in(found: Collected, folder: Path, makers: dict[str, Any] = FIGURES) -> list[Path]:
     return save_all(makers, found, folder)
 
 
-def plot_data(found: Talos, folder: Path) -> list[Path]:
+def plot_data(found: Collected, folder: Path) -> list[Path]:
     publish.plot_data(found.frames)(folder)
     return [*folder.glob("*.csv")]
 
@@ -233,7 +235,7 @@ def turned(method: str, **changes: float) -> dict[str, Effect]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> Talos:
+def found(tmp_path_factory) -> Collected:
     return found_in(tmp_path_factory.mktemp("talos"))
 
 
@@ -243,7 +245,7 @@ def drawn(found, tmp_path_factory) -> dict[str, Path]:
     return {path.stem: path for path in drawn_in(found, tmp_path_factory.mktemp("figures"))}
 
 
-def table(found: Talos, title: str) -> dict[str, dict[str, str]]:
+def table(found: Collected, title: str) -> dict[str, dict[str, str]]:
     """First column -> the others by their header, a paper's row under the method above it and "paper"."""
     [chosen] = [made for made in report(found).tables if made.title == title]
     rows, above = {}, ""
@@ -255,7 +257,7 @@ def table(found: Talos, title: str) -> dict[str, dict[str, str]]:
     return rows
 
 
-def told(found: Talos, *beginnings: str) -> list[Claim]:
+def told(found: Collected, *beginnings: str) -> list[Claim]:
     """The claims that begin so, in this order."""
     made = report(found).claims
     chosen = [[one for one in made if one.text.startswith(beginning)] for beginning in beginnings]
@@ -263,7 +265,7 @@ def told(found: Talos, *beginnings: str) -> list[Claim]:
     return [several[0] for several in chosen]
 
 
-def verdicts(found: Talos, *beginnings: str) -> list[Verdict]:
+def verdicts(found: Collected, *beginnings: str) -> list[Verdict]:
     return [claim.verdict for claim in told(found, *beginnings)]
 
 
@@ -718,14 +720,14 @@ def test_where_talos_was_not_run_nothing_is_said_of_its_vectors(tmp_path, found)
     assert "points" in told(found, ALONE)[0].figure
 
 
-def of_tasks(tasks: list[str], ratio: float | None) -> Talos:
+def of_tasks(tasks: list[str], ratio: float | None) -> Collected:
     """Pruned models of so many tasks, all with one ratio."""
     rows = [
         {"kind": kind, "scored_on": one, "task": other, "seed": 13, "n": N, "ratio": ratio}
         for kind, one, other in product(KEPT, tasks, tasks)
     ]
     frames = {name: pd.DataFrame(columns=columns) for name, columns in COLUMNS.items()}
-    return Talos(tasks, [13], frames | {"pruned": pd.DataFrame(rows)}, [])
+    return Collected(tasks, [13], frames | {"pruned": pd.DataFrame(rows)}, [])
 
 
 @pytest.mark.parametrize("number", [2, 4, 8, 13])

@@ -13,9 +13,10 @@ from matplotlib.patches import Rectangle
 from stages.lib.metrics.composition import KINDS
 from stages.lib.report.format import counted
 from stages.lib.report.line_styles import explain, framed
+from stages.lib.report.load import Collected
 from stages.lib.report.panels import WIDTH_INCHES, arranged, draw_bars, write_values
 from stages.lib.report.style import figure, wrapped
-from stages.talos.report import Talos, ordered, share_of, title
+from stages.talos.report import ordered, share_of, title
 
 # lightness falls evenly along it, so that it can be read in grey
 SEQUENTIAL = "Blues"
@@ -27,7 +28,7 @@ COMPARED = ("talos", "lota", "graft")
 MEASURES = {"single": "single-task models", "accuracy": "one model for all, added", "by_own": "added / own single"}
 
 
-def pruning_figure(talos: Talos) -> Figure | None:
+def pruning_figure(talos: Collected) -> Figure | None:
     """Accuracy after pruning / before, by which task the parameters were scored on."""
     frame = talos.frames["pruned"]
     if not len(frame):
@@ -39,7 +40,7 @@ def pruning_figure(talos: Talos) -> Figure | None:
     )  # fmt: skip
 
 
-def localization_figure(talos: Talos) -> Figure | None:
+def localization_figure(talos: Collected) -> Figure | None:
     """Accuracy of the model of one task on all tasks / that of the pretrained model."""
     frame = talos.frames["localization"]
     if not len(frame):
@@ -52,7 +53,7 @@ def localization_figure(talos: Talos) -> Figure | None:
     )  # fmt: skip
 
 
-def disentangle_figure(talos: Talos) -> Figure | None:
+def disentangle_figure(talos: Collected) -> Figure | None:
     """Mean error over the plane of both coefficients, with the box in which alpha is searched."""
     frame = talos.frames["disentangle"]
     if not len(frame):
@@ -92,7 +93,7 @@ def _square(part: pd.DataFrame, row: str, tasks: list[str]) -> np.ndarray:
     return table.reindex(index=tasks, columns=tasks).to_numpy(float)
 
 
-def _ratios(talos: Talos, panels: dict[str, np.ndarray], rows_are: str, headline: str, details: str) -> Figure:
+def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, headline: str, details: str) -> Figure:
     tasks = talos.tasks
     rows, columns = arranged(len(panels), len(tasks))
     height = min(CELL_INCHES * len(tasks), WIDTH_INCHES / columns) + LABELS_INCHES
@@ -114,11 +115,11 @@ def _ratios(talos: Talos, panels: dict[str, np.ndarray], rows_are: str, headline
     return drawn
 
 
-def _caption(talos: Talos, more: str) -> str:
+def _caption(talos: Collected, more: str) -> str:
     return f"{more}; mean over {counted(len(talos.seeds), 'seed')}."
 
 
-def addition_figure(talos: Talos) -> Figure | None:
+def addition_figure(talos: Collected) -> Figure | None:
     """Absolute and normalised accuracy of every method."""
     frame = talos.frames["addition"]
     if not len(frame):
@@ -139,7 +140,7 @@ def addition_figure(talos: Talos) -> Figure | None:
     return drawn
 
 
-def mask_figure(talos: Talos) -> Figure | None:
+def mask_figure(talos: Collected) -> Figure | None:
     """Share of the parameters of each kind and layer that masks select."""
     frame = talos.frames["tensors"]
     methods = [name for name in ordered(frame.method) if name in COMPARED]
@@ -166,7 +167,7 @@ def mask_figure(talos: Talos) -> Figure | None:
     return drawn
 
 
-def overlap_figure(talos: Talos) -> Figure | None:
+def overlap_figure(talos: Collected) -> Figure | None:
     """IoU of the masks of two tasks, for every method that has masks of its own."""
     frame = talos.frames["task_iou"]
     methods = [name for name in ordered(frame.method) if name != "attention"]
@@ -186,7 +187,7 @@ def overlap_figure(talos: Talos) -> Figure | None:
     return drawn
 
 
-FIGURES: dict[str, Callable[[Talos], Figure | None]] = {
+FIGURES: dict[str, Callable[[Collected], Figure | None]] = {
     "pruning": pruning_figure,
     "localization": localization_figure,
     "disentanglement": disentangle_figure,

@@ -11,7 +11,8 @@ def main() -> None:
 
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.talos.figures import FIGURES
-    from stages.talos.report import collect, numbers, report
+    from stages.talos.frames import collect
+    from stages.talos.report import numbers, report
 
     talos = collect(params.talos, params.edit, params.arithmetic, params.disentangle)
     publish("talos", report(talos), numbers(talos), plot_data(talos.frames), figures(FIGURES, talos))

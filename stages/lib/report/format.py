@@ -57,3 +57,8 @@ def counted(number: int, thing: str) -> str:
 def bounds(texts: list[str]) -> str:
     """From the first to the last of sorted numbers: "3 to 7", or just "3"."""
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
+
+
+def off_line(stages: list[str]) -> list[str]:
+    """A line that says which stages are off; none if none is."""
+    return [f"off, so without tables and figures: {', '.join(stages)}"] if stages else []

@@ -24,6 +24,16 @@ Cell = dict[str, Any]
 Row = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Collected:
+    """Tidy frames by name; those of a stage without cells are empty but for their columns, and it is `off`."""
+
+    tasks: list[str]
+    seeds: list[int]
+    frames: dict[str, pd.DataFrame]
+    off: list[str]
+
+
 def grid(**axes: Iterable[Any]) -> list[Cell]:
     """Every combination of the axes' values, the last axis changing fastest; none where an axis has none."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
@@ -103,6 +113,12 @@ def frame_of(rows: Iterable[Row], columns: Sequence[str], more: bool = False) ->
     rows = list(rows)
     others = [name for row in rows for name in row if name not in columns] if more else []
     return pd.DataFrame(rows, columns=[*columns, *dict.fromkeys(others)])
+
+
+def in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Each name once: those that are `known` in their order, the others behind them as they come."""
+    names, known = [*dict.fromkeys(names)], [*known]
+    return [*(name for name in known if name in names), *(name for name in names if name not in known)]
 
 
 def published(path: Path) -> Any:

@@ -1,5 +1,6 @@
 """Means over cells with how many and how spread, and paired differences with their 95 % interval."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -91,12 +92,26 @@ def paired(first: pd.Series, second: pd.Series) -> Difference:
     return Difference(mean.n, mean.mean, mean.sd, low, high, int((differences > 0).sum()))
 
 
+def compared(
+    frame: pd.DataFrame, measure: str, pair: tuple[str, str], cell: Sequence[str], by: str = "method"
+) -> Difference:
+    """Of a measure the first - the second of a `pair` of methods, paired by cell."""
+    rows = frame[[by, *cell, measure]]
+    return paired(*(rows[rows[by] == name].set_index([*cell])[measure].astype(float) for name in pair))
+
+
 @cache
 def t_quantile(freedom: int) -> float:
     """Two-sided 95 % quantile of Student's t: 12.71 for 1 degree of freedom, 1.96 for many."""
     from scipy.stats import t  # takes a second to import
 
     return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
+
+
+def known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of these means, differences, or nested mappings of them; those of no cell at all are left out."""
+    found = {name: value.numbers() if isinstance(value, Mean) else known(value) for name, value in values.items()}
+    return {name: numbers for name, numbers in found.items() if numbers and numbers.get("n") != 0}
 
 
 def clean(value: Any) -> Any:

@@ -1,0 +1,133 @@
+"""The records and masks of task arithmetic as tidy frames."""
+
+from collections.abc import Iterator
+from itertools import combinations, product
+
+import numpy as np
+
+from stages.lib import paths
+from stages.lib.graft.mask_file import read_mask
+from stages.lib.metrics.composition import by_tensor
+from stages.lib.metrics.overlap import chance_iou, iou
+from stages.lib.metrics.variants import PRETRAINED
+from stages.lib.report.load import Cell, Collected, Records, Row, frame_of, grid, require_files
+from stages.talos.settings import ArithmeticParams, DisentangleParams, EditParams, TalosParams
+
+# these have no mask that was chosen by looking at the model
+WHOLE = ("full", "linear")
+CELL = ["task", "seed"]
+COLUMNS = {
+    "addition": ["method", *CELL, "n", "n_dev", "pretrained", "single", "full", "alpha", "accuracy", "by_own", "by_full"],
+    "negation": ["method", *CELL, "n", "pretrained", "alpha", "accuracy", "control", "control_zero_shot",
+        "control_accuracy", "control_kept", "weak_control"],
+    "curve": ["method", "seed", "alpha", "normalised"],
+    "localization": ["method", "trained_on", *CELL, "n", "accuracy", "pretrained", "ratio"],
+    "cost": ["method", *CELL, "selected", "graftable"],
+    "disentangle": ["method", "pair", "seed", "alpha1", "alpha2", "e1", "e2", "mean"],
+    "pruned": ["kind", "scored_on", *CELL, "n", "accuracy", "pretrained", "ratio"],
+    "overlap": ["variant", *CELL, "iou", "chance"],
+    "tensors": ["method", *CELL, "tensor", "layer", "kind", "part", "parameters", "selected", "share"],
+    "task_iou": ["method", "seed", "first", "second", "iou", "chance"],
+    "method_iou": ["first", "second", *CELL, "iou", "chance"],
+}  # fmt: skip
+
+
+def collect(
+    talos: TalosParams, edit: EditParams, arithmetic: ArithmeticParams, disentangle: DisentangleParams
+) -> Collected:
+    """Read the records of the cells that the settings name; raises DataError for a missing one, MaskError for a damaged mask."""
+    tasks, seeds = talos.tasks, talos.seeds
+    pairs = [f"{first}+{second}" for first, second in disentangle.pairs.items()]
+    edited, scored, added, crossed = (
+        Records("talos", stage, f"metrics/{stage}/{path}.json", cells)
+        for stage, path, cells in (
+            ("edit", "{method}/{seed}/{task}", grid(seed=seeds, method=edit.methods, task=tasks)),
+            ("sensitivity", "{seed}/{task}", grid(seed=seeds, task=tasks)),
+            ("arithmetic", "{method}/{seed}/{task}", grid(seed=seeds, method=arithmetic.methods, task=tasks)),
+            ("disentangle", "{method}/{seed}/{pair}", grid(seed=seeds, method=disentangle.methods, pair=pairs)),
+        )
+    )
+    require_files("make talos", edited, scored, added, crossed)
+    rows = {
+        "addition": added.rows(_added_rows),
+        "negation": added.rows(_negated_rows),
+        "curve": [row for row in added.rows(_curve_rows) if row["task"] == tasks[0]],  # one alpha for all tasks
+        "localization": edited.rows(_localized_rows),
+        "cost": edited.rows(lambda cell, record: [{**_sizes(record), **record["cost"], **cell}]),
+        "disentangle": crossed.rows(lambda cell, record: ({**row, **cell} for row in record["rows"])),
+        "pruned": scored.rows(_pruned_rows),
+        "overlap": scored.rows(lambda cell, record: ({**row, **cell} for row in record["overlaps"])),
+        **_mask_rows([method for method in edit.methods if method not in WHOLE], tasks, seeds),
+    }
+    frames = {name: frame_of(rows[name], columns, more=name == "cost") for name, columns in COLUMNS.items()}
+    off = [records.stage for records in (edited, added, crossed, scored) if not records.cells]
+    return Collected(tasks, seeds, frames, off)
+
+
+def _sizes(record: Row) -> Row:
+    return {name: record[name] for name in ("selected", "graftable")}
+
+
+def _ratios(record: Row) -> Iterator[Row]:
+    """The rows of a record but for the pretrained model, whose accuracy theirs is divided by."""
+    [start] = [row["accuracy"] for row in record["rows"] if row["variant"] == PRETRAINED]
+    for row in record["rows"]:
+        if row["variant"] != PRETRAINED:
+            yield {**row, "pretrained": start, "ratio": _share(row["accuracy"], start)}
+
+
+def _share(accuracy: float, start: float) -> float | None:
+    return accuracy / start if start else None
+
+
+def _localized_rows(cell: Cell, record: Row) -> Iterator[Row]:
+    for row in _ratios(record):
+        yield {**row, **cell, "trained_on": row["variant"]}
+
+
+def _pruned_rows(cell: Cell, record: Row) -> Iterator[Row]:
+    for row in _ratios(record):
+        kind, _, scored_on = row["variant"].partition("_")
+        yield {**row, **cell, "kind": kind, "scored_on": scored_on}
+
+
+def _added_rows(cell: Cell, record: Row) -> Iterator[Row]:
+    """The sum of the method's vectors, and what else was merged of them, each a method."""
+    for merger, part in record["added"].items():
+        yield {**record, **part, **cell, "method": cell["method"] if merger == "sum" else merger}
+
+
+def _curve_rows(cell: Cell, record: Row) -> Iterator[Row]:
+    for row in _added_rows(cell, record):
+        yield from ({**row, "alpha": alpha, "normalised": value} for alpha, value in row["curve"])
+
+
+def _negated_rows(cell: Cell, record: Row) -> list[Row]:
+    part = record["negated"]
+    kept = _share(part["control_accuracy"], part["control_zero_shot"])
+    return [{**record, **part, **cell, "control_kept": kept}]
+
+
+def _mask_rows(methods: list[str], tasks: list[str], seeds: list[int]) -> dict[str, list[Row]]:
+    """Where masks lie, and how alike those of two tasks and of two methods are."""
+    rows: dict[str, list[Row]] = {"tensors": [], "task_iou": [], "method_iou": []}
+    for seed in seeds:
+        found = {}
+        for method, task in product(methods, tasks):
+            mask = read_mask(paths.edited(method, task, seed)).mask
+            found[method, task] = mask.region_indices().numpy(), mask.region.size
+            counts = {name: len(indices) for name, indices in mask.indices.items()}
+            cell = {"method": method, "task": task, "seed": seed}
+            rows["tensors"] += [{**row, **cell} for row in by_tensor(counts, mask.region.shapes)]
+        for method, (first, second) in product(methods, combinations(tasks, 2)):
+            names = {"method": method, "seed": seed, "first": first, "second": second}
+            rows["task_iou"].append(names | _overlap(found[method, first], found[method, second]))
+        for (first, second), task in product(combinations(methods, 2), tasks):
+            names = {"first": first, "second": second, "task": task, "seed": seed}
+            rows["method_iou"].append(names | _overlap(found[first, task], found[second, task]))
+    return rows
+
+
+def _overlap(first: tuple[np.ndarray, int], second: tuple[np.ndarray, int]) -> Row:
+    (one, size), (other, _) = first, second
+    return {"iou": iou(one, other), "chance": chance_iou(len(one), len(other), size)}
