@@ -25,12 +25,11 @@ from stages.lib.metrics.overlap import chance_iou
 from stages.lib.metrics.variants import PRETRAINED
 from stages.lib.report import publish
 from stages.lib.report.document import Claim, Verdict
-from stages.lib.report.load import published
+from stages.lib.report.load import Collected, published
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.stats import clean
 from stages.lib.report.style import save_all, styled
 from stages.talos.figures import FIGURES
-from stages.lib.report.load import Collected
 from stages.talos.frames import COLUMNS, collect
 from stages.talos.report import HERE, numbers, ordered, report
 
