@@ -106,10 +106,10 @@ def closure(*modules: str) -> set[Path]:
 
 
 def module_file(name: str) -> Path | None:
-    """File of a module of the project; None for any other name."""
+    """File of a module of the project; None for any other name, and for a package that says nothing."""
     place = Path(*name.split("."))
     files = (place.with_suffix(".py"), place / "__init__.py") if name.startswith("stages.") else ()
-    return next(filter(Path.is_file, files), None)
+    return next((path for path in files if path.is_file() and path.stat().st_size), None)
 
 
 @dataclass(frozen=True)
