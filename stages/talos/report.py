@@ -62,7 +62,7 @@ def _with_pretrained(frame: pd.DataFrame, values: dict[str, str], paper: dict[st
     first = frame[frame.method == frame.method.iloc[0]] if len(frame) else frame
     start = first[CELL].assign(**{name: first[column] for name, column in values.items()})
     head = [Line("pretrained", start, paper=paper["pretrained"])] if len(frame) else []
-    return head + by(frame, "method", title, ordered, paper)
+    return [replace(line, source=PAPER) for line in head + by(frame, "method", title, ordered, paper)]
 
 
 def _addition(talos: Collected) -> Table:
@@ -77,7 +77,7 @@ def _addition(talos: Collected) -> Table:
     ]  # fmt: skip
     lines = _with_pretrained(talos.frames["addition"], {"accuracy": "pretrained"}, paper)
     stored = ("accuracy", "single", "by_own", "by_full")
-    return Table("Task addition", ["method"], columns, lines, notes, "addition", stored, PAPER)
+    return Table("Task addition", ["method"], columns, lines, notes, "addition", stored)
 
 
 def _negation(talos: Collected) -> Table:
@@ -96,7 +96,7 @@ def _negation(talos: Collected) -> Table:
         )
     lines = _with_pretrained(frame, {"accuracy": "pretrained", "control_accuracy": "control_zero_shot"}, paper)
     stored = ("target", "control", "control_kept")
-    return Table("Task negation", ["method"], columns, lines, notes, "negation", stored, PAPER)
+    return Table("Task negation", ["method"], columns, lines, notes, "negation", stored)
 
 
 def _apart(talos: Collected) -> pd.DataFrame:
