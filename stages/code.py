@@ -35,7 +35,6 @@ UNTRACKED = {
     *(Path(f"stages/lib/{name}.py") for name in ("params", "settings", "paths", "entry", "errors", "yaml12")),
     *(Path(f"stages/lib/{name}.py") for name in ("io", "progress")),
     *(Path(f"stages/lib/data/{name}.py") for name in ("tasks", "task_cards")),
-    LOCALIZERS / "names.py",
 }
 
 

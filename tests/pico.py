@@ -1,7 +1,6 @@
 """Models, tokenizers and a task small enough to fine-tune within a test."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,10 @@ from transformers import (
 )
 
 from stages.lib.data.tasks import TaskSpec
+from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings
 from stages.lib.runtime import Runtime
+from stages.lib.settings import FinetuneParams, ModelParams, Section
+from stages.settings import GraftParams, LocalizerParams
 
 GOOD = ["good", "lovely", "bright", "funny", "warm", "clever"]
 BAD = ["bad", "awful", "dull", "boring", "cold", "stupid"]
@@ -147,25 +149,43 @@ def runtime(batch_tokens: int = 2048) -> Runtime:
     return Runtime(torch.device("cpu"), torch.float32, batch_tokens)
 
 
-def model_settings(mode: str, max_length: int = 32) -> SimpleNamespace:
+def model_settings(mode: str, max_length: int = 32) -> ModelParams:
     """The `model` section."""
-    return SimpleNamespace(source="local", name="pico", revision=None, root=".", mode=mode, max_length=max_length)
+    return ModelParams(source="local", name="pico", revision=None, root=".", mode=mode, max_length=max_length)
 
 
-def finetune_settings(**changes: Any) -> SimpleNamespace:
+def finetune_settings(**changes: Any) -> FinetuneParams:
     """The `finetune` section, quick on the toy task."""
     settings = {
         "optimizer": "adamw", "learning_rates": [3e-3], "batch_sizes": [8], "steps_per_example": 16, "cap_k": 512, "max_steps": 60,
         "schedule": "constant", "momentum": 0.0, "weight_decay": 0.0, "clip_norm": 1.0, "dropout": 0.0, "l1": 0.0, "bias_only": False,
         "train": ["layers"], "head_first_steps": 0, "eval_steps": 0,
     }  # fmt: skip
-    return SimpleNamespace(**{**settings, **changes})
+    return FinetuneParams(**{**settings, **changes})
 
 
-def graft_settings(**changes: Any) -> SimpleNamespace:
-    """The `graft` section, quick on the toy task."""
-    settings = {
-        "region": ["layers"], "sparsity": 0.02, "rule": "top_k", "base_share": 0.1, "offset": 10.0, "steps": 10, "rate_kind": "relative",
-        "learning_rate": 1.0, "batch_size": 128, "eval_steps": 0,
+def graft_settings(**changes: Any) -> GraftParams:
+    """The `graft` section."""
+    return GraftParams(**{"localizer": "learned", "region": ["layers"], "sparsity": 0.02, "rule": "top_k", **changes})
+
+
+def localizer_settings(name: str, **changes: Any) -> Section:
+    """The section of one localizer, quick on the toy task; changes of settings that it hasn't got are passed over."""
+    learning = {
+        "base_share": 0.1, "offset": 10.0, "l1": 0.0, "steps": 10, "rate_kind": "relative", "learning_rate": 1.0,
+        "batch_size": 128, "eval_steps": 0,
     }  # fmt: skip
-    return SimpleNamespace(**{**settings, **changes})
+    path = {"path_points": [0.0, 0.5], "sign": "signed"}
+    talos = {"examples": 12, "mode": "sampled", "draws": 1, "score": "fisher", "rounds": 3, "attenuation": 0.1}
+    plain = {
+        "learned": learning, "stitch": {**learning, "base_share": 1.0, "offset": 5.0, "l1": 1e-3},
+        "attribution": path, "attribution_learned": {**learning, **path}, "grown": {"rounds": 2},
+        "fish": {"examples": 12}, "talos": talos,
+    }.get(name, {})  # fmt: skip
+    known = {key: value for key, value in changes.items() if key in plain}
+    return SETTINGS.get(name, NoSettings)(**{**plain, **known})
+
+
+def all_localizers(**changes: Any) -> LocalizerParams:
+    """The `localizer` section."""
+    return LocalizerParams(**{name: localizer_settings(name, **changes) for name in NAMES})

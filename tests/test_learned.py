@@ -1,8 +1,7 @@
 """Mask learning is the paper's optimisation, on one array of logits."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,18 +11,24 @@ from torch.func import functional_call
 from stages.lib.errors import MaskError, TrainingError
 from stages.lib.graft.apply import graft, transplant
 from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.order_file import read_order, write_order
 from stages.lib.graft.region import Region
-from stages.lib.localizers.learned import LearnedMask, MaskLearning, MaskLogits, learn_mask
+from stages.lib.localizers.learned import LearnedMask, MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement_mask, movement_order
+from stages.lib.localizers.registry import Budget, find_mask
+from stages.lib.localizers.settings import Learning
+from stages.lib.models.cell import GraftCell
+from stages.lib.models.evidence import evidence_of
 from stages.lib.models.predicting import dev_score
-from stages.mask_learning import learn
 from tests.memory import PeakBytes, live_bytes
-from tests.pico import graft_settings
+from tests.pico import localizer_settings
 
 OFFSET = 1.0
-ABSOLUTE = MaskLearning(steps=20, learning_rate=100.0, rate_kind="absolute", offset=OFFSET)
-RELATIVE = MaskLearning(steps=10, learning_rate=1.0, offset=10.0)
+ABSOLUTE = localizer_settings("learned", steps=20, learning_rate=100.0, rate_kind="absolute", offset=OFFSET)
+RELATIVE = localizer_settings("learned", steps=10, learning_rate=1.0, offset=10.0)
+
+
+def changed(settings: Learning, **changes: Any) -> Learning:
+    return settings.model_copy(update=changes)
 
 
 class Small:
@@ -64,10 +69,13 @@ class Small:
         """T before the first step."""
         return MaskLogits.around(self.base, self.pretrained, self.finetuned, offset)
 
-    def learn(self, settings: MaskLearning, budget: int = 30, **more: Callable) -> tuple[LearnedMask, MaskLogits]:
+    def learn(
+        self, settings: Learning, k: int = 30, rule: str = "top_k", dev_score: Callable | None = None
+    ) -> tuple[LearnedMask, MaskLogits]:
         """The result and the final T."""
         logits = self.start(settings.offset)
-        return learn_mask(self.weights, logits, budget, settings, self.loss_gradient, **more), logits
+        learned = learn_mask(self.weights, logits, Budget(k, rule), settings, self.loss_gradient, dev_score)
+        return learned, logits
 
     def base_at(self, name: str) -> Tensor:
         """The base mask of one tensor, 0 or 1."""
@@ -77,7 +85,7 @@ class Small:
         return base
 
 
-def literal(small: Small, settings: MaskLearning, sign: int = 1) -> dict[str, Tensor]:
+def literal(small: Small, settings: Learning, sign: int = 1) -> dict[str, Tensor]:
     """Equations 2 to 4 as the paper prints them: S, autograd through gamma, plain gradient descent.
 
     `sign=-1` is the control: the base enters with the wrong sign.
@@ -116,7 +124,7 @@ def test_learning_is_the_papers_equations_2_to_4(dtype):
 
 def test_a_gradient_step_moves_the_base_out_as_well_as_others_in():
     small = Small()
-    mask = small.learn(replace(ABSOLUTE, rule="threshold"), budget=small.region.size)[0].mask
+    mask = small.learn(ABSOLUTE, small.region.size, "threshold")[0].mask
     base, learned = set(small.base.region_indices().tolist()), set(mask.region_indices().tolist())
     assert base - learned and learned - base and base & learned
 
@@ -160,7 +168,7 @@ def test_relative_rate_has_no_unit_of_the_loss():
             small.scale = scale
             masks[kind, scale] = small.learn(settings)[0].mask
     assert all(masks["relative", scale].equals(masks["relative", 1.0]) for scale in (1000.0, 0.001))
-    assert not masks["relative", 1.0].equals(Small().learn(replace(RELATIVE, steps=0))[0].mask), (
+    assert not masks["relative", 1.0].equals(Small().learn(changed(RELATIVE, steps=0))[0].mask), (
         "control: it learned something"
     )
     assert not any(masks["absolute", scale].equals(masks["absolute", 1.0]) for scale in (1000.0, 0.001)), "control"
@@ -168,22 +176,21 @@ def test_relative_rate_has_no_unit_of_the_loss():
 
 def first_rise(steps: int, budget: int, wanting: int) -> float:
     """How far the first step lifts the parameter at place `budget`, when `wanting` parameters want in."""
-    small, settings = Small(base=0), replace(RELATIVE, steps=steps)
+    small, settings = Small(base=0), changed(RELATIVE, steps=steps)
     slopes = torch.rand(small.region.size, generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 0.1
     slopes[wanting:] *= -1
     parts = dict(zip(small.region.shapes, slopes.split(small.region.sizes), strict=True))
-    rises, logits = [], small.start(settings.offset)
+    seen, logits = [], small.start(settings.offset)
 
     def constant() -> float:
         for name, weight in small.weights.items():
             weight.grad = -parts[name].view_as(weight) / (small.finetuned[name] - small.pretrained[name])
+        seen.append(small.region.flatten(logits.logits) + settings.offset)
         return 1.0
 
-    def look() -> None:
-        rises.append(small.region.flatten(logits.logits) + settings.offset)
-
-    learn_mask(small.weights, logits, budget, settings, constant, on_step=look)
-    return float(rises[0].sort(descending=True).values[min(budget, wanting) - 1])
+    learn_mask(small.weights, logits, Budget(budget), settings, constant)
+    after_first = [*seen, small.region.flatten(logits.logits) + settings.offset][1]
+    return float(after_first.sort(descending=True).values[min(budget, wanting) - 1])
 
 
 @pytest.mark.parametrize("steps", [1, 7])
@@ -202,7 +209,7 @@ def test_relative_rate_stands_still_if_nothing_wants_in():
             weight.grad = torch.zeros_like(weight)
         return 1.0
 
-    result = learn_mask(small.weights, small.start(), 5, RELATIVE, indifferent)
+    result = learn_mask(small.weights, small.start(), Budget(5), RELATIVE, indifferent)
     assert result.mask.equals(small.base)
 
 
@@ -212,12 +219,12 @@ def test_top_k_has_exactly_the_budget(budget):
 
 
 def test_threshold_has_those_above_it_and_never_more_than_the_budget():
-    settings, small = replace(ABSOLUTE, rule="threshold"), Small()
-    free, logits = small.learn(settings, small.region.size)
+    small = Small()
+    free, logits = small.learn(ABSOLUTE, small.region.size, "threshold")
     above = (small.region.flatten(logits.logits) > 0).nonzero().reshape(-1)
     assert 0 < len(above) < small.region.size
     assert torch.equal(free.mask.region_indices(), above)
-    tight = small.learn(settings, len(above) - 3)[0].mask
+    tight = small.learn(ABSOLUTE, len(above) - 3, "threshold")[0].mask
     assert tight.selected == len(above) - 3
     assert {*tight.region_indices().tolist()} < {*above.tolist()}
 
@@ -227,7 +234,7 @@ def test_without_steps_top_k_is_the_movement_mask(base):
     small = Small(base=base)
     order = movement_order(small.pretrained, small.finetuned, small.region, 40)
     for budget in (base, 25, 40):
-        assert small.learn(replace(RELATIVE, steps=0), budget)[0].mask.equals(
+        assert small.learn(changed(RELATIVE, steps=0), budget)[0].mask.equals(
             movement_mask(small.region, order, budget)
         )
     assert not small.learn(RELATIVE, 25)[0].mask.equals(movement_mask(small.region, order, 25)), "control"
@@ -235,7 +242,7 @@ def test_without_steps_top_k_is_the_movement_mask(base):
 
 def test_without_steps_threshold_is_the_base():
     small = Small()
-    assert small.learn(replace(RELATIVE, steps=0, rule="threshold"), 30)[0].mask.equals(small.base)
+    assert small.learn(changed(RELATIVE, steps=0), 30, "threshold")[0].mask.equals(small.base)
 
 
 def rated(scores: list[tuple[float, float]], eval_steps: int = 1) -> tuple[LearnedMask, list[GraftMask]]:
@@ -248,7 +255,7 @@ def rated(scores: list[tuple[float, float]], eval_steps: int = 1) -> tuple[Learn
         seen.append(GraftMask.from_region_indices(small.region, small.region.flatten(grafted).nonzero().reshape(-1)))
         return next(left)
 
-    return small.learn(replace(ABSOLUTE, steps=4, eval_steps=eval_steps), dev_score=score)[0], seen
+    return small.learn(changed(ABSOLUTE, steps=4, eval_steps=eval_steps), dev_score=score)[0], seen
 
 
 def test_best_dev_score_is_kept_and_the_first_of_equals():
@@ -277,7 +284,7 @@ def test_without_eval_steps_dev_is_never_asked():
 
     assert Small().learn(ABSOLUTE, dev_score=refuse)[0].step == ABSOLUTE.steps
     with pytest.raises(AssertionError, match="dev was rated"):
-        Small().learn(replace(ABSOLUTE, eval_steps=20), dev_score=refuse)
+        Small().learn(changed(ABSOLUTE, eval_steps=20), dev_score=refuse)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -289,7 +296,7 @@ def test_a_loss_that_is_no_number_ends_learning(bad):
         return next(losses)
 
     with pytest.raises(FloatingPointError, match=rf"the loss became {bad} at step 1"):
-        learn_mask(small.weights, small.start(), 30, ABSOLUTE, gradient)
+        learn_mask(small.weights, small.start(), Budget(30), ABSOLUTE, gradient)
 
 
 def test_learning_repeats_itself_and_leaves_both_models():
@@ -300,7 +307,7 @@ def test_learning_repeats_itself_and_leaves_both_models():
     assert distance(before[0], small.pretrained) == 0 == distance(before[1], small.finetuned)
 
 
-def held_arrays(extra: bool, settings: MaskLearning) -> float:
+def held_arrays(extra: bool, settings: Learning) -> float:
     """Most region-sized arrays alive while the loss is computed, beyond weights and gradients."""
     small, counts, kept = Small(torch.float32, width=5000), [], []
     elsewhere = live_bytes([*small.weights.values(), *small.pretrained.values(), *small.finetuned.values()])
@@ -312,20 +319,20 @@ def held_arrays(extra: bool, settings: MaskLearning) -> float:
         counts.append(live_bytes([*small.weights.values(), *(weight.grad for weight in small.weights.values())]))
         return loss
 
-    learn_mask(small.weights, small.start(), 30, settings, gradient, lambda: (0.0, 0.0))
+    learn_mask(small.weights, small.start(), Budget(30), settings, gradient, lambda: (0.0, 0.0))
     return (max(counts) - elsewhere) / (4 * small.region.size)
 
 
 @pytest.mark.parametrize(
-    "settings", [RELATIVE, ABSOLUTE, replace(RELATIVE, eval_steps=1)], ids=["relative", "absolute", "rated"]
+    "settings", [RELATIVE, ABSOLUTE, changed(RELATIVE, eval_steps=1)], ids=["relative", "absolute", "rated"]
 )
 def test_learning_holds_three_arrays_of_the_regions_size(settings):
-    settings = replace(settings, steps=3)
+    settings = changed(settings, steps=3)
     assert 2.9 < held_arrays(False, settings) < 3.1
     assert held_arrays(True, settings) > 3.9, "control: an extra copy is noticed"
 
 
-def peak_arrays(settings: MaskLearning, layers: int = 12) -> float:
+def peak_arrays(settings: Learning, layers: int = 12) -> float:
     """Most region-sized arrays that learning itself makes at once, temporary ones too; the two models not counted."""
     generator = torch.Generator().manual_seed(0)
     region = Region({f"layer.{number}": (100, 100) for number in range(layers)})
@@ -343,64 +350,49 @@ def peak_arrays(settings: MaskLearning, layers: int = 12) -> float:
     counter = PeakBytes()
     with counter:
         logits = MaskLogits.around(GraftMask.empty(region), pretrained, finetuned, settings.offset)
-        learn_mask(weights, logits, region.size // 100, settings, counter.leaving_out(gradient))
+        learn_mask(weights, logits, Budget(region.size // 100), settings, counter.leaving_out(gradient))
     return counter.peak / (4 * region.size)
 
 
 def test_temporary_arrays_are_of_one_tensor_not_of_the_region():
-    assert 1.0 < peak_arrays(replace(ABSOLUTE, steps=2)) < 1.5
-    assert 1.0 < peak_arrays(replace(RELATIVE, steps=2)) < 1.5
+    assert 1.0 < peak_arrays(changed(ABSOLUTE, steps=2)) < 1.5
+    assert 1.0 < peak_arrays(changed(RELATIVE, steps=2)) < 1.5
 
 
-def stored_order(cell, folder: Path) -> Path:
-    """The movement order of a cell, as the movement stage stores it."""
-    region, pretrained = cell.region, cell.pretrained()
-    order = movement_order(pretrained, cell.finetuned(), region, region.budget(0.2))
-    about = {"model": "pico", "fingerprint": region.fingerprint(pretrained)}
-    write_order(folder / "order.safetensors", order, region.size, about)
-    return folder / "order.safetensors"
-
-
-def test_an_order_of_another_model_is_refused(make_cell, tmp_path):
+def test_learned_masks_beat_random_ones_of_equal_size(make_cell):
     cell = make_cell("prompt")
-    order = stored_order(cell, tmp_path)
-    arguments = (cell.anatomy, cell.pretrained_folder, order, cell.rows, graft_settings(), ("toy", 0))
-    learn(cell.load(), *arguments)
-    ranking, about = read_order(order)
-    write_order(order, ranking, cell.region.size, {**about, "fingerprint": "0" * 64})
-    with pytest.raises(MaskError, match="was made for pico"):
-        learn(cell.load(), *arguments)
+    opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
+    test = opened.model.encode(cell.rows["test"])
+    whole, budget = dev_score(cell.load(), test)[0], Budget.of(opened.region, 0.1, "top_k", "graft.sparsity")
+    evidence = evidence_of(opened, "learned", cell.rows["train"])
+    mask = find_mask("learned", evidence, localizer_settings("learned"), budget).mask
+    assert mask.selected == opened.region.budget(0.1)
+    opened.model.put(transplant(opened.pretrained, opened.values_at(mask), mask))
+    assert dev_score(opened.model, test)[0] > 0.95 * whole > 0.9
+    random = torch.randperm(mask.region.size, generator=torch.Generator().manual_seed(0))[: budget.k]
+    opened.model.put(graft(opened.pretrained, opened.finetuned, GraftMask.from_region_indices(opened.region, random)))
+    assert dev_score(opened.model, test)[0] < 0.7 * whole, "control: random places do not carry the skill"
 
 
-def test_learned_masks_beat_random_ones_of_equal_size(make_cell, tmp_path):
+def test_a_localizer_chooses_by_dev_where_it_may(make_cell):
+    cell, settings = make_cell("prompt"), localizer_settings("learned", eval_steps=2, steps=4)
+    opened, records = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder), []
+    for dev in (cell.rows["dev"], None):
+        evidence = evidence_of(opened, "learned", cell.rows["train"], dev)
+        records.append(find_mask("learned", evidence, settings, Budget(200)).record)
+    assert [entry["step"] for entry in records[0]["history"] if "dev_accuracy" in entry] == [0, 2, 4]
+    assert records[1]["step"] == 4 and not [entry for entry in records[1]["history"] if "dev_accuracy" in entry]
+
+
+def test_a_loss_that_diverges_names_the_learning_rate(make_cell):
     cell = make_cell("prompt")
-    region, pretrained, finetuned, model = cell.region, cell.pretrained(), cell.finetuned(), cell.load()
-    test = model.encode(cell.rows["test"])
-    whole = dev_score(model, test)[0]
-    order = stored_order(cell, tmp_path)
-    settings = graft_settings(sparsity=0.1)
-    learned = learn(model, cell.anatomy, cell.pretrained_folder, order, cell.rows, settings, ("toy", 0))
-    assert learned.result.mask.selected == region.budget(0.1)
-    model.put(transplant(pretrained, learned.values, learned.result.mask))
-    assert dev_score(model, test)[0] > 0.95 * whole > 0.9
-    random = torch.randperm(region.size, generator=torch.Generator().manual_seed(0))[: region.budget(0.1)]
-    model.put(graft(pretrained, finetuned, GraftMask.from_region_indices(region, random)))
-    assert dev_score(model, test)[0] < 0.7 * whole, "control: random places do not carry the skill"
+    opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
+    opened.model.model.get_input_embeddings().weight.data.fill_(float("nan"))
+    evidence = evidence_of(opened, "learned", cell.rows["train"])
+    with pytest.raises(TrainingError, match=r"nan at step 0; lower localizer.learned.learning_rate \(1.0\)"):
+        find_mask("learned", evidence, localizer_settings("learned"), Budget(200))
 
 
-def test_a_loss_that_diverges_names_the_learning_rate(make_cell, tmp_path):
-    cell = make_cell("prompt")
-    model = cell.load()
-    order = stored_order(cell, tmp_path)
-    model.model.get_input_embeddings().weight.data.fill_(float("nan"))
-    kept = {name: "head" if group == "embeddings" else group for name, group in cell.anatomy.groups.items()}
-    with pytest.raises(TrainingError, match=r"nan at step 0; lower graft.learning_rate \(1.0\)"):
-        learn(
-            model,
-            replace(cell.anatomy, groups=kept),
-            cell.pretrained_folder,
-            order,
-            cell.rows,
-            graft_settings(),
-            ("toy", 0),
-        )
+def test_too_small_a_share_names_the_setting_and_the_smallest(make_cell):
+    with pytest.raises(MaskError, match=r"^graft\.sparsity: 1e-09 of [\d,]+ graftable parameters is less than one"):
+        Budget.of(make_cell("prompt").region, 1e-9, "top_k", "graft.sparsity")

@@ -1,10 +1,9 @@
 """Every localizer keeps the contract, and finds what its own definition says."""
 
-import importlib
 import re
-from dataclasses import replace
+import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,54 +11,42 @@ import pytest
 import torch
 from torch import Tensor
 
+from stages.lib import localizers
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.order_file import write_order
 from stages.lib.graft.region import Region, Tensors
 from stages.lib.graft.select import top_k
 from stages.lib.localizers.attribution import attribution
 from stages.lib.localizers.bias import biases
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.grown import put_graft
-from stages.lib.localizers.learned import MaskLearning, MaskLogits, learn_mask
+from stages.lib.localizers.layerwise import layer_of
+from stages.lib.localizers.learned import MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
-from stages.lib.localizers.refined import refine_by_learning, refine_by_stitching
-from stages.lib.localizers.registry import LOCALIZERS, Localizer
-from stages.lib.localizers.stratified import layer_of
-from stages.lib.models.evidence import draws, from_tensors, gather
-from stages.mask_learning import learn
-from tests.pico import graft_settings
+from stages.lib.localizers.registry import Budget, find_mask, localizer_of
+from stages.lib.localizers.settings import NAMES
+from stages.lib.models.cell import GraftCell
+from stages.lib.models.evidence import draws, evidence_about, from_tensors
+from tests.pico import localizer_settings
 
-NAMES = list(LOCALIZERS)
+ROOT = Path(__file__).parents[1]
+LOCALIZERS = {name: localizer_of(name) for name in NAMES}
 RANKED = [name for name in NAMES if LOCALIZERS[name].refine is None]
 WITHOUT_MODEL = [name for name in RANKED if not LOCALIZERS[name].rank_needs_model]
 
 
-def localizer_settings(**changes: Any) -> SimpleNamespace:
-    """The `localizer` section with the settings of mask learning beside it."""
-    settings = {
-        **vars(graft_settings()), "fish_examples": 12, "path_points": [0.0, 0.5], "attribution_sign": "signed", "grow_rounds": 2,
-        "stitch_offset": 5.0, "stitch_l1": 1e-3, "talos_examples": 12, "talos_mode": "sampled", "talos_draws": 1,
-        "talos_score": "fisher", "talos_rounds": 3, "talos_attenuation": 0.1,
-    }  # fmt: skip
-    return SimpleNamespace(**{**settings, **changes})
-
-
-def evidence_of(cell, seed: int = 0, **changes: Any) -> Evidence:
-    settings = localizer_settings(**changes)
-    return gather(
-        cell.load(),
-        cell.anatomy,
-        cell.pretrained_folder,
-        cell.region,
-        cell.rows["train"],
-        settings,
-        ("mask", "toy", seed),
-    )
+def evidence_of(cell, seed: int = 0) -> Evidence:
+    opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
+    words = ("mask", "toy", seed)
+    return evidence_about(opened.model, opened.region, opened.pretrained, opened.finetuned, cell.rows["train"], words)
 
 
 def mask_of(name: str, evidence: Evidence, k: int, **changes: Any) -> GraftMask:
-    return LOCALIZERS[name].mask(evidence, localizer_settings(**changes), k)
+    return find_mask(name, evidence, localizer_settings(name, **changes), Budget(k)).mask
+
+
+def ranked(name: str, evidence: Evidence, k: int) -> Tensor:
+    return LOCALIZERS[name].rank(evidence, localizer_settings(name), k)
 
 
 class Quadratic:
@@ -85,7 +72,7 @@ class Quadratic:
 
     def evidence(self, squares: Tensors | None = None) -> Evidence:
         return Evidence(
-            self.region, self.pretrained, self.finetuned, self.weights, self.backward, self.backward,
+            self.region, self.pretrained, self.finetuned, self.weights, lambda _size: self.backward, self.backward,
             lambda *_: squares, np.random.default_rng(0),
         )  # fmt: skip
 
@@ -136,7 +123,7 @@ def test_equal_seeds_give_equal_masks(make_cell, name):
 @pytest.mark.parametrize("name", RANKED)
 def test_masks_without_refinement_are_nested_and_heads_of_one_ranking(make_cell, name):
     cell = make_cell("prompt")
-    small, large = (LOCALIZERS[name].rank(evidence_of(cell), localizer_settings(), k).tolist() for k in (37, 190))
+    small, large = (ranked(name, evidence_of(cell), k).tolist() for k in (37, 190))
     assert small == large[:37] and len({*large}) == 190
     assert large != sorted(large), "control: the order is not that of the region"
 
@@ -162,12 +149,12 @@ def test_what_needs_no_model_gets_none(triple, name):
     evidence, localizer = from_tensors(region, pretrained, finetuned, np.random.default_rng(0)), LOCALIZERS[name]
     if localizer.rank_needs_model:
         with pytest.raises(RuntimeError, match="has no model to take gradients of"):
-            localizer.rank(evidence, localizer_settings(), 9)
+            ranked(name, evidence, 9)
     else:
-        assert len(localizer.rank(evidence, localizer_settings(), 9)) == 9
+        assert len(ranked(name, evidence, 9)) == 9
     if localizer.refine and not localizer.rank_needs_model:
         with pytest.raises(RuntimeError, match="has no model to take gradients of"):
-            localizer.mask(evidence, localizer_settings(), 9)
+            mask_of(name, evidence, 9)
 
 
 @pytest.mark.parametrize("name", WITHOUT_MODEL)
@@ -177,19 +164,31 @@ def test_evidence_of_tensors_alone_gives_the_same_masks(make_cell, name):
     assert mask_of(name, alone, 150).equals(mask_of(name, evidence_of(cell), 150))
 
 
-def test_a_localizer_of_ones_own_is_a_function_and_a_line(make_cell, monkeypatch, tmp_path):
-    """The example of README.md, as it is printed there."""
-    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    code = re.search(r"^```python\n(\"\"\"Relative.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
-    name, about, function = re.search(r'`"(\w+)": Localizer\("(.*?)", (\w+)\),`', text).groups()
-    assert len(code.splitlines()) + 2 < 40
-    (tmp_path / "relative_localizer.py").write_text(code, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    rank = getattr(importlib.import_module("relative_localizer"), function)
-    monkeypatch.setitem(LOCALIZERS, name, Localizer(about, rank))
+def test_a_localizer_of_ones_own_is_one_file(make_cell, monkeypatch, tmp_path):
+    """The example of the documentation, as it is printed there."""
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "stages").glob("*.md")))]
+    code = re.search(r'^```python\n(""".*?^LOCALIZER = .*?)^```$', "\n".join(pages), re.MULTILINE | re.DOTALL)[1]
+    assert len(code.splitlines()) < 40
+    (tmp_path / "relative.py").write_text(code, encoding="utf-8")
+    monkeypatch.setattr(localizers, "__path__", [*localizers.__path__, str(tmp_path)])
     evidence = evidence_of(make_cell("prompt"))
     mask = mask_of("relative", evidence, 120)
     assert mask.selected == 120 and not mask.equals(mask_of("movement", evidence, 120))
+
+
+def test_a_localizer_is_imported_only_when_it_is_asked_for():
+    program = (
+        "import sys; from stages.lib.localizers.registry import localizer_of; {}; "
+        "print(*[name for name in sys.modules if name.startswith('stages.lib.localizers.')])"
+    )
+
+    def loaded(statement: str) -> set[str]:
+        command = [sys.executable, "-c", program.format(statement)]
+        words = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+        return {word.rpartition(".")[2] for word in words} & {*NAMES}
+
+    assert loaded("0") == set()
+    assert loaded("localizer_of('stitch')") == {"stitch", "learned", "movement"}
 
 
 # --- Each one's own definition ---------------------------------------------------------------------------------
@@ -302,7 +301,7 @@ def test_attribution_of_a_quadratic_loss_is_the_analytic_one(quadratic):
     torch.testing.assert_close(attribution(q.evidence(), points), analytic, rtol=1e-4, atol=1e-6)
     signed = mask_of("attribution", q.evidence(), 20, path_points=points)
     assert signed.equals(top_k(q.region, analytic, 20))
-    either = mask_of("attribution", q.evidence(), 20, path_points=points, attribution_sign="magnitude")
+    either = mask_of("attribution", q.evidence(), 20, path_points=points, sign="magnitude")
     assert either.equals(top_k(q.region, {n: values.abs() for n, values in analytic.items()}, 20))
     assert not either.equals(signed), "control: some movement is harmful"
 
@@ -337,44 +336,31 @@ def test_the_graft_put_in_place_is_the_graft(quadratic):
     assert all(torch.equal(quadratic.weights[name], values) for name, values in wanted.items())
 
 
-def stored_order(cell, folder):
-    region, pretrained = cell.region, cell.pretrained()
-    order = movement_order(pretrained, cell.finetuned(), region, region.budget(0.2))
-    about = {"model": "pico", "fingerprint": region.fingerprint(pretrained)}
-    write_order(folder / "order.safetensors", order, region.size, about)
-    return folder / "order.safetensors"
-
-
 @pytest.mark.parametrize("batch_size", [8, 128])
-def test_learned_is_the_mask_of_the_default_pipeline(make_cell, tmp_path, batch_size):
+def test_other_batches_give_another_mask(make_cell, batch_size):
     cell = make_cell("prompt")
-    settings = graft_settings(sparsity=0.05, batch_size=batch_size)
-    pipeline = learn(
-        cell.load(), cell.anatomy, cell.pretrained_folder, stored_order(cell, tmp_path), cell.rows, settings, ("toy", 0)
-    )
     k = cell.region.budget(0.05)
-    masks = [mask_of("learned", evidence_of(cell, seed, batch_size=batch_size), k) for seed in (0, 1)]
-    assert masks[0].equals(pipeline.result.mask)
+    masks = [mask_of("learned", evidence_of(cell, seed), k, batch_size=batch_size) for seed in (0, 1)]
     assert masks[0].equals(masks[1]) == (batch_size == 128), "control: other batches, another mask"
 
 
 def test_learning_from_attribution_starts_from_its_order(make_cell):
-    evidence, settings = evidence_of(make_cell("prompt")), localizer_settings(steps=0, base_share=1.0)
-    start = LOCALIZERS["attribution_learned"].mask(evidence, settings, 90)
+    evidence, how = evidence_of(make_cell("prompt")), {"steps": 0, "base_share": 1.0}
+    start = mask_of("attribution_learned", evidence, 90, **how)
     assert start.equals(mask_of("attribution", evidence, 90))
-    assert not start.equals(LOCALIZERS["learned"].mask(evidence, settings, 90)), "control"
+    assert not start.equals(mask_of("learned", evidence, 90, **how)), "control"
 
 
 def test_stitching_is_learning_from_the_whole_top_k_with_l1(quadratic):
     q, order = quadratic, movement_order(quadratic.pretrained, quadratic.finetuned, quadratic.region, 25)
-    settings = localizer_settings(stitch_l1=0.1, rate_kind="absolute", learning_rate=1000.0)
-    stitched = refine_by_stitching(q.evidence(), settings, order, 25)
+    how = {"l1": 0.1, "rate_kind": "absolute", "learning_rate": 1000.0}
+    stitched = mask_of("stitch", q.evidence(), 25, **how)
     start = MaskLogits.around(movement_mask(q.region, order, 25), q.pretrained, q.finetuned, 5.0)
-    how = MaskLearning(steps=10, learning_rate=1000.0, rate_kind="absolute", offset=5.0, l1=0.1)
-    assert stitched.equals(learn_mask(q.weights, start, 25, how, q.backward).mask)
-    assert not stitched.equals(movement_mask(q.region, order, 25)), "control: it learned something"
-    base_only = localizer_settings(**{**vars(settings), "base_share": 1.0, "offset": 5.0})
-    assert not stitched.equals(refine_by_learning(q.evidence(), base_only, order, 25)), "control: l1 counts"
+    settings = localizer_settings("stitch", **how)
+    assert stitched.equals(learn_mask(q.weights, start, Budget(25), settings, q.backward).mask)
+    without = settings.model_copy(update={"l1": 0.0})
+    start = MaskLogits.around(movement_mask(q.region, order, 25), q.pretrained, q.finetuned, 5.0)
+    assert not stitched.equals(learn_mask(q.weights, start, Budget(25), without, q.backward).mask), "control"
 
 
 def penalised(q: Quadratic, logits: dict[str, Tensor], l1: float) -> Tensor:
@@ -408,10 +394,11 @@ def test_the_gradient_with_l1_is_autograds(quadratic, l1):
 def test_a_heavier_l1_keeps_fewer_above_the_threshold(quadratic):
     q, sizes = quadratic, []
     base = movement_mask(q.region, movement_order(q.pretrained, q.finetuned, q.region, 20), 20)
-    how = MaskLearning(steps=20, learning_rate=5.0, rate_kind="absolute", offset=1.0, rule="threshold")
+    how = localizer_settings("learned", steps=20, learning_rate=5.0, rate_kind="absolute", offset=1.0)
+    budget = Budget(q.region.size, "threshold")
     for l1 in (0.0, 0.02, 5.0):
         start = MaskLogits.around(base, q.pretrained, q.finetuned, 1.0)
-        sizes.append(learn_mask(q.weights, start, q.region.size, replace(how, l1=l1), q.backward).mask.selected)
+        sizes.append(learn_mask(q.weights, start, budget, how.model_copy(update={"l1": l1}), q.backward).mask.selected)
     assert sizes[0] > sizes[1] > sizes[2] == 0
 
 

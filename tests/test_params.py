@@ -18,11 +18,11 @@ from dvc.utils.cli_parse import to_path_overrides
 from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 from ruamel.yaml import YAML
+from stages.lib.localizers.settings import NAMES
 
 from stages import settings as main_schema
 from stages.commands import profile
 from stages.lib.errors import ParamsError
-from stages.lib.localizers.names import NAMES
 from stages.lib.params import PIPELINES, SECTIONS, load_params, validate
 from stages.lib.yaml12 import load_yaml
 

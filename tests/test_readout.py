@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lib.evaluation.study_cell import StudyCell
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.readout import READOUTS, prune, reset
 from stages.lib.graft.region import Region
+from stages.lib.models.cell import GraftCell
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
 from stages.study.readouts import Retraining, read_out, retrain
@@ -91,14 +91,14 @@ def values_of(model: LabelModel) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in model.parameters().items()}
 
 
-def reader_of(cell) -> StudyCell:
+def reader_of(cell) -> GraftCell:
     """A cell whose model has moved outside the region too."""
     model = cell.load()
     with torch.no_grad():
         for name, group in model.groups().items():
             if group == "embeddings":
                 model.parameters()[name].add_(1.0)
-    return StudyCell.of(model, 0, ["layers"], cell.pretrained_folder)
+    return GraftCell.of(model, 0, ["layers"], cell.pretrained_folder)
 
 
 def retraining(cell) -> Retraining:
@@ -108,7 +108,7 @@ def retraining(cell) -> Retraining:
     return Retraining(cell.pretrained_folder, cell.rows, settings, POINT, seed=0)
 
 
-def read(cell, reader: StudyCell, name: str, mask: GraftMask) -> dict[str, Tensor]:
+def read(cell, reader: GraftCell, name: str, mask: GraftMask) -> dict[str, Tensor]:
     read_out(name, reader, mask, retraining(cell))
     return values_of(reader.model)
 

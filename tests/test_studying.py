@@ -12,35 +12,23 @@ import torch
 from stages.lib import paths
 from stages.lib.errors import DataError, GraftError, MaskError
 from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.evaluation.study_cell import StudyCell, against_finetuned, study_sets, train_set, variant_rows
+from stages.lib.evaluation.study_cell import against_finetuned, study_sets, train_set, variant_rows
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.graft.order_file import read_order
 from stages.lib.io import read_json, write_json, write_rows
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.names import NAMES
-from stages.lib.localizers.registry import LOCALIZERS
+from stages.lib.localizers import learned
+from stages.lib.localizers.evidence import Evidence, counted
+from stages.lib.localizers.registry import Localizer
+from stages.lib.localizers.settings import NAMES
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED
-from stages.settings import LocalizerParams
-from stages.study.localizer_sweep import Counted, rank, sweep
-from tests.pico import TOY, graft_settings, model_settings, runtime, toy_rows
+from stages.lib.models.cell import GraftCell
+from stages.study.localizer_sweep import rank, sweep
+from tests.pico import TOY, all_localizers, graft_settings, model_settings, runtime, toy_rows
 
 TASK, SEED, OTHER = "toy", 0, "elsewhere"
-LOCALIZER = LocalizerParams(
-    fish_examples=12,
-    path_points=[0.0, 0.5],
-    attribution_sign="signed",
-    grow_rounds=3,
-    stitch_offset=5.0,
-    stitch_l1=1e-3,
-    talos_examples=12,
-    talos_mode="expected",
-    talos_draws=1,
-    talos_score="fisher",
-    talos_rounds=2,
-    talos_attenuation=0.1,
-)
 STEPS, BATCH, TRAIN = 4, 8, 32
+LOCALIZER = all_localizers(steps=STEPS, batch_size=BATCH)
 
 
 @pytest.fixture
@@ -64,16 +52,15 @@ def write_anchor(model: Any) -> None:
     write_predictions(paths.reading_logits("anchor", (), TASK, SEED), evaluation.predictions())
 
 
-def settings(*localizers: str, keep: float = 0.1, **graft: Any) -> SimpleNamespace:
+def settings(keep: float = 0.1, **graft: Any) -> SimpleNamespace:
     """What the stages rank and sweep ask for."""
     return SimpleNamespace(
         model=model_settings("prompt"),
         movement=SimpleNamespace(keep=keep),
-        graft=graft_settings(**{"steps": STEPS, "batch_size": BATCH, **graft}),
+        graft=graft_settings(**graft),
         calibration=SimpleNamespace(bins=15),
         study=SimpleNamespace(tasks=[TASK], test_max=20),
         localizer=LOCALIZER,
-        sweep=SimpleNamespace(localizers=[*localizers]),
     )
 
 
@@ -101,7 +88,7 @@ def test_training_rows_come_last_and_whole_and_only_if_asked_for(cell):
 
 
 def test_an_opened_cell_is_pretrained_and_remembers_what_was_fine_tuned(cell):
-    opened = StudyCell.open(TASK, SEED, model_settings("prompt"), ["layers"], runtime())
+    opened = GraftCell.open(TASK, SEED, model_settings("prompt"), ["layers"], runtime())
     live, before, after = opened.model.parameters(), cell.pretrained(), cell.finetuned()
     for name in opened.region.shapes:
         assert torch.equal(live[name], before[name]) and torch.equal(opened.pretrained[name], before[name])
@@ -162,23 +149,28 @@ def test_only_ones_own_variants_get_a_row(project):
 # --- What a localizer costs ------------------------------------------------------------------------------------
 
 
-def spent(*calls: tuple[str, int | None], train: int = TRAIN, batch_size: int = BATCH) -> int:
+def spent(*calls: tuple[str, int | None], train: int = TRAIN) -> int:
     """Examples counted for these calls of an evidence's functions."""
-    nothing = Evidence({}, {}, {}, {}, lambda: 0.5, lambda: 0.25, lambda n: {"n": n}, None)  # type: ignore[arg-type]
-    counted = Counted(nothing, train, batch_size)
-    results = [getattr(counted.evidence, name)(*([] if n is None else [n])) for name, n in calls]
-    assert results == [{"n": n} if name == "squared_gradients" else getattr(nothing, name)() for name, n in calls]
-    return counted.examples
+    nothing = Evidence({}, {}, {}, {}, lambda _: lambda: 0.5, lambda: 0.25, lambda n: {"n": n}, None)  # type: ignore[arg-type]
+    examples: list[int] = []
+    evidence = counted(nothing, train, examples.append)
+    for name, n in calls:
+        if name == "batch_gradients":
+            assert evidence.batch_gradients(n)() == 0.5
+        else:
+            assert getattr(evidence, name)(*([] if n is None else [n])) == (0.25 if n is None else {"n": n})
+    return sum(examples)
 
 
 def test_every_example_whose_gradient_is_taken_is_counted_once_a_time():
     assert spent() == 0
-    assert spent(("loss_gradient", None)) == BATCH
-    assert spent(("loss_gradient", None), batch_size=100) == TRAIN  # a batch is no larger than the training set
+    assert spent(("batch_gradients", BATCH)) == BATCH
+    assert spent(("batch_gradients", 100)) == TRAIN  # a batch is no larger than the training set
     assert spent(("full_gradient", None), ("full_gradient", None)) == 2 * TRAIN
     assert spent(("squared_gradients", 5)) == 5
     assert spent(("squared_gradients", 100)) == TRAIN
-    assert spent(("loss_gradient", None), ("full_gradient", None), ("squared_gradients", 3)) == BATCH + TRAIN + 3
+    calls = ("batch_gradients", BATCH), ("full_gradient", None), ("squared_gradients", 3)
+    assert spent(*calls) == BATCH + TRAIN + 3
 
 
 COSTS = {
@@ -189,20 +181,20 @@ COSTS = {
     "layerwise": 0,
     "tensorwise": 0,
     "lota": 0,
-    "fish": LOCALIZER.fish_examples,
-    "talos": LOCALIZER.talos_examples * (1 + LOCALIZER.talos_rounds),  # the stored order is a single round's
-    "attribution": TRAIN * len(LOCALIZER.path_points),
-    "grown": TRAIN * LOCALIZER.grow_rounds,
+    "fish": LOCALIZER.fish.examples,
+    "talos": LOCALIZER.talos.examples * (1 + LOCALIZER.talos.rounds),  # the stored order is a single round's
+    "attribution": TRAIN * len(LOCALIZER.attribution.path_points),
+    "grown": TRAIN * LOCALIZER.grown.rounds,
     "learned": BATCH * STEPS,
     "stitch": BATCH * STEPS,
-    "attribution_learned": TRAIN * len(LOCALIZER.path_points) + BATCH * STEPS,
+    "attribution_learned": TRAIN * len(LOCALIZER.attribution.path_points) + BATCH * STEPS,
 }
 
 
 def test_the_records_name_what_each_localizer_cost(cell):
-    params = settings(*COSTS)
-    rank(TASK, SEED, params, runtime())
+    params = settings()
     for name in COSTS:
+        rank(name, TASK, SEED, params, runtime())
         sweep(name, "0.02", TASK, SEED, params, runtime())
     assert {name: record(name, "0.02")["about"]["gradient_examples"] for name in COSTS} == COSTS
     assert {*NAMES} == {*COSTS}
@@ -211,20 +203,17 @@ def test_the_records_name_what_each_localizer_cost(cell):
 # --- Masks -----------------------------------------------------------------------------------------------------
 
 
-def test_a_ranking_does_not_depend_on_which_others_there_are(cell):
-    rank(TASK, SEED, settings("random", "fish", "movement"), runtime())
-    together = {name: read_order(paths.rank(name, TASK, SEED))[0] for name in ("random", "fish")}
-    rank(TASK, SEED, settings("fish"), runtime())
-    rank(TASK, SEED, settings("random"), runtime())
-    for name, order in together.items():
-        assert torch.equal(read_order(paths.rank(name, TASK, SEED))[0], order)
-        assert len(order) == cell.region.budget(0.1)
-    assert not torch.equal(together["random"], together["fish"])  # the control
+def test_a_ranking_is_as_long_as_is_kept(cell):
+    for name in ("random", "fish"):
+        rank(name, TASK, SEED, settings(), runtime())
+    orders = [read_order(paths.rank(name, TASK, SEED))[0] for name in ("random", "fish")]
+    assert [len(order) for order in orders] == [cell.region.budget(0.1)] * 2
+    assert not torch.equal(*orders)  # the control
 
 
 def test_a_mask_of_the_sweep_is_the_head_of_its_ranking_and_its_graft_is_what_is_measured(cell):
-    params = settings("movement")
-    rank(TASK, SEED, params, runtime())
+    params = settings()
+    rank("movement", TASK, SEED, params, runtime())
     said = sweep("movement", "0.02", TASK, SEED, params, runtime())
     k = cell.region.budget(0.02)
     order, _ = read_order(paths.rank("movement", TASK, SEED))
@@ -243,8 +232,8 @@ def test_a_mask_of_the_sweep_is_the_head_of_its_ranking_and_its_graft_is_what_is
 
 
 def test_the_whole_region_is_the_fine_tuned_model(cell):
-    params = settings("movement", keep=1.0)
-    rank(TASK, SEED, params, runtime())
+    params = settings(keep=1.0)
+    rank("movement", TASK, SEED, params, runtime())
     sweep("movement", "1.0", TASK, SEED, params, runtime())
     grafted = read_predictions(paths.reading_logits("sweep", ("movement", "1.0"), TASK, SEED))
     finetuned = read_predictions(paths.reading_logits("anchor", (), TASK, SEED))
@@ -252,8 +241,8 @@ def test_the_whole_region_is_the_fine_tuned_model(cell):
 
 
 def test_too_small_a_share_is_one_clear_error_that_stores_nothing(cell):
-    params = settings("movement")
-    rank(TASK, SEED, params, runtime())
+    params = settings()
+    rank("movement", TASK, SEED, params, runtime())
     with pytest.raises(
         MaskError, match=r"^sweep\.sparsities: 1e-06 of [\d,]+ graftable parameters is less than one"
     ) as end:
@@ -263,23 +252,23 @@ def test_too_small_a_share_is_one_clear_error_that_stores_nothing(cell):
 
 
 def test_a_localizer_without_a_ranking_is_one_clear_error(cell):
-    rank(TASK, SEED, settings("movement"), runtime())
+    rank("movement", TASK, SEED, settings(), runtime())
     with pytest.raises(GraftError, match=r"^masks/rank/0/moovement/toy\.safetensors: no such order") as end:
-        sweep("moovement", "0.02", TASK, SEED, settings("movement"), runtime())
+        sweep("moovement", "0.02", TASK, SEED, settings(), runtime())
     assert "\n" not in str(end.value)
 
 
 def test_a_ranking_of_another_model_is_refused(cell):
-    rank(TASK, SEED, settings("movement"), runtime())
+    rank("movement", TASK, SEED, settings(), runtime())
     with pytest.raises(MaskError, match=r"masks/rank/0/movement/toy\.safetensors"):
-        sweep("movement", "0.02", TASK, SEED, settings("movement", region=["layers", "embeddings"]), runtime())
+        sweep("movement", "0.02", TASK, SEED, settings(region=["layers", "embeddings"]), runtime())
 
 
 def test_a_refinement_that_diverges_names_the_setting(cell, monkeypatch):
     def diverge(*_: Any) -> None:
         raise FloatingPointError("the loss is nan")
 
-    rank(TASK, SEED, settings("learned"), runtime())
-    monkeypatch.setitem(LOCALIZERS, "learned", type(LOCALIZERS["learned"])("", LOCALIZERS["learned"].rank, diverge))
-    with pytest.raises(GraftError, match=r"the loss is nan; lower graft\.learning_rate \(1\.0\)"):
-        sweep("learned", "0.02", TASK, SEED, settings("learned"), runtime())
+    rank("learned", TASK, SEED, settings(), runtime())
+    monkeypatch.setattr(learned, "LOCALIZER", Localizer("", learned.LOCALIZER.rank, diverge))
+    with pytest.raises(GraftError, match=r"the loss is nan; lower localizer\.learned\.learning_rate \(1\.0\)"):
+        sweep("learned", "0.02", TASK, SEED, settings(), runtime())

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from stages.lib.errors import TrainingError
-from stages.lib.evaluation.study_cell import StudyCell
 from stages.lib.graft.apply import transplant, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
@@ -24,6 +23,7 @@ from stages.lib.merging.arithmetic import combined, task_vector
 from stages.lib.merging.vectors import summed
 from stages.lib.metrics.composition import by_tensor
 from stages.lib.metrics.overlap import chance_iou, iou
+from stages.lib.models.cell import GraftCell
 from stages.lib.models.fisher import MODES, backward_passes, drawn_labels, squared_gradients
 from stages.lib.models.predicting import predict
 from stages.lib.params import SECTIONS
@@ -58,8 +58,8 @@ def fisher(cell, mode: str, rows: list[dict], draws: int = 1, seed: int = 0) -> 
     return squared_gradients(model, model.encode(rows), cell.region.shapes, mode, draws, generator)
 
 
-def study_cell(cell) -> StudyCell:
-    opened = StudyCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
+def study_cell(cell) -> GraftCell:
+    opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
     object.__setattr__(opened, "rows", lambda split: cell.rows[split])
     return opened
 
@@ -286,7 +286,7 @@ def test_talos_fish_lota_and_graft_regions_of_a_size_are_swapped_by_name(make_ce
 # --- Training within a mask ---------------------------------------------------------------------------------------
 
 
-def sparse_edit(cell, mask: GraftMask, method: str = "talos", plan: TrainPlan = PLAN) -> tuple[StudyCell, Edit]:
+def sparse_edit(cell, mask: GraftMask, method: str = "talos", plan: TrainPlan = PLAN) -> tuple[GraftCell, Edit]:
     opened = study_cell(cell)
     reader = reader_of(method, opened)
     encoded = {split: reader.encode(cell.rows[split]) for split in ("train", "dev")}

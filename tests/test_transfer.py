@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from stages.lib.localizers.settings import NAMES
 
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.learned import MaskLearning
-from stages.lib.localizers.names import NAMES
 from stages.lib.models.evidence import from_tensors
 from stages.multitask.gain import gained, relative_gain
 from stages.multitask.localizer_names import read_name

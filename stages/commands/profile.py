@@ -25,8 +25,8 @@ NAMED = (
     "order",
     "multitask.groups",
     "transfer.unions",
-    "arithmetic.controls",
-    "disentangle.pairs",
+    "arithmetic.negation.controls",
+    "disentangle.grid.pairs",
 )
 
 

@@ -69,13 +69,11 @@ def _settings(key: str, field: dict[str, Any], known: dict[str, Any]) -> Iterato
 def comments(text: str) -> dict[str, str]:
     """Dotted key -> its comment in params.yaml: behind it, or for a section without settings the lines above it."""
     found: dict[str, str] = {}
-    section, above = "", []
+    names, above = [], []
     for line in text.splitlines():
-        if match := re.match(r"(\w+):", line):
-            section = match[1]
-            found[section] = " ".join(above)
-        elif match := re.match(r"  (\w+):.*?# (.*)", line):
-            found[f"{section}.{match[1]}"] = match[2]
+        if match := re.match(r"( *)(\w+):(?:.*?# (.*))?", line):
+            names = [*names[: len(match[1]) // 2], match[2]]
+            found[".".join(names)] = match[3] or ("" if match[1] else " ".join(above))
         above = [*above, line.removeprefix("# ")] if line.startswith("# ") else []
     return {key: re.sub(r" Paper: .*", "", " ".join(comment.split())) for key, comment in found.items()}
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -51,7 +50,7 @@ class TaskSequence:
         chosen = {
             task: read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"] for task in order
         }
-        settings = SimpleNamespace(**{**vars(params.finetune), "max_steps": params.sequence.max_steps})
+        settings = params.finetune.model_copy(update={"max_steps": params.sequence.max_steps})
         with seeded_torch("sequence", seed):  # no head of a load for all is used: see new_head
             shared = SharedModel.load(paths.PRETRAINED, specs, params.model, machine, settings.dropout)
         return cls(shared, rows, chosen, settings, params.model, seed)

@@ -117,7 +117,9 @@ def _settings(kind: Any, path: list) -> list[str]:
 
 
 def _or_null(kind: Any, path: list) -> str:
-    return " or null" if len(path) == 1 and type(None) in getattr(_annotation(kind, path[0]), "__args__", ()) else ""
+    for part in path[:-1]:
+        kind = _model(_annotation(kind, part))
+    return " or null" if path and type(None) in getattr(_annotation(kind, path[-1]), "__args__", ()) else ""
 
 
 def _annotation(kind: Any, name: Any) -> Any:

@@ -9,6 +9,7 @@ the settings.py of each pipeline, which is found by its folder.
 """
 
 import json
+import re
 from collections.abc import Collection, Iterable
 from importlib import import_module
 from pathlib import Path
@@ -36,13 +37,14 @@ SECTIONS: dict[str, Any] = {name: kind for pipeline in PIPELINES.values() for na
 def load_params(*keys: str, path: Path = paths.PARAMS) -> SimpleNamespace:
     """Check all of params.yaml and give the settings named by `keys`, as attributes.
 
-    A key is a section (`"graft"`) or a setting (`"graft.region"`).
+    A key is a section (`"graft"`), a setting (`"graft.region"`) or a section within one, which may be named by
+    another setting as in dvc.yaml (`"localizer.${graft.localizer}"`).
     Raises ParamsError with every problem of the file, one a line; with those of another pipeline as a
     whole if a key is one of its sections.
     """
     values = validate(load_yaml(path, ParamsError), path, [key.partition(".")[0] for key in keys])
     chosen = SimpleNamespace()
-    for key in keys:
+    for key in (re.sub(r"\$\{([\w.]+)\}", lambda name: str(at(values, name[1])), key) for key in keys):
         section, _, setting = key.partition(".")
         if not setting:
             setattr(chosen, section, values[section])

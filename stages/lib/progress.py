@@ -5,6 +5,6 @@ from typing import Any
 from tqdm import tqdm
 
 
-def progress(title: str, total: int, unit: str) -> Any:
-    """A bar to be used in a `with`; its `update(n=1)` moves it."""
+def progress(title: str, total: int | None, unit: str) -> Any:
+    """A bar to be used in a `with`, without an end if `total` is None; its `update(n=1)` moves it."""
     return tqdm(desc=title, total=total, unit=unit, disable=None, leave=False, mininterval=0.5)

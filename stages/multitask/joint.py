@@ -12,8 +12,7 @@ from stages.lib.params import load_params
 def main(paradigm: str, seed: int) -> None:
     """Fine-tune, choosing the grid point by the mean dev score, and save a model folder with the tasks' heads."""
     params = load_params(
-        "model", "runtime", "finetune", "multitask.tasks", "joint.step_factor", "joint.eval_steps",
-        "joint.learning_rate", "joint.weight_decay", "joint.l1",
+        "model", "runtime", "finetune", "multitask.tasks", "joint.step_factor", "joint.eval_steps", "joint.adamw",
     )  # fmt: skip
 
     from stages.lib import runtime
@@ -23,11 +22,12 @@ def main(paradigm: str, seed: int) -> None:
     from stages.multitask.joint_model import save_joint
     from stages.multitask.joint_training import joint_steps, train_joint
 
-    names, own = params.multitask.tasks, vars(params.joint)
+    names = params.multitask.tasks
     rows = {name: {split: read_rows(paths.sample(name, seed, split)) for split in ("train", "dev")} for name in names}
-    changes = SimpleNamespace(**own, max_steps=params.finetune.max_steps)
-    settings = settings_of(paradigm, params.finetune, changes)
-    settings.step_factor, settings.eval_steps = params.joint.step_factor, params.joint.eval_steps
+    how = settings_of(paradigm, params.finetune, params.joint.adamw)
+    settings = SimpleNamespace(
+        **{**vars(how), "step_factor": params.joint.step_factor, "eval_steps": params.joint.eval_steps}
+    )
     tasks, machine = [read_task(name) for name in names], runtime.start(params.runtime)
     steps = joint_steps(settings, tasks, rows) * len(settings.batch_sizes) * len(settings.learning_rates)
     with progress(f"joint {paradigm} {seed}", steps, "step") as bar:

@@ -2,7 +2,7 @@
 
 import re
 
-from stages.lib.localizers.names import NAMES
+from stages.lib.localizers.settings import NAMES
 
 # These learn from a base.  The paper takes none (figure 8), and shows larger ones (figures 11 and 12).
 FROM_A_BASE = ("learned", "attribution_learned")

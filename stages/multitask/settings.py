@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from stages.lib.errors import did_you_mean
-from stages.lib.localizers.names import NAMES
-from stages.lib.settings import Name, Rate, Section, Seed, Share, is_on, not_among
+from stages.lib.localizers.settings import NAMES, name_problems
+from stages.lib.settings import AdamWParams, Name, Section, Seed, Share, is_on, not_among
 from stages.multitask.localizer_names import read_name
 
 Group = Annotated[list[Name], Field(min_length=2)]
@@ -24,9 +24,7 @@ class JointParams(Section):
     paradigms: list[Literal["sgd", "adamw", "adamw_l1"]] = Field(description="ways to fine-tune")
     step_factor: float = Field(gt=0, le=1000, description="steps as a multiple of those of a single task")
     eval_steps: int = Field(ge=0, description="steps between mean dev scores, best one kept; 0 keeps the last")
-    learning_rate: Rate = Field(description="of adamw and adamw_l1; sgd has the grid of `finetune`")
-    weight_decay: float = Field(ge=0, lt=1, description="of adamw and adamw_l1")
-    l1: float = Field(ge=0, description="weight of the l1 norm of the movement in the loss of adamw_l1")
+    adamw: AdamWParams
 
 
 class SkillParams(Section):
@@ -79,7 +77,8 @@ def _member_problems(place: str, members: list[str], tasks: list[str]) -> list[s
 
 def _localizer_problems(values: dict[str, Any]) -> list[str]:
     named = getattr(values.get("skill"), "localizers", [])
-    return [
+    used = [read_name(name)[0] for name in named if read_name(name)]
+    return name_problems(values, "skill.localizers", used) + [
         f"skill.localizers: unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {', '.join(NAMES)}, "
         "and learned_SHARE, such as learned_0.1"
         for name in named

@@ -8,8 +8,7 @@ from stages.lib.params import load_params
 def main(paradigm: str, localizer: str, seed: int) -> None:
     """Find the regions and store them as mask files."""
     params = load_params(
-        "model", "runtime", "graft.region", "graft.rule", "graft.offset", "graft.steps", "graft.rate_kind",
-        "graft.learning_rate", "graft.batch_size", "localizer", "multitask.tasks", "skill.sparsities",
+        "model", "runtime", "graft.region", "graft.rule", "localizer", "multitask.tasks", "skill.sparsities",
     )  # fmt: skip
 
     from stages.lib import runtime

@@ -1,6 +1,5 @@
 """The region of each task in a joint model (paper, section 5.1), as mask files."""
 
-from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
@@ -8,13 +7,12 @@ from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.find_mask import find_mask
-from stages.lib.localizers.registry import LOCALIZERS
+from stages.lib.localizers.registry import Budget, find_mask, localizer_of
 from stages.lib.models.evidence import evidence_about
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.multitask.joint_model import JointCell
-from stages.multitask.localizer_names import read_name
+from stages.multitask.localizer_names import FROM_A_BASE, read_name
 
 
 def find_skills(paradigm: str, name: str, seed: int, params: Any, machine: Runtime) -> str:
@@ -37,17 +35,16 @@ def skills(cell: JointCell, task: str, name: str, params: Any) -> dict[float, Gr
     A region does not depend on which other sizes there are.
     """
     localizer, base_share = read_name(name)
-    settings = SimpleNamespace(
-        **{**vars(params.graft), **params.localizer.model_dump(), "base_share": base_share, "eval_steps": 0}
-    )
+    settings = getattr(params.localizer, localizer)
+    if localizer in FROM_A_BASE:
+        settings = settings.model_copy(update={"base_share": base_share})
     largest = cell.region.budget(max(params.skill.sparsities))
-    order = LOCALIZERS[localizer].rank(_evidence(cell, task, localizer, settings), settings, largest)
-    return {
-        sparsity: find_mask(
-            localizer, _evidence(cell, task, localizer, settings), settings, sparsity, "skill.sparsities", order
-        )
-        for sparsity in params.skill.sparsities
-    }
+    order = localizer_of(localizer).rank(_evidence(cell, task, localizer), settings, largest)
+    found = {}
+    for sparsity in params.skill.sparsities:
+        budget = Budget.of(cell.region, sparsity, params.graft.rule, "skill.sparsities")
+        found[sparsity] = find_mask(localizer, _evidence(cell, task, localizer), settings, budget, order).mask
+    return found
 
 
 def store(cell: JointCell, task: str, name: str, sparsity: float, mask: GraftMask) -> None:
@@ -66,6 +63,6 @@ def store(cell: JointCell, task: str, name: str, sparsity: float, mask: GraftMas
     write_mask(path, StoredMask(mask, values, head, about))
 
 
-def _evidence(cell: JointCell, task: str, localizer: str, settings: Any) -> Evidence:
+def _evidence(cell: JointCell, task: str, localizer: str) -> Evidence:
     view, rows, words = cell.shared.views[task], cell.train_rows(task), ("skill", localizer, task, cell.seed)
-    return evidence_about(view, cell.region, cell.pretrained, cell.joint, rows, settings, words)
+    return evidence_about(view, cell.region, cell.pretrained, cell.joint, rows, words)

@@ -8,8 +8,8 @@ from stages.lib.params import load_params
 def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
     """Graft, predict, and purify unions on the way."""
     params = load_params(
-        "model", "runtime", "graft.region", "graft.offset", "graft.rate_kind", "graft.learning_rate",
-        "calibration.bins", "multitask.tasks", "multitask.test_max", "multitask.groups", "transfer",
+        "model", "runtime", "graft.region", "localizer.learned", "calibration.bins", "multitask.tasks",
+        "multitask.test_max", "multitask.groups", "transfer",
     )  # fmt: skip
 
     from stages.lib import runtime

@@ -1,7 +1,6 @@
 """Every region of a joint model grafted and tested on every task (paper, section 5.1 and figure 8)."""
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
@@ -11,7 +10,6 @@ from stages.lib.evaluation.study_cell import write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import read_mask, require_model
-from stages.lib.localizers.refined import learning
 from stages.lib.metrics.predictions import Predictions, read_predictions
 from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED
@@ -81,10 +79,8 @@ def purified(cell: JointCell, start: Source, params: Any) -> Source:
 
     Raises TrainingError if the loss diverges.
     """
-    settings = SimpleNamespace(
-        **{**vars(params.graft), "steps": params.transfer.purify_steps, "rule": "top_k", "eval_steps": 0}
-    )
-    batches = SimpleNamespace(batch_size=params.transfer.purify_batch_size)
+    own = {"steps": params.transfer.purify_steps, "batch_size": params.transfer.purify_batch_size}
+    settings = params.localizer.learned.model_copy(update=own)
     evidences = [
         evidence_about(
             cell.shared.views[task],
@@ -92,15 +88,14 @@ def purified(cell: JointCell, start: Source, params: Any) -> Source:
             cell.pretrained,
             cell.joint,
             cell.train_rows(task),
-            batches,
             ("purify", start.name, task, cell.seed),
         )
         for task in start.members
     ]
     try:
-        mask = purify(start.mask, evidences, learning(settings))
+        mask = purify(start.mask, evidences, settings)
     except FloatingPointError as error:
-        raise TrainingError(f"{error}; lower graft.learning_rate ({settings.learning_rate})") from error
+        raise TrainingError(f"{error}; lower localizer.learned.learning_rate ({settings.learning_rate})") from error
     return Source(PURIFIED, start.name, start.members, mask)
 
 

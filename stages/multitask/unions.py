@@ -12,7 +12,9 @@ from torch import Tensor
 
 from stages.lib.graft.mask import GraftMask
 from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.learned import MaskLearning, MaskLogits, learn_mask
+from stages.lib.localizers.learned import MaskLogits, learn_mask
+from stages.lib.localizers.registry import Budget
+from stages.lib.localizers.settings import Learning
 
 
 def union(masks: Sequence[GraftMask]) -> GraftMask:
@@ -27,7 +29,7 @@ def union(masks: Sequence[GraftMask]) -> GraftMask:
     return GraftMask.from_region_indices(masks[0].region, torch.unique(together))
 
 
-def purify(start: GraftMask, evidences: Sequence[Evidence], settings: MaskLearning) -> GraftMask:
+def purify(start: GraftMask, evidences: Sequence[Evidence], settings: Learning) -> GraftMask:
     """The mask of start.selected parameters that `settings.steps` steps from `start` lead to.
 
     evidences: one for each task, all about the same live weights and the same two models.  Overwrites the
@@ -35,16 +37,19 @@ def purify(start: GraftMask, evidences: Sequence[Evidence], settings: MaskLearni
     """
     first = evidences[0]
     logits = MaskLogits.around(start, first.pretrained, first.finetuned, settings.offset)
-    return learn_mask(first.weights, logits, start.selected, settings, summed_gradient(evidences)).mask
+    gradient = summed_gradient(evidences, settings.batch_size)
+    return learn_mask(first.weights, logits, Budget(start.selected), settings, gradient).mask
 
 
-def summed_gradient(evidences: Sequence[Evidence]) -> Callable[[], float]:
+def summed_gradient(evidences: Sequence[Evidence], batch_size: int) -> Callable[[], float]:
     """What gives the sum of the tasks' losses on their next batches, and leaves its gradient in the shared weights."""
+
+    streams = [evidence.batch_gradients(batch_size) for evidence in evidences]
 
     def gradient() -> float:
         total, sums = 0.0, dict[str, Tensor]()
-        for evidence in evidences:
-            total += evidence.loss_gradient()
+        for evidence, loss_gradient in zip(evidences, streams, strict=True):
+            total += loss_gradient()
             for name, weight in evidence.weights.items():
                 sums[name] = weight.grad if name not in sums else sums[name].add_(weight.grad)
                 weight.grad = None  # the next task's pass makes a new one instead of adding to this

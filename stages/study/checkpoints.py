@@ -7,6 +7,7 @@ checkpoints, and 6.8 GB for RoBERTa-base's 85 million at 20.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,21 @@ from stages.lib import paths
 from stages.lib.data.task_cards import read_task, read_test_sets
 from stages.lib.errors import ModelError, ParamsError
 from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.evaluation.study_cell import StudyCell, train_set, variant_rows, write_reading
+from stages.lib.evaluation.study_cell import train_set, variant_rows, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.io import read_json, read_rows
-from stages.lib.localizers.find_mask import find_mask
+from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.variants import GRAFTED
 from stages.lib.models.anatomy import HEAD, read_anatomy
-from stages.lib.models.evidence import evidence_about
+from stages.lib.models.cell import GraftCell
+from stages.lib.models.evidence import evidence_of
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.training.finetuning import at_point, steps_for, train_again
+from stages.study.settings import Checkpoints
 
 CHECKPOINT = "checkpoint"
 
@@ -92,7 +95,8 @@ def trace(task: str, seed: int, params: Any, machine: Runtime) -> str:
     chosen = read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"]
     settings = at_point(params.finetune, chosen)
     steps = steps_for(settings, len(spec.labels), len(rows["train"]))
-    due = checkpoints(steps, params.trajectory)
+    looks = params.trajectory.checkpoints
+    due = checkpoints(steps, looks)
     own = read_test_sets(task, seed)[task][: params.study.test_max or None]
     anatomy = read_anatomy(paths.PRETRAINED)
     names = [*anatomy.region(params.graft.region).shapes, *anatomy.names([HEAD])]
@@ -100,12 +104,12 @@ def trace(task: str, seed: int, params: Any, machine: Runtime) -> str:
         seen = Trace(due, {task: own, train_set(task): rows["train"]}, names, bar.update)
         model = train_again(paths.PRETRAINED, spec, rows, seed, params.model, settings, machine, seen.watch)
     repeated = equals_stored(model, paths.finetuned(task, seed))
-    cell = StudyCell.of(model, seed, params.graft.region)
-    masks = regions_at(params.trajectory.region_step, seen, cell, rows["train"], params)
+    cell = GraftCell.of(model, seed, params.graft.region)
+    masks = regions_at(looks.region_step, seen, cell, rows["train"], params)
     predict_grafts(seen, cell, masks)
     predictions = seen.evaluation.predictions()
     scores = variant_rows(predictions, task, seed, params.calibration.bins)
-    about = {**cell.about(), "region_step": params.trajectory.region_step, "chosen": chosen}
+    about = {**cell.about(), "region_step": looks.region_step, "chosen": chosen}
     about["equals_finetuned"] = repeated
     write_reading("trajectory", (), about, predictions, [{**row, **seen.axes[row["variant"]]} for row in scores])
     ends = "" if repeated else "; ends near, not at, the stored fine-tuned model (made elsewhere?)"
@@ -114,18 +118,20 @@ def trace(task: str, seed: int, params: Any, machine: Runtime) -> str:
     )
 
 
-def checkpoints(steps: int, settings: Any) -> list[int]:
+def checkpoints(steps: int, settings: Checkpoints) -> list[int]:
     """Every `settings.every` steps and after the last one.
 
     Raises ParamsError if that is after the last step only, or `settings.region_step` is none of them.
     """
     if settings.every > steps:
-        raise ParamsError(f"trajectory.every: {settings.every} is more than the {steps} steps of fine-tuning")
+        raise ParamsError(
+            f"trajectory.checkpoints.every: {settings.every} is more than the {steps} steps of fine-tuning"
+        )
     due = sorted({*range(settings.every, steps, settings.every), steps})
     if settings.region_step not in due:
         raise ParamsError(
-            f"trajectory.region_step: {settings.region_step} is not a checkpoint; "
-            f"there is one every {settings.every} steps (trajectory.every), and the last after {steps}"
+            f"trajectory.checkpoints.region_step: {settings.region_step} is not a checkpoint; "
+            f"there is one every {settings.every} steps (trajectory.checkpoints.every), and the last after {steps}"
         )
     return due
 
@@ -137,21 +143,21 @@ def equals_stored(model: LabelModel, folder: Path) -> bool:
     return all(torch.equal(weight.detach().cpu(), stored[name]) for name, weight in live.items())
 
 
-def regions_at(step: int, seen: Trace, cell: StudyCell, train_rows: list[dict], params: Any) -> dict[float, GraftMask]:
+def regions_at(step: int, seen: Trace, cell: GraftCell, train_rows: list[dict], params: Any) -> dict[float, GraftMask]:
     """Sparsity -> the region learned at a checkpoint, for what it says of the training rows instead of their labels."""
     at = {name: values.to(cell.model.runtime.device) for name, values in seen.kept[step].items()}
     cell.model.put(at)  # for its head; localizers overwrite the region
     said = seen.predicted_labels(step, train_set(cell.task))
     rows = [{**row, "label": label} for row, label in zip(train_rows, said, strict=True)]
-    words = ("mask", cell.task, cell.seed)
-    found = {}
-    for sparsity in params.trajectory.sparsities:
-        evidence = evidence_about(cell.model, cell.region, cell.pretrained, at, rows, params.graft, words)
-        found[sparsity] = find_mask("learned", evidence, params.graft, sparsity, "trajectory.sparsities")
+    then, found = replace(cell, finetuned=at), {}
+    for sparsity in params.trajectory.checkpoints.sparsities:
+        budget = Budget.of(cell.region, sparsity, params.graft.rule, "trajectory.checkpoints.sparsities")
+        evidence = evidence_of(then, "learned", rows)
+        found[sparsity] = find_mask("learned", evidence, params.localizer.learned, budget).mask
     return found
 
 
-def predict_grafts(seen: Trace, cell: StudyCell, masks: dict[float, GraftMask]) -> None:
+def predict_grafts(seen: Trace, cell: GraftCell, masks: dict[float, GraftMask]) -> None:
     """Predict the graft of every checkpoint in every region, each under the checkpoint's own head."""
     before = {name: values.cpu() for name, values in cell.pretrained.items()}
     for sparsity, mask in masks.items():

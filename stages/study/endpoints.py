@@ -5,7 +5,7 @@ from typing import Any
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task, read_test_sets
 from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.evaluation.study_cell import StudyCell, train_set, write_reading
+from stages.lib.evaluation.study_cell import train_set, write_reading
 from stages.lib.graft.readout import prune
 from stages.lib.graft.select import top_k
 from stages.lib.io import read_rows
@@ -13,6 +13,7 @@ from stages.lib.localizers.movement import movement
 from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions
 from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
+from stages.lib.models.cell import GraftCell
 from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime
 
@@ -32,7 +33,7 @@ def anchor(task: str, seed: int, params: Any, machine: Runtime) -> str:
     pruned = Evaluation(model, {task: own}, variants=len(params.anchor.pruned))
     with train.progress(f"anchor {task}-{seed}"):
         train.predict(FINETUNED)
-        cell = StudyCell.of(model, seed, params.graft.region)
+        cell = GraftCell.of(model, seed, params.graft.region)
         train.predict(PRETRAINED)
     moved = movement(cell.pretrained, cell.finetuned, cell.region)
     with pruned.progress(f"anchor {task}-{seed}, pruned"):

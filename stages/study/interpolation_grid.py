@@ -3,8 +3,9 @@
 from typing import Any
 
 from stages.lib import paths
-from stages.lib.evaluation.study_cell import StudyCell, variant_rows, write_reading
+from stages.lib.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 from stages.lib.graft.mask_file import read_mask
+from stages.lib.models.cell import GraftCell
 from stages.lib.runtime import Runtime
 from stages.study.interpolate import wise_ft, wise_graft
 
@@ -17,9 +18,9 @@ def interpolate(task: str, seed: int, params: Any, machine: Runtime) -> str:
     The graft is the main pipeline's.  A new head has no pretrained values and stays as trained.
     A task without out-of-distribution sets has no curve.
     """
-    cell = StudyCell.open(task, seed, params.model, params.graft.region, machine)
+    cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     mask = read_mask(paths.learned(task, seed)).mask
-    evaluation = cell.evaluation(params.study.test_max, variants=2 * len(params.wise.alphas))
+    evaluation = study_evaluation(cell, params.study.test_max, variants=2 * len(params.wise.alphas))
     if len(evaluation.sets) == 1:
         return f"wise {task}-{seed}: no out-of-distribution test sets"
     with evaluation.progress(f"wise {task}-{seed}"):

@@ -8,10 +8,8 @@ from stages.lib.params import load_params
 def main(paradigm: str, seed: int) -> None:
     """Fine-tune in this way, find regions of every size, graft, and measure."""
     params = load_params(
-        "model", "runtime", "finetune", "graft.region", "graft.rule", "graft.base_share", "graft.offset", "graft.steps",
-        "graft.rate_kind", "graft.learning_rate", "graft.batch_size", "graft.eval_steps", "calibration.bins",
-        "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.learning_rate", "paradigm.weight_decay",
-        "paradigm.l1", "paradigm.max_steps",
+        "model", "runtime", "finetune", "graft.region", "graft.rule", "localizer.learned", "calibration.bins",
+        "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.max_steps", "paradigm.adamw",
     )  # fmt: skip
 
     from stages.lib import runtime

@@ -6,15 +6,16 @@ from typing import Any
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.evaluation.study_cell import StudyCell, study_sets, write_reading
+from stages.lib.evaluation.study_cell import study_sets, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.io import read_rows
-from stages.lib.localizers.find_mask import find_mask
-from stages.lib.localizers.registry import LOCALIZERS
+from stages.lib.localizers.movement import movement_mask, movement_order
+from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.scores import score_rows
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
-from stages.lib.models.evidence import evidence_about
+from stages.lib.models.cell import GraftCell
+from stages.lib.models.evidence import evidence_of
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.training.finetuning import finetune, total_steps
@@ -32,7 +33,8 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Any, machine
     """
     spec = read_task(task)
     rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
-    settings = settings_of(paradigm, params.finetune, params.paradigm)
+    settings = settings_of(paradigm, params.finetune, params.paradigm.adamw)
+    settings = settings.model_copy(update={"max_steps": params.paradigm.max_steps})
     title = f"paradigm {paradigm} {task}-{seed}"
     with progress(title, total_steps(settings, len(spec.labels), len(rows["train"])), "step") as bar:
         how = model_settings(paradigm, params.model)
@@ -41,7 +43,7 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Any, machine
     evaluation = Evaluation(done.model, study_sets(task, seed, params.study.test_max), variants)
     with evaluation.progress(title):
         evaluation.predict(FINETUNED)
-        cell = StudyCell.of(done.model, seed, params.graft.region)
+        cell = GraftCell.of(done.model, seed, params.graft.region)
         axes = predict_grafts(cell, rows["train"], params, evaluation)
     predictions = evaluation.predictions()
     scores = [{**row, **axes.get(row["variant"], {})} for row in score_rows(predictions, spec, params.calibration.bins)]
@@ -56,23 +58,22 @@ def model_settings(paradigm: str, settings: Any) -> SimpleNamespace:
 
 
 def predict_grafts(
-    cell: StudyCell, train_rows: list[dict], params: Any, evaluation: Evaluation
+    cell: GraftCell, train_rows: list[dict], params: Any, evaluation: Evaluation
 ) -> dict[str, dict[str, Any]]:
     """Predict the movement and the learned graft of every size; gives name of the prediction -> its axes."""
     axes = {}
     for sparsity in params.paradigm.sparsities:
-        for variant, mask in masks(cell, train_rows, params.graft, sparsity).items():
+        for variant, mask in masks(cell, train_rows, params, sparsity).items():
             cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
             evaluation.predict(f"{variant}_{sparsity}")
             axes[f"{variant}_{sparsity}"] = {"variant": variant, "sparsity": sparsity, "selected": mask.selected}
     return axes
 
 
-def masks(cell: StudyCell, train_rows: list[dict], settings: Any, sparsity: float) -> dict[str, GraftMask]:
+def masks(cell: GraftCell, train_rows: list[dict], params: Any, sparsity: float) -> dict[str, GraftMask]:
     """The learned mask, and the movement mask of as many parameters, as the main pipeline compares them."""
-    evidence = evidence_about(
-        cell.model, cell.region, cell.pretrained, cell.finetuned, train_rows, settings, ("mask", cell.task, cell.seed)
-    )
-    learned = find_mask("learned", evidence, settings, sparsity, "paradigm.sparsities")
-    moved = LOCALIZERS["movement"].mask(evidence, settings, learned.selected)
-    return {MOVEMENT_GRAFTED: moved, GRAFTED: learned}
+    budget = Budget.of(cell.region, sparsity, params.graft.rule, "paradigm.sparsities")
+    evidence = evidence_of(cell, "learned", train_rows)
+    learned = find_mask("learned", evidence, params.localizer.learned, budget).mask
+    order = movement_order(cell.pretrained, cell.finetuned, cell.region, learned.selected)
+    return {MOVEMENT_GRAFTED: movement_mask(cell.region, order, learned.selected), GRAFTED: learned}

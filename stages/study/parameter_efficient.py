@@ -86,7 +86,7 @@ def train_and_measure(name: str, task: str, seed: int, params: Any, machine: Run
 
 def _settings(params: Any, n_labels: int, n_examples: int) -> SimpleNamespace:
     """The plan of `train_efficiently` by the `peft` section; the paper's methods train with AdamW."""
-    peft = SimpleNamespace(**{**params.peft.model_dump(), "cap_k": params.finetune.cap_k})
+    peft = params.peft.training
     return SimpleNamespace(
         steps=steps_for(peft, n_labels, n_examples),
         learning_rate=peft.learning_rate,
@@ -94,6 +94,6 @@ def _settings(params: Any, n_labels: int, n_examples: int) -> SimpleNamespace:
         optimizer="adamw",
         schedule="linear",
         weight_decay=peft.weight_decay,
-        clip_norm=params.finetune.clip_norm,
+        clip_norm=peft.clip_norm,
         region=params.graft.region,
     )

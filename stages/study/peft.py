@@ -8,8 +8,7 @@ from stages.lib.params import load_params
 def main(method: str, seed: int) -> None:
     """Train, and measure on test and training rows."""
     params = load_params(
-        "model", "runtime", "finetune.cap_k", "finetune.clip_norm", "graft.region", "calibration.bins",
-        "study.test_max", "peft",
+        "model", "runtime", "graft.region", "calibration.bins", "study.test_max", "peft.tasks", "peft.training",
     )  # fmt: skip
 
     from stages.lib import runtime

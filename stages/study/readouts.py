@@ -10,12 +10,13 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.errors import ModelError
-from stages.lib.evaluation.study_cell import StudyCell, variant_rows, write_reading
+from stages.lib.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.graft.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
 from stages.lib.io import read_json
+from stages.lib.models.cell import GraftCell
 from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
@@ -35,16 +36,16 @@ class Retraining:
 
 def read(readout: str, localizer: str, sparsity: str, task: str, seed: int, params: Any, machine: Runtime) -> str:
     """Store a cell's read-out of a mask of the sweep; gives one line about it."""
-    cell = StudyCell.open(task, seed, params.model, params.graft.region, machine)
+    cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     mask = read_mask(paths.sweep_mask(localizer, sparsity, task, seed)).mask
     rows = {split: cell.rows(split) for split in ("train", "dev")}
-    settings = SimpleNamespace(**{**vars(params.finetune), "max_steps": params.readout.max_steps})
+    settings = params.finetune.model_copy(update={"max_steps": params.readout.max_steps})
     chosen = read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"]
     retraining = Retraining(paths.PRETRAINED, rows, settings, chosen, seed)
     steps = steps_for(settings, len(cell.model.task.labels), len(rows["train"])) if readout == RETRAIN else 0
     with progress(f"{readout} {localizer} {sparsity} {task}-{seed}", steps, "step") as bar:
         training = read_out(readout, cell, mask, retraining, bar.update)
-    evaluation = cell.evaluation(params.study.test_max, with_train=True)
+    evaluation = study_evaluation(cell, params.study.test_max, with_train=True)
     with evaluation.progress(f"{readout} {localizer} {sparsity} {task}-{seed}"):
         evaluation.predict(readout)
     predictions = evaluation.predictions()
@@ -57,7 +58,7 @@ def read(readout: str, localizer: str, sparsity: str, task: str, seed: int, para
 
 def read_out(
     name: str,
-    cell: StudyCell,
+    cell: GraftCell,
     mask: GraftMask,
     retraining: Retraining,
     on_step: Callable[[], object] = lambda: None,
@@ -97,7 +98,7 @@ def retrain(
     )
 
 
-def _put_together(name: str, cell: StudyCell, mask: GraftMask) -> dict[str, Tensor]:
+def _put_together(name: str, cell: GraftCell, mask: GraftMask) -> dict[str, Tensor]:
     if name == GRAFT:
         return graft(cell.pretrained, cell.finetuned, mask)
     if name == RESET:

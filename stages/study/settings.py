@@ -5,9 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from stages.lib.errors import did_you_mean
-from stages.lib.localizers.names import NAMES
-from stages.lib.settings import Name, Rate, Section, Seed, Share, is_on, not_among
+from stages.lib.localizers.settings import name_problems
+from stages.lib.settings import AdamWParams, Name, Rate, Section, Seed, Share, is_on, not_among
 
 
 class StudyParams(Section):
@@ -41,15 +40,21 @@ class WiseParams(Section):
     seeds: list[Seed]
 
 
+class PeftTraining(Section):
+    learning_rate: Rate = Field(description="of AdamW, falling to 0")
+    batch_size: int = Field(ge=1)
+    steps_per_example: float = Field(gt=0)
+    cap_k: int = Field(ge=1, description="examples per class beyond which steps no longer grow")
+    max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
+    weight_decay: float = Field(ge=0, lt=1)
+    clip_norm: float = Field(ge=0, description="largest gradient norm; 0 switches clipping off")
+
+
 class PeftParams(Section):
     methods: list[Annotated[str, StringConstraints(pattern=r"^(lora|houlsby|pfeiffer)_[1-9][0-9]{0,4}$")]]
     tasks: list[Name] = Field(min_length=1)
     seeds: list[Seed]
-    learning_rate: Rate
-    batch_size: int = Field(ge=1)
-    steps_per_example: float = Field(gt=0)
-    max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
-    weight_decay: float = Field(ge=0, lt=1)
+    training: PeftTraining
 
 
 class ParadigmParams(Section):
@@ -57,18 +62,20 @@ class ParadigmParams(Section):
     tasks: list[Name] = Field(min_length=1)
     seeds: list[Seed]
     sparsities: list[Share] = Field(description="selected / graftable parameters of the grafts")
-    learning_rate: Rate = Field(description="of adamw and adamw_l1; sgd has the grid of `finetune`")
-    weight_decay: float = Field(ge=0, lt=1, description="of adamw and adamw_l1")
-    l1: float = Field(ge=0, description="weight of the l1 norm of the movement in the loss of adamw_l1")
     max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
+    adamw: AdamWParams
+
+
+class Checkpoints(Section):
+    every: int = Field(ge=1, description="steps of fine-tuning between checkpoints")
+    region_step: int = Field(ge=1, description="the checkpoint whose regions are used")
+    sparsities: list[Share] = Field(min_length=1, description="selected / graftable parameters of the regions")
 
 
 class TrajectoryParams(Section):
     tasks: list[Name] = Field(min_length=1)
     seeds: list[Seed]
-    every: int = Field(ge=1, description="steps of fine-tuning between checkpoints")
-    region_step: int = Field(ge=1, description="the checkpoint whose regions are used")
-    sparsities: list[Share] = Field(description="selected / graftable parameters of the regions")
+    checkpoints: Checkpoints
 
 
 SECTIONS: dict[str, Any] = {
@@ -114,11 +121,7 @@ def _paradigm_problems(values: dict[str, Any]) -> list[str]:
 def _sweep_problems(values: dict[str, Any]) -> list[str]:
     if not is_on(values, "sweep"):
         return []
-    found = [
-        f"sweep.localizers: unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {', '.join(NAMES)}"
-        for name in values["sweep"].localizers
-        if name not in NAMES
-    ]
+    found = name_problems(values, "sweep.localizers", values["sweep"].localizers)
     keep = values["movement"].keep if "movement" in values else 1
     return found + [
         f"sweep.sparsities: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that"

@@ -8,9 +8,8 @@ from stages.lib.params import load_params
 def main(localizer: str, sparsity: str, seed: int) -> None:
     """Find the masks, graft, and measure."""
     params = load_params(
-        "model", "runtime", "graft.region", "graft.rule", "graft.base_share", "graft.offset", "graft.steps",
-        "graft.rate_kind", "graft.learning_rate", "graft.batch_size", "graft.eval_steps", "calibration.bins",
-        "study.tasks", "study.test_max", "localizer",
+        "model", "runtime", "graft.region", "graft.rule", "calibration.bins", "study.tasks", "study.test_max",
+        f"localizer.{localizer}",
     )  # fmt: skip
 
     from stages.lib import runtime

@@ -8,9 +8,8 @@ from stages.lib.params import load_params
 def main(seed: int) -> None:
     """Fine-tune as before, look at every checkpoint, find the regions of one, and measure."""
     params = load_params(
-        "model", "runtime", "finetune", "graft.region", "graft.rule", "graft.base_share", "graft.offset", "graft.steps",
-        "graft.rate_kind", "graft.learning_rate", "graft.batch_size", "graft.eval_steps", "calibration.bins",
-        "study.test_max", "trajectory.tasks", "trajectory.every", "trajectory.region_step", "trajectory.sparsities",
+        "model", "runtime", "finetune", "graft.region", "graft.rule", "localizer.learned", "calibration.bins",
+        "study.test_max", "trajectory.tasks", "trajectory.checkpoints",
     )  # fmt: skip
 
     from stages.lib import runtime

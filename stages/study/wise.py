@@ -9,8 +9,8 @@ from stages.lib.params import load_params
 def main(seed: int) -> None:
     """Measure both interpolations of every task that has out-of-distribution test sets."""
     params = load_params(
-        "model", "runtime", "graft.region", "calibration.bins", "study.tasks", "study.test_max", "wise"
-    )
+        "model", "runtime", "graft.region", "calibration.bins", "study.tasks", "study.test_max", "wise.alphas",
+    )  # fmt: skip
 
     from stages.lib import runtime
     from stages.study.interpolation_grid import interpolate

@@ -7,7 +7,7 @@ from stages.lib.params import load_params
 @stage
 def main(seed: int) -> None:
     """Score the layers by every target, aggregation and number of examples."""
-    params = load_params("model", "runtime", "fim.tasks", "fim.targets", "fim.examples", "fim.heads")
+    params = load_params("model", "runtime", "fim.tasks", "fim.scores")
 
     from stages.lib import runtime
     from stages.surgical.fisher_scores import score_layers

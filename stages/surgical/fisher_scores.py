@@ -28,15 +28,17 @@ def score_layers(task: str, seed: int, params: Any, machine: Runtime) -> str:
     spec, rows = read_task(task), read_rows(paths.sample(task, seed, "train"))
     anatomy = read_anatomy(paths.PRETRAINED)
     layers = layers_of(anatomy)
-    heads = params.fim.heads if anatomy.names([HEAD]) else 1
+    heads = params.fim.scores.heads if anatomy.names([HEAD]) else 1
     found: list[dict[str, Any]] = []
-    with progress(f"fim {task}-{seed}", heads * len(params.fim.targets), "score") as bar:
+    with progress(f"fim {task}-{seed}", heads * len(params.fim.scores.targets), "score") as bar:
         for head in range(heads):
             with seeded_torch("fim", task, seed, head):
                 model = LabelModel.load(paths.PRETRAINED, spec, params.model, machine)
             examples = model.encode(rows)
-            for target in params.fim.targets:
-                for count, scores in scores_by_count(model, examples, params.fim.examples, layers, target).items():
+            for target in params.fim.scores.targets:
+                for count, scores in scores_by_count(
+                    model, examples, params.fim.scores.examples, layers, target
+                ).items():
                     axes = {"target": target, "examples": count, "used": min(count, len(examples)), "head": head}
                     found += [{**axes, "aggregation": name, "scores": values} for name, values in scores.items()]
                 bar.update()

@@ -22,6 +22,7 @@ from stages.lib.training.finetuning import Finetuned, finetune, plan_for, total_
 from stages.surgical.fisher_scores import read_scores
 from stages.surgical.layers import whole_layers
 from stages.surgical.selections import Layers, Selection, choose
+from stages.surgical.settings import LayerTraining
 
 
 def operate(selection: str, task: str, seed: int, params: Any, machine: Runtime) -> str:
@@ -29,14 +30,14 @@ def operate(selection: str, task: str, seed: int, params: Any, machine: Runtime)
     spec, anatomy = read_task(task), read_anatomy(paths.PRETRAINED)
     rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
     tests = {task: read_test_sets(task, seed)[task][: params.surgery.test_max or None]}
-    settings = settings_of(params.finetune, params.surgery)
+    settings = settings_of(params.surgery.training)
     title = f"surgery {selection} {task}-{seed}"
     sets = chosen_sets(selection, task, seed, params.surgery)
     found: list[dict[str, Any]] = []
     predictions: Predictions | None = None
     with progress(title, len(sets) * total_steps(settings, len(spec.labels), len(rows["train"])), "step") as bar:
         for layers in sets:
-            mask = mask_of(anatomy, layers, params.surgery.also)
+            mask = mask_of(anatomy, layers, params.surgery.training.also)
             done = train_mask(spec, rows, seed, params.model, settings, machine, bar.update, mask)
             now = predicted(done.model, tests, name_of(layers))
             predictions = now if predictions is None else predictions | now
@@ -54,7 +55,7 @@ def operate(selection: str, task: str, seed: int, params: Any, machine: Runtime)
 
 def chosen_sets(selection: str, task: str, seed: int, surgery: Any) -> list[Layers]:
     """The sets of layers of a selection for a cell, by its stored scores; raises ParamsError if it is too large."""
-    scores = read_scores(task, seed, surgery.target, surgery.aggregation, surgery.examples)
+    scores = read_scores(task, seed, surgery.score.target, surgery.score.aggregation, surgery.score.examples)
     parsed = Selection.parse(selection)
     if (parsed.size or 0) > len(scores):
         raise ParamsError(f"surgery.selections: {selection} is more than the model's {len(scores)} layers")
@@ -111,11 +112,8 @@ def peak_learning_rate(settings: Any, record: dict[str, Any]) -> float:
     return chosen["learning_rate"] * max(map(plan.factor, range(plan.steps)))
 
 
-def settings_of(finetune_settings: Any, surgery: Any) -> SimpleNamespace:
-    """The `finetune` section as the `surgery` section changes it: one point for a grid, and whole layers."""
-    own = {
-        name: getattr(surgery, name) for name in ("optimizer", "schedule", "warmup_steps", "weight_decay", "max_steps")
-    }
-    grid = {"learning_rates": [surgery.learning_rate], "batch_sizes": [surgery.batch_size]}
-    whole = {"train": [LAYERS, *surgery.also], "bias_only": False}
-    return SimpleNamespace(**{**vars(finetune_settings), **own, **grid, **whole})
+def settings_of(training: LayerTraining) -> SimpleNamespace:
+    """The section surgery.training in the form of `finetune`: one point for a grid, and whole layers."""
+    grid = {"learning_rates": [training.learning_rate], "batch_sizes": [training.batch_size]}
+    whole = {"train": [LAYERS, *training.also], "bias_only": False}
+    return SimpleNamespace(**{**dict(training), **grid, **whole})

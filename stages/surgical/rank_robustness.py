@@ -73,20 +73,20 @@ def watch_training(task: str, seed: int, params: Any, machine: Runtime) -> str:
     """Store what the layers of a cell do while all of them are fine-tuned; gives one line about it."""
     spec = read_task(task)
     rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
-    settings = settings_of(params.finetune, params.surgery)
+    settings = settings_of(params.surgery.training)
     steps = steps_for(settings, len(spec.labels), len(rows["train"]))
     due = looks(steps, params.robustness.every)
     layers = layers_of(read_anatomy(paths.PRETRAINED))
 
     def score(model: LabelModel, examples: list[Example]) -> list[float]:
-        found = scores_by_count(model, examples, [params.surgery.examples], layers, params.surgery.target)
-        return found[params.surgery.examples][params.surgery.aggregation]
+        found = scores_by_count(model, examples, [params.surgery.score.examples], layers, params.surgery.score.target)
+        return found[params.surgery.score.examples][params.surgery.score.aggregation]
 
     title = f"robustness {task}-{seed}"
     with progress(title, total_steps(settings, len(spec.labels), len(rows["train"])), "step") as bar:
         seen = Watch(due, rows, layers, score, bar.update)
         train_again(paths.PRETRAINED, spec, rows, seed, params.model, settings, machine, seen.watch)
-    about = {"stage": "robustness", "task": task, "seed": seed, "learning_rate": params.surgery.learning_rate}
+    about = {"stage": "robustness", "task": task, "seed": seed, "learning_rate": params.surgery.training.learning_rate}
     write_json(paths.reading_record("robustness", (), task, seed), {**about, "rows": seen.rows})
     first, last = seen.rows[0], seen.rows[-1]
     return f"{title}: {len(seen.rows)} looks, dev accuracy {first['dev_accuracy']:.3f} to {last['dev_accuracy']:.3f}"

@@ -15,14 +15,45 @@ def _checked(name: str) -> str:
     return name
 
 
-class FimParams(Section):
-    tasks: list[Name] = Field(min_length=1, description="which of `tasks` get FIM scores")
-    seeds: list[Seed] = Field(min_length=1, description="which of `seeds`")
+class FimScores(Section):
     targets: list[Target] = Field(min_length=1, description="whose gradient is squared")
     examples: list[Annotated[int, Field(ge=1)]] = Field(
         min_length=1, description="training examples that a score is the mean of, all if there are fewer"
     )
     heads: int = Field(ge=1, description="random heads under which a model with a new head is scored")
+
+
+class FimParams(Section):
+    tasks: list[Name] = Field(min_length=1, description="which of `tasks` get FIM scores")
+    seeds: list[Seed] = Field(min_length=1, description="which of `seeds`")
+    scores: FimScores
+
+
+class ChosenScore(Section):
+    target: Target = Field(description="of the score that chooses; among fim.scores.targets")
+    aggregation: Literal["sum_fro", "fro_concat", "trace", "mean"] = Field(description="of the score that chooses")
+    examples: int = Field(ge=1, description="of the score that chooses; among fim.scores.examples")
+
+
+class LayerTraining(Section):
+    also: list[Literal["embeddings", "pooler", "lm_head"]] = Field(
+        description="parameter groups that are trained with any layers"
+    )
+    optimizer: Literal["sgd", "adamw"]
+    learning_rate: Rate
+    schedule: Literal["constant", "linear"]
+    warmup_steps: int = Field(ge=0, description="steps in which the learning rate rises from 0")
+    batch_size: int = Field(ge=1, description="examples per step")
+    steps_per_example: float = Field(gt=0, description="optimizer steps per training example")
+    cap_k: int = Field(ge=1, description="examples per class beyond which steps no longer grow")
+    max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
+    momentum: float = Field(ge=0, lt=1)
+    weight_decay: float = Field(ge=0, lt=1)
+    clip_norm: float = Field(ge=0, description="largest gradient norm; 0 switches clipping off")
+    dropout: float | None = Field(ge=0, lt=1, description="null keeps the model's own")
+    l1: float = Field(ge=0, description="weight of the l1 norm of the movement in the loss")
+    head_first_steps: int = Field(ge=0, description="steps for a new head alone, before the rest")
+    eval_steps: int = Field(ge=0, description="steps between dev scores, best one kept; 0 keeps the last")
 
 
 class SurgeryParams(Section):
@@ -33,19 +64,8 @@ class SurgeryParams(Section):
     seeds: list[Seed]
     test_max: int = Field(ge=0, description="rows of the test set; 0 for all")
     draws: int = Field(ge=1, description="sets of layers that a random_K draws")
-    target: Target = Field(description="of the score that chooses; among fim.targets")
-    aggregation: Literal["sum_fro", "fro_concat", "trace", "mean"] = Field(description="of the score that chooses")
-    examples: int = Field(ge=1, description="of the score that chooses; among fim.examples")
-    also: list[Literal["embeddings", "pooler", "lm_head"]] = Field(
-        description="parameter groups that are trained with any layers"
-    )
-    optimizer: Literal["sgd", "adamw"]
-    learning_rate: Rate
-    schedule: Literal["constant", "linear"]
-    warmup_steps: int = Field(ge=0, description="steps in which the learning rate rises from 0")
-    batch_size: int = Field(ge=1, description="examples per step")
-    max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
-    weight_decay: float = Field(ge=0, lt=1)
+    score: ChosenScore
+    training: LayerTraining
 
 
 class RobustnessParams(Section):
@@ -90,15 +110,16 @@ def _operates(values: dict[str, Any]) -> bool:
 def _surgery_problems(values: dict[str, Any]) -> list[str]:
     if "surgery" not in values:
         return []
-    surgery = values["surgery"]
+    score, training = values["surgery"].score, values["surgery"].training
     found = []
-    for setting, source in (("target", "fim.targets"), ("examples", "fim.examples")) if "fim" in values else ():
-        if getattr(surgery, setting) not in at(values, source):
+    for setting in ("target", "examples") if "fim" in values else ():
+        source, chosen = f"fim.scores.{setting.removesuffix('s')}s", getattr(score, setting)
+        if chosen not in at(values, source):
             allowed = ", ".join(map(str, at(values, source)))
-            found.append(f"surgery.{setting}: {getattr(surgery, setting)!r} is not among {source} ({allowed})")
-    if surgery.max_steps and surgery.warmup_steps >= surgery.max_steps:
+            found.append(f"surgery.score.{setting}: {chosen!r} is not among {source} ({allowed})")
+    if training.max_steps and training.warmup_steps >= training.max_steps:
         found.append(
-            f"surgery.warmup_steps: a warm-up of {surgery.warmup_steps} steps is longer than training's "
-            f"{surgery.max_steps} (surgery.max_steps), or as long; the learning rate would never reach its value"
+            f"surgery.training.warmup_steps: a warm-up of {training.warmup_steps} steps is longer than training's "
+            f"{training.max_steps} (surgery.training.max_steps), or as long; the learning rate would never reach its value"
         )
     return found

@@ -9,8 +9,7 @@ def main(method: str, seed: int) -> None:
     """Choose alpha on dev, and measure on test."""
     params = load_params(
         "model", "runtime", "graft.region", "talos.tasks", "talos.test_max", "talos.dev_max", "arithmetic.points",
-        "arithmetic.mergers", "arithmetic.ties_share", "arithmetic.dare_share", "arithmetic.controls",
-        "arithmetic.retention", "arithmetic.control_margin",
+        "arithmetic.addition", "arithmetic.negation",
     )  # fmt: skip
 
     from stages.lib import runtime

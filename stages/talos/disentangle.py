@@ -7,10 +7,7 @@ from stages.lib.params import load_params
 @stage
 def main(method: str, seed: int) -> None:
     """Lay the vectors of each pair over each other, at every point of a grid of coefficients."""
-    params = load_params(
-        "model", "runtime", "graft.region", "disentangle.pairs", "disentangle.reach", "disentangle.points",
-        "disentangle.rows",
-    )  # fmt: skip
+    params = load_params("model", "runtime", "graft.region", "disentangle.grid")
 
     from stages.lib import runtime
     from stages.talos.disentanglement import disentangle

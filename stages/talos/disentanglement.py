@@ -53,7 +53,7 @@ SEARCHED = 1.0
 
 def disentangle(method: str, seed: int, params: Any, machine: Runtime) -> list[str]:
     """Store the error grid of every pair of tasks; gives a line for each."""
-    settings, lines = params.disentangle, []
+    settings, lines = params.disentangle.grid, []
     for first, second in settings.pairs.items():
         edited = open_edited(method, seed, params, machine, {"test": settings.rows}, [first, second])
 

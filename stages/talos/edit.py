@@ -8,10 +8,8 @@ from stages.lib.params import load_params
 def main(method: str, seed: int) -> None:
     """Train them, or take them from the main pipeline, and see what each does to every task."""
     params = load_params(
-        "model", "runtime", "finetune.optimizer", "finetune.momentum", "finetune.dropout", "graft.region", "graft.rule",
-        "graft.base_share", "graft.offset", "graft.steps", "graft.rate_kind", "graft.learning_rate", "graft.batch_size",
-        "graft.eval_steps", "localizer", "talos.tasks", "talos.sparsity", "talos.test_max", "edit.optimizer",
-        "edit.learning_rates", "edit.schedule", "edit.weight_decay", "edit.clip_norm", "edit.batch_size", "edit.steps",
+        "model", "runtime", "finetune.optimizer", "finetune.momentum", "graft.region", "graft.rule", "localizer",
+        "talos.tasks", "talos.sparsity", "talos.test_max", "edit.training",
     )  # fmt: skip
 
     from stages.lib import runtime

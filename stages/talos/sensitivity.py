@@ -8,8 +8,8 @@ from stages.lib.params import load_params
 def main(seed: int) -> None:
     """Prune the least, the most and random ones; calibrate masks in other ways, and see how alike they are."""
     params = load_params(
-        "model", "runtime", "graft.region", "graft.batch_size", "localizer", "talos.tasks", "talos.sparsity",
-        "talos.test_max", "sensitivity",
+        "model", "runtime", "graft.region", "localizer.talos", "talos.tasks", "talos.sparsity", "talos.test_max",
+        "sensitivity",
     )  # fmt: skip
 
     from stages.lib import runtime

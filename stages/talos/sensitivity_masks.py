@@ -1,7 +1,6 @@
 """How much the pretrained model needs its least sensitive parameters, and how steady they are (stage sensitivity)."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,8 +13,9 @@ from stages.lib.graft.region import Tensors
 from stages.lib.graft.select import top_k
 from stages.lib.io import read_rows, write_json
 from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.random import rank_by_chance
-from stages.lib.localizers.talos import least_sensitive, refine_by_rounds, sensitivity
+from stages.lib.localizers.random import rank_at_random
+from stages.lib.localizers.settings import NoSettings, Talos
+from stages.lib.localizers.talos import calibrate, least_sensitive, sensitivity
 from stages.lib.metrics.classification import accuracy
 from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.metrics.predictions import Predictions, write_predictions
@@ -28,15 +28,15 @@ from stages.lib.runtime import Runtime
 from stages.talos.arithmetic_model import Edited, encode_rows, open_views
 
 LEAST, MOST, RANDOM = "least", "most", "random"
-# other ways to calibrate the same mask: what they change in the `localizer` section
+# other ways to calibrate the same mask: what they change in its section
 VARIANTS: dict[str, dict[str, Any]] = {
     "other_draw": {},
-    "single_round": {"talos_rounds": 1},
-    "no_attenuation": {"talos_attenuation": 1.0},
-    "all_labels": {"talos_mode": "expected"},
-    "true_label": {"talos_mode": "empirical"},
-    "raw_logit": {"talos_mode": "sampled_logit"},
-    "saliency": {"talos_score": "fisher_times_theta2"},
+    "single_round": {"rounds": 1},
+    "no_attenuation": {"attenuation": 1.0},
+    "all_labels": {"mode": "expected"},
+    "true_label": {"mode": "empirical"},
+    "raw_logit": {"mode": "sampled_logit"},
+    "saliency": {"score": "fisher_times_theta2"},
 }
 
 
@@ -73,7 +73,7 @@ def evidence_of(edited: Edited, task: str, seed: int, params: Any) -> Evidence:
     region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
     pretrained = {name: values.to(view.runtime.device) for name, values in edited.pretrained.items()}
     rows = read_rows(paths.sample(task, seed, "train"))
-    return evidence_about(view, region, pretrained, pretrained, rows, params.graft, ("sensitivity", task, seed))
+    return evidence_about(view, region, pretrained, pretrained, rows, ("sensitivity", task, seed))
 
 
 def masks(evidence: Evidence, params: Any) -> dict[str, GraftMask]:
@@ -81,10 +81,10 @@ def masks(evidence: Evidence, params: Any) -> dict[str, GraftMask]:
     region = evidence.region
     k = region.budget(params.sensitivity.pruned)
     evidence.put(evidence.pretrained)
-    scores = sensitivity(evidence, params.localizer)
+    scores = sensitivity(evidence, params.localizer.talos)
     return {
         LEAST: least_sensitive(scores, GraftMask.full(region), k),
-        RANDOM: GraftMask.from_region_indices(region, rank_by_chance(evidence, None, k)),
+        RANDOM: GraftMask.from_region_indices(region, rank_at_random(evidence, NoSettings(), k)),
         MOST: top_k(region, scores, k),
     }
 
@@ -99,19 +99,19 @@ def compare(evidence: Evidence, params: Any, task: str, seed: int) -> list[dict[
     region, rows = evidence.region, []
     k = region.budget(params.talos.sparsity)
     names = params.sensitivity.variants
-    usual = calibrated(evidence, params.localizer, {}, k, (task, seed)) if names else None
+    usual = calibrated(evidence, params.localizer.talos, {}, k, (task, seed)) if names else None
     for name in names:
         words = (name, task, seed) if name == "other_draw" else (task, seed)
-        other = calibrated(evidence, params.localizer, VARIANTS[name], k, words)
+        other = calibrated(evidence, params.localizer.talos, VARIANTS[name], k, words)
         rows.append({"variant": name, "iou": iou(usual, other), "chance": chance_iou(k, k, region.size)})
     return rows
 
 
-def calibrated(evidence: Evidence, settings: Any, changes: dict[str, Any], k: int, words: tuple[object, ...]) -> Any:
+def calibrated(evidence: Evidence, settings: Talos, changes: dict[str, Any], k: int, words: tuple[object, ...]) -> Any:
     """Region indices of a talos mask, labels drawn by these words."""
     drawing = replace(evidence, generator=draws("talos", *words))
-    changed = SimpleNamespace(**{**dict(settings), **changes})
-    return refine_by_rounds(drawing, changed, None, k).region_indices().numpy()
+    *_, mask = calibrate(drawing, settings.model_copy(update=changes), k)
+    return mask.region_indices().numpy()
 
 
 def write_task(edited: Edited, key: tuple[str, str], seed: int, logits: Any, overlaps: Any, params: Any) -> None:

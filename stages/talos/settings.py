@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from stages.lib.errors import did_you_mean
-from stages.lib.localizers.names import NAMES
+from stages.lib.localizers.settings import NAMES, name_problems
 from stages.lib.settings import Name, Rate, Section, Seed, Share, not_among
 
 # besides these, every localizer trains the parameters that it selects
@@ -27,34 +27,51 @@ class SensitivityParams(Section):
     ] = Field(description="other ways to calibrate a talos mask, compared with the usual one")
 
 
-class EditParams(Section):
-    methods: list[Name] = Field(description="how task vectors are made")
+class EditTraining(Section):
     optimizer: Literal["sgd", "adamw"]
     learning_rates: list[Rate] = Field(min_length=1, description="grid, chosen on dev for each method and task")
     schedule: Literal["constant", "linear"]
     weight_decay: float = Field(ge=0, lt=1)
     clip_norm: float = Field(ge=0, description="largest norm of the gradient of what is trained; 0 for no clipping")
+    dropout: float | None = Field(ge=0, lt=1, description="null keeps the model's own")
     batch_size: int = Field(ge=1, description="examples per step")
     steps: int = Field(ge=1, description="optimizer steps")
 
 
-class ArithmeticParams(Section):
-    methods: list[Name] = Field(description="whose vectors are added and negated; among edit.methods")
-    points: int = Field(ge=2, le=1001, description="alphas from 0 to 1 that dev chooses from")
+class EditParams(Section):
+    methods: list[Name] = Field(description="how task vectors are made")
+    training: EditTraining
+
+
+class Addition(Section):
     mergers: list[Literal["ties", "dare"]] = Field(description="further ways to add the vectors of full")
     ties_share: Share = Field(description="share of each vector that TIES keeps, by movement")
     dare_share: Share = Field(description="share of each vector that DARE keeps, at random")
+
+
+class Negation(Section):
     controls: dict[Name, Name] = Field(description="task that is negated -> task that has to keep its accuracy")
     retention: Share = Field(description="share of its zero-shot accuracy that a control keeps on dev")
     control_margin: float = Field(ge=0, le=1, description="how far above chance a control has to start")
 
 
-class DisentangleParams(Section):
-    methods: list[Name] = Field(description="whose vectors are laid over each other; among edit.methods")
+class ArithmeticParams(Section):
+    methods: list[Name] = Field(description="whose vectors are added and negated; among edit.methods")
+    points: int = Field(ge=2, le=1001, description="alphas from 0 to 1 that dev chooses from")
+    addition: Addition
+    negation: Negation
+
+
+class AlphaGrid(Section):
     pairs: dict[Name, Name] = Field(min_length=1, description="task -> task beside it")
     reach: float = Field(ge=1, le=100, description="alphas go from -reach to reach")
     points: int = Field(ge=3, le=101, description="alphas on each axis")
     rows: int = Field(ge=1, description="test rows of each task that are predicted")
+
+
+class DisentangleParams(Section):
+    methods: list[Name] = Field(description="whose vectors are laid over each other; among edit.methods")
+    grid: AlphaGrid
 
 
 SECTIONS: dict[str, Any] = {
@@ -69,8 +86,9 @@ SECTIONS: dict[str, Any] = {
 def problems(values: dict[str, Any]) -> list[str]:
     """Lists choose from other lists, and every task has a control.  A stage that an empty list switches off has no rules."""
     found = [problem for name in ("tasks", "seeds") for problem in not_among(values, f"talos.{name}", name)]
-    known = (*METHODS, *NAMES)
-    for name in values["edit"].methods if "edit" in values else ():
+    known, methods = (*METHODS, *NAMES), values["edit"].methods if "edit" in values else []
+    found += name_problems(values, "edit.methods", [name for name in methods if name in NAMES])
+    for name in methods:
         if name not in known:
             near = did_you_mean(name, known)
             found.append(f"edit.methods: unknown method {name!r}{near}; known: {', '.join(known)}")
@@ -82,14 +100,14 @@ def problems(values: dict[str, Any]) -> list[str]:
 def _control_problems(values: dict[str, Any]) -> list[str]:
     if "talos" not in values or not _has_methods(values, "arithmetic"):
         return []
-    tasks, controls, found = values["talos"].tasks, values["arithmetic"].controls, []
+    tasks, controls, found = values["talos"].tasks, values["arithmetic"].negation.controls, []
     for task in tasks:
         if task not in controls:
-            found.append(f"arithmetic.controls: {task} has none; give it another one of {', '.join(tasks)}")
+            found.append(f"arithmetic.negation.controls: {task} has none; give it another one of {', '.join(tasks)}")
         elif controls[task] == task:
-            found.append(f"arithmetic.controls.{task}: {task} is the task itself")
+            found.append(f"arithmetic.negation.controls.{task}: {task} is the task itself")
         elif controls[task] not in tasks:
-            found.append(_stranger(f"arithmetic.controls.{task}", controls[task], tasks))
+            found.append(_stranger(f"arithmetic.negation.controls.{task}", controls[task], tasks))
     return found
 
 
@@ -97,10 +115,10 @@ def _pair_problems(values: dict[str, Any]) -> list[str]:
     if "talos" not in values or not _has_methods(values, "disentangle"):
         return []
     tasks, found = values["talos"].tasks, []
-    for first, second in values["disentangle"].pairs.items():
+    for first, second in values["disentangle"].grid.pairs.items():
         if first == second:
-            found.append(f"disentangle.pairs.{first}: {first} is the task itself")
-        found += [_stranger("disentangle.pairs", task, tasks) for task in (first, second) if task not in tasks]
+            found.append(f"disentangle.grid.pairs.{first}: {first} is the task itself")
+        found += [_stranger("disentangle.grid.pairs", task, tasks) for task in (first, second) if task not in tasks]
     return found
 
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,18 +21,18 @@ import torch
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.errors import MaskError, ModelError, TrainingError
-from stages.lib.evaluation.study_cell import StudyCell
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
 from stages.lib.io import read_json, write_json
-from stages.lib.localizers.find_mask import find_mask
+from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.classification import accuracy, standard_error
 from stages.lib.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
 from stages.lib.metrics.predictions import Predictions, write_predictions
 from stages.lib.metrics.variants import PRETRAINED
-from stages.lib.models.evidence import draws, evidence_about
+from stages.lib.models.cell import GraftCell
+from stages.lib.models.evidence import evidence_of
 from stages.lib.models.fisher import backward_passes
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
@@ -43,6 +42,7 @@ from stages.lib.text.encoding import Example
 from stages.lib.training.training import TrainPlan, train
 from stages.talos.arithmetic_model import FULL, LINEAR, open_edited
 from stages.talos.linearised import LinearisedModel
+from stages.talos.settings import EditTraining
 
 ATTENTION, GRAFT = "attention", "graft"
 TAKEN = (FULL, GRAFT)
@@ -72,14 +72,14 @@ def edit(method: str, seed: int, params: Any, machine: Runtime) -> list[str]:
     return localize(method, seed, params, machine, records)
 
 
-def open_cell(method: str, task: str, seed: int, params: Any, machine: Runtime) -> StudyCell:
+def open_cell(method: str, task: str, seed: int, params: Any, machine: Runtime) -> GraftCell:
     """The fine-tuned model of a task, reset but for its head, with the dropout that it is to train with."""
-    dropout = 0.0 if method == LINEAR else params.finetune.dropout
+    dropout = 0.0 if method == LINEAR else params.edit.training.dropout
     model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine, dropout)
-    return StudyCell.of(model, seed, params.graft.region)
+    return GraftCell.of(model, seed, params.graft.region)
 
 
-def taken(method: str, cell: StudyCell, params: Any) -> Edit:
+def taken(method: str, cell: GraftCell, params: Any) -> Edit:
     """An edit that the main pipeline has: the whole region, or the graft."""
     training = read_json(paths.finetuned(cell.task, cell.seed) / "training.json", ModelError)
     steps, size = training["chosen"]["steps"], cell.region.size
@@ -92,13 +92,13 @@ def taken(method: str, cell: StudyCell, params: Any) -> Edit:
     return Edit(mask, values, {"cost": cost | {"checkpoint_bytes": checkpoint_bytes(mask.selected, size)}})
 
 
-def trained(method: str, cell: StudyCell, params: Any) -> Edit:
+def trained(method: str, cell: GraftCell, params: Any) -> Edit:
     """Choose what may move, and train it from the pretrained backbone."""
     choosing, training = Stopwatch(), Stopwatch()
     with choosing.running():
         mask, examples = chosen(method, cell, params)
-    plans = plans_of(params.edit)
-    steps = len(plans) * params.edit.steps
+    plans = plans_of(params.edit.training)
+    steps = len(plans) * params.edit.training.steps
     with training.running(), progress(f"edit {method} {cell.task}-{cell.seed}", steps, "step") as bar:
         plan, values, record = best_of(method, cell, mask, plans, bar.update)
     cost = {
@@ -114,25 +114,23 @@ def trained(method: str, cell: StudyCell, params: Any) -> Edit:
     return Edit(mask, values, {"cost": cost, **record})
 
 
-def chosen(method: str, cell: StudyCell, params: Any) -> tuple[GraftMask, int]:
+def chosen(method: str, cell: GraftCell, params: Any) -> tuple[GraftMask, int]:
     """What a method trains, and how many backward passes of single examples it took to know; raises MaskError."""
     if method == LINEAR:
         return GraftMask.full(cell.region), 0
     if method == ATTENTION:
         return attention_mask(cell.region), 0
     rows, passes = cell.rows("train"), []
-    words = ("mask", cell.task, cell.seed)
-    evidence = evidence_about(cell.model, cell.region, cell.pretrained, cell.finetuned, rows, params.graft, words)
+    evidence = evidence_of(cell, method, rows)
     labels = len(cell.model.task.labels)
 
     def counted(n: int, mode: Any = "empirical", draws: int = 1, *generator: Any) -> Any:
         passes.append(min(n, len(rows)) * backward_passes(mode, labels, draws))
         return evidence.squared_gradients(n, mode, draws, *generator)
 
-    own = replace(evidence, squared_gradients=counted, generator=draws(method, cell.task, cell.seed))
-    settings = SimpleNamespace(**{**vars(params.graft), **dict(params.localizer)})
-    mask = find_mask(method, own, settings, params.talos.sparsity, "talos.sparsity")
-    asked = cell.region.budget(params.talos.sparsity)
+    own = replace(evidence, squared_gradients=counted)
+    budget = Budget.of(cell.region, params.talos.sparsity, params.graft.rule, "talos.sparsity")
+    mask, asked = find_mask(method, own, getattr(params.localizer, method), budget).mask, budget.k
     if mask.selected < asked:
         raise MaskError(
             f"edit.methods: {method} selects {mask.selected:,} parameters of {cell.task}-{cell.seed}, talos.sparsity "
@@ -147,15 +145,14 @@ def attention_mask(region: Region) -> GraftMask:
     return GraftMask(region, {name: at for name, at in whole.indices.items() if kind_of(name) in PROJECTIONS})
 
 
-def plans_of(settings: Any) -> list[TrainPlan]:
-    """How every method trains, by the `edit` section: a plan for each learning rate."""
-    names = ("optimizer", "schedule", "weight_decay", "clip_norm", "batch_size", "steps")
-    same = {name: getattr(settings, name) for name in names}
+def plans_of(settings: EditTraining) -> list[TrainPlan]:
+    """How every method trains, by the section edit.training: a plan for each learning rate."""
+    same = settings.model_dump(exclude={"learning_rates", "dropout"})
     return [TrainPlan(learning_rate=rate, **same) for rate in settings.learning_rates]
 
 
 def best_of(
-    method: str, cell: StudyCell, mask: GraftMask, plans: list[TrainPlan], on_step: Callable[[], object]
+    method: str, cell: GraftCell, mask: GraftMask, plans: list[TrainPlan], on_step: Callable[[], object]
 ) -> tuple[TrainPlan, dict[str, Any], dict[str, Any]]:
     """The plan with the best dev score, the first of equals; the values that it left, and a record of all.
 
@@ -181,14 +178,14 @@ def best_of(
     return plan, values, {"learning_rate": plan.learning_rate, "grid": tried, "curve": curve}
 
 
-def reader_of(method: str, cell: StudyCell) -> LabelModel | LinearisedModel:
+def reader_of(method: str, cell: GraftCell) -> LabelModel | LinearisedModel:
     """What reads the weights that are trained: the model, or its linear approximation at the pretrained ones."""
     return LinearisedModel(cell.model, cell.pretrained) if method == LINEAR else cell.model
 
 
 def train_within(
     reader: LabelModel | LinearisedModel,
-    cell: StudyCell,
+    cell: GraftCell,
     mask: GraftMask,
     plan: TrainPlan,
     encoded: dict[str, list[Example]],
@@ -206,7 +203,7 @@ def train_within(
     return done.curve, dev_score(reader, encoded["dev"])
 
 
-def identity(cell: StudyCell) -> dict[str, Any]:
+def identity(cell: GraftCell) -> dict[str, Any]:
     """What tells an edit which model it belongs to."""
     pretrained = {name: values.cpu() for name, values in cell.pretrained.items()}
     fingerprint = cell.region.fingerprint(pretrained)

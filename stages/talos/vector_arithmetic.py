@@ -21,6 +21,7 @@ from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.talos.arithmetic_model import FULL, Edited, open_edited
+from stages.talos.settings import Addition, Negation
 
 SUM, TIES, DARE = "sum", "ties", "dare"
 SINGLE, ADDED, NEGATED, CONTROL = "single", "added", "negated", "control"
@@ -30,7 +31,7 @@ Scores = dict[str, float]
 def add_and_negate(method: str, seed: int, params: Any, machine: Runtime) -> list[str]:
     """Store both for all tasks of a seed; gives a line for each way of adding."""
     tasks, settings = params.talos.tasks, params.arithmetic
-    mergers = mergers_of(method, settings, seed)
+    mergers = mergers_of(method, settings.addition, seed)
     limits = {"dev": params.talos.dev_max, "test": params.talos.test_max}
     edited = open_edited(method, seed, params, machine, limits, tasks, mergers)
     recall(edited, method, seed)
@@ -41,7 +42,7 @@ def add_and_negate(method: str, seed: int, params: Any, machine: Runtime) -> lis
     with progress(f"arithmetic {method} {seed}", points, "model") as bar:
         added = {name: addition(edited, name, alphas, single, bar.update) for name in mergers}
         for task in tasks:
-            found[task] = negation(edited, task, settings.controls[task], alphas, settings, bar.update)
+            found[task] = negation(edited, task, alphas, settings.negation, bar.update)
     for task in tasks:
         write_task(method, seed, edited, task, single[task], added, found[task])
     return [f"arithmetic {method} {name} {seed}: {describe(part)}" for name, part in added.items()]
@@ -55,7 +56,7 @@ def recall(edited: Edited, method: str, seed: int) -> None:
             edited.remember(coefficients, {(task, "test"): stored[name]})
 
 
-def mergers_of(method: str, settings: Any, seed: int) -> dict[str, Any]:
+def mergers_of(method: str, settings: Addition, seed: int) -> dict[str, Any]:
     """Ways to make one vector of all tasks'; TIES and DARE are for the vectors of full fine-tuning."""
     ways = {
         SUM: summed,
@@ -91,10 +92,10 @@ def addition(
 
 
 def negation(
-    edited: Edited, task: str, control: str, alphas: list[float], settings: Any, on_point: Any = lambda: None
+    edited: Edited, task: str, alphas: list[float], settings: Negation, on_point: Any = lambda: None
 ) -> dict[str, Any]:
     """alpha, both curves on dev, test logits of the target and the control there, and whether the control is weak."""
-    target_dev, control_dev = {}, {}
+    control, target_dev, control_dev = settings.controls[task], {}, {}
     for alpha in alphas:
         scores = accuracies(edited, {task: -alpha}, [(task, "dev"), (control, "dev")])
         target_dev[alpha], control_dev[alpha] = scores[task, "dev"], scores[control, "dev"]

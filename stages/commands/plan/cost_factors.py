@@ -58,8 +58,8 @@ def _finetune_examples(values: dict[str, Any]) -> float:
 
 
 def _mask_examples(values: dict[str, Any]) -> float:
-    graft = values["graft"]
-    return max(graft.steps, 1) * min(graft.batch_size, _train_rows(values))
+    learned = values["localizer"].learned
+    return max(learned.steps, 1) * min(learned.batch_size, _train_rows(values))
 
 
 def _rows(values: dict[str, Any]) -> float:

@@ -1,74 +1,22 @@
-"""One (task, seed) of the study: its fine-tuned model, opened once and turned into one variant after another."""
+"""One (task, seed) of the study: the rows it is measured on, what it is measured against, and its records."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task, read_test_sets
 from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.graft.region import Region
 from stages.lib.io import read_rows, write_json
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED
-from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
-from stages.lib.models.label_model import LabelModel, reset_to_pretrained
-from stages.lib.runtime import Runtime
+from stages.lib.models.cell import GraftCell
 
 
-@dataclass(frozen=True)
-class StudyCell:
-    """The live model, pretrained but for a trained head, with both sets of the region's values (on its device)."""
-
-    task: str
-    seed: int
-    model: LabelModel
-    anatomy: Anatomy
-    region: Region
-    pretrained: dict[str, Tensor]
-    finetuned: dict[str, Tensor]
-    head: dict[str, Tensor]
-
-    @classmethod
-    def open(cls, task: str, seed: int, settings: Any, region_groups: list[str], runtime: Runtime) -> "StudyCell":
-        """Load the fine-tuned model of a cell and reset it; `settings` is the `model` section."""
-        return cls.of(
-            LabelModel.load(paths.finetuned(task, seed), read_task(task), settings, runtime), seed, region_groups
-        )
-
-    @classmethod
-    def of(
-        cls, model: LabelModel, seed: int, region_groups: list[str], pretrained_folder: Path = paths.PRETRAINED
-    ) -> "StudyCell":
-        """Take a loaded fine-tuned model, which is reset."""
-        anatomy = read_anatomy(pretrained_folder)
-        region = anatomy.region(region_groups)
-        parameters = model.parameters()
-        finetuned = {name: parameters[name].detach().clone() for name in region.shapes}
-        head = {name: parameters[name].detach().cpu().clone() for name in anatomy.names([HEAD])}
-        pretrained = reset_to_pretrained(model, anatomy, pretrained_folder, region.shapes)
-        return cls(model.task.name, seed, model, anatomy, region, pretrained, finetuned, head)
-
-    def rows(self, split: str) -> list[dict]:
-        """The cell's own rows of a split."""
-        return read_rows(paths.sample(self.task, self.seed, split))
-
-    def evaluation(self, n: int, variants: int = 1, with_train: bool = False) -> Evaluation:
-        """An evaluation of so many variants on the first n rows of every test set, and on the training rows if asked for."""
-        return Evaluation(self.model, study_sets(self.task, self.seed, n, with_train), variants)
-
-    def about(self) -> dict[str, Any]:
-        """What every record of this cell says of it."""
-        return {
-            "task": self.task,
-            "seed": self.seed,
-            "graftable": self.region.size,
-            "model_parameters": self.anatomy.parameters,
-        }
+def study_evaluation(cell: GraftCell, n: int, variants: int = 1, with_train: bool = False) -> Evaluation:
+    """An evaluation of so many variants on the first n rows of every test set, and on the training rows if asked for."""
+    return Evaluation(cell.model, study_sets(cell.task, cell.seed, n, with_train), variants)
 
 
 def study_sets(task: str, seed: int, n: int, with_train: bool = False) -> dict[str, list[dict]]:

@@ -5,23 +5,23 @@ Moving parameter i by its share of the path from theta_pre to theta_ft lowers th
 an integrated gradient: over the whole path it would add up to the loss that fine-tuning saved.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from stages.lib.graft.select import ranking
 from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.registry import Localizer
+from stages.lib.localizers.settings import Attribution
 
 
-def rank_by_attribution(evidence: Evidence, settings: Any, k: int) -> Tensor:
+def rank_by_attribution(evidence: Evidence, settings: Attribution, k: int) -> Tensor:
     """Region indices of the k parameters with the largest attribution.
 
-    `settings.attribution_sign="signed"` ranks by the loss saved, so harmful movement comes last;
+    `settings.sign="signed"` ranks by the loss saved, so harmful movement comes last;
     `"magnitude"` ranks by its size either way.
     """
     scores = attribution(evidence, settings.path_points)
-    if settings.attribution_sign == "magnitude":
+    if settings.sign == "magnitude":
         scores = {name: score.abs_() for name, score in scores.items()}
     return ranking(evidence.region, scores, k)
 
@@ -38,3 +38,6 @@ def attribution(evidence: Evidence, path_points: list[float]) -> dict[str, Tenso
     for name, score in scores.items():
         score.mul_(evidence.finetuned[name] - evidence.pretrained[name])
     return scores
+
+
+LOCALIZER = Localizer("saves most loss, to first order", rank_by_attribution, rank_needs_model=True)

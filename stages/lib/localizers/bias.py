@@ -1,13 +1,13 @@
 """Biases only: the parameters that BitFit trains, ranked by movement."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from stages.lib.graft.region import Region
 from stages.lib.graft.select import ranking
 from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.registry import Localizer
+from stages.lib.settings import Section
 
 
 def biases(region: Region) -> list[str]:
@@ -15,10 +15,13 @@ def biases(region: Region) -> list[str]:
     return [name for name in region.shapes if name.rpartition(".")[2] == "bias"]
 
 
-def rank_biases(evidence: Evidence, _settings: Any, k: int) -> Tensor:
+def rank_biases(evidence: Evidence, _settings: Section, k: int) -> Tensor:
     """Region indices of the k biases that moved most; all biases if there are fewer than k."""
     region, chosen = evidence.region, biases(evidence.region)
     # below any movement, and one number in memory however large the tensor
     scores = {name: torch.tensor(-1.0).expand(shape) for name, shape in region.shapes.items()}
     scores |= {name: (evidence.finetuned[name] - evidence.pretrained[name]).abs().cpu() for name in chosen}
     return ranking(region, scores, min(k, sum(scores[name].numel() for name in chosen)))
+
+
+LOCALIZER = Localizer("biases that moved most; fewer if there are fewer", rank_biases)

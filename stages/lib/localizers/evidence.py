@@ -1,7 +1,8 @@
 """What a localizer may look at: two models, the training loss between them, and a seeded generator."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,25 +17,46 @@ class Evidence:
     the model, already pretrained outside the region but for a trained head: a localizer overwrites
     them as it likes and leaves them in any state.
 
-    `loss_gradient()` takes the next training batch and `full_gradient()` the whole training set: both
+    `batch_gradients(n)` starts a stream of training batches of n examples (the whole set if it isn't larger), equal
+    ones every time, and gives a function of the next batch; `full_gradient()` is of the whole training set.  Both
     give the mean loss with the weights as they are and leave dLoss/dweight in each weight's `.grad`.
     `squared_gradients(n, mode, draws, generator)` gives, for the first n training examples in a fixed
     random order (all if there are fewer), the sum over examples of the squared gradient of each one's
     own loss with the weights as they are; the loss of the true label unless a mode of
     models/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
+    `dev_score()`, where a localizer may choose by dev, rates the model with the weights as they are: higher is better.
     """
 
     region: Region
     pretrained: Tensors
     finetuned: Tensors
     weights: Tensors
-    loss_gradient: Callable[[], float]
+    batch_gradients: Callable[[int], Callable[[], float]]
     full_gradient: Callable[[], float]
     squared_gradients: Callable[..., Tensors]
     generator: np.random.Generator
+    dev_score: Callable[[], tuple[float, float]] | None = None
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""
         for name, weight in self.weights.items():
             weight.data.copy_(tensors[name])
+
+
+def counted(evidence: Evidence, train: int, note: Callable[[int], object]) -> Evidence:
+    """The same evidence of `train` training examples, which notes before each gradient of how many it is taken."""
+
+    def noting(function: Callable[..., Any], examples: Callable[..., int]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            note(examples(*arguments))
+            return function(*arguments)
+
+        return noted
+
+    return replace(
+        evidence,
+        batch_gradients=lambda size: noting(evidence.batch_gradients(size), lambda: min(size, train)),
+        full_gradient=noting(evidence.full_gradient, lambda: train),
+        squared_gradients=noting(evidence.squared_gradients, lambda n, *_: min(n, train)),
+    )

@@ -1,18 +1,21 @@
 """FISH: rank parameters by their empirical Fisher information before fine-tuning (Sung et al., 2021)."""
 
-from typing import Any
-
 from torch import Tensor
 
 from stages.lib.graft.select import ranking
 from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.registry import Localizer
+from stages.lib.localizers.settings import Fish
 
 
-def rank_by_fisher(evidence: Evidence, settings: Any, k: int) -> Tensor:
+def rank_by_fisher(evidence: Evidence, settings: Fish, k: int) -> Tensor:
     """Region indices of the k parameters with the largest sum of squared gradients at theta_pre.
 
-    The sum runs over `settings.fish_examples` training examples, each with its own gradient of
+    The sum runs over `settings.examples` training examples, each with its own gradient of
     -log p(label).  The fine-tuned values play no part.
     """
     evidence.put(evidence.pretrained)
-    return ranking(evidence.region, evidence.squared_gradients(settings.fish_examples), k)
+    return ranking(evidence.region, evidence.squared_gradients(settings.examples), k)
+
+
+LOCALIZER = Localizer("largest empirical Fisher information before fine-tuning", rank_by_fisher, rank_needs_model=True)

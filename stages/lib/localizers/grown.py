@@ -1,32 +1,33 @@
 """Grown masks: start small and add, in rounds, what the graft so far would gain most from."""
 
 import math
-from typing import Any
 
 from torch import Tensor
 
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.select import top_k
 from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.movement import movement_mask
+from stages.lib.localizers.movement import movement_mask, rank_by_movement
+from stages.lib.localizers.registry import Budget, FoundMask, Localizer
+from stages.lib.localizers.settings import Grown
 
 # The start is this part of the budget; the rounds add the rest in equal portions.
 START_PART = 3
 
 
-def grow(evidence: Evidence, settings: Any, order: Tensor, k: int) -> GraftMask:
-    """The mask of k parameters: the first third of the budget from `order`, the others added in rounds.
+def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> FoundMask:
+    """The mask of budget.k parameters: the first third of the budget from `order`, the others added in rounds.
 
-    Each of `settings.grow_rounds` rounds takes the gradient at the current graft and adds those with
+    Each of `settings.rounds` rounds takes the gradient at the current graft and adds those with
     the largest -dLoss/dtheta * delta, the first-order gain of grafting them too.
     """
-    start = k // START_PART
+    k, start = budget.k, budget.k // START_PART
     mask = movement_mask(evidence.region, order, start)
-    for number in range(1, settings.grow_rounds + 1):
+    for number in range(1, settings.rounds + 1):
         put_graft(evidence, mask)
         evidence.full_gradient()
-        mask = _extended(evidence, mask, start + (k - start) * number // settings.grow_rounds)
-    return mask
+        mask = _extended(evidence, mask, start + (k - start) * number // settings.rounds)
+    return FoundMask(mask)
 
 
 def put_graft(evidence: Evidence, mask: GraftMask) -> None:
@@ -46,3 +47,6 @@ def _extended(evidence: Evidence, mask: GraftMask, k: int) -> GraftMask:
         if name in mask.indices:
             gain.view(-1)[mask.indices[name].to(gain.device)] = math.inf
     return top_k(evidence.region, gains, k)
+
+
+LOCALIZER = Localizer("moved most, then what the graft gains most from", rank_by_movement, grow)

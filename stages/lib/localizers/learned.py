@@ -12,9 +12,9 @@ gamma > 0.5 means T > 0.  Beyond the model and its gradients this holds three ar
 region's size: pretrained, finetuned, T.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,26 +22,10 @@ from torch import Tensor
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region, Tensors
 from stages.lib.graft.select import kth_largest, top_k
-
-
-@dataclass(frozen=True)
-class MaskLearning:
-    """Settings of the optimisation.
-
-    `rate_kind="absolute"` steps by `learning_rate` times the gradient, as the paper does (1e7, tuned
-    to RoBERTa-base).  `"relative"` sets the step from the first gradient: with learning_rate 1 the
-    parameter that is at place `budget` among those that want in would get there just at the last
-    step, if gradients stayed as they are.  That has no unit of the loss, the model or the data set.
-    `l1` adds l1 * sum of sigmoid(T) to the loss, which pulls every parameter out of the mask.
-    """
-
-    steps: int
-    learning_rate: float
-    rate_kind: Literal["relative", "absolute"] = "relative"
-    offset: float = 10.0
-    rule: Literal["top_k", "threshold"] = "top_k"
-    eval_steps: int = 0
-    l1: float = 0.0
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.movement import movement_mask, rank_by_movement
+from stages.lib.localizers.registry import Budget, FoundMask, Localizer
+from stages.lib.localizers.settings import Learning
 
 
 @dataclass(frozen=True)
@@ -88,11 +72,13 @@ class MaskLogits:
         for name, logits in self.logits.items():
             logits.sub_(self.gradient(name, weights[name].grad, l1), alpha=rate)
 
-    def relative_rate(self, weights: Tensors, settings: MaskLearning, budget: int) -> float:
+    def relative_rate(self, weights: Tensors, settings: Learning, k: int) -> float:
         """The step size that `rate_kind="relative"` stands for, from the first gradient.
 
+        With learning_rate 1 the parameter that is at place `k` among those that want in would get there just at the
+        last step, if gradients stayed as they are.  That has no unit of the loss, the model or the data set.
         Near -offset the slope of sigmoid grows like exp(T), so a logit that rises by u a step takes
-        about 1/u steps to the threshold: the rate is learning_rate / (steps * u) for u at place `budget`.
+        about 1/u steps to the threshold: the rate is learning_rate / (steps * u) for u at place `k`.
         """
         # kept in the weights, which are blended anew before they are used again: no fourth array
         for name, weight in weights.items():
@@ -101,17 +87,17 @@ class MaskLogits:
         positive = sum(int((rise > 0).sum()) for rise in wants_in.values())
         if positive == 0:
             return 0.0
-        reference = float(kth_largest(self.region, wants_in, min(budget, positive)))
+        reference = float(kth_largest(self.region, wants_in, min(k, positive)))
         return settings.learning_rate / (settings.steps * reference)
 
-    def rounded(self, rule: str, budget: int) -> GraftMask:
-        """The binary mask: the `budget` highest logits, or (threshold) those above 0 among them.
+    def rounded(self, budget: Budget) -> GraftMask:
+        """The binary mask: the budget.k highest logits, or (threshold) those above 0 among them.
 
         Ranked by T, since sigmoid(T) saturates into ties; equal logits are ordered by movement.
         """
-        k = budget
-        if rule == "threshold":
-            k = min(budget, sum(int((logits > 0).sum()) for logits in self.logits.values()))
+        k = budget.k
+        if budget.rule == "threshold":
+            k = min(k, sum(int((logits > 0).sum()) for logits in self.logits.values()))
         return top_k(self.region, self.logits, k, self.movement_at)
 
     def movement_at(self, name: str, indices: Tensor) -> Tensor:
@@ -131,43 +117,52 @@ class MaskLogits:
 def learn_mask(
     weights: Tensors,
     start: MaskLogits,
-    budget: int,
-    settings: MaskLearning,
+    budget: Budget,
+    settings: Learning,
     loss_gradient: Callable[[], float],
     dev_score: Callable[[], tuple[float, float]] | None = None,
-    on_step: Callable[[], object] = lambda: None,
 ) -> LearnedMask:
-    """Learn which `budget` parameters carry the skill.
+    """Learn which parameters carry the skill, as many as the budget allows.
 
     weights: the live parameters of the model, overwritten; `loss_gradient()` computes the training
-    loss with them and leaves dLoss/dweight in their `.grad`.  `dev_score()` rates the model with the
-    rounded graft in place, higher tuples better; the best one seen is returned, the first of equals.
-    Raises FloatingPointError if the loss is not a number.
+    loss with them and leaves dLoss/dweight in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times
+    the gradient, as the paper does (1e7, tuned to RoBERTa-base), `"relative"` by MaskLogits.relative_rate.
+    `dev_score()` rates the model with the rounded graft in place every `eval_steps` steps, higher tuples better; the
+    best one seen is returned, the first of equals.  Raises FloatingPointError if the loss is not a number.
     """
     history: list[dict[str, float]] = []
     best: tuple[tuple[float, float], GraftMask, int] | None = None
     rate = settings.learning_rate
+    rates_dev = dev_score is not None and settings.eval_steps > 0
     for step in range(settings.steps + 1):
-        due = step == settings.steps or (settings.eval_steps and step % settings.eval_steps == 0)
-        if due:
-            mask = start.rounded(settings.rule, budget)
-            score = (float(step), 0.0)
-            if dev_score and settings.eval_steps:
+        if step == settings.steps or (rates_dev and step % settings.eval_steps == 0):
+            mask, score = start.rounded(budget), (float(step), 0.0)
+            if rates_dev:
                 start.round_into(weights, mask)
                 score = dev_score()
-                history.append(
-                    {"step": step, "selected": mask.selected, "dev_accuracy": score[0], "dev_loss": -score[1]}
-                )
+                rated = {"selected": mask.selected, "dev_accuracy": score[0], "dev_loss": -score[1]}
+                history.append({"step": step, **rated})
             if best is None or score > best[0]:
                 best = (score, mask, step)
         if step < settings.steps:
             start.blend_into(weights)
             loss = loss_gradient()
-            if not torch.isfinite(torch.tensor(loss)):
+            if not math.isfinite(loss):
                 raise FloatingPointError(f"the loss became {loss} at step {step}")
             if step == 0 and settings.rate_kind == "relative":
-                rate = start.relative_rate(weights, settings, budget)
+                rate = start.relative_rate(weights, settings, budget.k)
             start.step(weights, rate, settings.l1)
             history.append({"step": step, "train_loss": loss})
-            on_step()
     return LearnedMask(best[1], best[2], history)
+
+
+def refine_by_learning(evidence: Evidence, settings: Learning, order: Tensor, budget: Budget) -> FoundMask:
+    """The learned mask whose base is the first int(base_share * k) of `order`."""
+    base = movement_mask(evidence.region, order, int(settings.base_share * budget.k))
+    start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, settings.offset)
+    gradient = evidence.batch_gradients(settings.batch_size)
+    learned = learn_mask(evidence.weights, start, budget, settings, gradient, evidence.dev_score)
+    return FoundMask(learned.mask, {"rule": budget.rule, "step": learned.step, "history": learned.history})
+
+
+LOCALIZER = Localizer("learned from a base of those that moved most", rank_by_movement, refine_by_learning)

@@ -1,13 +1,16 @@
 """Magnitude: rank parameters by how large they were before fine-tuning, a baseline that never saw the task."""
 
-from typing import Any
-
 from torch import Tensor
 
 from stages.lib.graft.select import ranking
 from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.registry import Localizer
+from stages.lib.settings import Section
 
 
-def rank_by_magnitude(evidence: Evidence, _settings: Any, k: int) -> Tensor:
+def rank_by_magnitude(evidence: Evidence, _settings: Section, k: int) -> Tensor:
     """Region indices of the k largest |theta_pre|."""
     return ranking(evidence.region, {name: evidence.pretrained[name].abs() for name in evidence.region.shapes}, k)
+
+
+LOCALIZER = Localizer("largest before fine-tuning", rank_by_magnitude)

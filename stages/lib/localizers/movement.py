@@ -5,6 +5,9 @@ from torch import Tensor
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region, Tensors
 from stages.lib.graft.select import ranking
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.registry import Localizer
+from stages.lib.settings import Section
 
 
 def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> dict[str, Tensor]:
@@ -27,7 +30,9 @@ def movement_mask(region: Region, order: Tensor, k: int) -> GraftMask:
     return GraftMask.from_region_indices(region, order[:k])
 
 
-def ticket_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> Tensor:
-    """As movement_order, of those that moved at all: fewer than k if fewer did."""
-    moved = movement(pretrained, finetuned, region)
-    return ranking(region, moved, min(k, sum(int((values > 0).sum()) for values in moved.values())))
+def rank_by_movement(evidence: Evidence, _settings: Section, k: int) -> Tensor:
+    """Region indices of the k parameters that moved most."""
+    return movement_order(evidence.pretrained, evidence.finetuned, evidence.region, k)
+
+
+LOCALIZER = Localizer("moved most in fine-tuning", rank_by_movement)

@@ -6,33 +6,13 @@ such that each group gives s * n parameters, rounded to a neighbouring whole num
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from stages.lib.graft.region import Region, Tensors
-from stages.lib.graft.select import ranking
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.movement import movement_order
-
-
-def layer_of(name: str) -> int | None:
-    """Number of the block that a parameter is in: its first all-digit component; None outside the blocks.
-
-    layer_of("encoder.layer.11.output.dense.weight") == 11
-    """
-    return next((int(part) for part in name.split(".") if part.isdigit()), None)
-
-
-def rank_by_layer(evidence: Evidence, _settings: Any, k: int) -> Tensor:
-    """Region indices of k parameters, an equal share of each layer; what is in no layer is one group."""
-    return ranking(evidence.region, even_scores(evidence, layer_of), k)
-
-
-def rank_by_tensor(evidence: Evidence, _settings: Any, k: int) -> Tensor:
-    """Region indices of k parameters, an equal share of each tensor."""
-    return ranking(evidence.region, even_scores(evidence, lambda name: name), k)
 
 
 def even_scores(evidence: Evidence, group_of: Callable[[str], Hashable]) -> dict[str, Tensor]:

@@ -7,8 +7,7 @@ floor(share^(r/R) * N) of all N parameters, and not of those still in, so the la
 share that was asked for.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -17,36 +16,36 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region, Tensors
 from stages.lib.graft.select import ranking, top_k
 from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.registry import Budget, FoundMask, Localizer
+from stages.lib.localizers.settings import Talos
 
-Scores = Callable[[], Tensors]
 
-
-def rank_by_insensitivity(evidence: Evidence, settings: Any, k: int) -> Tensor:
+def rank_by_insensitivity(evidence: Evidence, settings: Talos, k: int) -> Tensor:
     """Region indices of the k least sensitive parameters in a single round, least sensitive first."""
     evidence.put(evidence.pretrained)
     scores = sensitivity(evidence, settings)
     return ranking(evidence.region, {name: -score for name, score in scores.items()}, k)
 
 
-def refine_by_rounds(evidence: Evidence, settings: Any, _order: Tensor | None, k: int) -> GraftMask:
-    """The mask of the k least sensitive parameters after `settings.talos_rounds` rounds.
+def refine_by_rounds(evidence: Evidence, settings: Talos, _order: Tensor | None, budget: Budget) -> FoundMask:
+    """The mask of the budget.k least sensitive parameters after `settings.rounds` rounds.
 
     The weights are the pretrained ones again afterwards.  The order is not used: it is that of a
     single round.
     """
-    *_, mask = calibrate(evidence, settings, k)
-    return mask
+    *_, mask = calibrate(evidence, settings, budget.k)
+    return FoundMask(mask)
 
 
-def calibrate(evidence: Evidence, settings: Any, k: int) -> Iterator[GraftMask]:
+def calibrate(evidence: Evidence, settings: Talos, k: int) -> Iterator[GraftMask]:
     """The mask of every round, each within the one before, the last of exactly k parameters.
 
-    From the second round on the weights that are out are `settings.talos_attenuation` (rho) times
+    From the second round on the weights that are out are `settings.attenuation` (rho) times
     the pretrained ones: 1 only scores again, 0 prunes.
     """
     region, mask = evidence.region, GraftMask.full(evidence.region)
-    for size in round_sizes(region.size, k, settings.talos_rounds):
-        put_attenuated(evidence, mask, settings.talos_attenuation)
+    for size in round_sizes(region.size, k, settings.rounds):
+        put_attenuated(evidence, mask, settings.attenuation)
         mask = least_sensitive(sensitivity(evidence, settings), mask, size)
         yield mask
     evidence.put(evidence.pretrained)
@@ -58,16 +57,14 @@ def round_sizes(size: int, k: int, rounds: int) -> list[int]:
     return [max(k, int(share ** (number / rounds) * size + 1e-6)) for number in range(1, rounds)] + [k]
 
 
-def sensitivity(evidence: Evidence, settings: Any) -> Tensors:
-    """The score of every parameter with the weights as they are, by the settings talos_examples, _mode, _draws and _score.
+def sensitivity(evidence: Evidence, settings: Talos) -> Tensors:
+    """The score of every parameter with the weights as they are, by the settings examples, mode, draws and score.
 
     fisher: the sum over examples of squared gradients; fisher_times_theta2: times the square of the
     pretrained value, which is the squared gradient of a factor on the parameter.
     """
-    squares = evidence.squared_gradients(
-        settings.talos_examples, settings.talos_mode, settings.talos_draws, evidence.generator
-    )
-    if settings.talos_score == "fisher":
+    squares = evidence.squared_gradients(settings.examples, settings.mode, settings.draws, evidence.generator)
+    if settings.score == "fisher":
         return squares
     return {name: squares[name] * evidence.pretrained[name] ** 2 for name in evidence.region.shapes}
 
@@ -96,3 +93,12 @@ def put_attenuated(evidence: Evidence, alive: GraftMask, factor: float) -> None:
         if name in alive.indices:
             at = alive.indices[name].to(weight.device)
             weight.data.view(-1)[at] = evidence.pretrained[name].reshape(-1)[at]
+
+
+LOCALIZER = Localizer(
+    "least sensitive before fine-tuning, found in rounds",
+    rank_by_insensitivity,
+    refine_by_rounds,
+    rank_needs_model=True,
+    refines_rank=False,
+)

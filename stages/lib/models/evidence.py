@@ -1,41 +1,36 @@
 """What a localizer may look at, gathered from a real model, or from two sets of weights alone."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 
 from stages.lib.graft.region import Region, Tensors
 from stages.lib.localizers.evidence import Evidence
-from stages.lib.models.anatomy import Anatomy
+from stages.lib.models.cell import GraftCell
 from stages.lib.models.fisher import squared_gradients
-from stages.lib.models.label_model import LabelModel, reset_to_pretrained
-from stages.lib.models.predicting import loss_gradient
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.predicting import dev_score, loss_gradient
 from stages.lib.runtime import numpy_generator
 from stages.lib.text.batching import shuffled
 from stages.lib.text.encoding import Example
 
 
-def gather(
-    model: LabelModel,
-    anatomy: Anatomy,
-    pretrained_folder: Path,
-    region: Region,
-    train_rows: list[dict],
-    settings: Any,
-    purpose_words: tuple[object, ...],
+def evidence_of(
+    cell: GraftCell, localizer: str, train_rows: list[dict], dev_rows: list[dict] | None = None
 ) -> Evidence:
-    """Evidence about a fine-tuned `model`, whose weights localizers may change from here on.
+    """Evidence about a cell for one localizer, whose draws do not depend on which others there are.
 
-    Outside the region everything but a new head goes back to its pretrained value first, so that
-    masks are found for the graft as it will be used.  `settings.batch_size` is that of the training
-    batches, which are the whole set if it isn't larger.  Equal `purpose_words` give equal batches
-    and draws.
+    The cell's weights may change from here on.  With `dev_rows` the localizer may choose by its dev score.
     """
-    finetuned = {name: model.parameters()[name].detach().clone() for name in region.shapes}
-    pretrained = reset_to_pretrained(model, anatomy, pretrained_folder, region.shapes)
-    return evidence_about(model, region, pretrained, finetuned, train_rows, settings, purpose_words)
+    words = (cell.task, cell.seed)
+    evidence = evidence_about(cell.model, cell.region, cell.pretrained, cell.finetuned, train_rows, ("mask", *words))
+    evidence = replace(evidence, generator=draws(localizer, *words))
+    if dev_rows is None:
+        return evidence
+    dev = cell.model.encode(dev_rows)
+    return replace(evidence, dev_score=lambda: dev_score(cell.model, dev))
 
 
 def evidence_about(
@@ -44,10 +39,12 @@ def evidence_about(
     pretrained: Tensors,
     finetuned: Tensors,
     train_rows: list[dict],
-    settings: Any,
     purpose_words: tuple[object, ...],
 ) -> Evidence:
-    """Evidence about a model that is reset already (see gather), with both sets of the region's values."""
+    """Evidence about a model with both sets of the region's values, everything else as a graft will have it.
+
+    Equal `purpose_words` give equal batches and draws.
+    """
     weights = model.train_only({*region.shapes})
     train = model.encode(train_rows)
     order = numpy_generator("fisher", *purpose_words).permutation(len(train))
@@ -56,7 +53,7 @@ def evidence_about(
         pretrained,
         finetuned,
         weights,
-        _minibatch_gradient(model, train, settings.batch_size, numpy_generator(*purpose_words)),
+        lambda size: _batch_gradients(model, train, size, numpy_generator(*purpose_words)),
         lambda: loss_gradient(model, train),
         lambda n, *how: squared_gradients(model, [train[index] for index in order[:n]], region.shapes, *how),
         draws(*purpose_words),
@@ -73,7 +70,7 @@ def draws(*purpose_words: object) -> np.random.Generator:
     return numpy_generator("draws", *purpose_words)
 
 
-def _minibatch_gradient(
+def _batch_gradients(
     model: LabelModel, train: list[Example], batch_size: int, generator: np.random.Generator
 ) -> Callable[[], float]:
     if len(train) <= batch_size:
@@ -83,7 +80,7 @@ def _minibatch_gradient(
 
 
 def _no_model(*_: object) -> NoReturn:
-    raise RuntimeError("this evidence has no model to take gradients of; use `gather`, which looks at a real one")
+    raise RuntimeError("this evidence has no model to take gradients of; use `evidence_of`, which looks at a real one")
 
 
 class _NoWeights(Mapping):

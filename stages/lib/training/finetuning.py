@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +15,7 @@ from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
+from stages.lib.settings import FinetuneParams
 from stages.lib.text.encoding import Example
 from stages.lib.training.training import Training, TrainPlan, train
 
@@ -56,10 +56,10 @@ def trained_names(groups: dict[str, str], settings: Any, only: GraftMask | None 
     return chosen | {name for name, group in groups.items() if group == HEAD}
 
 
-def at_point(settings: Any, point: dict[str, Any]) -> SimpleNamespace:
+def at_point(settings: FinetuneParams, point: dict[str, Any]) -> FinetuneParams:
     """The `finetune` section with one point for its grid, as the record of a fine-tuning has it."""
     grid = {"batch_sizes": [point["batch_size"]], "learning_rates": [point["learning_rate"]]}
-    return SimpleNamespace(**{**vars(settings), **grid})
+    return settings.model_copy(update=grid)
 
 
 def finetune(

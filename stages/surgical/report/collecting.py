@@ -50,8 +50,8 @@ class Surgical:
 
         Of a cell without so many examples it is the score of the most that were asked for below that, as in surgery.
         """
-        surgery = self.settings.surgery
-        wanted = {"target": surgery.target, "aggregation": surgery.aggregation, "examples": surgery.examples} | other
+        score = self.settings.surgery.score
+        wanted = {"target": score.target, "aggregation": score.aggregation, "examples": score.examples} | other
         frame = self.fim[self.fim.examples <= wanted.pop("examples")]
         for name, value in wanted.items():
             frame = frame[frame[name] == value]

@@ -47,8 +47,8 @@ def layer_figure(data: Surgical) -> Figure:
     tasks, surgery = [*dict.fromkeys(data.fim.task)], data.settings.surgery
     title = "Layers: is the learned graft where the Fisher information is highest?"
     details = (
-        f"{counted(len(tasks), 'task')}, {counted(data.fim.seed.nunique(), 'seed')}, score of {surgery.target}, "
-        f"{surgery.aggregation}, over {surgery.examples} examples"
+        f"{counted(len(tasks), 'task')}, {counted(data.fim.seed.nunique(), 'seed')}, score of {surgery.score.target}, "
+        f"{surgery.score.aggregation}, over {surgery.score.examples} examples"
     )
     rows, columns = grid(len(tasks))
     caption = (

@@ -37,7 +37,9 @@ def score_table(data: Surgical) -> Table:
     ):
         if value.n:
             notes.append(f"Spearman correlation of the scores of {text}: {plain(value)} (n = {value.n} pairs)")
-    title = f"FIM score of layers: {surgery.target}, {surgery.aggregation}, {surgery.examples} examples"
+    title = (
+        f"FIM score of layers: {surgery.score.target}, {surgery.score.aggregation}, {surgery.score.examples} examples"
+    )
     return Table(title, ["task", "n", "layers, highest score first", "share of the first (%)"], rows, notes)
 
 

@@ -1,0 +1,25 @@
+"""Movement taken evenly from the layers: the same share of each at every k."""
+
+from torch import Tensor
+
+from stages.lib.graft.select import ranking
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.registry import Localizer
+from stages.lib.localizers.stratified import even_scores
+from stages.lib.settings import Section
+
+
+def layer_of(name: str) -> int | None:
+    """Number of the block that a parameter is in: its first all-digit component; None outside the blocks.
+
+    layer_of("encoder.layer.11.output.dense.weight") == 11
+    """
+    return next((int(part) for part in name.split(".") if part.isdigit()), None)
+
+
+def rank_by_layer(evidence: Evidence, _settings: Section, k: int) -> Tensor:
+    """Region indices of k parameters, an equal share of each layer; what is in no layer is one group."""
+    return ranking(evidence.region, even_scores(evidence, layer_of), k)
+
+
+LOCALIZER = Localizer("moved most, the same share of every layer", rank_by_layer)

@@ -1,0 +1,22 @@
+"""LoTA: a lottery ticket of those that moved most (Panda et al., 2024).
+
+This is movement, the base of the paper's masks, but for a ticket never being padded with parameters that
+fine-tuning left alone.
+"""
+
+from torch import Tensor
+
+from stages.lib.graft.select import ranking
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.movement import movement
+from stages.lib.localizers.registry import Localizer
+from stages.lib.settings import Section
+
+
+def rank_by_ticket(evidence: Evidence, _settings: Section, k: int) -> Tensor:
+    """Region indices of the k parameters that moved most, fewer than k if fewer moved at all."""
+    moved = movement(evidence.pretrained, evidence.finetuned, evidence.region)
+    return ranking(evidence.region, moved, min(k, sum(int((values > 0).sum()) for values in moved.values())))
+
+
+LOCALIZER = Localizer("moved most, a lottery ticket; fewer if fewer moved", rank_by_ticket)

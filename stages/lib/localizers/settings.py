@@ -1,0 +1,98 @@
+"""Names and settings of all localizers, so that params.yaml can be checked without loading torch.
+
+A localizer is a file of this folder that bears its name.  One that needs settings has a class here; to all others
+params.yaml gives none.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from stages.lib.errors import did_you_mean
+from stages.lib.settings import Rate, Section
+
+# files of this folder that are no localizers
+SUPPORT = ("__init__", "evidence", "registry", "settings", "stratified")
+NAMES = tuple(sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {*SUPPORT}))
+
+
+class NoSettings(Section):
+    """Of a localizer that needs nothing besides."""
+
+
+class Learning(Section):
+    """Gradient steps on a mask (learned.py)."""
+
+    base_share: float = Field(ge=0, le=1, description="size of the base as a share of the budget")
+    offset: float = Field(gt=0, le=50, description="mask logits start at -offset, on the base at +offset")
+    l1: float = Field(ge=0, description="weight of the sum of all mask values in the loss")
+    steps: int = Field(ge=0, description="gradient steps on the mask logits; 0 keeps the base alone")
+    rate_kind: Literal["relative", "absolute"] = Field(description="relative: scale-free; absolute: as the paper's")
+    learning_rate: Rate = Field(description="relative: about 1 on any model; absolute: step size")
+    batch_size: int = Field(ge=1, description="examples per step; the whole training set if it is smaller")
+    eval_steps: int = Field(ge=0, description="steps between dev scores in stage mask, best one kept; 0 keeps the last")
+
+
+class Attribution(Section):
+    """Gradients on the path from the pretrained to the fine-tuned model."""
+
+    path_points: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        min_length=1, description="points between pretrained (0) and fine-tuned (1) where it takes a gradient"
+    )
+    sign: Literal["signed", "magnitude"] = Field(description="signed: harmful movement comes last")
+
+
+class AttributionLearned(Learning, Attribution):
+    """Learning from a base by attribution."""
+
+
+class Grown(Section):
+    """Masks that grow in rounds."""
+
+    rounds: int = Field(ge=1, description="gradients, each at the graft so far")
+
+
+class Fish(Section):
+    """Squared gradients before fine-tuning."""
+
+    examples: int = Field(ge=1, description="training examples whose squared gradients make the Fisher information")
+
+
+class Talos(Section):
+    """Sensitivity, and the rounds in which the least of it is found."""
+
+    examples: int = Field(ge=1, description="training examples that sensitivity is measured on")
+    mode: Literal["expected", "sampled", "empirical", "sampled_logit", "label_logit"] = Field(
+        description="whose gradient is squared: of the model's own labels, of the true one, or of a raw logit"
+    )
+    draws: int = Field(ge=1, le=100_000, description="labels drawn for each example, of the sampled modes")
+    score: Literal["fisher", "fisher_times_theta2"] = Field(description="squared gradients, or times squared weights")
+    rounds: int = Field(ge=1, le=100, description="rounds in which the least sensitive are found")
+    attenuation: float = Field(ge=0, le=1, description="what weights that are out are multiplied by (rho)")
+
+
+SETTINGS: dict[str, type[Section]] = {
+    "learned": Learning,
+    "stitch": Learning,
+    "attribution": Attribution,
+    "attribution_learned": AttributionLearned,
+    "grown": Grown,
+    "fish": Fish,
+    "talos": Talos,
+}
+
+
+def name_problems(values: dict[str, Any], place: str, names: list[str]) -> list[str]:
+    """A problem for each of these names, which stand at `place`, that is no localizer or has no section of its own."""
+    found = [
+        f"{place}: unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {', '.join(NAMES)}"
+        for name in names
+        if name not in NAMES
+    ]
+    listed = values["localizer"].model_fields_set if "localizer" in values else {*NAMES}
+    return found + [
+        f"localizer.{name}: this section is missing, and {place} names it; write `{name}: {{}}` under `localizer`"
+        for name in names
+        if name in NAMES and name not in listed
+    ]
