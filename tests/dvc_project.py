@@ -26,7 +26,7 @@ TINY = {
     "data": {"k": 8, "test_max": 60},
     "runtime": {"threads": 1},
     "finetune": {"max_steps": 20},
-    "graft": {"steps": 4},
+    "localizer": {"learned": {"steps": 4}},
     "ood": {"sets": {"movies": ["products"]}, "test_max": 60},
 }
 
@@ -34,7 +34,7 @@ TINY = {
 TINY_STUDY = {
     "study": {"tasks": ["movies"], "seeds": [13], "test_max": 0},
     "anchor": {"pruned": [0.9]},
-    "localizer": {"fish_examples": 8, "path_points": [0.0, 0.5]},
+    "localizer": {"learned": {"steps": 4}, "fish": {"examples": 8}, "attribution": {"path_points": [0.0, 0.5]}},
     "sweep": {"localizers": ["learned", "random"], "sparsities": [0.01]},
     "readout": {
         "readouts": ["retrain", "reset"],
@@ -45,9 +45,13 @@ TINY_STUDY = {
         "max_steps": 5,
     },
     "wise": {"alphas": [0.0, 1.0], "seeds": [13]},
-    "peft": {"methods": ["lora_1"], "tasks": ["movies"], "seeds": [13], "max_steps": 5},
+    "peft": {"methods": ["lora_1"], "tasks": ["movies"], "seeds": [13], "training": {"max_steps": 5}},
     "paradigm": {"paradigms": [], "tasks": ["movies"], "seeds": [13], "sparsities": [0.01], "max_steps": 5},
-    "trajectory": {"tasks": ["movies"], "seeds": [], "every": 10, "region_step": 10, "sparsities": [0.01]},
+    "trajectory": {
+        "tasks": ["movies"],
+        "seeds": [],
+        "checkpoints": {"every": 10, "region_step": 10, "sparsities": [0.01]},
+    },
 }
 
 # Python imports this module by itself wherever it is on the path.  Without the variables it does nothing; with them

@@ -42,14 +42,14 @@ GROUP = "both"
 
 
 def settings(mode: str = "standard", **combination: object) -> SimpleNamespace:
-    values = {"alphas": [0.0, 0.5, 1.0], "dev_max": 0, "ties_share": 0.5, "dare_share": 0.5}
+    search = SimpleNamespace(**{"alphas": [0.0, 0.5, 1.0], "dev_max": 0, **combination})
     return SimpleNamespace(
         model=model_settings(mode),
         finetune=SimpleNamespace(train=["layers"]),
         graft=SimpleNamespace(region=["layers"]),
         calibration=SimpleNamespace(bins=15),
         merge=SimpleNamespace(groups={GROUP: TASKS}, test_max=60),
-        combination=SimpleNamespace(**{**values, **combination}),
+        combination=SimpleNamespace(search=search, shares=SimpleNamespace(ties=0.5, dare=0.5)),
     )
 
 
@@ -189,9 +189,9 @@ def test_alpha_looks_at_dev_rows_alone_and_at_so_many(mode):
     vector = {name: torch.zeros_like(values, dtype=torch.float64) for name, values in group.pretrained.items()}
     for task in TASKS:
         paths.sample(task, SEED, "test").unlink()
-    short = alpha_curve(group, vector, SimpleNamespace(alphas=[0.0, 1.0], dev_max=7))
+    short = alpha_curve(group, vector, settings(alphas=[0.0, 1.0], dev_max=7).combination)
     assert short[0.0] == short[1.0], "nothing to add"
-    whole = alpha_curve(group, vector, SimpleNamespace(alphas=[0.0], dev_max=0))
+    whole = alpha_curve(group, vector, settings(alphas=[0.0], dev_max=0).combination)
     assert whole[0.0] != short[0.0]  # the control
 
 

@@ -15,8 +15,7 @@ from ruamel.yaml import YAML
 from stages import code
 from stages.lib import paths
 from stages.lib.data.tasks import registry
-from stages.lib.localizers.names import NAMES
-from stages.lib.localizers.registry import LOCALIZERS
+from stages.lib.localizers.settings import NAMES
 
 ROOT = Path(__file__).parents[1]
 MAIN = "main"
@@ -157,10 +156,6 @@ def test_what_changes_of_the_code_is_told_by_its_files(tmp_path, monkeypatch):
     old = digests | {"stages/ood.py": "another", "stages/gone.py": "one"}
     monkeypatch.setattr(code, "read_json", {place: old}.get)
     assert code.changed_code(place) == ["stages/gone.py", "stages/ood.py"]
-
-
-def test_the_names_that_settings_are_checked_against_are_those_of_the_registry():
-    assert [*NAMES] == [*LOCALIZERS]
 
 
 def test_untracked_code_stores_nothing():

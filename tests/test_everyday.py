@@ -28,7 +28,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 MOST_LINES = 9
 
 # the tests' own sizes; what a walk-through sets comes on top
-SMALL = TINY | {"model": {"mode": "standard", "max_length": 32}, "graft": {"steps": 2}}
+SMALL = TINY | {"model": {"mode": "standard", "max_length": 32}, "localizer": {"learned": {"steps": 2}}}
 PLAN = """
 import json
 from pathlib import Path

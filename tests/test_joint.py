@@ -23,8 +23,7 @@ from stages.multitask.joint_training import joint_steps, mixed_batches, train_jo
 from stages.multitask.task_masks import find_skills, skills
 from stages.multitask.transfer_matrix import PURIFIED, SINGLE, UNION, transfer
 from stages.multitask.unions import union
-from stages.settings import LocalizerParams
-from tests.pico import PAIRS, TOY, finetune_settings, graft_settings, model_settings, runtime, toy_rows
+from tests.pico import PAIRS, TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 SEED, SIZE = 0, 0.05
 TASKS = [TOY, PAIRS]
@@ -49,18 +48,12 @@ def settings(**changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**{"step_factor": 2.0, **vars(finetune_settings(**own))})
 
 
-def params(mode: str = "standard", **graft: Any) -> SimpleNamespace:
+def params(mode: str = "standard", **learning: Any) -> SimpleNamespace:
     """What the stages skill, level and transfer ask for."""
-    plain = dict.fromkeys(LocalizerParams.model_fields, 1) | {
-        "path_points": [0.0, 0.5],
-        "attribution_sign": "magnitude",
-        "stitch_l1": 0.0,
-    }
-    plain |= {"stitch_offset": 5.0, "talos_mode": "expected", "talos_score": "fisher", "talos_attenuation": 0.0}
     return SimpleNamespace(
         model=model_settings(mode),
-        graft=graft_settings(**{"steps": 3, **graft}),
-        localizer=LocalizerParams.model_construct(**plain),
+        graft=graft_settings(),
+        localizer=all_localizers(**{"steps": 3, **learning}),
         calibration=SimpleNamespace(bins=5),
         multitask=SimpleNamespace(tasks=NAMES, test_max=20, groups={"both": NAMES}),
         skill=SimpleNamespace(sparsities=[SIZE]),

@@ -21,6 +21,7 @@ from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.sources import import_model
+from stages.lib.settings import AdamWParams
 from stages.lib.training.finetuning import at_point, finetune
 from stages.study import checkpoints as trajectory
 from stages.study.bound import ModelClass, examples_for, log_all_regions, variance_term
@@ -29,7 +30,8 @@ from stages.study.paradigms import finetune_and_graft, settings_of
 from stages.study.report.bound_table import bound_lines, bound_table
 from stages.study.report.collecting import Study, collect
 from stages.study.report.records import record_path
-from tests.pico import TOY, finetune_settings, graft_settings, model_settings, runtime, toy_rows
+from stages.study.settings import Checkpoints
+from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 SEED, STEPS = 13, 25
 SPARSITIES = [0.02, 1.0]
@@ -42,7 +44,8 @@ def params(mode: str = "standard", **changes: Any) -> SimpleNamespace:
     sections = {
         "model": model_settings(mode),
         "finetune": TRAINING,
-        "graft": graft_settings(steps=3),
+        "graft": graft_settings(),
+        "localizer": all_localizers(steps=3),
         "calibration": SimpleNamespace(bins=15),
         "study": SimpleNamespace(test_max=50),
         "paradigm": paradigm_settings(),
@@ -52,13 +55,14 @@ def params(mode: str = "standard", **changes: Any) -> SimpleNamespace:
 
 
 def paradigm_settings(**changes: Any) -> SimpleNamespace:
-    settings = {"sparsities": SPARSITIES, "learning_rate": 3e-3, "weight_decay": 0.01, "l1": 0.001, "max_steps": 20}
+    adamw = AdamWParams(learning_rate=3e-3, weight_decay=0.01, l1=0.001)
+    settings = {"sparsities": SPARSITIES, "adamw": adamw, "max_steps": 20}
     return SimpleNamespace(**{**settings, **changes})
 
 
 def trajectory_settings(**changes: Any) -> SimpleNamespace:
     settings = {"every": 10, "region_step": 10, "sparsities": SPARSITIES}
-    return SimpleNamespace(**{**settings, **changes})
+    return SimpleNamespace(checkpoints=Checkpoints(**{**settings, **changes}))
 
 
 @pytest.fixture(scope="module")
@@ -224,9 +228,9 @@ def test_checkpoints_that_are_not_there_are_refused_before_training(projects, mo
 
 
 def test_checkpoints_are_evenly_apart_and_end_with_the_last_step():
-    assert checkpoints(25, trajectory_settings(every=10, region_step=25)) == [10, 20, 25]
-    assert checkpoints(30, trajectory_settings(every=10, region_step=20)) == [10, 20, 30]
-    assert checkpoints(25, trajectory_settings(every=25, region_step=25)) == [25]
+    assert checkpoints(25, trajectory_settings(every=10, region_step=25).checkpoints) == [10, 20, 25]
+    assert checkpoints(30, trajectory_settings(every=10, region_step=20).checkpoints) == [10, 20, 30]
+    assert checkpoints(25, trajectory_settings(every=25, region_step=25).checkpoints) == [25]
 
 
 # other ways of fine-tuning
@@ -267,9 +271,7 @@ GRAFTS = (GRAFTED, MOVEMENT_GRAFTED)
 
 def test_a_movement_graft_is_as_large_as_the_learned_one(projects):
     projects("prompt")
-    finetune_and_graft(
-        "adamw", "toy", SEED, params("prompt", graft=graft_settings(steps=3, rule="threshold")), runtime()
-    )
+    finetune_and_graft("adamw", "toy", SEED, params("prompt", graft=graft_settings(rule="threshold")), runtime())
     record, _ = record_of("paradigm", ("adamw",))
     sizes = {kind: {row["selected"] for row in record["rows"] if row["variant"] == kind} for kind in GRAFTS}
     assert sizes[GRAFTED] == sizes[MOVEMENT_GRAFTED] and min(sizes[GRAFTED]) < int(0.02 * record["graftable"])

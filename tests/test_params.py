@@ -18,11 +18,11 @@ from dvc.utils.cli_parse import to_path_overrides
 from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 from ruamel.yaml import YAML
-from stages.lib.localizers.settings import NAMES
 
 from stages import settings as main_schema
 from stages.commands import profile
 from stages.lib.errors import ParamsError
+from stages.lib.localizers.settings import NAMES
 from stages.lib.params import PIPELINES, SECTIONS, load_params, validate
 from stages.lib.yaml12 import load_yaml
 
@@ -128,7 +128,7 @@ def test_every_setting_of_the_file_has_a_comment():
     lines = PARAMS.read_text(encoding="utf-8").splitlines()
     settings = [line for line in lines if line.startswith("  ") and not line.lstrip().startswith(("-", "#"))]
     # names of the user's own within a setting, which has the comment
-    names = [line for line in settings if re.match(r"    \w+:", line) or line.strip().split(":")[0] in OWN_NAMES]
+    names = [line for line in settings if re.match(r"      \w+:", line) or line.strip().split(":")[0] in OWN_NAMES]
     assert [line for line in settings if "#" not in line and line not in names] == []
 
 

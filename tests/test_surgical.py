@@ -35,6 +35,7 @@ from stages.surgical.layer_surgery import settings_of
 from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, whole_layers
 from stages.surgical.report.collecting import layer_text, require_distinct
 from stages.surgical.selections import KINDS, Selection, choose, order
+from stages.surgical.settings import ChosenScore, FimScores, LayerTraining
 from tests.pico import TOY, bert_config, finetune_settings, model_settings, runtime, save_bert, toy_rows
 
 SEED, LAYERS_12 = 13, 12
@@ -45,16 +46,22 @@ SUBSETS = [(1,), (10,), (11,), (1, 10), (1, 10, 11), (0, 2, 4, 6, 8)]
 
 def params(**changes: Any) -> SimpleNamespace:
     """All settings of the pipeline's stages."""
-    operation = {
-        "tasks": ["toy"], "test_max": 0, "draws": 3, "target": "empirical", "aggregation": "sum_fro", "examples": 6,
+    plain = finetune_settings(dropout=0.2).model_dump()
+    own = {
         "also": [], "optimizer": "adamw", "learning_rate": 3e-3, "schedule": "linear", "warmup_steps": 2,
         "batch_size": 8, "max_steps": 12, "weight_decay": 0.01,
     }  # fmt: skip
+    training = {**{name: plain[name] for name in LayerTraining.model_fields if name in plain}, **own}
+    trained = {**training, **{name: value for name, value in changes.items() if name in training}}
+    operation = {
+        "tasks": ["toy"], "test_max": 0, "draws": 3, "training": LayerTraining(**trained),
+        "score": ChosenScore(target="empirical", aggregation="sum_fro", examples=6),
+    }  # fmt: skip
+    operation |= {name: value for name, value in changes.items() if name not in training}
     return SimpleNamespace(
         model=model_settings("standard"),
-        finetune=finetune_settings(dropout=0.2),
-        fim=SimpleNamespace(tasks=["toy"], targets=TARGETS, examples=[6, 3, 100, 200], heads=2),
-        surgery=SimpleNamespace(**{**operation, **changes}),
+        fim=SimpleNamespace(tasks=["toy"], scores=FimScores(targets=TARGETS, examples=[6, 3, 100, 200], heads=2)),
+        surgery=SimpleNamespace(**operation),
         robustness=SimpleNamespace(tasks=["toy"], every=5),
     )
 
@@ -305,7 +312,7 @@ def test_correlations_of_ranks():
 
 def trained(layers: tuple[int, ...], also: tuple[str, ...] = (), **changes: Any) -> dict[str, Tensor]:
     """Every parameter after training these layers alone, on a cell."""
-    settings = settings_of(params().finetune, params(also=[*also], **changes).surgery)
+    settings = settings_of(params(also=[*also], **changes).surgery.training)
     mask = surgery.mask_of(read_anatomy(paths.PRETRAINED), layers, [*also])
     done = surgery.train_mask(TOY, ROWS, SEED, model_settings("standard"), settings, runtime(), lambda: None, mask)
     return {name: value.detach().clone() for name, value in done.model.parameters().items()}
@@ -322,7 +329,7 @@ def test_one_step_moves_exactly_the_selected_layers(cell, layers):
 
 
 def test_all_layers_are_training_as_ever_and_none_trains_the_head_alone(cell):
-    settings = settings_of(params().finetune, params(also=["embeddings"]).surgery)
+    settings = settings_of(params(also=["embeddings"]).surgery.training)
     ordinary = finetune(paths.PRETRAINED, TOY, ROWS, SEED, model_settings("standard"), settings, runtime()).model
     everything = trained(tuple(range(LAYERS_12)), ("embeddings",))
     assert all(torch.equal(values, everything[name]) for name, values in ordinary.parameters().items())
@@ -337,7 +344,7 @@ def test_all_layers_are_training_as_ever_and_none_trains_the_head_alone(cell):
 def test_without_a_head_no_layer_means_the_pretrained_model(pico_bert, project):
     import_model(pico_bert, model_settings("prompt"), paths.PRETRAINED)
     anatomy = read_anatomy(paths.PRETRAINED)
-    settings = settings_of(params().finetune, params().surgery)
+    settings = settings_of(params().surgery.training)
     mask = surgery.mask_of(anatomy, (), [])
     done = surgery.train_mask(TOY, ROWS, SEED, model_settings("prompt"), settings, runtime(), lambda: None, mask)
     before = read_tensors(paths.PRETRAINED, anatomy.names([LAYERS]))
@@ -390,7 +397,7 @@ def test_a_warm_up_as_long_as_training_is_refused(warmup):
 
 
 def test_watching_changes_nothing_and_sees_the_layers_move(cell):
-    settings = settings_of(params().finetune, params().surgery)
+    settings = settings_of(params().surgery.training)
     unwatched = finetune(paths.PRETRAINED, TOY, ROWS, SEED, model_settings("standard"), settings, runtime()).model
     seen = robustness.Watch({5, 12}, ROWS, cell.layers, score(cell), lambda: None)
     watched = train_again(

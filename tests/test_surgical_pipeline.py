@@ -11,16 +11,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FILE = "stages/surgical/dvc.yaml"
 TINY_SURGICAL = {
-    "fim": {"tasks": ["movies"], "seeds": [13], "targets": ["label_logit", "empirical"], "examples": [4], "heads": 1},
+    "fim": {
+        "tasks": ["movies"],
+        "seeds": [13],
+        "scores": {"targets": ["label_logit", "empirical"], "examples": [4], "heads": 1},
+    },
     "surgery": {
         "selections": ["all", "top_1"],
         "tasks": ["movies"],
         "seeds": [13],
         "test_max": 40,
         "draws": 2,
-        "examples": 4,
-        "max_steps": 5,
-        "warmup_steps": 1,
+        "score": {"examples": 4},
+        "training": {"max_steps": 5, "warmup_steps": 1},
     },
     "robustness": {"tasks": ["movies"], "seeds": [13], "every": 3},
 }
@@ -35,7 +38,7 @@ def story(tmp_path_factory):
     copy.set("surgery.selections=[all,top_1,random_1]")
     more = copy.repro(FILE)
     after = copy.files("metrics", "plots")
-    copy.set("surgery.warmup_steps=5")
+    copy.set("surgery.training.warmup_steps=5")
     refused = copy.repro(f"{FILE}:surgery@all-13", fails=True)
     return {"first": first, "made": made, "more": more, "after": after, "refused": refused}
 
@@ -63,4 +66,4 @@ def test_another_selection_trains_its_own_layers_alone(story):
 
 
 def test_a_warm_up_as_long_as_training_is_refused_before_anything_runs(story):
-    assert "surgery.warmup_steps: a warm-up of 5 steps is longer than training's 5" in story["refused"].text
+    assert "surgery.training.warmup_steps: a warm-up of 5 steps is longer than training's 5" in story["refused"].text

@@ -17,7 +17,8 @@ from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
 from stages.lib.graft.select import top_k
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
-from stages.lib.localizers.registry import LOCALIZERS
+from stages.lib.localizers.registry import Budget, find_mask, localizer_of
+from stages.lib.localizers.settings import NoSettings, Talos
 from stages.lib.localizers.talos import calibrate, least_sensitive, round_sizes, sensitivity
 from stages.lib.merging.arithmetic import combined, task_vector
 from stages.lib.merging.vectors import summed
@@ -26,7 +27,6 @@ from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.fisher import MODES, backward_passes, drawn_labels, squared_gradients
 from stages.lib.models.predicting import predict
-from stages.lib.params import SECTIONS
 from stages.lib.training.training import TrainPlan
 from stages.study.readouts import Retraining, read_out
 from stages.talos.arithmetic_model import Edited, LinearEdited, spread
@@ -36,8 +36,8 @@ from stages.talos.sensitivity_masks import VARIANTS, prune
 from stages.talos.settings import SensitivityParams, problems
 from stages.talos.task_vectors import Edit, attention_mask, best_of, reader_of, train_within
 from stages.talos.vector_arithmetic import addition, choose_negation, is_weak, negation, single_scores
-from tests.pico import finetune_settings, toy_rows
-from tests.test_localizers import evidence_of, localizer_settings
+from tests.pico import finetune_settings, localizer_settings, toy_rows
+from tests.test_localizers import evidence_of, mask_of
 
 ALPHAS = [0.0, 0.5, 1.0]
 PLAN = TrainPlan(steps=6, learning_rate=1e-2, batch_size=8, optimizer="adamw", weight_decay=0.1, clip_norm=1.0)
@@ -161,7 +161,7 @@ def test_a_number_added_to_all_logits_changes_the_raw_ones_alone(make_cell):
 
 @pytest.mark.parametrize("sparsity", [0.1, 0.013])
 def test_rounds_keep_exactly_a_share_of_all_and_lie_within_each_other(make_cell, sparsity):
-    evidence, settings = evidence_of(make_cell("prompt")), localizer_settings(talos_rounds=4)
+    evidence, settings = evidence_of(make_cell("prompt")), localizer_settings("talos", rounds=4)
     region = evidence.region
     k = region.budget(sparsity)
     found = [*calibrate(evidence, settings, k)]
@@ -176,20 +176,20 @@ def test_rounds_keep_exactly_a_share_of_all_and_lie_within_each_other(make_cell,
 def test_scoring_again_without_attenuation_is_a_single_round(make_cell):
     evidence = evidence_of(make_cell("prompt"))
     k = evidence.region.budget(0.1)
-    plain = {"talos_mode": "expected", "talos_attenuation": 1.0}
-    *_, once = calibrate(evidence, localizer_settings(**plain, talos_rounds=1), k)
-    *_, four = calibrate(evidence, localizer_settings(**plain, talos_rounds=4), k)
+    plain = {"mode": "expected", "attenuation": 1.0}
+    *_, once = calibrate(evidence, localizer_settings("talos", **plain, rounds=1), k)
+    *_, four = calibrate(evidence, localizer_settings("talos", **plain, rounds=4), k)
     assert once.equals(four)
-    squares = sensitivity(evidence, localizer_settings(**plain))
+    squares = sensitivity(evidence, localizer_settings("talos", **plain))
     assert once.equals(top_k(evidence.region, {name: -values for name, values in squares.items()}, k))
-    *_, attenuated = calibrate(evidence, localizer_settings(**plain | {"talos_attenuation": 0.1}, talos_rounds=4), k)
+    *_, attenuated = calibrate(evidence, localizer_settings("talos", **plain | {"attenuation": 0.1}, rounds=4), k)
     assert not attenuated.equals(four), "the control"
 
 
 def test_the_score_of_a_factor_on_the_weight_is_its_square_times_the_fisher_information(make_cell):
     evidence = evidence_of(make_cell("prompt"))
     plain, factor = (
-        sensitivity(evidence, localizer_settings(talos_mode="expected", talos_score=score))
+        sensitivity(evidence, localizer_settings("talos", mode="expected", score=score))
         for score in ("fisher", "fisher_times_theta2")
     )
     assert close(factor, {name: plain[name] * evidence.pretrained[name] ** 2 for name in plain}, 1e-6)
@@ -228,7 +228,7 @@ def test_random_masks_overlap_by_chance():
         found = []
         for seed in range(6):
             evidence = SimpleNamespace(region=region, generator=np.random.default_rng(seed), pretrained=same_)
-            found.append(LOCALIZERS["random"].rank(evidence, None, k).numpy())
+            found.append(localizer_of("random").rank(evidence, None, k).numpy())
         values = [iou(first, second) for first, second in pairwise(found)]
         # sd of the hypergeometric intersection, carried over to the IoU
         spread = np.sqrt(k * share * (1 - share) ** 2) * 2 / (2 * k - k * share)
@@ -240,12 +240,13 @@ def test_lota_is_the_movement_mask_and_never_padded(triple):
     region, pretrained, finetuned = triple
     evidence = SimpleNamespace(region=region, pretrained=pretrained, finetuned=finetuned)
     wanted = movement_mask(region, movement_order(pretrained, finetuned, region, 20), 20)
-    assert LOCALIZERS["lota"].mask(evidence, None, 20).equals(wanted)
+    assert find_mask("lota", evidence, NoSettings(), Budget(20)).mask.equals(wanted)
     scaled = {name: pretrained[name] + 4 * (finetuned[name] - pretrained[name]) for name in pretrained}
     far = movement(pretrained, scaled, region)
     assert top_k(region, far, 20).equals(wanted), "a longer vector has the same ticket"
     still = finetuned | {"b.weight": pretrained["b.weight"], "c.weight": pretrained["c.weight"]}
-    few = LOCALIZERS["lota"].mask(SimpleNamespace(region=region, pretrained=pretrained, finetuned=still), None, 30)
+    alone = SimpleNamespace(region=region, pretrained=pretrained, finetuned=still)
+    few = find_mask("lota", alone, NoSettings(), Budget(30)).mask
     assert few.selected == 12 and "b.weight" not in few.indices
 
 
@@ -267,7 +268,7 @@ def test_talos_fish_lota_and_graft_regions_of_a_size_are_swapped_by_name(make_ce
     cell = make_cell("prompt")
     k, found = cell.region.budget(0.05), {}
     for localizer in ("talos", "fish", "lota", "learned"):
-        mask = LOCALIZERS[localizer].mask(evidence_of(cell), localizer_settings(), k)
+        mask = mask_of(localizer, evidence_of(cell), k)
         assert mask.selected == k
         opened = study_cell(cell)
         settings = finetune_settings(learning_rates=[1e-2], max_steps=3, steps_per_example=1)
@@ -300,7 +301,7 @@ def sparse_edit(cell, mask: GraftMask, method: str = "talos", plan: TrainPlan = 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_nothing_outside_the_mask_moves_and_a_stored_vector_comes_back(make_cell, tmp_path, optimizer):
     cell = make_cell("prompt")
-    mask = LOCALIZERS["talos"].mask(evidence_of(cell), localizer_settings(), cell.region.budget(0.1))
+    mask = mask_of("talos", evidence_of(cell), cell.region.budget(0.1))
     before = {name: values.detach().clone() for name, values in study_cell(cell).model.parameters().items()}
     momentum = 0.9 if optimizer == "sgd" else 0.0
     opened, done = sparse_edit(cell, mask, plan=replace(PLAN, optimizer=optimizer, momentum=momentum))
@@ -581,9 +582,8 @@ def test_pruning_nothing_changes_nothing_and_the_least_sensitive_costs_least(mak
 def test_the_variants_that_settings_allow_are_those_there_are():
     [allowed] = SensitivityParams.model_fields["variants"].annotation.__args__
     assert {*allowed.__args__} == {*VARIANTS}
-    modes = SECTIONS["localizer"].model_fields["talos_mode"].annotation.__args__
-    assert {*modes} == {*MODES}
-    assert all(hasattr(localizer_settings(), name) for changes in VARIANTS.values() for name in changes)
+    assert {*Talos.model_fields["mode"].annotation.__args__} == {*MODES}
+    assert all(name in Talos.model_fields for changes in VARIANTS.values() for name in changes)
 
 
 MISFITS = {
@@ -596,25 +596,31 @@ MISFITS = {
         "edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft",
     ),
     "arithmetic.methods": (["lota"], "arithmetic.methods: 'lota' is not among edit.methods (full, talos)"),
-    "arithmetic.controls": ({"movies": "movies"}, "arithmetic.controls.movies: movies is the task itself"),
-    "disentangle.pairs": (
+    "arithmetic.negation.controls": (
+        {"movies": "movies"},
+        "arithmetic.negation.controls.movies: movies is the task itself",
+    ),
+    "disentangle.grid.pairs": (
         {"movies": "domain"},
-        "disentangle.pairs: 'domain' is not among talos.tasks (movies, products)",
+        "disentangle.grid.pairs: 'domain' is not among talos.tasks (movies, products)",
     ),
 }
 SETTINGS = {
     "talos.tasks": ["movies", "products"], "talos.seeds": [13], "edit.methods": ["full", "talos"],
-    "arithmetic.methods": ["talos"], "arithmetic.controls": {"movies": "products", "products": "movies"},
-    "disentangle.methods": ["talos"], "disentangle.pairs": {"movies": "products"},
+    "arithmetic.methods": ["talos"], "arithmetic.negation.controls": {"movies": "products", "products": "movies"},
+    "disentangle.methods": ["talos"], "disentangle.grid.pairs": {"movies": "products"},
 }  # fmt: skip
 
 
 def problems_of(changes: dict) -> list[str]:
     values = {"tasks": ["movies", "products"], "seeds": [13]}
     for key, value in (SETTINGS | changes).items():
-        section, _, name = key.partition(".")
-        values.setdefault(section, SimpleNamespace())
-        setattr(values[section], name, value)
+        section, *names = key.split(".")
+        place = values.setdefault(section, SimpleNamespace())
+        for name in names[:-1]:
+            vars(place).setdefault(name, SimpleNamespace())
+            place = getattr(place, name)
+        setattr(place, names[-1], value)
     return problems(values)
 
 
@@ -626,6 +632,6 @@ def test_what_does_not_fit_is_said_in_one_line(key):
 
 
 def test_an_empty_list_switches_the_rules_of_its_stage_off():
-    assert problems_of({"arithmetic.methods": [], "arithmetic.controls": {}}) == []
-    assert problems_of({"arithmetic.controls": {}}) != []
-    assert problems_of({"disentangle.methods": [], "disentangle.pairs": {"x": "x"}}) == []
+    assert problems_of({"arithmetic.methods": [], "arithmetic.negation.controls": {}}) == []
+    assert problems_of({"arithmetic.negation.controls": {}}) != []
+    assert problems_of({"disentangle.methods": [], "disentangle.grid.pairs": {"x": "x"}}) == []

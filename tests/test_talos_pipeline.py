@@ -18,16 +18,19 @@ METHODS = ["full", "talos", "graft"]
 TINY_TALOS = {
     "tasks": TASKS,
     "ood": {"sets": {}, "test_max": 60},
-    "localizer": TINY_STUDY["localizer"] | {"talos_examples": 8, "talos_rounds": 2},
+    "localizer": TINY_STUDY["localizer"] | {"talos": {"examples": 8, "rounds": 2}},
     "talos": {"tasks": TASKS, "seeds": [13], "sparsity": 0.1, "test_max": 30, "dev_max": 16},
     "sensitivity": {"pruned": 0.1, "variants": ["single_round"]},
-    "edit": {"methods": METHODS, "steps": 4},
+    "edit": {"methods": METHODS, "training": {"steps": 4}},
     "arithmetic": {
         "methods": ["full", "talos"],
         "points": 3,
-        "controls": {"movies": "products", "products": "movies"},
+        "negation": {"controls": {"movies": "products", "products": "movies"}},
     },
-    "disentangle": {"methods": ["talos"], "pairs": {"movies": "products"}, "reach": 1.0, "points": 3, "rows": 8},
+    "disentangle": {
+        "methods": ["talos"],
+        "grid": {"pairs": {"movies": "products"}, "reach": 1.0, "points": 3, "rows": 8},
+    },
 }
 
 

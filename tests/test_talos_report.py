@@ -98,7 +98,7 @@ def settings(**changes: Any) -> SimpleNamespace:
         talos=SimpleNamespace(tasks=own["tasks"], seeds=own["seeds"]),
         edit=SimpleNamespace(methods=own["edit"]),
         arithmetic=SimpleNamespace(methods=own["arithmetic"]),
-        disentangle=SimpleNamespace(methods=own["disentangle"], pairs=pairs),
+        disentangle=SimpleNamespace(methods=own["disentangle"], grid=SimpleNamespace(pairs=pairs)),
     )
 
 
@@ -119,7 +119,7 @@ class Writer:
             for method in params.arithmetic.methods:
                 self.arithmetic(method, task, seed)
         for method, seed in product(params.disentangle.methods, params.talos.seeds):
-            self.disentangle(method, params.disentangle.pairs, seed)
+            self.disentangle(method, params.disentangle.grid.pairs, seed)
 
     def record(self, stage: str, axes: tuple[str, ...], name: str, seed: int, found: dict[str, Any]) -> None:
         write_json(self.root / paths.reading_record(stage, axes, name, seed), {"stage": stage, "seed": seed, **found})

@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from stages.lib.localizers.settings import NAMES
 
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.learned import MaskLearning
+from stages.lib.localizers.settings import NAMES
 from stages.lib.models.evidence import from_tensors
 from stages.multitask.gain import gained, relative_gain
 from stages.multitask.localizer_names import read_name
 from stages.multitask.similarity import correlate
 from stages.multitask.unions import purify, summed_gradient, union
+from tests.pico import localizer_settings
 
 # --- Relative gain ---------------------------------------------------------------------------------------------
 
@@ -93,11 +93,18 @@ def quadratic(region, pretrained, finetuned, wanted: torch.Tensor) -> Evidence:
 
     base = from_tensors(region, pretrained, finetuned, np.random.default_rng(0))
     return Evidence(
-        base.region, pretrained, finetuned, weights, gradient, gradient, base.squared_gradients, base.generator
+        base.region,
+        pretrained,
+        finetuned,
+        weights,
+        lambda _: gradient,
+        gradient,
+        base.squared_gradients,
+        base.generator,
     )
 
 
-SETTINGS = MaskLearning(steps=10, learning_rate=3.0, offset=2.0)
+SETTINGS = localizer_settings("learned", steps=10, learning_rate=3.0, offset=2.0)
 
 
 def test_purifying_swaps_harmful_entries_for_helpful_ones_and_keeps_the_size(triple):
@@ -110,7 +117,7 @@ def test_purifying_swaps_harmful_entries_for_helpful_ones_and_keeps_the_size(tri
 def test_purifying_for_nothing_changes_nothing(triple):
     region, pretrained, finetuned = triple
     start = some(region, 5, 6, 30, 31)
-    none = MaskLearning(steps=0, learning_rate=3.0, offset=2.0)
+    none = SETTINGS.model_copy(update={"steps": 0})
     evidence = quadratic(region, pretrained, finetuned, torch.tensor([5, 6, 7, 8]))
     assert purify(start, [evidence], none).equals(start)
     assert not purify(start, [evidence], SETTINGS).equals(start)  # the control
@@ -120,15 +127,15 @@ def test_the_gradients_of_all_tasks_are_added_whatever_was_there_before(triple):
     region, pretrained, finetuned = triple
     wanted = (torch.tensor([1, 2]), torch.tensor([2, 3]))
     one, other = (quadratic(region, pretrained, finetuned, indices) for indices in wanted)
-    other = replace(other, weights=one.weights, loss_gradient=_at(one.weights, other))
+    other = replace(other, weights=one.weights, batch_gradients=_stream(_at(one.weights, other)))
     apart = []
     for evidence in (one, other):
         _forget(one.weights)
-        evidence.loss_gradient()
+        evidence.batch_gradients(8)()
         apart.append({name: weight.grad.clone() for name, weight in one.weights.items()})
     for _ in range(2):  # what the first call leaves is not added to by the second
         _forget(one.weights)
-        summed_gradient([one, other])()
+        summed_gradient([one, other], 8)()
         grads = {name: weight.grad for name, weight in one.weights.items()}
         assert all(torch.allclose(grads[name], apart[0][name] + apart[1][name]) for name in region.shapes)
     assert any(bool(apart[1][name].abs().sum() > 0) for name in region.shapes)  # the control
@@ -139,6 +146,10 @@ def _forget(weights) -> None:
         weight.grad = None
 
 
+def _stream(gradient):
+    return lambda _size: gradient
+
+
 def _at(weights, other: Evidence):
     """The gradient of the other task's loss, taken at these weights, which it ends up in."""
 
@@ -146,7 +157,7 @@ def _at(weights, other: Evidence):
         for name, weight in weights.items():
             other.weights[name].data.copy_(weight.detach())
         _forget(other.weights)
-        value = other.loss_gradient()
+        value = other.batch_gradients(8)()
         for name, weight in weights.items():
             weight.grad = other.weights[name].grad.clone()
         return value

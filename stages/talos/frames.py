@@ -37,7 +37,7 @@ def collect(
 ) -> Collected:
     """Read the records of the cells that the settings name; raises DataError for a missing one, MaskError for a damaged mask."""
     tasks, seeds = talos.tasks, talos.seeds
-    pairs = [f"{first}+{second}" for first, second in disentangle.pairs.items()]
+    pairs = [f"{first}+{second}" for first, second in disentangle.grid.pairs.items()]
     edited, scored, added, crossed = (
         Records("talos", stage, f"metrics/{stage}/{path}.json", cells)
         for stage, path, cells in (
