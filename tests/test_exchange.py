@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stages.commands.graft.__main__ import main
-from stages.commands.graft.card import LOADING
+from stages.commands.graft.build_patch import CLASSES, KEY
+from stages.commands.graft.format import render
 from stages.commands.graft.locations import PATCH
-from stages.commands.graft.patch import CLASSES, KEY
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
@@ -92,7 +92,7 @@ def patch(standard, tmp_path) -> Path:
 
 
 def loading(patch: str, base: str) -> str:
-    return LOADING.format(patch=patch, base=json.dumps(base))
+    return render("loading.py.j2", patch=patch, base=json.dumps(base))
 
 
 def elsewhere(script: str, folder: Path) -> str:
@@ -320,7 +320,7 @@ REFUSALS = {
     "no labels": (damaged(no_labels), "damaged: patch.labels: this setting is missing$"),
     "a mask": (
         damaged(no_patch),
-        "is a mask, not a patch; `python -m stages.graft export --as patch` makes one of it$",
+        "is a mask, not a patch; `python -m stages.commands.graft export --as patch` makes one of it$",
     ),
     "gone": (Path.unlink, "no such mask or patch$"),
 }

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from stages.commands.graft.__main__ import COMMANDS, main
 from stages.commands.graft.compare import compare
+from stages.commands.graft.export import pipeline_scores
 from stages.commands.graft.inspect import inspect_mask
-from stages.commands.graft.scores import pipeline_scores
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
@@ -240,11 +240,11 @@ def test_every_command_has_help_and_a_start_without_heavy_libraries():
     started = "import sys, stages.commands.graft.__main__ as graft; assert not {'torch', 'transformers', 'pandas', 'numpy'} & {*sys.modules}; graft.main(['--help'])"
     done = subprocess.run([sys.executable, "-c", started], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert all(f"python -m stages.graft {name}" in done.stdout for name in COMMANDS)
+    assert all(f"python -m stages.commands.graft {name}" in done.stdout for name in COMMANDS)
 
 
 def test_the_module_runs_and_leaves_with_2_after_a_mistake(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "stages.graft", "diff", "a", "b"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "stages.commands.graft", "diff", "a", "b"], cwd=ROOT, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "graft diff: a: no such mask or patch\n")

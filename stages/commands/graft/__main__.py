@@ -1,10 +1,10 @@
 """graft: hand a graft to others, look inside it, compare two, put several together.
 
-    python -m stages.graft export  MASK --to FOLDER [--as model|patch] [--task TASK] [--base FOLDER]
-    python -m stages.graft apply   PATCH --base FOLDER --to FOLDER
-    python -m stages.graft inspect MASK [--base FOLDER] [--picture FILE] [--json]
-    python -m stages.graft diff    MASK MASK [--json]
-    python -m stages.graft compose MASK MASK ... --rule mean|sum|sequence|largest --to FILE [--base FOLDER]
+    python -m stages.commands.graft export  MASK --to FOLDER [--as model|patch] [--task TASK] [--base FOLDER]
+    python -m stages.commands.graft apply   PATCH --base FOLDER --to FOLDER
+    python -m stages.commands.graft inspect MASK [--base FOLDER] [--picture FILE] [--json]
+    python -m stages.commands.graft diff    MASK MASK [--json]
+    python -m stages.commands.graft compose MASK MASK ... --to FILE [--rule mean|sum|sequence|largest] [--base FOLDER]
 
 MASK is a mask file of the pipeline, or a patch (its folder or its file).  Nothing is ever overwritten.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from stages.commands.graft.locations import FORMS, MODEL
 from stages.lib import paths
 from stages.lib.entry import guarded
-from stages.lib.merging.names import RULES
+from stages.lib.merging.names import MEAN, RULES
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -45,7 +45,7 @@ def apply(patch: Path, base: Path, to: Path) -> None:
 
 def inspect(mask: Path, base: Path | None, picture: Path | None, as_json: bool) -> None:
     """Say where the parameters of a mask lie, and which moved most."""
-    from stages.commands.graft.format import inspection_text
+    from stages.commands.graft.format import render
     from stages.commands.graft.inspect import inspect_mask
 
     facts = inspect_mask(mask, base)
@@ -53,16 +53,16 @@ def inspect(mask: Path, base: Path | None, picture: Path | None, as_json: bool) 
         from stages.commands.graft.picture import draw
 
         draw(facts, picture)
-    print(json.dumps(facts, indent=2) if as_json else inspection_text(facts))
+    print(json.dumps(facts, indent=2) if as_json else render("inspect.txt.j2", facts=facts))
 
 
 def diff(first: Path, second: Path, as_json: bool) -> None:
     """Compare two masks: what they share, and where."""
     from stages.commands.graft.compare import compare
-    from stages.commands.graft.format import comparison_text
+    from stages.commands.graft.format import render
 
     facts = compare(first, second)
-    print(json.dumps(facts, indent=2) if as_json else comparison_text(facts))
+    print(json.dumps(facts, indent=2) if as_json else render("diff.txt.j2", facts=facts))
 
 
 def compose(masks: list[Path], rule: str, base: Path, to: Path) -> None:
@@ -83,7 +83,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m stages.graft", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m stages.commands.graft",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     made: dict[str, Any] = {
@@ -97,7 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     made["diff"].add_argument("second", type=Path, help="mask file or patch")
     made["export"].add_argument("--as", dest="form", choices=FORMS, default=MODEL, help=f"default: {MODEL}")
     made["export"].add_argument("--task", help="which one, if the mask serves several")
-    made["compose"].add_argument("--rule", choices=RULES, required=True, help="what shared parameters become")
+    made["compose"].add_argument(
+        "--rule", choices=RULES, default=MEAN, help=f"what parameters become that several masks select; default: {MEAN}"
+    )
     made["inspect"].add_argument("--picture", type=Path, help="also draw it, as a PNG")
     for name in ("inspect", "diff"):
         made[name].add_argument("--json", dest="as_json", action="store_true", help="for machines")

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from stages.commands.graft.patch import Use, whole_model
-from stages.lib.errors import MaskError, ModelError
+from stages.commands.graft.locations import CONFIG
+from stages.lib.errors import ModelError
 from stages.lib.graft.mask_file import StoredMask, require_model
 from stages.lib.graft.region import Region
 from stages.lib.models.anatomy import FILE, HEAD, Anatomy, read_anatomy
 from stages.lib.models.loading import WEIGHTS, read_tensors
+from stages.settings import ModelParams
 
 
 @dataclass(frozen=True)
@@ -47,21 +47,21 @@ def read_base(folder: Path) -> Base:
 
 
 @contextmanager
-def open_base(folder: Path, use: Use) -> Iterator[Base]:
+def open_base(folder: Path, mode: str) -> Iterator[Base]:
     """The base model of any Hugging Face folder, for use inside `with`.
 
     One that the stage `model` wrote is read as it is; of any other a copy is made that has the names
-    which the patch knows.  Raises ModelError if the folder can't be loaded for the patch's mode.
+    which a patch knows.  Raises ModelError if the folder can't be loaded for this `model.mode`.
     """
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder}: no model there (config.json is missing)")
-    if (folder / FILE).is_file() and read_anatomy(folder).mode == use.mode:
+    if not (folder / CONFIG).is_file():
+        raise ModelError(f"{folder}: no model there ({CONFIG} is missing)")
+    if (folder / FILE).is_file() and read_anatomy(folder).mode == mode:
         yield read_base(folder)
         return
     from stages.lib.models.sources import import_model  # takes seconds, which the other way needn't
 
     with tempfile.TemporaryDirectory(prefix="graft-base-") as scratch:
-        settings = SimpleNamespace(name=str(folder), source="local", revision=None, mode=use.mode)
+        settings = ModelParams.model_construct(name=str(folder), source="local", revision=None, mode=mode)
         import_model(folder, settings, Path(scratch))
         yield read_base(Path(scratch))
 
@@ -70,16 +70,6 @@ def require_base(path: Path, stored: StoredMask, base: Base) -> None:
     """Raise MaskError unless a mask was made for the region of this base model."""
     region = stored.mask.region
     require_model(path, stored.about, region, base.fingerprint(region) or "other shapes", base.anatomy.name)
-
-
-def require_whole_base(path: Path, stored: StoredMask, use: Use, base: Base, folder: Path) -> None:
-    """Raise MaskError unless a patch was made for exactly this base model, embeddings included."""
-    region = whole_model(stored, use)
-    theirs = base.fingerprint(region) if region.shapes.keys() == base.shapes.keys() else ""
-    if theirs != use.fingerprint:
-        found = f"fingerprint {theirs[:12]}" if theirs else "other names or shapes"
-        made_for = f"{use.base} (fingerprint {use.fingerprint[:12]})"
-        raise MaskError(f"{path}: was made for {made_for}, not for the model in {folder} ({found})")
 
 
 def _stored_names(folder: Path) -> list[str]:

@@ -1,23 +1,87 @@
-"""From a mask of the pipeline to a patch: adds what the project knows and others don't."""
+"""A patch: a mask file whose header also says what it takes to use it, so that it can be handed to others.
+
+In a mask file stand the indices, the fine-tuned values and the trained head (`stages.lib.graft.mask_file`).
+A patch adds, under `patch` in the same header, the class and settings of the model, the task's labels
+and prompt, and a fingerprint of the whole pretrained model instead of its graftable region alone.
+"""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from stages.commands.graft.base import Base, require_base
-from stages.commands.graft.patch import CLASSES, KEY, Use, whole_model
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.errors import MaskError, ModelError, did_you_mean
-from stages.lib.graft.mask_file import StoredMask
+from stages.commands.graft.locations import CONFIG
+from stages.lib.data.tasks import Prompt, TaskSpec
+from stages.lib.errors import MaskError, ModelError, did_you_mean, plain_problem
+from stages.lib.graft.mask_file import StoredMask, read_mask
+from stages.lib.graft.region import Region
 from stages.lib.io import read_json
+from stages.lib.settings import Section
+
+VERSION = 1
+KEY = "patch"
+CLASSES = {
+    "standard": "AutoModelForSequenceClassification",
+    "prompt": "AutoModelForMaskedLM",
+    "autoregressive": "AutoModelForCausalLM",
+}
+
+
+class Use(Section):
+    """What it takes to use a patch, besides indices and values."""
+
+    version: Literal[1] = VERSION
+    auto_class: Literal["AutoModelForSequenceClassification", "AutoModelForMaskedLM", "AutoModelForCausalLM"]
+    config: dict[str, Any] = Field(description="settings of the model's config that the graft changes")
+    base: str = Field(description="name of the pretrained model")
+    source: Literal["packaged", "hub", "local"]
+    revision: str | None
+    fingerprint: str = Field(description="SHA-256 over name, shape and values of `outside`, then of the region")
+    outside: dict[str, list[int]] = Field(description="shapes of the pretrained parameters outside the region")
+    task: str
+    title: str
+    labels: list[str]
+    prompt: Prompt | None
+    max_length: int
+
+    @property
+    def mode(self) -> str:
+        """The pipeline's `model.mode` that reads labels this way."""
+        return next(mode for mode, name in CLASSES.items() if name == self.auto_class)
+
+
+def read_patch(path: Path) -> tuple[StoredMask, Use]:
+    """Read a patch file; raises MaskError if it is missing, damaged, of another version, or only a mask."""
+    stored = read_mask(path)
+    use = stored.about.get(KEY)
+    if not isinstance(use, dict):
+        raise MaskError(
+            f"{path}: is a mask, not a patch; `python -m stages.commands.graft export --as patch` makes one of it"
+        )
+    if use.get("version") != VERSION:
+        raise MaskError(f"{path}: format version {use.get('version')} of a patch, this program reads {VERSION}")
+    try:
+        return stored, Use.model_validate(use)
+    except ValidationError as error:
+        raise MaskError(f"{path}: damaged: {plain_problem(error.errors()[0], KEY, Use)}") from error
+
+
+def require_whole_base(path: Path, stored: StoredMask, use: Use, base: Base, folder: Path) -> None:
+    """Raise MaskError unless a patch was made for exactly this base model, embeddings included."""
+    region = _whole_model(stored, use)
+    theirs = base.fingerprint(region) if region.shapes.keys() == base.shapes.keys() else ""
+    if theirs != use.fingerprint:
+        difference = f"fingerprint {theirs[:12]}" if theirs else "other names or shapes"
+        made_for = f"{use.base} (fingerprint {use.fingerprint[:12]})"
+        raise MaskError(f"{path}: was made for {made_for}, not for the model in {folder} ({difference})")
 
 
 def tasks_of(stored: StoredMask) -> list[str]:
     """The tasks that a mask serves: one, or several if it was composed and is not yet a patch."""
-    about = stored.about
-    composed = about.get("grafts", []) if KEY not in about else []
-    return [*dict.fromkeys(part["task"] for part in composed)] or [about.get("task", "")]
+    composed = stored.about.get("grafts", []) if KEY not in stored.about else []
+    return [*dict.fromkeys(part["task"] for part in composed)] or [stored.about.get("task", "")]
 
 
 def chosen_task(path: Path, stored: StoredMask, task: str | None) -> str:
@@ -32,20 +96,13 @@ def chosen_task(path: Path, stored: StoredMask, task: str | None) -> str:
     return task or tasks[0]
 
 
-def head_of(stored: StoredMask, task: str) -> dict[str, Tensor]:
-    """The trained head of a task; a composed mask has those of all its tasks, as `<task>:<name>`."""
-    own = {name.removeprefix(f"{task}:"): values for name, values in stored.head.items() if name.startswith(f"{task}:")}
-    return own or {name: values for name, values in stored.head.items() if ":" not in name}
-
-
 def make_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_length: int) -> tuple[StoredMask, Use]:
     """The patch of a mask for one of its tasks; raises MaskError if it was made for another base model."""
     require_base(path, stored, base)
-    mode, region = base.anatomy.mode, stored.mask.region
+    origin, mode = base.anatomy, base.anatomy.mode
     problems = task.prompt_problems(mode)
     if problems:
         raise ModelError("; ".join(problems))
-    origin = base.anatomy
     use = Use(
         auto_class=CLASSES[mode],
         config=_config(base.folder, task, mode),
@@ -53,16 +110,29 @@ def make_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_l
         source=origin.source,
         revision=origin.revision,
         fingerprint="",
-        outside={name: list(shape) for name, shape in base.shapes.items() if name not in region.shapes},
+        outside={name: list(shape) for name, shape in base.shapes.items() if name not in stored.mask.region.shapes},
         task=task.name,
         title=task.title,
         labels=task.labels,
         prompt=task.prompt_for(mode),
         max_length=max_length,
     )
-    use = use.model_copy(update={"fingerprint": base.fingerprint(whole_model(stored, use))})
+    use = use.model_copy(update={"fingerprint": base.fingerprint(_whole_model(stored, use))})
     about = {**stored.about, "task": task.name, KEY: use.model_dump()}
-    return StoredMask(stored.mask, stored.values, head_of(stored, task.name), about), use
+    return StoredMask(stored.mask, stored.values, _head(stored, task.name), about), use
+
+
+def _whole_model(stored: StoredMask, use: Use) -> Region:
+    """Every pretrained parameter, in the order of the fingerprint."""
+    outside = {name: tuple(shape) for name, shape in use.outside.items()}
+    return Region({**outside, **stored.mask.region.shapes})
+
+
+def _head(stored: StoredMask, task: str) -> dict[str, Tensor]:
+    """The trained head of a task; a composed mask has those of all its tasks, as `<task>:<name>`."""
+    parts = {tuple(name.rpartition(":")[::2]): values for name, values in stored.head.items()}
+    theirs = {name: values for (owner, name), values in parts.items() if owner == task}
+    return theirs or {name: values for (owner, name), values in parts.items() if not owner}
 
 
 def _config(folder: Path, task: TaskSpec, mode: str) -> dict[str, Any]:
@@ -74,9 +144,9 @@ def _config(folder: Path, task: TaskSpec, mode: str) -> dict[str, Any]:
 
 
 def _pad_token_id(folder: Path) -> int | None:
-    """What the tokenizer pads with; models that have no padding token of their own must be told."""
+    """Number of the tokenizer's padding token; models that have none of their own must be told."""
     token = read_json(folder / "tokenizer_config.json", ModelError).get("pad_token")
     word = token["content"] if isinstance(token, dict) else token
     added = read_json(folder / "tokenizer.json", ModelError)["added_tokens"]
     known = {entry["content"]: entry["id"] for entry in added}
-    return known.get(word, read_json(folder / "config.json", ModelError).get("pad_token_id"))
+    return known.get(word, read_json(folder / CONFIG, ModelError).get("pad_token_id"))

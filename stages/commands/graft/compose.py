@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stages.commands.graft.base import Base, read_base, require_base
 from stages.commands.graft.build_patch import tasks_of
-from stages.commands.graft.card import size_in_words
+from stages.commands.graft.format import size_text
 from stages.commands.graft.locations import free, mask_at
 from stages.lib.errors import MaskError
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
@@ -28,7 +28,7 @@ def compose(masks: Sequence[Path], rule: str, base: Path, target: Path) -> str:
     composed = stitch(parts, pretrained.tensors, rule)
     write_mask(target, composed)
     shared = sum(part.mask.selected for part in parts) - composed.mask.selected
-    return f"{target}: {' + '.join(tasks_of(composed))} by {rule}, {size_in_words(composed)}; {shared:,} fewer than the parts together"
+    return f"{target}: {' + '.join(tasks_of(composed))} by {rule}, {size_text(composed)}; {shared:,} fewer than the parts together"
 
 
 def _part(file: Path, base: Base) -> StoredMask:

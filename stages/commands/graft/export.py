@@ -1,17 +1,27 @@
 """export and apply: a graft leaves the project as a patch or a whole model, and a patch comes back onto its base."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
-from stages.commands.graft.base import open_base, read_base, require_whole_base
-from stages.commands.graft.build_patch import chosen_task, make_patch
-from stages.commands.graft.card import model_card, patch_card, size_in_words
-from stages.commands.graft.folder import write_card, write_grafted
-from stages.commands.graft.locations import MODEL, PATCH, free, mask_at
-from stages.commands.graft.patch import read_patch
-from stages.commands.graft.scores import pipeline_scores
+from safetensors.torch import save_file
+
+from stages.commands.graft.base import Base, open_base, read_base
+from stages.commands.graft.build_patch import Use, chosen_task, make_patch, read_patch, require_whole_base
+from stages.commands.graft.format import card_text, size_text
+from stages.commands.graft.locations import CARD, CONFIG, MODEL, PATCH, free, mask_at
+from stages.lib import paths
 from stages.lib.data.task_cards import read_task
-from stages.lib.graft.mask_file import read_mask, write_mask
-from stages.lib.io import replacing
+from stages.lib.errors import MaskError, ModelError
+from stages.lib.graft.apply import transplant
+from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.io import read_json, replacing, write_json
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.models.anatomy import FILE
+from stages.lib.models.loading import WEIGHTS
+
+# of the models that a card compares
+COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 
 
 def export(mask: Path, form: str, task: str | None, base: Path, max_length: int, target: Path) -> str:
@@ -25,16 +35,17 @@ def export(mask: Path, form: str, task: str | None, base: Path, max_length: int,
     spec = read_task(chosen_task(file, stored, task))
     pretrained = read_base(base)
     patch, use = make_patch(file, stored, spec, pretrained, max_length)
-    scores = pipeline_scores(file, spec.name)
+    card = card_text(patch, use, pipeline_scores(file, spec.name), whole=form == MODEL)
     if form == MODEL:
-        write_grafted(file, patch, use, pretrained, model_card(patch, use, scores), target)
-        return f"{target}: {use.base} with the graft for {use.task}, {size_in_words(patch)}"
+        _require_types(file, patch, pretrained)
+        _write_grafted(patch, use, pretrained, card, target)
+        return f"{target}: {use.base} with the graft for {use.task}, {size_text(patch)}"
     with replacing(target) as partial:
         partial.mkdir()
         write_mask(partial / PATCH, patch)
-        write_card(patch_card(patch, use, scores), partial, PATCH)
+        _write_card(card, partial, PATCH)
     kilobytes = sum(path.stat().st_size for path in target.iterdir()) / 1000
-    return f"{target}: patch of {use.base} for {use.task}, {kilobytes:.0f} kB, {size_in_words(patch)}"
+    return f"{target}: patch of {use.base} for {use.task}, {kilobytes:.0f} kB, {size_text(patch)}"
 
 
 def apply(patch: Path, base: Path, target: Path) -> str:
@@ -44,7 +55,59 @@ def apply(patch: Path, base: Path, target: Path) -> str:
     """
     target, file = free(target), mask_at(patch)
     stored, use = read_patch(file)
-    with open_base(base, use) as pretrained:
+    with open_base(base, use.mode) as pretrained:
         require_whole_base(file, stored, use, pretrained, base)
-        write_grafted(file, stored, use, pretrained, model_card(stored, use, {}), target)
-    return f"{target}: {use.base} with the graft for {use.task}, {size_in_words(stored)}"
+        _require_types(file, stored, pretrained)
+        _write_grafted(stored, use, pretrained, card_text(stored, use, {}, whole=True), target)
+    return f"{target}: {use.base} with the graft for {use.task}, {size_text(stored)}"
+
+
+def pipeline_scores(mask: Path, task: str) -> dict[str, dict[str, Any]]:
+    """variant -> n, score, retained, agreement and so on, on the task's own test set; nothing if none are stored.
+
+    A stage keeps its masks at masks/<stage>/<axes>/<seed>/<task> and their scores at metrics/<same>.
+    """
+    masks = paths.LEARNED.parent.absolute()
+    inside = mask.absolute().relative_to(masks).parts if mask.absolute().is_relative_to(masks) else ()
+    if len(inside) < 3 or not inside[-2].isdecimal() or mask.stem != task:
+        return {}
+    stage, *axes, seed, _ = inside
+    if stage == paths.LEARNED.name:
+        return _main_scores(task, int(seed))
+    record = paths.reading_record(stage, tuple(axes), task, int(seed))
+    rows = read_json(record).get("rows", []) if record.is_file() else []
+    return {row["variant"]: row for row in rows if row["test_set"] == task and row["variant"] in COMPARED}
+
+
+def _main_scores(task: str, seed: int) -> dict[str, dict[str, Any]]:
+    """Scores of the learned mask, which two stages of the main pipeline measure."""
+    files = [paths.scores(stage, task, seed) for stage in ("evaluate", "calibration")]
+    stored = [read_json(file)["scores"].get(task, {}) for file in files if file.is_file()]
+    joined = {name: {key: value for part in stored for key, value in part.get(name, {}).items()} for name in COMPARED}
+    return {variant: values for variant, values in joined.items() if "score" in values}
+
+
+def _require_types(file: Path, stored: StoredMask, base: Base) -> None:
+    for name, values in stored.values.items():
+        if values.dtype != base.tensors[name].dtype:
+            raise MaskError(f"{file}: damaged: {name} is {values.dtype}, not {base.tensors[name].dtype}")
+
+
+def _write_grafted(stored: StoredMask, use: Use, base: Base, card: str, target: Path) -> None:
+    """An ordinary Hugging Face folder: config, tokenizer, weights and card; values are copied bit for bit."""
+    tensors = {**base.tensors, **transplant(base.tensors, stored.values, stored.mask), **stored.head}
+    config = {**read_json(base.folder / CONFIG, ModelError), **use.config}
+    with replacing(target) as partial:
+        partial.mkdir()
+        for file in sorted(base.folder.iterdir()):
+            if file.is_file() and file.name not in (CONFIG, WEIGHTS, FILE, CARD):
+                shutil.copyfile(file, partial / file.name)
+        write_json(partial / CONFIG, config)
+        save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
+        _write_card(card, partial, WEIGHTS)
+
+
+def _write_card(card: str, folder: Path, weights: str) -> None:
+    """README.md; whoever may read it may read the weights too, which safetensors keeps to their owner."""
+    (folder / CARD).write_text(card, encoding="utf-8")
+    shutil.copymode(folder / CARD, folder / weights)

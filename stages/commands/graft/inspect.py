@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.commands.graft.build_patch import tasks_of
+from stages.commands.graft.build_patch import KEY, tasks_of
 from stages.commands.graft.locations import mask_at
-from stages.commands.graft.patch import KEY
 from stages.lib import paths
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask

@@ -6,6 +6,7 @@ from stages.lib.errors import MaskError, StorageError
 
 PATCH = "patch.safetensors"
 CARD = "README.md"
+CONFIG = "config.json"
 # how a graft can leave the project
 MODEL, AS_PATCH = "model", "patch"
 FORMS = (MODEL, AS_PATCH)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from stages.commands.graft.format import most_text
+from stages.commands.graft.format import made, most
 from stages.commands.graft.locations import free
 from stages.lib.report.format import small_percent
 from stages.lib.report.line_styles import explain, framed
@@ -34,13 +34,10 @@ def draw(facts: dict[str, Any], target: Path) -> None:
 
 
 def _title(facts: dict[str, Any]) -> str:
-    most = most_text(facts)
-    return f"Mask for {', '.join(facts['tasks'])}: {most[0].lower()}{most[1:]}"
+    sentence = most(facts)
+    return f"Mask for {', '.join(facts['tasks'])}: {sentence[0].lower()}{sentence[1:]}"
 
 
 def _details(facts: dict[str, Any]) -> str:
-    made = {"seed": facts["seed"], "localizer": facts["localizer"]}
-    details = [f"{name} {value}" for name, value in made.items() if value is not None]
-    return ", ".join(
-        [str(facts["model"]), *details, f"{small_percent(facts['sparsity'])} of {facts['graftable']:,} graftable"]
-    )
+    share = f"{small_percent(facts['sparsity'])} of {facts['graftable']:,} graftable"
+    return f"{facts['model']}{made(facts)}, {share}"
