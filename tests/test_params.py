@@ -4,7 +4,6 @@ import copy
 import io
 import math
 import os
-import re
 import shlex
 import subprocess
 import sys
