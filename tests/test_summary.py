@@ -15,7 +15,9 @@ from matplotlib.text import Text
 from rich.console import Console
 from safetensors.numpy import save_file
 
+from stages import figures
 from stages import summary as stage
+from stages.figures import FIGURES
 from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import DataError, MaskError
@@ -25,17 +27,13 @@ from stages.lib.metrics.scores import calibration_scores, classification_scores
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, VARIANTS
 from stages.lib.report.document import Claim, Report, Verdict
 from stages.lib.report.format import small_percent
+from stages.lib.report.load import published
 from stages.lib.report.markdown import to_markdown
-from stages.lib.report.plot_data import write_plot_data
-from stages.lib.report.stats import clean
+from stages.lib.report.publish import plot_data
 from stages.lib.report.style import styled, wrapped
 from stages.lib.report.terminal import to_terminal
-from stages.report import figures
-from stages.report.aggregate import summarize
-from stages.report.cells import MEASURES, collect
-from stages.report.compose import mask_facts, write_report
-from stages.report.paper import shots_for, table2, table3
-from stages.report.verdict import judge
+from stages.report import HERE, MEASURES, Results, collect, mask_facts, paper_scores, report
+from stages.settings import OodParams, SummaryParams
 
 LONG = [
     f"{word}_of_a_rather_long_name" for word in ("inference", "paraphrase", "sentiment", "acceptability", "topicality")
@@ -103,68 +101,77 @@ def predictions(spec, test_sets: list[str], seed: int, skill: dict, n: int) -> P
 
 def make_mask(task: str, seed: int, selected: int = 106_467) -> None:
     """Write a mask file with a header alone."""
-    header = {
-        "selected": selected,
-        "graftable": 10_646_784,
-        "model_parameters": 22_713_216,
-        "model": "tiny",
-        "mode": "prompt",
-        "k": 64,
-    }
+    header = {"format": "graft-mask", "version": 1, "model": "tiny", "mode": "prompt", "k": 64}
+    header |= {"selected": selected, "graftable": 10_646_784, "model_parameters": 22_713_216}
     path = paths.learned(task, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({"indices/a": np.zeros(1, np.int32)}, path, metadata={"graft": json.dumps(header)})
 
 
+def ood_settings(sets: dict[str, list[str]], leaks: str = "drop") -> OodParams:
+    return OodParams(sets=sets, test_max=0, leaks=leaks)
+
+
+def results_of(tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | None = None) -> Results:
+    return collect(tasks, seeds, ood_settings(sets or {}))
+
+
+def report_of(results: Results, retained: float = 0.95, leaks: str = "drop") -> Report:
+    return report(results, SummaryParams(retained_target=retained, ece_target=0.4), leaks)
+
+
+def claims_of(tasks: list[str], seeds: list[int], retained: float = 0.95) -> list[Claim]:
+    return report_of(results_of(tasks, seeds), retained).claims
+
+
+def change(stage_name: str, task: str, seed: int, **variants: dict) -> None:
+    """Other numbers of some variants in a stored file."""
+    path = paths.scores(stage_name, task, seed)
+    values = read_json(path)
+    for variant, numbers in variants.items():
+        values["scores"][task][variant] |= numbers
+    write_json(path, values)
+
+
 def run_stage(monkeypatch: pytest.MonkeyPatch, tasks: list[str], seeds: list[int], sets: dict[str, list[str]]) -> None:
     """Run the stage with these settings."""
-    ood = SimpleNamespace(sets=sets, leaks="drop")
-    settings = SimpleNamespace(
-        tasks=tasks, seeds=seeds, ood=ood, summary=SimpleNamespace(retained_target=0.95, ece_target=0.4)
-    )
+    targets = SummaryParams(retained_target=0.95, ece_target=0.4)
+    settings = SimpleNamespace(tasks=tasks, seeds=seeds, ood=ood_settings(sets), summary=targets)
     monkeypatch.setattr(stage, "load_params", lambda *keys: settings)
     stage.main([])
 
 
-def report_text(tasks: list[str], seeds: list[int], sets: dict, width: int = 80) -> str:
+def report_text(tasks: list[str], seeds: list[int], sets: dict | None = None, width: int = 80) -> str:
     """What the terminal shows."""
-    cells = collect(tasks, seeds, sets)
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(to_terminal(write_report(cells, summarize(cells), 0.95, 0.4, "drop")))
+    console.print(to_terminal(report_of(results_of(tasks, seeds, sets))))
     return console.file.getvalue()
 
 
 def test_means_and_deviations_are_those_of_numpy():
-    make_cells(["movies", "mrpc"], [1, 2, 3])
-    result = summarize(collect(["movies", "mrpc"], [1, 2, 3], {}))
-    for task, variant, measure in itertools.product(["movies", "mrpc"], VARIANTS, MEASURES):
-        stage_name = "calibration" if measure == "ece" else "evaluate"
-        values = [
-            read_json(paths.scores(stage_name, task, seed))["scores"][task][variant][measure] for seed in (1, 2, 3)
-        ]
-        ours = result["task"][task][variant]
-        assert ours[f"{measure}_mean"] == pytest.approx(np.mean(values), abs=1e-6)
-        assert ours[f"{measure}_std"] == pytest.approx(np.std(values, ddof=1), abs=1e-6)
-        assert (ours["n"], ours["seeds"]) == (400, 3)
+    tasks, seeds = ["movies", "mrpc"], [1, 2, 3]
+    make_cells(tasks, seeds)
+    result = results_of(tasks, seeds).summary
     for variant, measure in itertools.product(VARIANTS, MEASURES):
-        means = [result["task"][task][variant][f"{measure}_mean"] for task in ("movies", "mrpc")]
+        stage_name = "calibration" if measure == "ece" else "evaluate"
+        for task in tasks:
+            files = [read_json(paths.scores(stage_name, task, seed)) for seed in seeds]
+            values = [file["scores"][task][variant][measure] for file in files]
+            ours = result["task"][task][variant]
+            assert ours[f"{measure}_mean"] == pytest.approx(np.mean(values), abs=1e-6)
+            assert ours[f"{measure}_std"] == pytest.approx(np.std(values, ddof=1), abs=1e-6)
+            assert (ours["n"], ours["seeds"]) == (400, 3)
+        means = [result["task"][task][variant][f"{measure}_mean"] for task in tasks]
         assert result["average"][variant][measure] == pytest.approx(np.mean(means), abs=2e-6)
-
-
-def test_score_of_an_f1_task_is_its_f1():
-    make_cells(["mrpc"], [1])
-    values = summarize(collect(["mrpc"], [1], {}))["task"]["mrpc"][GRAFTED]
+    values = result["task"]["mrpc"][GRAFTED]
     assert values["score_mean"] == values["f1_mean"] != values["accuracy_mean"]
 
 
 def test_two_ways_to_average_the_reduction_of_ece():
     make_cells(["movies"], [1, 2])
     for seed, (before, after) in {1: (0.20, 0.05), 2: (0.04, 0.03)}.items():
-        path = paths.scores("calibration", "movies", seed)
-        values = read_json(path)
-        values["scores"]["movies"][FINETUNED]["ece"], values["scores"]["movies"][GRAFTED]["ece"] = before, after
-        write_json(path, values)
-    average = summarize(collect(["movies"], [1, 2], {}))["average"][GRAFTED]
+        change("calibration", "movies", seed, finetuned={"ece": before}, grafted={"ece": after})
+    average = results_of(["movies"], [1, 2]).summary["average"][GRAFTED]
     assert average["ece_reduction"] == pytest.approx(1 - 0.08 / 0.24, abs=1e-6)
     assert average["ece_reduction_mean_of_cells"] == pytest.approx((0.75 + 0.25) / 2, abs=1e-6)
 
@@ -175,206 +182,147 @@ def test_summary_holds_nothing_but_numbers():
     def leaves(value):
         return itertools.chain.from_iterable(map(leaves, value.values())) if isinstance(value, dict) else [value]
 
-    result = summarize(collect(["movies", "sst2"], [1, 2], {"sst2": ["imdb"]}))
+    result = results_of(["movies", "sst2"], [1, 2], {"sst2": ["imdb"]}).summary
     assert all(type(leaf) in (int, float) and np.isfinite(leaf) for leaf in leaves(result))
     assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert clean({"a": float("nan"), "b": -0.00000001, "c": np.int64(2)}) == {"b": 0.0, "c": 2}
 
 
-def test_a_missing_cell_is_named_with_the_target_that_makes_it():
-    make_cells(["movies", "bbc"], [1, 2])
-    paths.scores("calibration", "bbc", 2).unlink()
+def test_what_is_missing_or_no_record_is_named_with_the_item_that_makes_it():
+    make_cells(["movies", "sst2"], [1, 2])
+    paths.scores("calibration", "sst2", 2).unlink()
     paths.learned("movies", 1).unlink()
     with pytest.raises(DataError) as problem:
-        collect(["movies", "bbc"], [1, 2], {})
-    assert "metrics/calibration/2/bbc.json: not there; `dvc repro calibration@2` makes it" in str(problem.value)
+        results_of(["movies", "sst2"], [1, 2])
+    assert "metrics/calibration/2/sst2.json: not there; `dvc repro calibration@2` makes it" in str(problem.value)
     assert "masks/learned/1/movies.safetensors: not there; `dvc repro mask@movies-1` makes it" in str(problem.value)
     assert "evaluate" not in str(problem.value)
-
-
-def test_a_cell_without_a_test_set_is_named():
-    make_cells(["sst2"], [1])
-    with pytest.raises(
-        DataError, match=r"metrics/ood/1/sst2.json: has no scores of pretrained on imdb; `dvc repro ood@1`"
-    ):
-        collect(["sst2"], [1], {"sst2": ["imdb"]})
+    with pytest.raises(DataError, match=r"metrics/ood/1/sst2.json: not a record of ood: .*imdb.*; `dvc repro ood@1`"):
+        results_of(["sst2"], [1], {"sst2": ["imdb"]})
 
 
 def test_a_damaged_mask_and_scores_of_other_rows_are_errors():
     make_cells(["movies"], [1])
-    path = paths.scores("evaluate", "movies", 1)
-    values = read_json(path)
-    values["scores"]["movies"][PRETRAINED]["n"] = 7
-    write_json(path, values)
-    with pytest.raises(DataError, match="is about 400 test rows, evaluate about 7"):
-        collect(["movies"], [1], {})
+    change("evaluate", "movies", 1, pretrained={"n": 7})
+    with pytest.raises(DataError, match=r"calibration/1/movies.json: is about 400 test rows of movies, .* about 7"):
+        results_of(["movies"], [1])
+    make_cells(["movies"], [1])
     paths.learned("movies", 1).write_bytes(b"no mask")
     with pytest.raises(MaskError, match="masks/learned/1/movies.safetensors"):
-        collect(["movies"], [1], {})
+        results_of(["movies"], [1])
 
 
-def test_cells_left_by_an_earlier_run_are_not_counted():
-    make_cells(["movies"], [1, 2])
-    before = summarize(collect(["movies"], [1, 2], {}))
+def test_cells_are_those_of_the_settings_in_their_order():
+    make_cells(["tweets", "movies"], [1, 2])
+    before = results_of(["tweets", "movies"], [1, 2]).summary
     make_cells(["bbc"], [1, 2])
     make_cell("movies", 3, [], SKILL, 400)
-    assert summarize(collect(["movies"], [1, 2], {})) == before
-
-
-def test_the_order_of_tasks_is_that_of_the_settings():
-    make_cells(["tweets", "bbc", "movies"], [1])
-    assert list(summarize(collect(["tweets", "bbc", "movies"], [1], {}))["task"]) == ["tweets", "bbc", "movies"]
+    assert results_of(["tweets", "movies"], [1, 2]).summary == before and [*before["task"]] == ["tweets", "movies"]
 
 
 def test_a_single_seed_has_no_deviation():
     make_cells(["movies"], [1])
-    result = summarize(collect(["movies"], [1], {}))
-    assert "score_std" not in result["task"]["movies"][GRAFTED]
-    assert "score_mean" in result["task"]["movies"][GRAFTED]
-    assert "(" not in next(
-        line for line in report_text(["movies"], [1], {}).splitlines() if line.strip().startswith("movies")
-    )
+    values = results_of(["movies"], [1]).summary["task"]["movies"][GRAFTED]
+    assert "score_std" not in values and "score_mean" in values
+    assert "(" not in next(line for line in report_text(["movies"], [1]).splitlines() if line.startswith("movies"))
 
 
 def test_a_worthless_fine_tuned_model_leaves_its_share_undefined():
     make_cells(["movies"], [1])
-    path = paths.scores("evaluate", "movies", 1)
-    values = read_json(path)
-    for variant in VARIANTS:
-        values["scores"]["movies"][variant] |= {"score": 0.0, "retained": None}
-    write_json(path, values)
-    result = summarize(collect(["movies"], [1], {}))
-    assert "retained" not in result["average"][GRAFTED]
-    claim = judge(result, 0.95, 0.4)[0]
-    assert (claim.holds, claim.verdict) == (None, "not measurable")
-    assert "n/a" in report_text(["movies"], [1], {})
+    change("evaluate", "movies", 1, **{name: {"score": 0.0, "retained": None} for name in VARIANTS})
+    assert "retained" not in results_of(["movies"], [1]).summary["average"][GRAFTED]
+    assert claims_of(["movies"], [1])[0].verdict == "not measurable"
+    assert "n/a" in report_text(["movies"], [1])
 
 
 def test_mask_sizes_have_both_denominators():
     make_cells(["movies", "bbc"], [1, 2])
     make_mask("bbc", 2, selected=106_367)
-    masks = summarize(collect(["movies", "bbc"], [1, 2], {}))["mask"]
-    assert masks["movies"] == {
-        "selected": 106_467,
-        "graftable": 10_646_784,
-        "model_parameters": 22_713_216,
-        "sparsity": 0.01,
-        "sparsity_of_model": 0.004687,
-    }
+    masks = results_of(["movies", "bbc"], [1, 2]).summary["mask"]
+    sizes = {"selected": 106_467, "graftable": 10_646_784, "model_parameters": 22_713_216}
+    assert masks["movies"] == {**sizes, "sparsity": 0.01, "sparsity_of_model": 0.004687}
     assert masks["bbc"]["selected"] == 106_417
     line = "106,467 of 10,646,784 graftable parameters (1.00 %), 0.47 % of the model's 22,713,216"
     assert mask_facts({"a": masks["movies"], "b": masks["movies"]}) == [f"Mask: {line}"]
     assert mask_facts({"a": masks["movies"], "b": masks["bbc"]})[0] == f"Mask of a: {line}"
 
 
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.01, "1.00 %"), (0.0001, "0.010 %"), (0.000043, "0.0043 %"), (1.0, "100.00 %"), (0.0, "0.00 %")],
-)
-def test_small_shares_show_two_digits(share, text):
-    assert small_percent(share) == text
-
-
-def test_the_verdict_holds_for_good_grafts_and_does_not_for_bad_ones():
+def test_the_claims_hold_for_good_grafts_and_do_not_for_bad_ones():
     tasks = ["movies", "tweets"]
     make_cells(tasks, [1, 2, 3])
-    assert [claim.holds for claim in judge(summarize(collect(tasks, [1, 2, 3], {})), 0.95, 0.4)] == [
-        True,
-        True,
-        True,
-        True,
-    ]
+    assert [claim.verdict for claim in claims_of(tasks, [1, 2, 3])] == ["holds"] * 4
     # the control: a graft as unskilled as the pretrained model and as overconfident as the fine-tuned one
     make_cells(tasks, [1, 2, 3], skill=SKILL | {GRAFTED: (0.15, 9.0)})
-    claims = judge(summarize(collect(tasks, [1, 2, 3], {})), 0.95, 0.4)
+    claims = claims_of(tasks, [1, 2, 3])
     assert [claim.verdict for claim in claims] == ["does not hold"] * 4
-    assert all("movies" in " ".join(claim.exceptions) and "tweets" in " ".join(claim.exceptions) for claim in claims)
-    assert "% higher" in claims[1].figure
-    assert report_text(tasks, [1, 2, 3], {}).count("does not hold") == 4
+    assert all([text.split()[0] for text in claim.exceptions] == tasks for claim in claims)
+    assert claims[0].text.startswith("The graft keeps at least 95 % of") and "% higher" in claims[1].figure
 
 
 def test_a_task_that_does_not_follow_is_named_though_the_average_holds():
     make_cells(["movies", "bbc"], [1, 2])
-    make_cell("movies", 1, [], SKILL | {GRAFTED: (0.7, 1.3)}, 400)
-    make_cell("movies", 2, [], SKILL | {GRAFTED: (0.7, 1.3)}, 400)
-    claim = judge(summarize(collect(["movies", "bbc"], [1, 2], {})), 0.9, 0.4)[0]
-    assert claim.holds
-    assert [text.split()[0] for text in claim.exceptions] == ["movies"]
+    for seed in (1, 2):
+        make_cell("movies", seed, [], SKILL | {GRAFTED: (0.7, 1.3)}, 400)
+    claim = claims_of(["movies", "bbc"], [1, 2], 0.9)[0]
+    assert claim.holds and [text.split()[0] for text in claim.exceptions] == ["movies"]
 
 
 def test_equal_grafts_do_not_beat_each_other():
     make_cells(["movies"], [1])
     for stage_name in ("evaluate", "calibration"):
-        path = paths.scores(stage_name, "movies", 1)
-        values = read_json(path)
-        values["scores"]["movies"][GRAFTED] = values["scores"]["movies"][MOVEMENT_GRAFTED]
-        write_json(path, values)
-    assert [claim.holds for claim in judge(summarize(collect(["movies"], [1], {})), 0.95, 0.4)[2:]] == [False, False]
+        same = read_json(paths.scores(stage_name, "movies", 1))["scores"]["movies"][MOVEMENT_GRAFTED]
+        change(stage_name, "movies", 1, grafted=same)
+    assert [claim.holds for claim in claims_of(["movies"], [1])[2:]] == [False, False]
 
 
 def test_paper_values_stand_below_paper_tasks_only():
     make_cells(["sst2", "movies"], [1, 2])
-    lines = report_text(["sst2", "movies"], [1, 2], {}, width=140).splitlines()
-    sst2 = next(number for number, line in enumerate(lines) if line.strip().startswith("sst2"))
-    assert lines[sst2 + 1].split()[:3] == ["paper", "90.5", "(0.4)"]
-    assert sum(line.strip().startswith("paper ") for line in lines) == 1
-    assert any("64-shot" in line for line in lines)
-    assert "paper" not in report_text(["movies"], [1, 2], {})
+    [scores] = report_of(results_of(["sst2", "movies"], [1, 2])).tables
+    assert [row.cells[0] for row in scores.rows] == ["sst2", "  paper", "movies", "average"]
+    assert scores.rows[1].cells[1] == "90.5 (0.4)" and any("64-shot" in note for note in scores.notes)
+    assert "paper" not in report_text(["movies"], [1])
 
 
 def test_paper_averages_are_those_the_paper_prints():
-    single = [table2(task, 64) for task in THIRTEEN[:7]]
-    double = [table2(task, 64) for task in THIRTEEN[7:]]
+    shots, values = paper_scores(64)
     printed = [(89.1, 11.0, 87.7, 7.2), (73.3, 25.3, 70.6, 17.5)]
-    for values, averages in zip((single, double), printed, strict=True):
-        ours = [
-            100 * np.mean([task[variant][name][0] for task in values])
-            for variant in (FINETUNED, GRAFTED)
-            for name in ("score", "ece")
-        ]
+    columns = [f"{variant} {name}" for variant in (FINETUNED, GRAFTED) for name in ("score", "ece")]
+    for tasks, averages in zip((THIRTEEN[:7], THIRTEEN[7:]), printed, strict=True):
+        ours = [100 * np.mean([values[task][column][0] for task in tasks]) for column in columns]
         assert np.allclose(ours, averages, atol=0.06)
-    assert np.allclose(
-        100 * np.mean([table2(task, 4096)[GRAFTED]["agreement"][0] for task in THIRTEEN[:7] if task != "trec"]),
-        95.2,
-        atol=0.06,
-    )
-    assert (shots_for(4096), shots_for(16), table2("movies", 64)) == (4096, 64, {})
-    assert (table3("sst2", "imdb"), table3("sst2", "movies")) == (pytest.approx((0.815, 0.007)), None)
+    many = paper_scores(4096)[1]
+    agreement = np.mean([many[task]["grafted agreement"][0] for task in THIRTEEN[:7] if task != "trec"])
+    assert np.isclose(100 * agreement, 95.2, atol=0.06) and (shots, paper_scores(16)[0]) == (64, 64)
+    assert "movies" not in values
+    assert published(HERE / "paper.yaml")["table3"]["sst2"]["imdb"] == pytest.approx((0.815, 0.007))
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("width", [80, 160])
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(width):
     make_cells(THIRTEEN, [1, 2], PAIRS)
     text = report_text(THIRTEEN, [1, 2], PAIRS, width)
     assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
-    assert "\x1b" not in text
-    assert "mrpc†" in text
+    assert "…" not in text and "\x1b" not in text and "mrpc†" in text
     assert "sst2 -> imdb: 342 of 2,000 test texts are in the training data, dropped" in " ".join(text.split())
 
 
 def test_markdown_tables_are_rectangular_and_say_the_same():
     make_cells(["sst2", "mrpc", "ag_news"], [1, 2], {"sst2": ["imdb"]})
-    cells = collect(["sst2", "mrpc", "ag_news"], [1, 2], {"sst2": ["imdb"]})
-    report = write_report(cells, summarize(cells), 0.95, 0.4, "keep")
-    text = to_markdown(report)
+    made = report_of(results_of(["sst2", "mrpc", "ag_news"], [1, 2], {"sst2": ["imdb"]}), leaks="keep")
+    text = to_markdown(made)
     for table in text.split("\n\n"):
         if table.startswith("|"):
             assert len({line.count("|") for line in table.splitlines()}) == 1
-    assert all(claim.figure.split(" (")[0] in text for claim in report.claims)
-    assert "training data, kept" in text
-    assert "ag\\_news" in text
+    assert all(claim.figure.split(" (")[0] in text for claim in made.claims)
+    assert "training data, kept" in text and "ag\\_news" in text
 
 
 def test_plot_data_is_tidy_and_pooled_over_seeds():
     make_cells(["movies"], [1, 2])
-    write_plot_data(collect(["movies"], [1, 2], {}), paths.PLOTS)
+    plot_data(results_of(["movies"], [1, 2]).plots, empty=True)(paths.PLOTS)
     scores = (paths.PLOTS / "scores.csv").read_text().splitlines()
-    assert scores[0] == "task,seed,variant,n,score,accuracy,f1,ece,agreement,retained"
-    assert len(scores) == 1 + 2 * 4
-    assert (
-        paths.PLOTS / "ood.csv"
-    ).read_text() == "task,test_set,seed,variant,n,score,accuracy,f1,ece,agreement,retained\n"
+    header = "task,{}seed,variant,n,score,accuracy,f1,ece,agreement,retained"
+    assert scores[0] == header.format("") and len(scores) == 1 + 2 * 4
+    assert (paths.PLOTS / "ood.csv").read_text() == header.format("test_set,") + "\n"
     rows = [line.split(",") for line in (paths.PLOTS / "reliability.csv").read_text().splitlines()]
     assert rows[0] == ["task", "variant", "bin", "count", "confidence", "accuracy"]
     parts = [read_json(paths.scores("calibration", "movies", seed))["scores"]["movies"][GRAFTED] for seed in (1, 2)]
@@ -382,6 +330,7 @@ def test_plot_data_is_tidy_and_pooled_over_seeds():
     confidence = sum(part["bin_count"][14] * part["bin_confidence"][14] for part in parts) / count
     last = next(row for row in rows if row[1:3] == [GRAFTED, "14"])
     assert (int(last[3]), float(last[4])) == (count, pytest.approx(confidence, abs=1e-6))
+    assert all(int(row[3]) for row in rows[1:]), "empty bins would be points in the origin"
 
 
 def test_the_stage_writes_every_output_and_the_same_bytes_again(monkeypatch, capsys):
@@ -410,6 +359,13 @@ def test_a_mistake_is_one_message_and_an_exit_code(monkeypatch, capsys):
     assert "summary: metrics/evaluate/1/movies.json: not there" in capsys.readouterr().err
 
 
+def draw(name: str, results: Results):
+    with styled():
+        drawn = FIGURES[name](results)
+        FigureCanvasAgg(drawn).draw()
+    return drawn
+
+
 @pytest.mark.parametrize(
     ("tasks", "sets"),
     [(["movies"], {}), (LONG, {LONG[0]: LONG[1:]}), (THIRTEEN, PAIRS)],
@@ -417,28 +373,19 @@ def test_a_mistake_is_one_message_and_an_exit_code(monkeypatch, capsys):
 )
 def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(tasks, sets):
     make_cells(tasks, [1, 2], sets)
-    cells = collect(tasks, [1, 2], sets)
-    for draw in (figures.accuracy, figures.calibration, figures.reliability, figures.confidence, figures.ood):
-        with styled():
-            drawn = draw(cells, summarize(cells))
-            FigureCanvasAgg(drawn).draw()
-        boxes = text_boxes(drawn)
+    results = results_of(tasks, [1, 2], sets)
+    for name in FIGURES:
+        drawn = draw(name, results)
+        boxes, edge = text_boxes(drawn), drawn.bbox
         assert len(boxes) > 1
-        outside = [
-            text for text, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > drawn.bbox.x1 or box.y1 > drawn.bbox.y1
-        ]
-        assert not outside, draw.__name__
-        assert not overlaps(boxes), draw.__name__
+        assert all(box.x0 >= 0 and box.y0 >= 0 and box.x1 <= edge.x1 and box.y1 <= edge.y1 for _, box in boxes), name
+        assert not overlaps(boxes), name
 
 
 def test_overlapping_labels_are_noticed(monkeypatch):
     monkeypatch.setattr(figures, "wrapped", lambda name, width=0: name * 3)
     make_cells(LONG, [1])
-    cells = collect(LONG, [1], {})
-    with styled():
-        drawn = figures.accuracy(cells, summarize(cells))
-        FigureCanvasAgg(drawn).draw()
-    assert overlaps(text_boxes(drawn))
+    assert overlaps(text_boxes(draw("accuracy", results_of(LONG, [1]))))
 
 
 def overlaps(boxes: list) -> list:
@@ -461,6 +408,14 @@ def text_boxes(drawn) -> list:
         text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip() and text not in left_out
     ]
     return [(text.get_text(), text.get_window_extent(drawn.canvas.get_renderer())) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.01, "1.00 %"), (0.0001, "0.010 %"), (0.000043, "0.0043 %"), (1.0, "100.00 %"), (0.0, "0.00 %")],
+)
+def test_small_shares_show_two_digits(share, text):
+    assert small_percent(share) == text
 
 
 def test_long_names_are_wrapped():

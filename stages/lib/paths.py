@@ -111,18 +111,18 @@ def reading_record(stage: str, axes: tuple[str, ...], task: str, seed: int) -> P
 
 
 def report(pipeline: str) -> Path:
-    """Every number that a pipeline beside the main one reports; `.md` beside it has the tables."""
+    """Every number that a pipeline reports, `summary` for the main one; `.md` beside it has the tables."""
     return METRICS / f"{pipeline}.json"
 
 
 def report_document(pipeline: str) -> Path:
-    """A pipeline's report as data, `summary` for the main one: see stages/lib/report/document.py."""
+    """A pipeline's report as data: see stages/lib/report/document.py."""
     return METRICS / f"{pipeline}.report.json"
 
 
 def report_plots(pipeline: str) -> Path:
     """Folder of that report's figures and of the data behind them."""
-    return PLOTS / pipeline
+    return PLOTS if pipeline == "summary" else PLOTS / pipeline
 
 
 def merged_logits(method: str, group: str, task: str, seed: int) -> Path:

@@ -123,12 +123,14 @@ def _limit(limit: float | str, settings: Any) -> float:
 
 
 class _Words(string.Formatter):
-    """{share:percent}, {share:percent0}, {difference:points}, {sparsity:size}, and all that f-strings know."""
+    """{share:percent}, {share:percent0}, {limit:share}, {difference:points}, {sparsity:size}, and all that f-strings know."""
 
     def format_field(self, value: Any, form: str) -> str:
         kind, decimals = form.rstrip("0123456789"), form[len(form.rstrip("0123456789")) :]
         if kind == "size":
             return written.small_percent(value)
+        if kind == "share":
+            return f"{100 * value:g}"
         if kind in ("percent", "points"):
             return getattr(written, kind)(value, *([int(decimals)] if decimals else []))
         return super().format_field(value, form)

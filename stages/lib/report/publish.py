@@ -22,17 +22,17 @@ DECIMALS = 6
 Draw = Callable[[Path], object]
 
 
-def publish(pipeline: str, report: Report, numbers: dict[str, Any], *draw: Draw) -> None:
+def publish(pipeline: str, report: Report, numbers: dict[str, Any], *draw: Draw, empty: bool = False) -> None:
     """Write metrics/<pipeline>.md, .json and .report.json, let each of `draw` write into plots/<pipeline>, print the report.
 
-    Numbers are rounded; undefined ones and empty parts are left out.
+    Numbers are rounded; undefined ones are left out, and empty parts unless `empty`.
     """
     plots = paths.report_plots(pipeline)
     plots.mkdir(parents=True, exist_ok=True)
     for write in draw:
         write(plots)
     write_text(paths.report(pipeline).with_suffix(".md"), to_markdown(report))
-    write_json(paths.report(pipeline), clean({name: part for name, part in numbers.items() if part}))
+    write_json(paths.report(pipeline), clean({name: part for name, part in numbers.items() if part or empty}))
     write_report(paths.report_document(pipeline), report)
     show(report)
 

@@ -1,0 +1,236 @@
+"""The five figures of the main pipeline: bars of scores and of calibration errors, and two small multiples of confidence."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, VARIANTS
+from stages.lib.report.format import DAGGER, bounds, counted, name_of, percent, small_percent, words
+from stages.lib.report.style import LINES, NARROW_BARS, bar_style, figure, legend, wrapped
+from stages.report import Results
+
+LEAST_PER_ROW, MOST_PER_ROW = 3, 7
+ROW_HEIGHT, DIAGRAM_HEIGHT, HISTOGRAM_HEIGHT = 3.1, 3.3, 2.3
+BAR = 0.21
+# the accuracy of fewer rows than this is not drawn: it is hardly more than chance
+FEWEST_ROWS = 10
+# points across, for a bin with hardly any rows and for one with all of them
+SMALLEST_MARKER, LARGEST_MARKER = 2.0, 9.0
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Variants side by side: `labels` maps a value of the column `group` of `frame` to what stands below its bars."""
+
+    frame: pd.DataFrame
+    labels: dict[str, str]
+    measure: str
+    axis: str
+    top: float | None = None
+
+
+def accuracy(results: Results) -> Figure:
+    """Score of every variant on each task's own test set."""
+    bars = Bars(_by_task(results), _task_labels(results), "score", _score_axis(results, [*results.tasks]), 100)
+    title = "Score (paper: the graft comes close to the fine-tuned model)"
+    return _bars_figure(bars, title, _details(results), _bar_caption(results, [*results.tasks]))
+
+
+def calibration(results: Results) -> Figure:
+    """Calibration error of every variant on each task's own test set."""
+    bars = Bars(_by_task(results), _task_labels(results), "ece", "ECE (%), lower is better")
+    title = "Calibration error (paper: the graft's is below the fine-tuned model's)"
+    return _bars_figure(bars, title, _details(results), _bar_caption(results, [*results.tasks]))
+
+
+def ood(results: Results) -> Figure:
+    """Score of every variant on test sets of other data sets, or a note that there are none."""
+    if not results.leaks:
+        drawn = figure(1.5, "Out of distribution: no OOD sets configured", "", "")
+        panel = drawn.subplots()
+        panel.set_axis_off()
+        text = "no OOD sets configured\nName some under ood.sets in params.yaml."
+        panel.text(0.5, 0.5, text, ha="center", va="center", transform=panel.transAxes)
+        return drawn
+    trained = [task for task, _ in results.leaks]
+    labels = {
+        f"{task} -> {test}": f"{wrapped(name_of(results.tasks[task]))}\n→ {wrapped(test, 10)}\n"
+        + _rows(results.summary["ood"][task][test])
+        for task, test in results.leaks
+    }
+    grouped = results.ood.assign(group=results.ood.task + " -> " + results.ood.test_set)
+    title = "Out of distribution (paper: the graft at least matches the fine-tuned model)"
+    caption = f"Trained task → test set. {_bar_caption(results, trained)}"
+    return _bars_figure(
+        Bars(grouped, labels, "score", _score_axis(results, trained), 100), title, _details(results), caption
+    )
+
+
+def reliability(results: Results) -> Figure:
+    """Accuracy against confidence for each task, with the share of test rows in each bin of confidence below it."""
+    rows, columns = _grid(len(results.tasks))
+    drawn = figure(
+        DIAGRAM_HEIGHT * rows, "Reliability (paper: the graft is closer to the diagonal than the fine-tuned model)",
+        _details(results), "ECE: finetuned → grafted, mean over seeds. Below each diagram: share of test rows in each bin "
+        f"of confidence, all seeds together. Markers grow with it; bins of fewer than {FEWEST_ROWS} rows are not drawn.",
+    )  # fmt: skip
+    panels = drawn.subplots(2 * rows, columns, squeeze=False, sharex=True, sharey="row", height_ratios=[3, 1] * rows)
+    for diagram, task in _panels(results, panels[::2]):
+        _draw_diagram(diagram, results.reliability[results.reliability.task == task])
+        part = results.summary["task"][task]
+        errors = " → ".join(percent(part[variant]["ece_mean"]) for variant in (FINETUNED, GRAFTED))
+        diagram.set_title(f"{_panel_title(results, task)}\nECE {errors} %")
+    for strip, task in _panels(results, panels[1::2]):
+        _draw_counts(strip, results.reliability[results.reliability.task == task])
+        strip.tick_params(labelbottom=True)
+        strip.set_xlabel("confidence (%)")
+    for upper, lower in zip(panels[::2, 0], panels[1::2, 0], strict=True):
+        upper.set_ylabel("accuracy (%)")
+        lower.set_ylabel("rows (%)")
+    legend(drawn, panels[0, 0])
+    return drawn
+
+
+def confidence(results: Results) -> Figure:
+    """How sure the models are of their predictions, for each task (figure 6 of the paper)."""
+    rows, columns = _grid(len(results.tasks))
+    title = "Confidence (paper: the fine-tuned model is sure of nearly everything, the graft less often)"
+    caption = "Top probability: the probability of the predicted label. All seeds together."
+    drawn = figure(HISTOGRAM_HEIGHT * rows, title, _details(results), caption)
+    panels = drawn.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for panel, task in _panels(results, panels):
+        bars = results.confidence[results.confidence.task == task]
+        for side, variant in enumerate((FINETUNED, GRAFTED)):
+            own = bars[bars.variant == variant]
+            width = 100 * (own.high - own.low) / 2
+            places = 100 * own.low + (side + 0.5) * width
+            panel.bar(places, 100 * own.share, width, label=words(variant), **NARROW_BARS[variant])
+        panel.set_title(_panel_title(results, task))
+        panel.set_xlabel("top probability (%)")
+        panel.tick_params(labelbottom=True)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("rows (%)")
+    # no top probability is below one in the number of labels
+    occupied = results.confidence.loc[results.confidence["count"] > 0, "low"]
+    panels[0, 0].set_xlim(float(np.floor(10 * occupied.min()) * 10) if len(occupied) else 0.0, 101)
+    legend(drawn, panels[0, 0])
+    return drawn
+
+
+FIGURES: dict[str, Callable[[Results], Figure]] = {
+    "accuracy": accuracy, "calibration": calibration, "reliability": reliability, "confidence": confidence, "ood": ood,
+}  # fmt: skip
+
+
+def _bars_figure(bars: Bars, title: str, details: str, caption: str) -> Figure:
+    """Means over seeds as bars, standard deviations as whiskers, seeds as dots, in rows of at most 7 groups."""
+    names = list(bars.labels)
+    rows = math.ceil(len(names) / MOST_PER_ROW)
+    per_row = max(math.ceil(len(names) / rows), LEAST_PER_ROW)
+    drawn = figure(ROW_HEIGHT * rows, title, details, caption)
+    panels = drawn.subplots(rows, 1, squeeze=False, sharey=True)[:, 0]
+    for number, panel in enumerate(panels):
+        _draw_row(panel, bars, names[number * per_row : (number + 1) * per_row])
+        panel.set_xlim(-0.55, per_row - 0.45)
+    legend(drawn, panels[0])
+    return drawn
+
+
+def _draw_row(panel: Axes, bars: Bars, names: list[str]) -> None:
+    for number, variant in enumerate(VARIANTS):
+        places = np.arange(len(names)) + (number - (len(VARIANTS) - 1) / 2) * BAR
+        rows = bars.frame[bars.frame.variant == variant]
+        seeds = [100 * rows.loc[rows.group == name, bars.measure].dropna().to_numpy() for name in names]
+        means = [values.mean() if len(values) else 0 for values in seeds]
+        panel.bar(places, means, BAR, label=words(variant), **bar_style(variant))
+        for place, values in zip(places, seeds, strict=True):
+            if len(values) > 1:
+                whisker = {"color": "black", "linewidth": 1.2, "capsize": 3, "zorder": 3}
+                panel.errorbar(place, values.mean(), values.std(ddof=1), **whisker)
+                beside = place + np.linspace(-BAR / 4, BAR / 4, len(values))
+                panel.scatter(beside, values, s=11, facecolor="white", edgecolor="black", linewidth=0.7, zorder=4)
+    panel.set_xticks(range(len(names)), [bars.labels[name] for name in names])
+    panel.tick_params(axis="x", length=0)
+    panel.set_ylabel(bars.axis)
+    panel.set_ylim(0, bars.top)
+
+
+def _grid(panels: int) -> tuple[int, int]:
+    columns = 4 if panels == 4 or panels > 6 else 3
+    return math.ceil(panels / columns), columns
+
+
+def _panels(results: Results, panels: np.ndarray) -> Iterator[tuple[Axes, str]]:
+    """A panel for each task; those left over are switched off."""
+    for panel in panels.flat[len(results.tasks) :]:
+        panel.set_axis_off()
+    yield from zip(panels.flat, results.tasks, strict=False)
+
+
+def _draw_diagram(panel: Axes, bins: pd.DataFrame) -> None:
+    diagonal = {"color": "black", "linewidth": 0.8, "linestyle": (0, (1, 2)), "label": "perfect calibration"}
+    panel.plot([0, 100], [0, 100], zorder=1, **diagonal)
+    for variant in (PRETRAINED, FINETUNED, GRAFTED):
+        own, look = bins[(bins.variant == variant) & (bins["count"] >= FEWEST_ROWS)], LINES[variant]
+        panel.plot(100 * own.confidence, 100 * own.accuracy, **{**look, "marker": ""})
+        if look["marker"]:
+            # as large as the bins have rows: small ones are mostly chance
+            shares = own["count"] / max(own["count"].sum(), 1)
+            sizes = SMALLEST_MARKER + (LARGEST_MARKER - SMALLEST_MARKER) * np.sqrt(shares)
+            colors = {"facecolor": look.get("markerfacecolor", look["color"]), "edgecolor": look["color"]}
+            shape = {"s": sizes**2, "marker": look["marker"], "zorder": look["zorder"], "clip_on": False}
+            panel.scatter(100 * own.confidence, 100 * own.accuracy, **shape, **colors)
+        panel.plot([], [], label=words(variant), markersize=(SMALLEST_MARKER + LARGEST_MARKER) / 2, **look)
+    panel.set(xlim=(0, 104), ylim=(0, 104), xticks=[0, 50, 100], yticks=[0, 25, 50, 75, 100])
+
+
+def _draw_counts(panel: Axes, bins: pd.DataFrame) -> None:
+    width = 100 / (bins.bin.max() + 1)
+    for side, variant in enumerate((FINETUNED, GRAFTED)):
+        own = bins[bins.variant == variant]
+        shares = 100 * own["count"] / max(own["count"].sum(), 1)
+        panel.bar(own.bin * width + (side + 0.5) * width / 2, shares, width / 2, **NARROW_BARS[variant])
+    panel.set(ylim=(0, 100), yticks=[0, 100])
+
+
+def _by_task(results: Results) -> pd.DataFrame:
+    return results.scores.assign(group=results.scores.task)
+
+
+def _task_labels(results: Results) -> dict[str, str]:
+    parts = results.summary["task"]
+    return {name: f"{wrapped(name_of(task))}\n{_rows(parts[name])}" for name, task in results.tasks.items()}
+
+
+def _panel_title(results: Results, task: str) -> str:
+    return f"{wrapped(name_of(results.tasks[task]), 18)}, {_rows(results.summary['task'][task])}"
+
+
+def _rows(part: dict[str, dict[str, int]]) -> str:
+    return f"n = {part[GRAFTED]['n']:,}"
+
+
+def _details(results: Results) -> str:
+    shares = bounds([*map(small_percent, sorted(mask["sparsity"] for mask in results.summary["mask"].values()))])
+    size = f"{counted(len(results.tasks), 'task')}, {counted(len(results.seeds), 'seed')}"
+    return f"{size}, graft of {shares} of the graftable parameters"
+
+
+def _bar_caption(results: Results, tasks: list[str]) -> str:
+    whiskers = "Bars: mean over seeds; whiskers: standard deviation over seeds; dots: single seeds."
+    seeds = whiskers if len(results.seeds) > 1 else "Bars: the one seed; so there are no whiskers."
+    dagger = f" {DAGGER}\u00a0F1, the others accuracy." if _any_f1(results, tasks) else ""
+    return f"{seeds} The movement graft has the size of the learned one. n:\u00a0test\u00a0rows.{dagger}"
+
+
+def _score_axis(results: Results, tasks: list[str]) -> str:
+    return f"accuracy or F1{DAGGER} (%)" if _any_f1(results, tasks) else "accuracy (%)"
+
+
+def _any_f1(results: Results, tasks: list[str]) -> bool:
+    return any(results.tasks[task].metric == "f1" for task in tasks)
