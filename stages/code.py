@@ -29,11 +29,10 @@ LOCALIZERS = Path("stages/lib/localizers")
 # name of a file that is no module; what of a dvc.yaml counts, DVC knows itself
 FILE = re.compile(r"(?!dvc\.)[\w-]+\.(?!py\b)\w+")
 
-# They compute nothing that is stored: they check settings, know places, and hand on what is itself among the params
-# and deps of a stage.  The walk stops here, so what only they import isn't tracked either.
+# They compute nothing that is stored: like every settings.py they check settings, know places, and hand on what is itself
+# among the params and deps of a stage.  The walk stops here, so what only they import isn't tracked either.
 UNTRACKED = {
-    *(Path(f"stages/lib/{name}.py") for name in ("params", "settings", "paths", "entry", "errors", "yaml12")),
-    *(Path(f"stages/lib/{name}.py") for name in ("io", "progress")),
+    *(Path(f"stages/lib/{name}.py") for name in ("params", "paths", "entry", "errors", "yaml12", "io", "progress")),
     *(Path(f"stages/lib/data/{name}.py") for name in ("tasks", "task_cards")),
 }
 

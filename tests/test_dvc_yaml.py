@@ -146,14 +146,26 @@ def test_a_digest_is_of_the_syntax_without_comments_docstrings_and_layout(tmp_pa
     assert len({*map(digest, [text, *others])}) == 1 + len(others)
 
 
-def test_a_file_that_is_named_after_a_localizer_has_its_module_too(tmp_path):
-    digests = {str(path): {*files} for path, files in code.code_digests(Path("stages/multitask/dvc.yaml")).items()}
-    learned = "stages/lib/localizers/learned.py"
-    assert learned in digests[f"{paths.CODE}/multitask/skill/learned.json"]
-    assert learned not in digests[f"{paths.CODE}/multitask/joint.json"]
-    named = (f"{paths.CODE}/talos/edit/{name}.json" for name in ("bias", "learned_0.5", "full"))
-    assert [code._localizer(Path(name)).rpartition(".")[2] for name in named] == ["bias", "learned", "full"]
-    assert code.module_file("stages.lib.localizers.full") is None
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_file_that_is_named_after_a_localizer_has_its_module_too(name):
+    for place, files in code.code_digests(Path(FILES[name])).items():
+        of_stage = place.parts[len(paths.CODE.parts) + 1].removesuffix(".json")
+        localizer = re.sub(r"_[0-9.]+$", "", place.stem) if place.stem != of_stage else ""
+        file = f"stages/lib/localizers/{localizer}.py"
+        assert (file in files) >= Path(file).is_file()
+        assert {*files} == {*map(str, code.closure(module(of_stage), f"stages.lib.localizers.{localizer}"))}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stage_that_asks_for_a_localizer_depends_on_its_module(name):
+    asked = []
+    for path in code.closure(module(name)):
+        if path.suffix == ".py" and code.LOCALIZERS not in path.parents:
+            calls = (node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call))
+            asked += [call.args[0] for call in calls if getattr(call.func, "id", "") in ("find_mask", "localizer_of")]
+    given = [dep.split("/")[4].removesuffix(".json") for dep in deps(name, code=True) if dep.count("/") == 4]
+    assert bool(asked) == bool(given)
+    assert {node.value for node in asked if isinstance(node, ast.Constant)} <= {*given}
 
 
 def test_what_changes_of_the_code_is_told_by_its_files(tmp_path, monkeypatch):
@@ -339,11 +351,10 @@ def test_git_ignores_what_dvc_caches_and_nothing_else_that_is_written():
     assert ignored([*for_git, *files]) == set()
 
 
-@pytest.mark.parametrize("name", EXTENSIONS)
-def test_what_a_report_reads_is_there_even_where_its_stages_are_off(name):
+def test_what_a_report_reads_is_there_even_where_its_stages_are_off():
     # an empty list makes no cell, and DVC refuses a missing dep; so git keeps the empty folders
-    made = {path for stage in EXTENSIONS[name] for path in output_paths(stage, "outs")}
-    folders = [dep for dep in deps(name, code=False) if any(lies_in(path, dep) for path in made)]
-    placeholders = [f"{dep}/.gitkeep" for dep in folders if dep.split("/")[0] != str(paths.PLOTS)]
+    made = {path for stages in EXTENSIONS.values() for stage in stages for path in output_paths(stage, "outs")}
+    folders = {dep for name in EXTENSIONS for dep in deps(name, code=False) if any(lies_in(path, dep) for path in made)}
+    placeholders = {f"{dep}/.gitkeep" for dep in folders if dep.split("/")[0] != str(paths.PLOTS)}
     listed = subprocess.run(["git", "ls-files", *placeholders], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert {*listed.stdout.split()} == {*placeholders} and placeholders
+    assert {*listed.stdout.split()} == placeholders
