@@ -37,7 +37,7 @@ def test_stages_of_every_kind_ran_and_left_all_that_they_declare(made, folder):
     names, lock = stages_of(copy, folder), copy.lock(folder)
     kinds = YAML(typ="safe").load(copy.folder / folder / "dvc.yaml")["stages"]
     assert {name.partition("@")[0] for name in names} == {*kinds}
-    assert {*lock} == names <= {*runs[folder].executed}
+    assert {*lock} == names <= {*runs[folder].run_at_all}
     outs = [out["path"] for stage in lock.values() for out in stage["outs"]]
     assert len(outs) >= len(names) and [path for path in outs if not (copy.folder / path).exists()] == []
 
@@ -45,4 +45,4 @@ def test_stages_of_every_kind_ran_and_left_all_that_they_declare(made, folder):
 @pytest.mark.parametrize("folder", PIPELINES)
 def test_a_second_run_does_nothing(made, folder):
     again = made[0].repro(f"{folder}/dvc.yaml")
-    assert (again.executed, again.cached) == ([], [])
+    assert (again.run_at_all, again.cached) == ([], [])
