@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.commands.graft.__main__ import COMMANDS, main
+from stages.commands.graft.__main__ import main
 from stages.commands.graft.compare import compare
 from stages.commands.graft.export import pipeline_scores
 from stages.commands.graft.inspect import inspect_mask
@@ -240,7 +240,10 @@ def test_every_command_has_help_and_a_start_without_heavy_libraries():
     started = "import sys, stages.commands.graft.__main__ as graft; assert not {'torch', 'transformers', 'pandas', 'numpy'} & {*sys.modules}; graft.main(['--help'])"
     done = subprocess.run([sys.executable, "-c", started], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert all(f"python -m stages.commands.graft {name}" in done.stdout for name in COMMANDS)
+    assert all(
+        f"python -m stages.commands.graft {name}" in done.stdout
+        for name in ("export", "apply", "inspect", "diff", "compose")
+    )
 
 
 def test_the_module_runs_and_leaves_with_2_after_a_mistake(tmp_path):

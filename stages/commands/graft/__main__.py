@@ -11,7 +11,6 @@ MASK is a mask file of the pipeline, or a patch (its folder or its file).  Nothi
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +24,26 @@ def main(argv: list[str] | None = None) -> None:
     """Parse the command line and do what it says."""
     arguments = vars(_parser().parse_args(argv))
     command = arguments.pop("command")
-    guarded(f"graft {command}", COMMANDS[command], **arguments)
+    guarded(f"graft {command.__name__}", command, **arguments)
 
 
 def export(mask: Path, to: Path, form: str, task: str | None, base: Path) -> None:
     """Write a graft as an ordinary Hugging Face folder, or as a patch of some kilobytes."""
-    from stages.commands.graft import export as handing
+    from stages.commands.graft.export import export as write
     from stages.lib.params import load_params
 
-    print(handing.export(mask, form, task, base, load_params("model.max_length").model.max_length, to))
+    print(write(mask, form, task, base, load_params("model.max_length").model.max_length, to))
 
 
 def apply(patch: Path, base: Path, to: Path) -> None:
     """Put a patch onto its base model; another model is refused."""
-    from stages.commands.graft import export as handing
+    from stages.commands.graft.export import apply as write
 
-    print(handing.apply(patch, base, to))
+    print(write(patch, base, to))
 
 
 def inspect(mask: Path, base: Path | None, picture: Path | None, as_json: bool) -> None:
     """Say where the parameters of a mask lie, and which moved most."""
-    from stages.commands.graft.format import render
     from stages.commands.graft.inspect import inspect_mask
 
     facts = inspect_mask(mask, base)
@@ -53,32 +51,27 @@ def inspect(mask: Path, base: Path | None, picture: Path | None, as_json: bool) 
         from stages.commands.graft.picture import draw
 
         draw(facts, picture)
-    print(json.dumps(facts, indent=2) if as_json else render("inspect.txt.j2", facts=facts))
+    _show("inspect.txt.j2", facts, as_json)
 
 
 def diff(first: Path, second: Path, as_json: bool) -> None:
     """Compare two masks: what they share, and where."""
     from stages.commands.graft.compare import compare
-    from stages.commands.graft.format import render
 
-    facts = compare(first, second)
-    print(json.dumps(facts, indent=2) if as_json else render("diff.txt.j2", facts=facts))
+    _show("diff.txt.j2", compare(first, second), as_json)
 
 
 def compose(masks: list[Path], rule: str, base: Path, to: Path) -> None:
     """Put several masks together into one."""
-    from stages.commands.graft.compose import compose as compose_masks
+    from stages.commands.graft.compose import compose as write
 
-    print(compose_masks(masks, rule, base, to))
+    print(write(masks, rule, base, to))
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "export": export,
-    "apply": apply,
-    "inspect": inspect,
-    "diff": diff,
-    "compose": compose,
-}
+def _show(template: str, facts: dict[str, Any], as_json: bool) -> None:
+    from stages.commands.graft.format import render
+
+    print(json.dumps(facts, indent=2) if as_json else render(template, facts=facts))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,35 +80,31 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    made: dict[str, Any] = {
-        name: commands.add_parser(name, help=function.__doc__, description=function.__doc__)
-        for name, function in COMMANDS.items()
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    file = {"type": Path, "help": "mask file or patch"}
+    base = {"--base": {"type": Path, "default": paths.PRETRAINED, "help": f"default: {paths.PRETRAINED}"}}
+    to = {"--to": {"type": Path, "required": True, "help": "must not exist yet"}}
+    as_json = {"--json": {"dest": "as_json", "action": "store_true", "help": "for machines"}}
+    form = {"dest": "form", "choices": FORMS, "default": MODEL, "help": f"default: {MODEL}"}
+    task = {"help": "which one, if the mask serves several"}
+    rule = {"choices": RULES, "default": MEAN}
+    rule["help"] = f"what parameters become that several masks select; default: {MEAN}"
+    foreign = {"type": Path, "required": True, "help": "any Hugging Face folder of the base model"}
+    known = {"type": Path, "help": f"default: {paths.PRETRAINED}, if it is the mask's"}
+    picture = {"type": Path, "help": "also draw it, as a PNG"}
+    options: dict[Any, dict[str, dict[str, Any]]] = {
+        export: {"mask": file, "--as": form, "--task": task} | base | to,
+        apply: {"patch": {"type": Path, "help": "folder or file of a patch"}, "--base": foreign} | to,
+        inspect: {"mask": file, "--picture": picture} | as_json | {"--base": known},
+        diff: {"first": file, "second": file} | as_json,
+        compose: {"masks": {**file, "nargs": "+"}, "--rule": rule} | base | to,
     }
-    for name, several in (("export", None), ("inspect", None), ("compose", "+")):
-        made[name].add_argument("masks" if several else "mask", type=Path, nargs=several, help="mask file or patch")
-    made["apply"].add_argument("patch", type=Path, help="folder or file of a patch")
-    made["diff"].add_argument("first", type=Path, help="mask file or patch")
-    made["diff"].add_argument("second", type=Path, help="mask file or patch")
-    made["export"].add_argument("--as", dest="form", choices=FORMS, default=MODEL, help=f"default: {MODEL}")
-    made["export"].add_argument("--task", help="which one, if the mask serves several")
-    made["compose"].add_argument(
-        "--rule", choices=RULES, default=MEAN, help=f"what parameters become that several masks select; default: {MEAN}"
-    )
-    made["inspect"].add_argument("--picture", type=Path, help="also draw it, as a PNG")
-    for name in ("inspect", "diff"):
-        made[name].add_argument("--json", dest="as_json", action="store_true", help="for machines")
-    _bases(made)
-    for name in ("export", "apply", "compose"):
-        made[name].add_argument("--to", type=Path, required=True, help="must not exist yet")
+    for function, arguments in options.items():
+        command = commands.add_parser(function.__name__, help=function.__doc__, description=function.__doc__)
+        command.set_defaults(command=function)
+        for name, details in arguments.items():
+            command.add_argument(name, **details)
     return parser
-
-
-def _bases(made: dict[str, Any]) -> None:
-    made["apply"].add_argument("--base", type=Path, required=True, help="any Hugging Face folder of the base model")
-    for name in ("export", "compose"):
-        made[name].add_argument("--base", type=Path, default=paths.PRETRAINED, help=f"default: {paths.PRETRAINED}")
-    made["inspect"].add_argument("--base", type=Path, help=f"default: {paths.PRETRAINED}, if it is the mask's")
 
 
 if __name__ == "__main__":

@@ -55,18 +55,14 @@ def _overlap(first: np.ndarray, second: np.ndarray, size: int) -> dict[str, Any]
 def _layers(stored: list[StoredMask], sets: list[np.ndarray]) -> list[dict[str, Any]]:
     """`_overlap` within each layer, chance too, in the model's order."""
     region = stored[0].mask.region
-    layers: dict[int | None, list[tuple[int, int]]] = {}
-    for name, start, size in zip(region.shapes, region.starts, region.sizes, strict=True):
-        layers.setdefault(layer_of(name), []).append((start, start + size))
+    layers = [layer_of(name) for name in region.shapes]
+    owners = [np.searchsorted(region.starts, indices, side="right") - 1 for indices in sets]
     rows = []
-    for layer, spans in layers.items():
-        inside = [np.concatenate([_within(indices, *span) for span in spans]) for indices in sets]
-        rows.append({"layer": layer, **_overlap(*inside, sum(end - start for start, end in spans))})
+    for layer in dict.fromkeys(layers):
+        inside = [number for number, other in enumerate(layers) if other == layer]
+        parts = [indices[np.isin(owner, inside)] for indices, owner in zip(sets, owners, strict=True)]
+        rows.append({"layer": layer, **_overlap(*parts, sum(region.sizes[number] for number in inside))})
     return rows
-
-
-def _within(indices: np.ndarray, start: int, end: int) -> np.ndarray:
-    return indices[np.searchsorted(indices, start) : np.searchsorted(indices, end)]
 
 
 def _values(stored: list[StoredMask]) -> dict[str, Any]:

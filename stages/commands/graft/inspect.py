@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from stages.commands.graft.base import read_base, require_base
 from stages.commands.graft.build_patch import KEY, tasks_of
 from stages.commands.graft.locations import mask_at
 from stages.lib import paths
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_mask, require_model
-from stages.lib.graft.region import Region
+from stages.lib.graft.mask_file import StoredMask, read_mask
+from stages.lib.graft.region import Region, Tensors
 from stages.lib.metrics.composition import KINDS, composition
-from stages.lib.models.anatomy import FILE, read_anatomy
-from stages.lib.models.loading import read_tensors
+from stages.lib.models.anatomy import FILE
 
 LARGEST = 5
 
@@ -74,35 +73,26 @@ def added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     return [*sums.values()]
 
 
-def _largest(file: Path, stored: StoredMask, base: Path | None) -> list[dict[str, Any]] | None:
-    folder = base or paths.PRETRAINED
-    if base is None and not (folder / FILE).is_file():
+def _largest(file: Path, stored: StoredMask, folder: Path | None) -> list[dict[str, Any]] | None:
+    if folder is None and not (paths.PRETRAINED / FILE).is_file():
         return None
-    known, region = read_anatomy(folder), stored.mask.region
-    fits = all(known.shapes.get(name) == [*shape] for name, shape in region.shapes.items())
-    pretrained = read_tensors(folder, region.shapes) if fits else {}
-    fingerprint = region.fingerprint(pretrained) if fits else "other shapes"
-    if base is None and fingerprint != stored.about.get("fingerprint"):
+    base, region = read_base(folder or paths.PRETRAINED), stored.mask.region
+    if folder is None and base.fingerprint(region) != stored.about.get("fingerprint"):
         return None
-    require_model(file, stored.about, region, fingerprint, known.name)
-    return largest_movements(region, stored.mask, values_at(pretrained, stored.mask), stored.values)
+    require_base(file, stored, base)
+    return largest_movements(region, stored.mask, values_at(base.tensors, stored.mask), stored.values)
 
 
-def largest_movements(
-    region: Region, mask: GraftMask, before: dict[str, Tensor], after: dict[str, Tensor]
-) -> list[dict[str, Any]]:
+def largest_movements(region: Region, mask: GraftMask, before: Tensors, after: Tensors) -> list[dict[str, Any]]:
     """name, place, before and after of the selected parameters that moved furthest, furthest first, ties in order."""
     names = [name for name in region.shapes if name in mask.indices]
     if not names:
         return []
     old, new = (torch.cat([values[name] for name in names]) for values in (before, after))
-    indices = torch.cat([mask.indices[name] for name in names])
-    owners = torch.repeat_interleave(torch.arange(len(names)), torch.tensor([len(mask.indices[n]) for n in names]))
-    found = torch.sort((new - old).abs(), descending=True, stable=True).indices[:LARGEST].tolist()
-    return [_movement(region, names[owners[at]], int(indices[at]), float(old[at]), float(new[at])) for at in found]
-
-
-def _movement(region: Region, name: str, index: int, before: float, after: float) -> dict[str, Any]:
-    # torch.unravel_index would load a second's worth of libraries
-    place = [int(part) for part in np.unravel_index(index, region.shapes[name])]
-    return {"name": name, "place": place, "before": before, "after": after}
+    rows = []
+    for number in torch.sort((new - old).abs(), descending=True, stable=True).indices[:LARGEST]:
+        [(name, index)] = region.split(mask.region_indices()[number].reshape(1)).items()
+        # torch.unravel_index would load a second's worth of libraries
+        place = [int(part) for part in np.unravel_index(int(index), region.shapes[name])]
+        rows.append({"name": name, "place": place, "before": float(old[number]), "after": float(new[number])})
+    return rows
