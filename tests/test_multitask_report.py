@@ -1,6 +1,7 @@
 """Tables, figures and sentences of multi-task learning, on synthetic records whose effects are known."""
 
 import json
+from contextlib import chdir
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,15 +18,13 @@ from stages.lib.io import write_json
 from stages.lib.metrics.predictions import Predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.markdown import to_markdown
-from stages.multitask.report import contrasts
-from stages.multitask.report.collecting import PURIFIED, SINGLE, UNION, Multitask, collect
-from stages.multitask.report.compose import write_report
-from stages.multitask.report.data import plot_data
-from stages.multitask.report.figures import figures
-from stages.multitask.report.findings import claims
-from stages.multitask.report.matrices import gain_grid, overlap_grid, similarity
-from stages.multitask.report.summary import summary
-from stages.multitask.report.tables import tables
+from stages.lib.report.publish import figures
+from stages.lib.report.stats import clean
+from stages.multitask import contrasts
+from stages.multitask.contrasts import Matrix, matrices
+from stages.multitask.figures import makers
+from stages.multitask.load import PURIFIED, SINGLE, UNION, Multitask, collect
+from stages.multitask.report import claims, numbers, report
 
 TASKS = ["sst2", "cr", "ag_news", "qnli"]
 SEEDS = [13, 21]
@@ -33,7 +32,7 @@ GROUPS = {"sentiment": ["sst2", "cr"]}
 SHAPES = {"m.layer.0.weight": (100, 50), "m.layer.0.bias": (50,)}
 GRAFTABLE = sum(map(prod, SHAPES.values()))
 SELECTED = 200
-KEY, KEY_IN_PATHS = ("sgd", "learned", 0.01), ("sgd", "learned", "0.01")
+IN_PATHS = ("sgd", "learned", "0.01")
 BEFORE, AFTER, N = 0.5, 0.9, 40
 
 
@@ -93,7 +92,7 @@ class Writer:
         sources = [(SINGLE, task, [task]) for task in settings.multitask.tasks]
         sources += [(kind, name, members) for kind in (UNION, PURIFIED) for name, members in unions.items()]
         rows = [self.row(*source, target) for source in sources]
-        write_json(self.root / paths.reading_record("transfer", KEY_IN_PATHS, target, seed), {"rows": rows})
+        write_json(self.root / paths.reading_record("transfer", IN_PATHS, target, seed), {"rows": rows})
 
     def row(self, kind: str, name: str, members: list[str], target: str) -> dict[str, Any]:
         gain = self.own if target in members else self.alike if are_alike(name, target) else self.other
@@ -127,25 +126,44 @@ def are_alike(first: str, second: str) -> bool:
     return any(first in members and second in members for members in GROUPS.values())
 
 
-def found_in(root: Path, settings: SimpleNamespace | None = None, after: Any = None, **effects: float) -> Multitask:
+def collect_in(root: Path, settings: SimpleNamespace | None = None) -> Multitask:
+    with chdir(root):
+        return collect(settings or params())
+
+
+def data_in(root: Path, settings: SimpleNamespace | None = None, after: Any = None, **effects: float) -> Multitask:
     Writer(root, **effects).write(settings or params(), after)
-    return collect(root, settings or params())
+    return collect_in(root, settings)
+
+
+def matrix_of(data: Multitask) -> Matrix:
+    [matrix] = matrices(data)
+    return matrix
+
+
+def draw(data: Multitask, folder: Path) -> list[Path]:
+    figures(makers(data), data)(folder)
+    return sorted(folder.glob("*.png"))
+
+
+def titles(data: Multitask) -> list[str]:
+    return [table.title for table in report(data).tables]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> Multitask:
-    return found_in(tmp_path_factory.mktemp("multitask"))
+def data(tmp_path_factory) -> Multitask:
+    return data_in(tmp_path_factory.mktemp("multitask"))
 
 
-def verdicts(found: Multitask) -> dict[str, bool | None]:
-    return {claim.text.partition(": ")[2].split(":")[0]: claim.holds for claim in claims(found)}
+def verdicts(data: Multitask) -> dict[str, bool | None]:
+    return {claim.text.partition(": ")[2].split(":")[0]: claim.holds for claim in claims(data)}
 
 
 # --- What is read ----------------------------------------------------------------------------------------------
 
 
-def test_the_matrix_has_what_was_written_by_row_and_column(found):
-    grid = gain_grid(found, KEY, SINGLE)
+def test_the_matrix_has_what_was_written_by_row_and_column(data):
+    grid = matrix_of(data).gain_grid(SINGLE)
     assert [*grid.mean.index] == [*grid.mean.columns] == TASKS and (grid.n == 2).all(axis=None)
     for source in TASKS:
         for target in TASKS:
@@ -157,27 +175,27 @@ def test_the_matrix_has_what_was_written_by_row_and_column(found):
 def test_rows_and_columns_are_not_mixed_up(tmp_path):
     settings = params()
     Writer(tmp_path).write(settings)
-    path = tmp_path / paths.reading_record("transfer", KEY_IN_PATHS, "qnli", 13)
+    path = tmp_path / paths.reading_record("transfer", IN_PATHS, "qnli", 13)
     rows = json.loads(path.read_text())["rows"]
     next(row for row in rows if row["source"] == "cr")["accuracy"] = BEFORE + 3 * (AFTER - BEFORE)
     write_json(path, {"rows": rows})
-    mean = gain_grid(collect(tmp_path, settings), KEY, SINGLE).mean
+    mean = matrix_of(collect_in(tmp_path, settings)).gain_grid(SINGLE).mean
     assert mean.at["cr", "qnli"] > 1 and mean.at["qnli", "cr"] < 0.3
 
 
-def test_single_task_accuracy_is_that_of_the_same_first_rows(found):
-    assert {*found.levels.single} == {0.9} and {*found.levels.n} == {N}  # 36 of 40, not of 50
+def test_single_task_accuracy_is_that_of_the_same_first_rows(data):
+    assert {*data.levels.single} == {0.9} and {*data.levels.n} == {N}  # 36 of 40, not of 50
 
 
-def test_overlap_stands_between_chance_and_two_seeds_of_one_task(found):
-    values = {kind: contrasts.overlap_rows(found, KEY, kind) for kind in contrasts.OVERLAP_KINDS}
+def test_overlap_stands_between_chance_and_two_seeds_of_one_task(data):
+    values = {kind: matrix_of(data).overlap_rows(kind) for kind in contrasts.OVERLAP_KINDS}
     means = {kind: rows.overlap.mean() for kind, rows in values.items()}
     assert means[contrasts.TWO_SEEDS] == pytest.approx(0.75, abs=0.05)
     assert means[contrasts.SAME_MODEL_ALIKE] == pytest.approx(0.25, abs=0.05)
     assert means[contrasts.SAME_MODEL_UNALIKE] < 0.05
     assert values[contrasts.SAME_MODEL].chance.mean() == pytest.approx(SELECTED / GRAFTABLE)
     assert (len(values[contrasts.SAME_MODEL]), len(values[contrasts.TWO_SEEDS])) == (24, 8)
-    diagonal = overlap_grid(found, KEY).mean
+    diagonal = matrix_of(data).overlap_grid.mean
     assert diagonal.at["cr", "cr"] == pytest.approx(0.75, abs=0.05)  # not 1, which a region has with itself
 
 
@@ -186,14 +204,14 @@ def test_overlap_stands_between_chance_and_two_seeds_of_one_task(found):
 
 def test_a_task_that_was_dropped_is_in_no_matrix_though_its_files_are_there(tmp_path):
     Writer(tmp_path).write(params())
-    smaller = collect(tmp_path, params(tasks=["sst2", "cr", "qnli"]))
+    smaller = collect_in(tmp_path, params(["sst2", "cr", "qnli"]))
     for frame in (smaller.levels, smaller.gains, smaller.overlaps):
         named = {
             value for column in ("task", "target", "first", "second") if column in frame for value in frame[column]
         }
         assert named == {"sst2", "cr", "qnli"}
     assert {*smaller.gains.source} == {"sst2", "cr", "qnli", "sentiment"}
-    stored = json.loads((tmp_path / paths.reading_record("transfer", KEY_IN_PATHS, "cr", 13)).read_text())
+    stored = json.loads((tmp_path / paths.reading_record("transfer", IN_PATHS, "cr", 13)).read_text())
     assert "ag_news" in {row["source"] for row in stored["rows"]}, "control: it was there to be taken"
 
 
@@ -202,11 +220,11 @@ def test_a_missing_file_is_named_with_what_makes_it(tmp_path):
     (tmp_path / paths.skill_mask("sgd", "learned", "0.01", "cr", 13)).unlink()
     (tmp_path / paths.reading_record("level", ("sgd",), "cr", 21)).unlink()
     with pytest.raises(DataError) as problem:
-        collect(tmp_path, params())
+        collect_in(tmp_path, params())
     for name in ("level@sgd-21", "skill@sgd-learned-13"):
         assert f"`dvc repro stages/multitask/dvc.yaml:{name}` makes it" in str(problem.value)
     with pytest.raises(DataError, match="and 22 more files; `make multitask` makes them all"):
-        collect(tmp_path / "nowhere", params())
+        collect_in(tmp_path, params(seeds=[7, 9]))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"rows": 3}'])
@@ -215,38 +233,38 @@ def test_a_damaged_record_is_named(tmp_path, text):
     path = tmp_path / paths.reading_record("level", ("sgd",), "cr", 21)
     path.write_text(text)
     with pytest.raises(GraftError, match=r"metrics/level/sgd/21/cr\.json"):
-        collect(tmp_path, params())
+        collect_in(tmp_path, params())
 
 
 # --- Relative gains that can't be said -------------------------------------------------------------------------
 
 
 def test_where_the_joint_model_gained_nothing_there_is_no_number_and_it_is_shown(tmp_path):
-    found = found_in(tmp_path, after={"qnli": 0.52})
-    assert gain_grid(found, KEY, SINGLE).mean["qnli"].isna().all()
-    assert gain_grid(found, KEY, SINGLE).mean.drop(columns="qnli").notna().all(axis=None)
-    [table] = [table for table in tables(found) if "No relative gains" in table.title]
+    data = data_in(tmp_path, after={"qnli": 0.52})
+    assert matrix_of(data).gain_grid(SINGLE).mean["qnli"].isna().all()
+    assert matrix_of(data).gain_grid(SINGLE).mean.drop(columns="qnli").notna().all(axis=None)
+    [table] = [table for table in report(data).tables if "No relative gains" in table.title]
     assert [row.cells[0] for row in table.rows] == ["qnli", "qnli"] and "5 points" in table.title
-    assert summary(found)["joint"]["sgd"]["undefined"] == 2
-    assert contrasts.highest_own(found, KEY) == (6, 6)
-    assert len(figures(found, tmp_path)) == 4
+    assert numbers(data)["joint"]["sgd"]["undefined"] == 2
+    assert matrix_of(data).highest_own() == (6, 6)
+    assert len(draw(data, tmp_path)) == 4
 
 
 def test_a_joint_model_that_gained_nothing_at_all_leaves_a_report_without_gains(tmp_path):
-    found = found_in(tmp_path, after=dict.fromkeys(TASKS, 0.4))
-    assert {path.stem for path in figures(found, tmp_path)} == {
+    data = data_in(tmp_path, after=dict.fromkeys(TASKS, 0.4))
+    assert {path.stem for path in draw(data, tmp_path)} == {
         "joint",
         "gain_sgd_learned_0.01",
         "overlap_sgd_learned_0.01",
     }
-    numbers = summary(found)
-    assert numbers["joint"]["sgd"]["undefined"] == 8 and numbers["gain"]["sgd"]["learned"]["0.01"] == {}
-    assert DIAGONAL not in verdicts(found) and "No relative gains" in to_markdown(write_report(found))
+    stored = clean(numbers(data))
+    assert stored["joint"]["sgd"]["undefined"] == 8 and stored["gain"]["sgd"]["learned"]["0.01"] == {}
+    assert DIAGONAL not in verdicts(data) and "No relative gains" in to_markdown(report(data))
 
 
-def test_without_such_a_task_there_is_no_such_table(found):
-    assert [table.title for table in tables(found) if "No relative gains" in table.title] == []
-    assert contrasts.highest_own(found, KEY) == (8, 8)
+def test_without_such_a_task_there_is_no_such_table(data):
+    assert not [title for title in titles(data) if "No relative gains" in title]
+    assert matrix_of(data).highest_own() == (8, 8)
 
 
 # --- Claims ----------------------------------------------------------------------------------------------------
@@ -254,8 +272,8 @@ def test_without_such_a_task_there_is_no_such_table(found):
 DIAGONAL, SIMILAR = "the diagonal dominates", "a task gains more from the regions of similar tasks than from others"
 
 
-def test_effects_that_are_there_are_found(found):
-    seen = verdicts(found)
+def test_effects_that_are_there_are_found(data):
+    seen = verdicts(data)
     assert seen[DIAGONAL] is seen[SIMILAR] is True
     assert seen["regions of similar tasks overlap more than those of dissimilar ones"] is True
     assert seen["a purified union does more for its tasks than the union did"] is True
@@ -264,71 +282,69 @@ def test_effects_that_are_there_are_found(found):
 
 
 def test_effects_that_are_not_there_are_not_claimed_and_said_not_to_be(tmp_path):
-    found = found_in(tmp_path, own=0.1, alike=0.1, other=0.8)
-    seen = verdicts(found)
+    data = data_in(tmp_path, own=0.1, alike=0.1, other=0.8)
+    seen = verdicts(data)
     assert seen[DIAGONAL] is seen[SIMILAR] is False
-    [claim] = [claim for claim in claims(found) if DIAGONAL in claim.text]
+    [claim] = [claim for claim in claims(data) if DIAGONAL in claim.text]
     assert claim.exceptions == TASKS and "highest of all regions in 0 of 8" in claim.figure
-    assert "**does not hold**: sgd, learned, 1.00 %: the diagonal dominates" in to_markdown(write_report(found))
+    assert "**does not hold**: sgd, learned, 1.00 %: the diagonal dominates" in to_markdown(report(data))
 
 
-def test_overlap_and_transfer_correlate_where_they_do(found, tmp_path):
-    there = similarity(found, KEY)
+def test_overlap_and_transfer_correlate_where_they_do(data, tmp_path):
+    there = matrix_of(data).similarity
     assert there.pairs == 12 and there.rho > 0
-    assert similarity(found_in(tmp_path, alike=0.1, other=0.5), KEY).rho < there.rho  # the control
+    assert matrix_of(data_in(tmp_path, alike=0.1, other=0.5)).similarity.rho < there.rho  # the control
 
 
 # --- The whole report ------------------------------------------------------------------------------------------
 
 
-def test_all_of_it_is_written_and_the_numbers_are_numbers(found, tmp_path):
-    assert {path.name for path in plot_data(found, tmp_path)} == {"level.csv", "gain.csv", "overlap.csv"}
-    drawn = figures(found, tmp_path)
+def test_all_of_it_is_written_and_the_numbers_are_numbers(data, tmp_path):
+    drawn = draw(data, tmp_path)
     names = {"joint", "similarity", "gain_sgd_learned_0.01", "overlap_sgd_learned_0.01"}
     assert {path.stem for path in drawn} == names
     assert all(np.ptp(imread(path)[..., :3]) > 0.5 for path in drawn)
-    numbers = summary(found)
-    gain, overlap = (numbers[name]["sgd"]["learned"]["0.01"] for name in ("gain", "overlap"))
+    stored = clean(numbers(data))
+    gain, overlap = (stored[name]["sgd"]["learned"]["0.01"] for name in ("gain", "overlap"))
     assert gain["own_region"]["n"] == 8
     assert gain["own_minus_others"]["mean"] == pytest.approx(
         gain["own_region"]["mean"] - gain["other_regions"]["mean"], abs=1e-5
     )
     assert overlap["similar_minus_dissimilar"]["low"] < overlap["similar_minus_dissimilar"]["mean"]
-    assert {*numbers} == {"joint", "gain", "overlap", "similarity"}
-    assert "union, its tasks" in to_markdown(write_report(found))
+    assert {*stored} == {"joint", "gain", "overlap", "similarity"}
+    assert "union, its tasks" in to_markdown(report(data))
 
 
-def test_equal_records_give_equal_figures(found, tmp_path):
+def test_equal_records_give_equal_draw(data, tmp_path):
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
-        figures(found, tmp_path / name)
+        draw(data, tmp_path / name)
     assert {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()} == {
         path.name: path.read_bytes() for path in (tmp_path / "other").iterdir()
     }
 
 
 def test_one_seed_has_no_ceiling_and_says_so(tmp_path):
-    found = found_in(tmp_path, params(seeds=[13]))
-    assert np.isnan(np.diag(overlap_grid(found, KEY).mean)).all()
-    assert contrasts.overlap_rows(found, KEY, contrasts.TWO_SEEDS).empty
-    assert len(figures(found, tmp_path)) == 4 and "two seeds" not in [
-        row.cells[0] for table in tables(found) for row in table.rows
+    data = data_in(tmp_path, params(seeds=[13]))
+    assert np.isnan(np.diag(matrix_of(data).overlap_grid.mean)).all()
+    assert matrix_of(data).overlap_rows(contrasts.TWO_SEEDS).empty
+    assert len(draw(data, tmp_path)) == 4 and "two seeds" not in [
+        row.cells[0] for table in report(data).tables for row in table.rows
     ]
 
 
 @pytest.mark.parametrize("off", ["paradigms", "localizers"])
 def test_a_stage_that_is_off_is_named_and_the_rest_is_reported(tmp_path, off):
-    found = found_in(tmp_path, params(**{off: []}))
-    text = to_markdown(write_report(found))
+    data = data_in(tmp_path, params(**{off: []}))
+    text = to_markdown(report(data))
     assert "off, so without tables and figures" in text
-    assert {*summary(found)} == (set() if off == "paradigms" else {"joint"})
-    assert {path.stem for path in figures(found, tmp_path)} == (set() if off == "paradigms" else {"joint"})
-    plot_data(found, tmp_path)
+    assert {name for name, part in numbers(data).items() if part} == (set() if off == "paradigms" else {"joint"})
+    assert {path.stem for path in draw(data, tmp_path)} == (set() if off == "paradigms" else {"joint"})
 
 
 def test_thirteen_tasks_with_unions_fit_into_one_figure(tmp_path):
     tasks = ["sst2", "cr", "mr", "mpqa", "subj", "trec", "ag_news", "mrpc", "qqp", "qnli", "snli", "mnli", "rte"]
     groups = {"sentiment": tasks[:4], "paraphrase": ["mrpc", "qqp"], "inference": ["snli", "mnli", "rte"]}
-    found = found_in(tmp_path, params(tasks, groups=groups), after={"rte": 0.5})
-    drawn = {path.stem: imread(path) for path in figures(found, tmp_path)}
+    data = data_in(tmp_path, params(tasks, groups=groups), after={"rte": 0.5})
+    drawn = {path.stem: imread(path) for path in draw(data, tmp_path)}
     assert all(image.shape[0] < 2400 and image.shape[1] == 1350 for image in drawn.values())

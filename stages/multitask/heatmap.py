@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from stages.lib.report.style import figure, legend
-from stages.multitask.report.matrices import Grid
+from stages.multitask.contrasts import Grid
 
 # one hue, evenly darker: the same order in grey
 COLORS: Colormap = LinearSegmentedColormap.from_list("blues", ["#FFFFFF", "#9CCBE8", "#0072B2", "#003B5C"])

@@ -1,0 +1,165 @@
+"""Everything the report on multi-task learning is made of, read from the files of its stages."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import pandas as pd
+
+from stages.lib import paths
+from stages.lib.graft.mask_indices import read_indices
+from stages.lib.metrics.classification import accuracy
+from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap
+from stages.lib.metrics.predictions import first_rows, read_predictions
+from stages.lib.metrics.variants import FINETUNED, PRETRAINED
+from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
+from stages.multitask.gain import gained, relative_gain
+
+SINGLE, UNION, PURIFIED = "single", "union", "purified"
+MATRIX = ["paradigm", "localizer", "sparsity"]
+LEVELS = ["paradigm", "seed", "task", "n", "pretrained", "single", "joint", "gained"]
+GAINS = [*MATRIX, "seed", "kind", "source", "target", "inside", "alike", "n", "selected", "accuracy", "gain"]
+OVERLAPS = [*MATRIX, "first", "first_seed", "second", "second_seed", "alike", "overlap", "chance"]
+
+
+@dataclass(frozen=True)
+class Multitask:
+    """Tidy frames; accuracies, overlaps and gains are fractions, a relative gain that is not said is NaN.
+
+    levels: a row for each (paradigm, seed, task): accuracy of the pretrained, the single-task and the
+    joint model, and whether the joint one gained `least_gain`.
+    gains: a row for each (matrix, seed, source, target): `inside` where the target is one of the source's
+    tasks, `alike` where a group has both (of single regions only).
+    overlaps: a row for each ordered pair of regions of a matrix, also of different seeds.
+    """
+
+    tasks: list[str]
+    seeds: list[int]
+    groups: dict[str, list[str]]
+    unions: dict[str, list[str]]
+    least_gain: float
+    levels: pd.DataFrame
+    gains: pd.DataFrame
+    overlaps: pd.DataFrame
+
+    def alike(self, first: str, second: str) -> bool:
+        """Whether some group has both tasks."""
+        return are_alike(self.groups, first, second)
+
+
+def are_alike(groups: dict[str, list[str]], first: str, second: str) -> bool:
+    """Whether some group has both tasks."""
+    return any(first in members and second in members for members in groups.values())
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of the cells in params.yaml, by the stage that makes them."""
+
+    level: Records
+    reference: Records
+    transfer: Records
+    skill: Records
+
+    @classmethod
+    def of(cls, params: Any) -> "Files":
+        """`params` has the sections multitask, joint, skill and transfer."""
+        settings = params.multitask
+        sizes = [str(sparsity) for sparsity in params.skill.sparsities]
+        levels = grid(paradigm=params.joint.paradigms, seed=settings.seeds, task=settings.tasks)
+        matrix = grid(
+            paradigm=params.joint.paradigms,
+            localizer=params.skill.localizers,
+            sparsity=sizes,
+            seed=settings.seeds,
+            task=settings.tasks,
+        )
+        at = "{paradigm}/{localizer}/{sparsity}/{seed}/{task}.json"
+        mask = "masks/skill/{paradigm}/{localizer}/{seed}/{sparsity}/{task}.safetensors"
+        predictions = "metrics/reference/{seed}/{task}.safetensors"
+        return cls(
+            Records("multitask", "level", "metrics/level/{paradigm}/{seed}/{task}.json", levels, needs=("rows",)),
+            Records("", "reference", predictions, levels),
+            Records("multitask", "transfer", f"metrics/transfer/{at}", matrix, needs=("rows",)),
+            Records("multitask", "skill", mask, matrix, "{paradigm}-{localizer}-{seed}"),
+        )
+
+
+def collect(params: Any) -> Multitask:
+    """Read the cells that the settings name.
+
+    Raises DataError that names each missing file with the `dvc repro` that makes it, or a damaged one;
+    MaskError for a damaged mask.
+    """
+    files, settings = Files.of(params), params.multitask
+    require_files("make multitask", files.level, files.reference, files.transfer, files.skill)
+
+    def level_rows(cell: Cell, record: Row) -> Iterator[Row]:
+        rows = {row["variant"]: row for row in record["rows"]}
+        before, after = rows[PRETRAINED]["accuracy"], rows[FINETUNED]["accuracy"]
+        alone = single_task_accuracy(cell["task"], cell["seed"], settings.test_max)
+        found = gained(before, after, settings.least_gain)
+        yield {
+            **cell,
+            "n": rows[FINETUNED]["n"],
+            "pretrained": before,
+            "single": alone,
+            "joint": after,
+            "gained": found,
+        }
+
+    levels = frame_of(files.level.rows(level_rows), LEVELS)
+    ends = levels.set_index(["paradigm", "seed", "task"])[["pretrained", "joint"]]
+    sources = {*settings.tasks, *settings.groups, *params.transfer.unions}
+
+    def gain_rows(cell: Cell, record: Row) -> Iterator[Row]:
+        task, groups = cell["task"], settings.groups
+        before, after = ends.loc[(cell["paradigm"], cell["seed"], task)]
+        for row in (row for row in record["rows"] if row["source"] in sources):
+            yield {
+                **cell,
+                **{name: row[name] for name in ("kind", "source", "n", "selected", "accuracy")},
+                "sparsity": float(cell["sparsity"]),
+                "target": task,
+                "inside": task in row["members"],
+                "alike": row["kind"] == SINGLE and are_alike(groups, row["source"], task),
+                "gain": relative_gain(row["accuracy"], before, after, settings.least_gain),
+            }
+
+    gains = frame_of(files.transfer.rows(gain_rows), GAINS)
+    return Multitask(
+        tasks=settings.tasks,
+        seeds=settings.seeds,
+        groups=settings.groups,
+        unions={**settings.groups, **params.transfer.unions},
+        least_gain=settings.least_gain,
+        levels=levels,
+        gains=gains.assign(gain=gains.gain.astype(float)),
+        overlaps=frame_of(overlap_rows(files.skill, settings.groups), OVERLAPS),
+    )
+
+
+def single_task_accuracy(task: str, seed: int, n: int) -> float:
+    """Of the main pipeline's fine-tuned model, on the same test rows."""
+    predictions = first_rows(read_predictions(paths.predictions("reference", task, seed)), n)
+    return accuracy(predictions.logits[task][FINETUNED], predictions.labels[task])
+
+
+def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:
+    """A row for each ordered pair of regions of a matrix: task by task, and seed by seed."""
+    matrix: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in masks.cells:
+        matrix.setdefault(tuple(cell[name] for name in MATRIX), []).append(cell)
+    for (paradigm, localizer, sparsity), cells in matrix.items():
+        tasks, seeds = (dict.fromkeys(cell[name] for cell in cells) for name in ("task", "seed"))
+        places = [*product(tasks, seeds)]
+        files = {(cell["task"], cell["seed"]): masks.file(cell) for cell in cells}
+        regions = {place: read_indices(files[place]) for place in places}
+        indices = {place: region.region_indices() for place, region in regions.items()}
+        for one, other in ((one, other) for one, other in product(places, places) if one != other):
+            sizes = len(indices[one]), len(indices[other])
+            values = [paradigm, localizer, float(sparsity), *one, *other, are_alike(groups, one[0], other[0])]
+            values.append(asymmetric_overlap(indices[one], indices[other]))
+            values.append(chance_asymmetric_overlap(*sizes, regions[one].graftable))
+            yield dict(zip(OVERLAPS, values, strict=True))
