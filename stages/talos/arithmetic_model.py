@@ -6,6 +6,7 @@ zero-shot model.  With prompts there are no heads: label words are read off the 
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from stages.lib.models.loading import read_tensors
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime
+from stages.lib.settings import ModelParams
 from stages.lib.text.encoding import Example
 from stages.talos.linearised import LinearisedModel
 
@@ -31,9 +33,10 @@ FULL, LINEAR = "full", "linear"
 # (task, split) -> encoded rows
 Sets = dict[tuple[str, str], list[Example]]
 Key = tuple[str, str]
+Merger = Callable[[Tensors, Mapping[str, Tensors]], dict[str, Tensor]]
 
 
-def open_views(tasks: list[str], seed: int, settings: Any, machine: Runtime) -> dict[str, LabelModel]:
+def open_views(tasks: list[str], seed: int, settings: ModelParams, machine: Runtime) -> dict[str, LabelModel]:
     """Task -> the pretrained backbone as that task's trained head, or its label words, read it."""
     anatomy = read_anatomy(paths.PRETRAINED)
     views = SharedModel.load(paths.PRETRAINED, [read_task(task) for task in tasks], settings, machine).views
@@ -64,7 +67,7 @@ def spread(rows: list[dict], most: int) -> list[dict]:
     return [rows[number] for number in chosen]
 
 
-def edited_region(method: str, task: str, seed: int, anatomy: Anatomy, pretrained: Tensors) -> dict[str, Tensor]:
+def moved_region(method: str, task: str, seed: int, anatomy: Anatomy, pretrained: Tensors) -> dict[str, Tensor]:
     """The region as a method left it for a task; raises MaskError if it was made for another model."""
     region = Region({name: tuple(values.shape) for name, values in pretrained.items()})
     if method == FULL:
@@ -75,23 +78,18 @@ def edited_region(method: str, task: str, seed: int, anatomy: Anatomy, pretraine
     return transplant(pretrained, stored.values, stored.mask)
 
 
-class Edited:
+class ArithmeticModel:
     """Label logits of any task's rows at any coefficients of the tasks' vectors.
 
-    `models`: task -> the region as a method left it.  `mergers`: further vectors by name, each made of
-    all models when it is first asked for, such as their sum.
+    `models`: task -> the region as a method left it.  `mergers`, which may be set: further vectors by
+    name, each made of all models when it is first asked for, such as their sum.
     """
 
     def __init__(
-        self,
-        views: Mapping[str, LabelModel],
-        pretrained: Tensors,
-        models: Mapping[str, Tensors],
-        sets: Sets,
-        mergers: Mapping[str, Callable[[Tensors, Mapping[str, Tensors]], dict[str, Tensor]]] | None = None,
+        self, views: Mapping[str, LabelModel], pretrained: Tensors, models: Mapping[str, Tensors], sets: Sets
     ) -> None:
         self.views, self.pretrained, self.models, self.sets = views, pretrained, models, sets
-        self._mergers = mergers or {}
+        self.mergers: Mapping[str, Merger] = {}
         self._vectors: dict[str, dict[str, Tensor]] = {}
         self._known: dict[tuple[frozenset, Key], np.ndarray] = {}
 
@@ -103,8 +101,8 @@ class Edited:
         """(task, split) -> logits (n, labels) with these multiples of the named vectors added to the pretrained model."""
         point, keys = _point(coefficients), [*keys]
         new = [key for key in keys if (point, key) not in self._known]
-        found = self._predicted(coefficients, new) if new else {}
-        return {key: found[key] if key in found else self._known[point, key] for key in keys}
+        predicted = self._predicted(coefficients, new) if new else {}
+        return {key: predicted[key] if key in predicted else self._known[point, key] for key in keys}
 
     def _predicted(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
         self._keep([name for name, alpha in coefficients.items() if alpha])
@@ -125,8 +123,8 @@ class Edited:
 
     def vector(self, name: str) -> dict[str, Tensor]:
         """The vector of a task, or a merged one, float64."""
-        if name in self._mergers:
-            return self._mergers[name](self.pretrained, self.models)
+        if name in self.mergers:
+            return self.mergers[name](self.pretrained, self.models)
         return task_vector(self.pretrained, self.models[name])
 
     def _keep(self, names: list[str]) -> None:
@@ -134,26 +132,26 @@ class Edited:
         self._vectors = {name: self._vectors[name] if name in self._vectors else self.vector(name) for name in names}
 
 
-class LinearEdited(Edited):
+class LinearArithmeticModel(ArithmeticModel):
     """The same in the tangent space, where logits are linear in the coefficients: each vector is differentiated once."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._readers = {task: LinearisedModel(view, self.pretrained) for task, view in self.views.items()}
         self._changes: dict[tuple[str, Key], np.ndarray] = {}
 
     def _predicted(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
-        found = {}
+        logits = {}
         for key in keys:
             total = self._change("", key).astype(np.float64)
             for name, alpha in coefficients.items():
                 if alpha:
                     total = total + alpha * self._change(name, key)
-            found[key] = total.astype(np.float32)
-        return found
+            logits[key] = total.astype(np.float32)
+        return logits
 
     def _change(self, name: str, key: Key) -> np.ndarray:
-        """What a vector adds to the logits of a set; without a name the pretrained logits themselves."""
+        """The change of a set's logits by a vector; without a name the pretrained logits themselves."""
         if (name, key) not in self._changes:
             moved = {name: 1.0} if name else {}
             self._keep([*moved])
@@ -168,19 +166,13 @@ def _point(coefficients: Mapping[str, float]) -> frozenset:
     return frozenset((name, alpha) for name, alpha in coefficients.items() if alpha)
 
 
-def open_edited(
-    method: str,
-    seed: int,
-    params: Any,
-    machine: Runtime,
-    limits: Mapping[str, int],
-    tasks: list[str],
-    mergers: Any = None,
-) -> Edited:
-    """What a method left for these tasks; `params` has the sections model and graft.region."""
+def open_model(
+    method: str, tasks: list[str], seed: int, params: SimpleNamespace, machine: Runtime, limits: Mapping[str, int]
+) -> ArithmeticModel:
+    """The vectors of a method for these tasks; `params` has the sections model and graft.region, `limits` see encode_rows."""
     anatomy = read_anatomy(paths.PRETRAINED)
     pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
     views = open_views(tasks, seed, params.model, machine)
-    models = {task: edited_region(method, task, seed, anatomy, pretrained) for task in tasks}
-    kind = LinearEdited if method == LINEAR else Edited
-    return kind(views, pretrained, models, encode_rows(views, seed, limits), mergers)
+    models = {task: moved_region(method, task, seed, anatomy, pretrained) for task in tasks}
+    kind = LinearArithmeticModel if method == LINEAR else ArithmeticModel
+    return kind(views, pretrained, models, encode_rows(views, seed, limits))

@@ -8,6 +8,7 @@ The paper's definition adds the two tasks' errors; here they are kept apart, and
 
 from collections.abc import Callable, Sequence
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from stages.lib import paths
 from stages.lib.io import write_json
 from stages.lib.metrics.classification import agreement
 from stages.lib.runtime import Runtime
-from stages.talos.arithmetic_model import open_edited
+from stages.talos.arithmetic_model import ArithmeticModel, open_model
 
 # (alpha of the first vector, of the second, data of task 0 or 1) -> logits (n, labels)
 Logits = Callable[[float, float, int], np.ndarray]
@@ -51,24 +52,30 @@ def mean_within(rows: Sequence[dict[str, Any]], reach: float) -> float:
 SEARCHED = 1.0
 
 
-def disentangle(method: str, seed: int, params: Any, machine: Runtime) -> list[str]:
+def disentangle(method: str, seed: int, params: SimpleNamespace, machine: Runtime) -> list[str]:
     """Store the error grid of every pair of tasks; gives a line for each."""
     settings, lines = params.disentangle.grid, []
     for first, second in settings.pairs.items():
-        edited = open_edited(method, seed, params, machine, {"test": settings.rows}, [first, second])
-
-        def logits(one: float, two: float, data: int, edited: Any = edited, pair: Any = (first, second)) -> np.ndarray:
-            key = (pair[data], "test")
-            return edited.logits({pair[0]: one, pair[1]: two}, [key])[key]
-
-        rows = error_grid(logits, alphas(settings.reach, settings.points))
-        pair = f"{first}+{second}"
-        about = {"stage": "disentangle", "method": method, "pair": [first, second], "seed": seed}
-        inside = mean_within(rows, SEARCHED)
-        record = {**about, "n": [len(part) for part in edited.sets.values()], "within_search": inside, "rows": rows}
+        model = open_model(method, [first, second], seed, params, machine, {"test": settings.rows})
+        rows = error_grid(pair_logits(model, first, second), alphas(settings.reach, settings.points))
+        pair, inside = f"{first}+{second}", mean_within(rows, SEARCHED)
+        record = {
+            "stage": "disentangle", "method": method, "pair": [first, second], "seed": seed,
+            "n": [len(part) for part in model.sets.values()], "within_search": inside, "rows": rows,
+        }  # fmt: skip
         write_json(paths.reading_record("disentangle", (method,), pair, seed), record)
         lines.append(f"disentangle {method} {pair} {seed}: mean error where alpha is searched {inside:.3f}")
     return lines
+
+
+def pair_logits(model: ArithmeticModel, first: str, second: str) -> Logits:
+    """Logits of the test rows of two tasks by the coefficients of their vectors."""
+
+    def logits(one: float, two: float, data: int) -> np.ndarray:
+        key = ((first, second)[data], "test")
+        return model.logits({first: one, second: two}, [key])[key]
+
+    return logits
 
 
 def alphas(reach: float, points: int) -> list[float]:

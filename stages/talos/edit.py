@@ -13,10 +13,10 @@ def main(method: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.talos.task_vectors import edit
+    from stages.talos.task_vectors import make_vectors
 
     machine = runtime.start(params.runtime)
-    print("\n".join(edit(method, seed, params, machine)))
+    print("\n".join(make_vectors(method, seed, params, machine)))
 
 
 if __name__ == "__main__":

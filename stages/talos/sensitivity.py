@@ -13,10 +13,10 @@ def main(seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.talos.sensitivity_masks import sense
+    from stages.talos.sensitivity_masks import measure_sensitivity
 
     machine = runtime.start(params.runtime)
-    print("\n".join(sense(seed, params, machine)))
+    print("\n".join(measure_sensitivity(seed, params, machine)))
 
 
 if __name__ == "__main__":

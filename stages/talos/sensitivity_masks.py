@@ -1,6 +1,7 @@
-"""How much the pretrained model needs its least sensitive parameters, and how steady they are (stage sensitivity)."""
+"""Pruning of the pretrained model by sensitivity, and the stability of its masks (stage sensitivity)."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,10 +26,10 @@ from stages.lib.models.evidence import draws, evidence_about
 from stages.lib.models.loading import read_tensors
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
-from stages.talos.arithmetic_model import Edited, encode_rows, open_views
+from stages.talos.arithmetic_model import ArithmeticModel, encode_rows, open_views
 
 LEAST, MOST, RANDOM = "least", "most", "random"
-# other ways to calibrate the same mask: what they change in its section
+# other ways to calibrate the same mask: their changes to its section
 VARIANTS: dict[str, dict[str, Any]] = {
     "other_draw": {},
     "single_round": {"rounds": 1},
@@ -40,43 +41,43 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def sense(seed: int, params: Any, machine: Runtime) -> list[str]:
+def measure_sensitivity(seed: int, params: SimpleNamespace, machine: Runtime) -> list[str]:
     """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; gives a line for each."""
     tasks = params.talos.tasks
     anatomy = read_anatomy(paths.PRETRAINED)
     region = anatomy.region(params.graft.region)
     pretrained = read_tensors(paths.PRETRAINED, region.shapes)
     views = open_views(tasks, seed, params.model, machine)
-    edited = Edited(views, pretrained, {}, encode_rows(views, seed, {"test": params.talos.test_max}))
+    model = ArithmeticModel(views, pretrained, {}, encode_rows(views, seed, {"test": params.talos.test_max}))
     keys = [(task, "test") for task in tasks]
-    found: dict[str, dict[str, Any]] = {
-        task: {PRETRAINED: edited.logits({}, [key])[key]} for task, key in zip(tasks, keys, strict=True)
+    logits: dict[str, dict[str, Any]] = {
+        task: {PRETRAINED: model.logits({}, [key])[key]} for task, key in zip(tasks, keys, strict=True)
     }
     overlaps = {}
     with progress(f"sensitivity {seed}", len(tasks), "task") as bar:
         for task in tasks:
-            evidence = evidence_of(edited, task, seed, params)
+            evidence = evidence_of(model, task, seed, params)
             for kind, mask in masks(evidence, params).items():
-                edited.put(prune(pretrained, mask))
+                model.put(prune(pretrained, mask))
                 for key in keys:
-                    found[key[0]][f"{kind}_{task}"] = edited.current(key)
+                    logits[key[0]][f"{kind}_{task}"] = model.current(key)
             overlaps[task] = compare(evidence, params, task, seed)
             bar.update()
     for key in keys:
-        write_task(edited, key, seed, found[key[0]], overlaps[key[0]], params)
+        write_task(model, key[0], seed, logits[key[0]], overlaps[key[0]], params)
     return [f"sensitivity {task}-{seed}: {describe(overlaps[task])}" for task in tasks]
 
 
-def evidence_of(edited: Edited, task: str, seed: int, params: Any) -> Evidence:
+def evidence_of(model: ArithmeticModel, task: str, seed: int, params: SimpleNamespace) -> Evidence:
     """Evidence about the pretrained backbone under the head of a task; there is no fine-tuned one to look at."""
-    view = edited.views[task]
+    view = model.views[task]
     region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
-    pretrained = {name: values.to(view.runtime.device) for name, values in edited.pretrained.items()}
+    pretrained = {name: values.to(view.runtime.device) for name, values in model.pretrained.items()}
     rows = read_rows(paths.sample(task, seed, "train"))
     return evidence_about(view, region, pretrained, pretrained, rows, ("sensitivity", task, seed))
 
 
-def masks(evidence: Evidence, params: Any) -> dict[str, GraftMask]:
+def masks(evidence: Evidence, params: SimpleNamespace) -> dict[str, GraftMask]:
     """The share of parameters that is pruned: least and most sensitive in a single round, and a random one."""
     region = evidence.region
     k = region.budget(params.sensitivity.pruned)
@@ -94,7 +95,7 @@ def prune(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     return transplant(pretrained, {name: torch.zeros(len(at)) for name, at in mask.indices.items()}, mask)
 
 
-def compare(evidence: Evidence, params: Any, task: str, seed: int) -> list[dict[str, Any]]:
+def compare(evidence: Evidence, params: SimpleNamespace, task: str, seed: int) -> list[dict[str, Any]]:
     """Overlap of the talos mask with those of other ways to calibrate it."""
     region, rows = evidence.region, []
     k = region.budget(params.talos.sparsity)
@@ -114,14 +115,16 @@ def calibrated(evidence: Evidence, settings: Talos, changes: dict[str, Any], k: 
     return mask.region_indices().numpy()
 
 
-def write_task(edited: Edited, key: tuple[str, str], seed: int, logits: Any, overlaps: Any, params: Any) -> None:
-    """Store what pruned models predict on a task's test rows, and the overlaps of its masks."""
-    task, labels = key[0], edited.labels(key)
-    stored = Predictions(edited.views[task].task.labels, {task: labels}, {task: logits})
+def write_task(
+    model: ArithmeticModel, task: str, seed: int, logits: Any, overlaps: list[dict[str, Any]], params: SimpleNamespace
+) -> None:
+    """Store the predictions of pruned models on a task's test rows, and the overlaps of its masks."""
+    labels = model.labels((task, "test"))
+    stored = Predictions(model.views[task].task.labels, {task: labels}, {task: logits})
     write_predictions(paths.reading_logits("sensitivity", (), task, seed), stored)
     rows = [{"variant": name, "n": len(labels), "accuracy": accuracy(part, labels)} for name, part in logits.items()]
-    about = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
-    write_json(paths.reading_record("sensitivity", (), task, seed), {**about, "rows": rows, "overlaps": overlaps})
+    record = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
+    write_json(paths.reading_record("sensitivity", (), task, seed), {**record, "rows": rows, "overlaps": overlaps})
 
 
 def describe(overlaps: list[dict[str, Any]]) -> str:

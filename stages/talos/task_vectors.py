@@ -11,9 +11,9 @@ its mask the movement mask of that size.
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,15 +21,16 @@ import torch
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.errors import MaskError, ModelError, TrainingError
+from stages.lib.evaluation.study_cell import write_reading
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
-from stages.lib.io import read_json, write_json
+from stages.lib.io import read_json
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.classification import accuracy, standard_error
 from stages.lib.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
-from stages.lib.metrics.predictions import Predictions, write_predictions
+from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.variants import PRETRAINED
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import evidence_of
@@ -40,82 +41,84 @@ from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.text.encoding import Example
 from stages.lib.training.training import TrainPlan, train
-from stages.talos.arithmetic_model import FULL, LINEAR, open_edited
+from stages.talos.arithmetic_model import FULL, LINEAR, open_model
 from stages.talos.linearised import LinearisedModel
 from stages.talos.settings import EditTraining
 
 ATTENTION, GRAFT = "attention", "graft"
-TAKEN = (FULL, GRAFT)
+AT_HAND = (FULL, GRAFT)
 PROJECTIONS = (QUERY, KEY, VALUE, FUSED, ATTENTION_OUTPUT)
+FLOAT_BYTES = INDEX_BYTES = 4
+# numbers that an optimizer keeps for each parameter, without and with momentum
+STATES = {"adamw": (2, 2), "sgd": (0, 1)}
 
 
 @dataclass(frozen=True)
-class Edit:
-    """What a method changed for a task: the mask, its values, and how much that took."""
+class TaskVector:
+    """The change of a model by a method for a task: the mask, its values, and a record of their making."""
 
     mask: GraftMask
     values: dict[str, Any]
     record: dict[str, Any]
 
 
-def edit(method: str, seed: int, params: Any, machine: Runtime) -> list[str]:
-    """Store every task's edit by one method, and what it does to all tasks; gives a line for each."""
+def make_vectors(method: str, seed: int, params: SimpleNamespace, machine: Runtime) -> list[str]:
+    """Store every task's vector by one method, and its effect on all tasks; gives a line for each."""
     paths.edited(method, "x", seed).parent.mkdir(parents=True, exist_ok=True)
     records = {}
     for task in params.talos.tasks:
-        cell = open_cell(method, task, seed, params, machine)
-        done = taken(method, cell, params) if method in TAKEN else trained(method, cell, params)
-        records[task] = {"selected": done.mask.selected, "graftable": cell.region.size, **done.record}
+        dropout = 0.0 if method == LINEAR else params.edit.training.dropout
+        finetuned = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine, dropout)
+        cell = GraftCell.of(finetuned, seed, params.graft.region)
+        make = vector_at_hand if method in AT_HAND else train_vector
+        vector = make(method, cell, params)
+        records[task] = {"selected": vector.mask.selected, "graftable": cell.region.size, **vector.record}
         if method != FULL:
-            write_mask(paths.edited(method, task, seed), StoredMask(done.mask, done.values, {}, identity(cell)))
-        del cell, done
-    return localize(method, seed, params, machine, records)
+            write_mask(paths.edited(method, task, seed), StoredMask(vector.mask, vector.values, {}, identity(cell)))
+        del finetuned, cell, vector
+    return predict_all(method, seed, params, machine, records)
 
 
-def open_cell(method: str, task: str, seed: int, params: Any, machine: Runtime) -> GraftCell:
-    """The fine-tuned model of a task, reset but for its head, with the dropout that it is to train with."""
-    dropout = 0.0 if method == LINEAR else params.edit.training.dropout
-    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine, dropout)
-    return GraftCell.of(model, seed, params.graft.region)
-
-
-def taken(method: str, cell: GraftCell, params: Any) -> Edit:
-    """An edit that the main pipeline has: the whole region, or the graft."""
+def vector_at_hand(method: str, cell: GraftCell, params: SimpleNamespace) -> TaskVector:
+    """A vector that the main pipeline has: the whole region, or the graft."""
     training = read_json(paths.finetuned(cell.task, cell.seed) / "training.json", ModelError)
-    steps, size = training["chosen"]["steps"], cell.region.size
-    mask, values = GraftMask.full(cell.region), {}
+    size, mask, values = cell.region.size, GraftMask.full(cell.region), {}
     if method == GRAFT:
         stored = read_mask(paths.learned(cell.task, cell.seed))
         mask, values = stored.mask, stored.values
-    bytes_ = optimizer_bytes(params.finetune.optimizer, params.finetune.momentum, size)
-    cost = {"steps": steps, "trained": size, "optimizer_bytes": bytes_}
-    return Edit(mask, values, {"cost": cost | {"checkpoint_bytes": checkpoint_bytes(mask.selected, size)}})
+    cost = {
+        "steps": training["chosen"]["steps"],
+        "trained": size,
+        "optimizer_bytes": optimizer_bytes(params.finetune.optimizer, params.finetune.momentum, size),
+        "checkpoint_bytes": checkpoint_bytes(mask.selected, size),
+    }
+    return TaskVector(mask, values, {"cost": cost})
 
 
-def trained(method: str, cell: GraftCell, params: Any) -> Edit:
-    """Choose what may move, and train it from the pretrained backbone."""
-    choosing, training = Stopwatch(), Stopwatch()
-    with choosing.running():
-        mask, examples = chosen(method, cell, params)
+def train_vector(method: str, cell: GraftCell, params: SimpleNamespace) -> TaskVector:
+    """Choose the mask, and train it from the pretrained backbone."""
+    start = time.monotonic()
+    mask, examples = choose_mask(method, cell, params)
+    chosen = time.monotonic()
     plans = plans_of(params.edit.training)
     steps = len(plans) * params.edit.training.steps
-    with training.running(), progress(f"edit {method} {cell.task}-{cell.seed}", steps, "step") as bar:
+    with progress(f"edit {method} {cell.task}-{cell.seed}", steps, "step") as bar:
         plan, values, record = best_of(method, cell, mask, plans, bar.update)
     cost = {
         "gradient_examples": examples,
-        "calibration_seconds": choosing.seconds,
+        "calibration_seconds": chosen - start,
         "steps": steps,
-        "train_seconds": training.seconds,
+        "train_seconds": time.monotonic() - chosen,
         "peak_bytes": peak_bytes(cell.model.runtime.device),
         "trained": mask.selected,
         "optimizer_bytes": optimizer_bytes(plan.optimizer, plan.momentum, mask.selected),
         "checkpoint_bytes": checkpoint_bytes(mask.selected, cell.region.size),
     }
-    return Edit(mask, values, {"cost": cost, **record})
+    return TaskVector(mask, values, {"cost": cost, **record})
 
 
-def chosen(method: str, cell: GraftCell, params: Any) -> tuple[GraftMask, int]:
-    """What a method trains, and how many backward passes of single examples it took to know; raises MaskError."""
+def choose_mask(method: str, cell: GraftCell, params: SimpleNamespace) -> tuple[GraftMask, int]:
+    """The mask that a method trains, and the backward passes of single examples that it took; raises MaskError."""
     if method == LINEAR:
         return GraftMask.full(cell.region), 0
     if method == ATTENTION:
@@ -128,13 +131,13 @@ def chosen(method: str, cell: GraftCell, params: Any) -> tuple[GraftMask, int]:
         passes.append(min(n, len(rows)) * backward_passes(mode, labels, draws))
         return evidence.squared_gradients(n, mode, draws, *generator)
 
-    own = replace(evidence, squared_gradients=counted)
     budget = Budget.of(cell.region, params.talos.sparsity, params.graft.rule, "talos.sparsity")
-    mask, asked = find_mask(method, own, getattr(params.localizer, method), budget).mask, budget.k
-    if mask.selected < asked:
+    counting = replace(evidence, squared_gradients=counted)
+    mask = find_mask(method, counting, getattr(params.localizer, method), budget).mask
+    if mask.selected < budget.k:
         raise MaskError(
             f"edit.methods: {method} selects {mask.selected:,} parameters of {cell.task}-{cell.seed}, talos.sparsity "
-            f"asks for {asked:,}; lower it, or leave {method} out"
+            f"asks for {budget.k:,}; lower it, or leave {method} out"
         )
     return mask, sum(passes)
 
@@ -146,7 +149,7 @@ def attention_mask(region: Region) -> GraftMask:
 
 
 def plans_of(settings: EditTraining) -> list[TrainPlan]:
-    """How every method trains, by the section edit.training: a plan for each learning rate."""
+    """A plan for each learning rate, all else the same for every method."""
     same = settings.model_dump(exclude={"learning_rates", "dropout"})
     return [TrainPlan(learning_rate=rate, **same) for rate in settings.learning_rates]
 
@@ -179,7 +182,7 @@ def best_of(
 
 
 def reader_of(method: str, cell: GraftCell) -> LabelModel | LinearisedModel:
-    """What reads the weights that are trained: the model, or its linear approximation at the pretrained ones."""
+    """The model that reads the trained weights: itself, or its linear approximation at the pretrained ones."""
     return LinearisedModel(cell.model, cell.pretrained) if method == LINEAR else cell.model
 
 
@@ -204,56 +207,31 @@ def train_within(
 
 
 def identity(cell: GraftCell) -> dict[str, Any]:
-    """What tells an edit which model it belongs to."""
-    pretrained = {name: values.cpu() for name, values in cell.pretrained.items()}
-    fingerprint = cell.region.fingerprint(pretrained)
-    return {"fingerprint": fingerprint, "model": cell.anatomy.name, "task": cell.task, "seed": cell.seed}
+    """The header that tells which model a vector belongs to."""
+    return {"fingerprint": cell.fingerprint(), "model": cell.anatomy.name, "task": cell.task, "seed": cell.seed}
 
 
-def localize(method: str, seed: int, params: Any, machine: Runtime, records: dict[str, Any]) -> list[str]:
-    """Store what every edited backbone predicts on the test rows of every task; gives a line for each trained task."""
-    tasks = params.talos.tasks
-    edited = open_edited(method, seed, params, machine, {"test": params.talos.test_max}, tasks)
-    keys, logits = [(task, "test") for task in tasks], {}
-    for trained_on in (PRETRAINED, *tasks):
-        logits[trained_on] = edited.logits({} if trained_on == PRETRAINED else {trained_on: 1.0}, keys)
+def predict_all(
+    method: str, seed: int, params: SimpleNamespace, machine: Runtime, records: dict[str, Any]
+) -> list[str]:
+    """Store what the model of every vector predicts on the test rows of every task; gives a line for each vector."""
+    tasks, lines = params.talos.tasks, []
+    model = open_model(method, tasks, seed, params, machine, {"test": params.talos.test_max})
+    keys = [(task, "test") for task in tasks]
+    logits = {PRETRAINED: model.logits({}, keys)}
+    logits |= {trained_on: model.logits({trained_on: 1.0}, keys) for trained_on in tasks}
     for key in keys:
-        name, labels = key[0], edited.labels(key)
-        found = {trained_on: values[key] for trained_on, values in logits.items()}
-        predictions = Predictions(edited.views[name].task.labels, {name: labels}, {name: found})
-        write_predictions(paths.reading_logits("edit", (method,), name, seed), predictions)
-        rows = [{"variant": variant, **scored(values, labels)} for variant, values in found.items()]
-        about = {"stage": "edit", "method": method, "task": name, "seed": seed, **records[name]}
-        write_json(paths.reading_record("edit", (method,), name, seed), {**about, "rows": rows})
-    shares = {task: accuracy(logits[task][task, "test"], edited.labels((task, "test"))) for task in tasks}
-    return [f"edit {method} {task}-{seed}: accuracy {share:.3f}" for task, share in shares.items()]
-
-
-def scored(logits: Any, labels: Any) -> dict[str, Any]:
-    """n, accuracy and its standard error."""
-    share = accuracy(logits, labels)
-    return {"n": len(labels), "accuracy": share, "accuracy_se": standard_error(share, len(labels))}
-
-
-FLOAT_BYTES = INDEX_BYTES = 4
-# numbers that an optimizer keeps for each parameter, without and with momentum
-STATES = {"adamw": (2, 2), "sgd": (0, 1)}
-
-
-class Stopwatch:
-    """Seconds spent in `running` blocks."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count the time of this block."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds += time.monotonic() - start
+        task, labels, rows = key[0], model.labels(key), []
+        variants = {trained_on: values[key] for trained_on, values in logits.items()}
+        for variant, values in variants.items():
+            share = accuracy(values, labels)
+            scores = {"n": len(labels), "accuracy": share, "accuracy_se": standard_error(share, len(labels))}
+            rows.append({"variant": variant, **scores})
+        predictions = Predictions(model.views[task].task.labels, {task: labels}, {task: variants})
+        header = {"method": method, "task": task, "seed": seed, **records[task]}
+        write_reading("edit", (method,), header, predictions, rows)
+        lines.append(f"edit {method} {task}-{seed}: accuracy {accuracy(variants[task], labels):.3f}")
+    return lines
 
 
 def peak_bytes(device: torch.device) -> int:
@@ -270,5 +248,5 @@ def optimizer_bytes(optimizer: str, momentum: float, trained: int) -> int:
 
 
 def checkpoint_bytes(selected: int, graftable: int) -> int:
-    """What has to be stored: an index and a value for each parameter, or the values alone of a whole region."""
+    """Bytes that have to be stored: an index and a value for each parameter, or the values alone of a whole region."""
     return FLOAT_BYTES * graftable if selected == graftable else (INDEX_BYTES + FLOAT_BYTES) * selected
