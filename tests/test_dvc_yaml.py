@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -156,13 +157,21 @@ def test_a_file_that_is_named_after_a_localizer_has_its_module_too(name):
         assert {*files} == {*map(str, code.closure(module(of_stage), f"stages.lib.localizers.{localizer}"))}
 
 
+@cache
+def calls(path: Path, *functions: str) -> list[ast.Call]:
+    """Where a module calls these functions."""
+    nodes = (node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call))
+    return [node for node in nodes if getattr(node.func, "id", "") in functions]
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_stage_that_asks_for_a_localizer_depends_on_its_module(name):
-    asked = []
-    for path in code.closure(module(name)):
-        if path.suffix == ".py" and code.LOCALIZERS not in path.parents:
-            calls = (node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call))
-            asked += [call.args[0] for call in calls if getattr(call.func, "id", "") in ("find_mask", "localizer_of")]
+    asked = [
+        call.args[0]
+        for path in code.closure(module(name))
+        if path.suffix == ".py" and code.LOCALIZERS not in path.parents
+        for call in calls(path, "find_mask", "localizer_of")
+    ]
     given = [dep.split("/")[4].removesuffix(".json") for dep in deps(name, code=True) if dep.count("/") == 4]
     assert bool(asked) == bool(given)
     assert {node.value for node in asked if isinstance(node, ast.Constant)} <= {*given}
@@ -189,12 +198,9 @@ def test_untracked_code_stores_nothing():
 
 def asked_for(name: str) -> list[str]:
     """The keys of the one load_params(...) call in a script, or none, as dvc.yaml spells them."""
-    tree = ast.parse(script(name).read_text(encoding="utf-8"))
-    calls = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "load_params"
-    ]
-    assert len(calls) <= 1
-    return [spelt(key) for call in calls for key in call.args]
+    found = calls(script(name), "load_params")
+    assert len(found) <= 1
+    return [spelt(key) for call in found for key in call.args]
 
 
 def spelt(key: ast.expr) -> str:
