@@ -198,6 +198,13 @@ def test_a_claim_is_judged_by_its_whole_interval_or_by_its_number(value, rule, l
     assert claim.verdict is verdict
 
 
+def test_a_difference_without_cells_is_left_out_or_not_measurable():
+    none = {"measure": lambda data: paired(pd.Series(dtype=float), pd.Series(dtype=float))}
+    assert judge([Statement("it is so", "measure")], none, None) == []
+    [claim] = judge([Statement("it is so", "measure")], none, None, empty=True)
+    assert (claim.verdict, claim.figure) == (Verdict.OPEN, "no common cells")
+
+
 def test_words_have_the_figures_of_the_finding_and_the_limit_stands_once():
     Path("claims.yaml").write_text(
         "- {words: '{name} keeps {limit:percent0} %', measure: kept, of: [x], rule: at_least, limit: toy.least, "

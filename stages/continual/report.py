@@ -343,23 +343,19 @@ def _accuracies(data: Sequences, method: str, at: str, earlier: bool) -> pd.Seri
     return rows[rows.step == rows[at]].set_index(TASK).accuracy
 
 
-def _where_both_ran(difference: Difference) -> list[Finding]:
-    return [Finding(difference)] if difference.n else []
-
-
-def earlier_loss(data: Sequences, method: str) -> list[Finding]:
+def earlier_loss(data: Sequences, method: str) -> Difference:
     """Accuracy right after a task less that at the end, of all tasks but the last."""
-    return _where_both_ran(paired(*(_accuracies(data, method, at, True) for at in ("place", "length"))))
+    return paired(*(_accuracies(data, method, at, True) for at in ("place", "length")))
 
 
-def earlier_tasks(data: Sequences, first: str, second: str) -> list[Finding]:
+def earlier_tasks(data: Sequences, first: str, second: str) -> Difference:
     """Difference of two methods' accuracies at the end, of all tasks but the last."""
-    return _where_both_ran(paired(*(_accuracies(data, method, "length", True) for method in (first, second))))
+    return paired(*(_accuracies(data, method, "length", True) for method in (first, second)))
 
 
-def just_learned(data: Sequences, first: str, second: str) -> list[Finding]:
+def just_learned(data: Sequences, first: str, second: str) -> Difference:
     """Difference of two methods' accuracies right after each task."""
-    return _where_both_ran(paired(*(_accuracies(data, method, "place", False) for method in (first, second))))
+    return paired(*(_accuracies(data, method, "place", False) for method in (first, second)))
 
 
 def averages(data: Sequences, first: str, second: str) -> Difference:
@@ -382,6 +378,6 @@ CLAIM_MEASURES = {
     "earlier_loss": earlier_loss,
     "earlier_tasks": earlier_tasks,
     "just_learned": just_learned,
-    "averages": lambda data, *methods: _where_both_ran(averages(data, *methods)),
+    "averages": averages,
     "memory": memory,
 }

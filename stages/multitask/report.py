@@ -224,7 +224,7 @@ def _worse(means: pd.DataFrame, limit: float) -> list[str]:
 
 
 def _finding(matrix: Matrix, difference: Difference, exceptions: tuple[str, ...] = (), **fields: Any) -> list[Finding]:
-    return [Finding(difference, {"matrix": matrix.title, **fields}, [*exceptions])] if difference.n else []
+    return [Finding(difference, {"matrix": matrix.title, **fields}, [*exceptions])]
 
 
 def diagonal(matrix: Matrix) -> list[Finding]:

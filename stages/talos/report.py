@@ -270,7 +270,7 @@ MEASURES = {
 def report(talos: Collected) -> Report:
     """Tables, which stages are off, and which effects show."""
     size = f"{counted(len(talos.tasks), 'task')}, {counted(len(talos.seeds), 'seed')}"
-    claims = judge(read_statements(HERE / "claims.yaml"), MEASURES, talos)
+    claims = judge(read_statements(HERE / "claims.yaml"), MEASURES, talos, empty=True)
     return Report("Task arithmetic with localized vectors", size, shown(tables(talos)), off_line(talos.off), claims)
 
 

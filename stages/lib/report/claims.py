@@ -69,13 +69,21 @@ def is_published(row: Any) -> bool:
 
 
 def judge(
-    statements: Iterable[Statement], measures: Mapping[str, Measure], data: Any, settings: Any = None
+    statements: Iterable[Statement],
+    measures: Mapping[str, Measure],
+    data: Any,
+    settings: Any = None,
+    empty: bool = False,
 ) -> list[Claim]:
-    """The claims in the order of the rows; a measure takes the data and what it is `of`, and gives a finding, several or none."""
+    """The claims in the order of the rows; a measure takes the data and what it is `of`, and gives a finding, several or none.
+
+    Differences without any common cell are left out, or not measurable with `empty`.
+    """
     return [
         _claim(statement, finding, _limit(statement.limit, settings))
         for statement in statements
         for finding in _findings(measures[statement.measure](data, *statement.of))
+        if empty or not isinstance(finding.value, Difference) or finding.value.n
     ]
 
 
