@@ -8,26 +8,16 @@ dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one expe
 import argparse
 import io
 import json
+from functools import cache
 from typing import Any
 
+from stages.commands.settings_reference import leaves
 from stages.lib import paths
 from stages.lib.entry import guarded
 from stages.lib.errors import ParamsError, did_you_mean
 from stages.lib.io import write_text
-from stages.lib.params import validate
+from stages.lib.params import SECTIONS, validate
 from stages.lib.yaml12 import load_yaml
-
-# settings whose keys are names of the user's own
-NAMED = (
-    "ood.sets",
-    "merge.groups",
-    "task",
-    "order",
-    "multitask.groups",
-    "transfer.unions",
-    "arithmetic.negation.controls",
-    "disentangle.grid.pairs",
-)
 
 
 def main() -> None:
@@ -64,12 +54,19 @@ def profile_settings(name: str) -> dict[str, Any]:
     return known[name]["set"]
 
 
+@cache
+def tables() -> set[str]:
+    """Settings that are tables whose keys are the user's own names."""
+    schemas = (pair for section, kind in SECTIONS.items() for pair in leaves(section, kind))
+    return {key for key, schema, _ in schemas if schema.get("type") == "object"}
+
+
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value; the values of NAMED stay whole."""
+    """Dotted key -> value; `tables` stay whole."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         dotted = f"{prefix}{key}"
-        if isinstance(value, dict) and dotted not in NAMED:
+        if isinstance(value, dict) and dotted not in tables():
             flat |= flatten(value, f"{dotted}.")
         else:
             flat[dotted] = value

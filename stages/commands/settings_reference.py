@@ -25,6 +25,7 @@ in `params.yaml`.
 A setting is named by its section and its own name: `graft.sparsity` is `sparsity` under `graft:`. A stage runs anew
 only if one of the settings changes that its entry in the pipeline's `dvc.yaml` lists under `params`.
 """
+Schema = dict[str, Any]
 KINDS = {"boolean": "true or false", "null": "null", "integer": "whole number", "number": "number", "string": "text"}
 LARGE = 1e10
 BOUNDS = (
@@ -54,16 +55,21 @@ def _pipeline(name: str, pipeline: ModuleType, told: dict[str, str]) -> Iterator
 
 def settings(section: str, kind: Any) -> list[tuple[str, str, str]]:
     """Dotted key, what is allowed and what it means (empty if the schema doesn't say), for each setting of a section."""
+    return [(key, allowed(field, known), field.get("description", "")) for key, field, known in leaves(section, kind)]
+
+
+def leaves(section: str, kind: Any) -> Iterator[tuple[str, Schema, Schema]]:
+    """Dotted key, JSON schema and the definitions that it refers to, for each setting of a section."""
     schema = TypeAdapter(kind).json_schema()
-    return [*_settings(section, schema, schema.get("$defs", {}))]
+    yield from _leaves(section, schema, schema.get("$defs", {}))
 
 
-def _settings(key: str, field: dict[str, Any], known: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _leaves(key: str, field: Schema, known: Schema) -> Iterator[tuple[str, Schema, Schema]]:
     field = field | known[field["$ref"].rpartition("/")[2]] if "$ref" in field else field
     if "properties" not in field:
-        yield key, allowed(field, known), field.get("description", "")
+        yield key, field, known
     for name, inside in field.get("properties", {}).items():
-        yield from _settings(f"{key}.{name}", inside, known)
+        yield from _leaves(f"{key}.{name}", inside, known)
 
 
 def comments(text: str) -> dict[str, str]:
@@ -78,7 +84,7 @@ def comments(text: str) -> dict[str, str]:
     return {key: re.sub(r" Paper: .*", "", " ".join(comment.split())) for key, comment in found.items()}
 
 
-def allowed(field: dict[str, Any], known: dict[str, Any]) -> str:
+def allowed(field: Schema, known: Schema) -> str:
     """What a value may be, in words, from its JSON schema."""
     if "$ref" in field:
         return allowed(known[field["$ref"].rpartition("/")[2]], known)
@@ -100,7 +106,7 @@ def _number(value: float) -> str:
     return f"{int(value):,}" if value == int(value) and value < LARGE else f"{value:g}"
 
 
-def _values(field: dict[str, Any]) -> dict[str, Any]:
+def _values(field: Schema) -> Schema:
     """Schema of the values of a table with free names."""
     values = field.get("additionalProperties") or next(iter(field.get("patternProperties", {}).values()), {})
     return values if isinstance(values, dict) else {}
