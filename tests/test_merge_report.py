@@ -97,8 +97,8 @@ def test_the_methods_that_settings_allow_are_those_there_are():
         ({"merge": {"groups": {"two": ["movies", "tweet"]}}}, r"merge.groups.two: 'tweet' is not among tasks \(movies, .*did you mean 'tweets'"),
         ({"combination": {"seeds": [99]}}, r"combination.seeds: 99 is not among seeds \(13, 21\)"),
         ({"combination": {"methods": ["stich_mean"]}}, r"combination.methods.0: 'stich_mean' is not allowed.*did you mean 'stitch_mean'"),
-        ({"combination": {"alphas": [-0.5]}}, "combination.alphas.0: -0.5 is not allowed"),
-        ({"combination": {"dare_share": 0.0}}, "combination.dare_share: 0.0 is not allowed"),
+        ({"combination": {"search": {"alphas": [-0.5], "dev_max": 32}}}, "combination.search.alphas.0: -0.5 is not allowed"),
+        ({"combination": {"shares": {"ties": 0.2, "dare": 0.0}}}, "combination.shares.dare: 0.0 is not allowed"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_named_with_what_is_allowed(change, message):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,6 +16,7 @@ from stages.lib.metrics.predictions import first_rows, read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
 from stages.multitask.gain import gained, relative_gain
+from stages.multitask.settings import MultitaskParams
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 MATRIX = ["paradigm", "localizer", "sparsity"]
@@ -95,39 +97,10 @@ def collect(params: Any) -> Multitask:
     files, settings = Files.of(params), params.multitask
     require_files("make multitask", files.level, files.reference, files.transfer, files.skill)
 
-    def level_rows(cell: Cell, record: Row) -> Iterator[Row]:
-        rows = {row["variant"]: row for row in record["rows"]}
-        before, after = rows[PRETRAINED]["accuracy"], rows[FINETUNED]["accuracy"]
-        alone = single_task_accuracy(cell["task"], cell["seed"], settings.test_max)
-        found = gained(before, after, settings.least_gain)
-        yield {
-            **cell,
-            "n": rows[FINETUNED]["n"],
-            "pretrained": before,
-            "single": alone,
-            "joint": after,
-            "gained": found,
-        }
-
-    levels = frame_of(files.level.rows(level_rows), LEVELS)
+    levels = frame_of(files.level.rows(partial(_level_rows, settings)), LEVELS)
     ends = levels.set_index(["paradigm", "seed", "task"])[["pretrained", "joint"]]
     sources = {*settings.tasks, *settings.groups, *params.transfer.unions}
-
-    def gain_rows(cell: Cell, record: Row) -> Iterator[Row]:
-        task, groups = cell["task"], settings.groups
-        before, after = ends.loc[(cell["paradigm"], cell["seed"], task)]
-        for row in (row for row in record["rows"] if row["source"] in sources):
-            yield {
-                **cell,
-                **{name: row[name] for name in ("kind", "source", "n", "selected", "accuracy")},
-                "sparsity": float(cell["sparsity"]),
-                "target": task,
-                "inside": task in row["members"],
-                "alike": row["kind"] == SINGLE and are_alike(groups, row["source"], task),
-                "gain": relative_gain(row["accuracy"], before, after, settings.least_gain),
-            }
-
-    gains = frame_of(files.transfer.rows(gain_rows), GAINS)
+    gains = frame_of(files.transfer.rows(partial(_gain_rows, settings, ends, sources)), GAINS)
     return Multitask(
         tasks=settings.tasks,
         seeds=settings.seeds,
@@ -138,6 +111,36 @@ def collect(params: Any) -> Multitask:
         gains=gains.assign(gain=gains.gain.astype(float)),
         overlaps=frame_of(overlap_rows(files.skill, settings.groups), OVERLAPS),
     )
+
+
+def _level_rows(settings: MultitaskParams, cell: Cell, record: Row) -> Iterator[Row]:
+    rows = {row["variant"]: row for row in record["rows"]}
+    before, after = rows[PRETRAINED]["accuracy"], rows[FINETUNED]["accuracy"]
+    yield {
+        **cell,
+        "n": rows[FINETUNED]["n"],
+        "pretrained": before,
+        "single": single_task_accuracy(cell["task"], cell["seed"], settings.test_max),
+        "joint": after,
+        "gained": gained(before, after, settings.least_gain),
+    }
+
+
+def _gain_rows(
+    settings: MultitaskParams, ends: pd.DataFrame, sources: set[str], cell: Cell, record: Row
+) -> Iterator[Row]:
+    task = cell["task"]
+    before, after = ends.loc[(cell["paradigm"], cell["seed"], task)]
+    for row in (row for row in record["rows"] if row["source"] in sources):
+        yield {
+            **cell,
+            **{name: row[name] for name in ("kind", "source", "n", "selected", "accuracy")},
+            "sparsity": float(cell["sparsity"]),
+            "target": task,
+            "inside": task in row["members"],
+            "alike": row["kind"] == SINGLE and are_alike(settings.groups, row["source"], task),
+            "gain": relative_gain(row["accuracy"], before, after, settings.least_gain),
+        }
 
 
 def single_task_accuracy(task: str, seed: int, n: int) -> float:
