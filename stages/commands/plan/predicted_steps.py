@@ -33,10 +33,7 @@ Made = dict[Parts, tuple[str, Files | None]]
 
 
 def predict_steps(files: Sequence[Path]) -> list[Step]:
-    """Steps of `dvc repro FILE ...`, where each file is a dvc.yaml; the main pipeline's first, as they stand there.
-
-    Raises StorageError if DVC can't read the pipelines.
-    """
+    """Steps of `dvc repro FILE ...`, the main pipeline's first; raises StorageError if DVC can't read the pipelines."""
     with _pipeline(files) as (order, places, cache):
         made: Made = {}
         steps = {stage: _step(stage, made, cache) for stage in order if stage.cmd}
