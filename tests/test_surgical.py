@@ -31,7 +31,6 @@ from stages.lib.training.training import TrainPlan
 from stages.surgical import fisher_scores as fim
 from stages.surgical import layer_surgery as surgery
 from stages.surgical import rank_robustness as robustness
-from stages.surgical.layer_surgery import settings_of
 from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, whole_layers
 from stages.surgical.report.collecting import layer_text, require_distinct
 from stages.surgical.selections import KINDS, Selection, choose, order
@@ -312,9 +311,9 @@ def test_correlations_of_ranks():
 
 def trained(layers: tuple[int, ...], also: tuple[str, ...] = (), **changes: Any) -> dict[str, Tensor]:
     """Every parameter after training these layers alone, on a cell."""
-    settings = settings_of(params(also=[*also], **changes).surgery.training)
-    mask = surgery.mask_of(read_anatomy(paths.PRETRAINED), layers, [*also])
-    done = surgery.train_mask(TOY, ROWS, SEED, model_settings("standard"), settings, runtime(), lambda: None, mask)
+    training, anatomy = params(also=[*also], **changes).surgery.training, read_anatomy(paths.PRETRAINED)
+    cell = surgery.SurgeryCell(TOY, ROWS, SEED, anatomy, model_settings("standard"), training, runtime())
+    done = cell.train(surgery.mask_of(anatomy, layers, [*also]), lambda: None)
     return {name: value.detach().clone() for name, value in done.model.parameters().items()}
 
 
@@ -329,7 +328,7 @@ def test_one_step_moves_exactly_the_selected_layers(cell, layers):
 
 
 def test_all_layers_are_training_as_ever_and_none_trains_the_head_alone(cell):
-    settings = settings_of(params(also=["embeddings"]).surgery.training)
+    settings = params(also=["embeddings"]).surgery.training
     ordinary = finetune(paths.PRETRAINED, TOY, ROWS, SEED, model_settings("standard"), settings, runtime()).model
     everything = trained(tuple(range(LAYERS_12)), ("embeddings",))
     assert all(torch.equal(values, everything[name]) for name, values in ordinary.parameters().items())
@@ -344,9 +343,9 @@ def test_all_layers_are_training_as_ever_and_none_trains_the_head_alone(cell):
 def test_without_a_head_no_layer_means_the_pretrained_model(pico_bert, project):
     import_model(pico_bert, model_settings("prompt"), paths.PRETRAINED)
     anatomy = read_anatomy(paths.PRETRAINED)
-    settings = settings_of(params().surgery.training)
-    mask = surgery.mask_of(anatomy, (), [])
-    done = surgery.train_mask(TOY, ROWS, SEED, model_settings("prompt"), settings, runtime(), lambda: None, mask)
+    training = params().surgery.training
+    none = surgery.SurgeryCell(TOY, ROWS, SEED, anatomy, model_settings("prompt"), training, runtime())
+    done = none.train(surgery.mask_of(anatomy, (), []), lambda: None)
     before = read_tensors(paths.PRETRAINED, anatomy.names([LAYERS]))
     after = done.model.parameters()
     assert all(torch.equal(values, after[name]) for name, values in before.items())
@@ -397,7 +396,7 @@ def test_a_warm_up_as_long_as_training_is_refused(warmup):
 
 
 def test_watching_changes_nothing_and_sees_the_layers_move(cell):
-    settings = settings_of(params().surgery.training)
+    settings = params().surgery.training
     unwatched = finetune(paths.PRETRAINED, TOY, ROWS, SEED, model_settings("standard"), settings, runtime()).model
     seen = robustness.Watch({5, 12}, ROWS, cell.layers, score(cell), lambda: None)
     watched = train_again(

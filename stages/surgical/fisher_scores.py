@@ -1,6 +1,7 @@
 """FIM scores of one cell: which layers of the pretrained model its training rows have most information about."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -19,7 +20,7 @@ from stages.surgical.layers import by_layer, layer_scores
 Scores = dict[str, list[float]]
 
 
-def score_layers(task: str, seed: int, params: Any, machine: Runtime) -> str:
+def score_layers(task: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
     """Store the scores of every layer by every target, aggregation and number of examples; gives one line about it.
 
     A model that starts with a new head is scored once under each of several random ones, since
@@ -29,7 +30,7 @@ def score_layers(task: str, seed: int, params: Any, machine: Runtime) -> str:
     anatomy = read_anatomy(paths.PRETRAINED)
     layers = layers_of(anatomy)
     heads = params.fim.scores.heads if anatomy.names([HEAD]) else 1
-    found: list[dict[str, Any]] = []
+    scored: list[dict[str, Any]] = []
     with progress(f"fim {task}-{seed}", heads * len(params.fim.scores.targets), "score") as bar:
         for head in range(heads):
             with seeded_torch("fim", task, seed, head):
@@ -40,11 +41,11 @@ def score_layers(task: str, seed: int, params: Any, machine: Runtime) -> str:
                     model, examples, params.fim.scores.examples, layers, target
                 ).items():
                     axes = {"target": target, "examples": count, "used": min(count, len(examples)), "head": head}
-                    found += [{**axes, "aggregation": name, "scores": values} for name, values in scores.items()]
+                    scored += [{**axes, "aggregation": name, "scores": values} for name, values in scores.items()]
                 bar.update()
-    about = {"stage": "fim", "task": task, "seed": seed, "parameters": layer_sizes(anatomy)}
-    write_json(paths.reading_record("fim", (), task, seed), {**about, "rows": found})
-    return f"fim {task}-{seed}: {len(layers)} layers, {len(found)} scorings"
+    record = {"stage": "fim", "task": task, "seed": seed, "parameters": layer_sizes(anatomy)}
+    write_json(paths.reading_record("fim", (), task, seed), {**record, "rows": scored})
+    return f"fim {task}-{seed}: {len(layers)} layers, {len(scored)} scorings"
 
 
 def layers_of(anatomy: Anatomy) -> dict[int, list[str]]:
@@ -69,15 +70,15 @@ def scores_by_count(
     """
     names = [name for part in layers.values() for name in part]
     totals: dict[str, Tensor] = {}
-    found: dict[int, Scores] = {}
+    by_count: dict[int, Scores] = {}
     done = 0
     for count in sorted({*counts}):
         if done < len(examples):
             part = squared_gradients(model, examples[done:count], names, target)
             totals = {name: totals[name] + part[name] for name in names} if totals else part
             done = min(count, len(examples))
-            found[count] = layer_scores(totals, done, layers)
-    return found
+            by_count[count] = layer_scores(totals, done, layers)
+    return by_count
 
 
 def read_scores(task: str, seed: int, target: str, aggregation: str, examples: int) -> list[float]:

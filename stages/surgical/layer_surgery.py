@@ -1,6 +1,7 @@
 """Surgical fine-tuning of one cell: some layers are trained, the others keep every bit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from stages.lib.models.anatomy import HEAD, LAYERS, Anatomy, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator
+from stages.lib.settings import ModelParams
 from stages.lib.training.finetuning import Finetuned, finetune, plan_for, total_steps
 from stages.surgical.fisher_scores import read_scores
 from stages.surgical.layers import whole_layers
@@ -25,35 +27,56 @@ from stages.surgical.selections import Layers, Selection, choose
 from stages.surgical.settings import LayerTraining
 
 
-def operate(selection: str, task: str, seed: int, params: Any, machine: Runtime) -> str:
+@dataclass(frozen=True)
+class SurgeryCell:
+    """A task and its rows, and the settings that every set of layers is trained with."""
+
+    task: TaskSpec
+    rows: dict[str, list[dict]]
+    seed: int
+    anatomy: Anatomy
+    model: ModelParams
+    training: LayerTraining
+    machine: Runtime
+
+    def train(self, mask: GraftMask, on_step: Callable[[], object]) -> Finetuned:
+        """Fine-tune the mask's values and a new head; the pretrained model where there is neither."""
+        if mask.selected or self.anatomy.names([HEAD]):
+            settings = (self.model, self.training, self.machine)
+            return finetune(paths.PRETRAINED, self.task, self.rows, self.seed, *settings, on_step, mask)
+        return Finetuned(LabelModel.load(paths.PRETRAINED, self.task, self.model, self.machine), {"curve": []})
+
+
+def operate(selection: str, task: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
     """Fine-tune and measure every set of layers that a selection stands for; gives one line about it."""
-    spec, anatomy = read_task(task), read_anatomy(paths.PRETRAINED)
+    spec, anatomy, training = read_task(task), read_anatomy(paths.PRETRAINED), params.surgery.training
     rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
     tests = {task: read_test_sets(task, seed)[task][: params.surgery.test_max or None]}
-    settings = settings_of(params.surgery.training)
+    cell = SurgeryCell(spec, rows, seed, anatomy, params.model, training, machine)
     title = f"surgery {selection} {task}-{seed}"
     sets = chosen_sets(selection, task, seed, params.surgery)
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     predictions: Predictions | None = None
-    with progress(title, len(sets) * total_steps(settings, len(spec.labels), len(rows["train"])), "step") as bar:
+    with progress(title, len(sets) * total_steps(training, len(spec.labels), len(rows["train"])), "step") as bar:
         for layers in sets:
-            mask = mask_of(anatomy, layers, params.surgery.training.also)
-            done = train_mask(spec, rows, seed, params.model, settings, machine, bar.update, mask)
-            now = predicted(done.model, tests, name_of(layers))
+            mask = mask_of(anatomy, layers, training.also)
+            done = cell.train(mask, bar.update)
+            now = predictions_of(done.model, tests, name_of(layers))
             predictions = now if predictions is None else predictions | now
-            record = {**done.record, "peak_learning_rate": peak_learning_rate(settings, done.record)}
-            found.append({"draw": len(found), "layers": [*layers], "trained": trained_size(anatomy, mask), **record})
+            record = {**done.record, "peak_learning_rate": peak_learning_rate(training, done.record)}
+            facts = {"draw": len(records), "layers": [*layers], "trained": trained_size(anatomy, mask)}
+            records.append({**facts, **record})
     scores = own_scores(predictions, task, spec)
-    for row in found:
+    for row in records:
         name = name_of(row["layers"])
         row |= {**scores[name], "loss": cross_entropy(predictions.logits[task][name], predictions.labels[task])}
-    about = {"task": task, "seed": seed, "selection": selection, "model_parameters": anatomy.parameters}
-    write_reading("surgery", (selection,), about, predictions, found)
+    header = {"task": task, "seed": seed, "selection": selection, "model_parameters": anatomy.parameters}
+    write_reading("surgery", (selection,), header, predictions, records)
     accuracies = ", ".join(f"{name} {values['accuracy']:.3f}" for name, values in scores.items())
     return f"{title}: {accuracies} (accuracy)"
 
 
-def chosen_sets(selection: str, task: str, seed: int, surgery: Any) -> list[Layers]:
+def chosen_sets(selection: str, task: str, seed: int, surgery: SimpleNamespace) -> list[Layers]:
     """The sets of layers of a selection for a cell, by its stored scores; raises ParamsError if it is too large."""
     scores = read_scores(task, seed, surgery.score.target, surgery.score.aggregation, surgery.score.examples)
     parsed = Selection.parse(selection)
@@ -74,46 +97,23 @@ def trained_size(anatomy: Anatomy, mask: GraftMask) -> int:
     return mask.selected + (anatomy.region([HEAD]).size if heads else 0)
 
 
-def train_mask(
-    spec: TaskSpec,
-    rows: dict[str, list[dict]],
-    seed: int,
-    model_settings: Any,
-    settings: Any,
-    machine: Runtime,
-    on_step: Callable[[], object],
-    mask: GraftMask,
-) -> Finetuned:
-    """Fine-tune the mask's values and a new head; the pretrained model where there is neither."""
-    if mask.selected or read_anatomy(paths.PRETRAINED).names([HEAD]):
-        return finetune(paths.PRETRAINED, spec, rows, seed, model_settings, settings, machine, on_step, mask)
-    return Finetuned(LabelModel.load(paths.PRETRAINED, spec, model_settings, machine), {"curve": []})
-
-
-def predicted(model: LabelModel, tests: dict[str, list[dict]], name: str) -> Predictions:
-    """What a model says of the test rows, under this name."""
+def predictions_of(model: LabelModel, tests: dict[str, list[dict]], name: str) -> Predictions:
+    """Predictions of a model for the test rows, under this name."""
     evaluation = Evaluation(model, tests, variants=1)
     with evaluation.progress(name):
         evaluation.predict(name)
     return evaluation.predictions()
 
 
-def name_of(layers: Any) -> str:
+def name_of(layers: Sequence[int]) -> str:
     """The name of a set of layers among predictions: `layers_1_10`, or `none`."""
     return "_".join(["layers", *map(str, layers)]) if layers else "none"
 
 
-def peak_learning_rate(settings: Any, record: dict[str, Any]) -> float:
+def peak_learning_rate(training: LayerTraining, record: dict[str, Any]) -> float:
     """The highest learning rate that training got to, 0 where nothing was trained."""
     if not record["curve"]:
         return 0.0
     chosen = record["chosen"]
-    plan = plan_for(settings, chosen["steps"], chosen["learning_rate"], chosen["batch_size"])
+    plan = plan_for(training, chosen["steps"], chosen["learning_rate"], chosen["batch_size"])
     return chosen["learning_rate"] * max(map(plan.factor, range(plan.steps)))
-
-
-def settings_of(training: LayerTraining) -> SimpleNamespace:
-    """The section surgery.training in the form of `finetune`: one point for a grid, and whole layers."""
-    grid = {"learning_rates": [training.learning_rate], "batch_sizes": [training.batch_size]}
-    whole = {"train": [LAYERS, *training.also], "bias_only": False}
-    return SimpleNamespace(**{**dict(training), **grid, **whole})

@@ -1,6 +1,7 @@
 """Do the layers keep their rank while all of them are fine-tuned, and which of them move?"""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
@@ -15,7 +16,6 @@ from stages.lib.runtime import Runtime
 from stages.lib.text.encoding import Example
 from stages.lib.training.finetuning import steps_for, total_steps, train_again
 from stages.surgical.fisher_scores import layers_of, scores_by_count
-from stages.surgical.layer_surgery import settings_of
 from stages.surgical.layers import layer_norms
 
 
@@ -69,25 +69,24 @@ class Watch:
         )
 
 
-def watch_training(task: str, seed: int, params: Any, machine: Runtime) -> str:
+def watch_training(task: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
     """Store what the layers of a cell do while all of them are fine-tuned; gives one line about it."""
     spec = read_task(task)
     rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
-    settings = settings_of(params.surgery.training)
+    settings, how = params.surgery.training, params.surgery.score
     steps = steps_for(settings, len(spec.labels), len(rows["train"]))
     due = looks(steps, params.robustness.every)
     layers = layers_of(read_anatomy(paths.PRETRAINED))
 
     def score(model: LabelModel, examples: list[Example]) -> list[float]:
-        found = scores_by_count(model, examples, [params.surgery.score.examples], layers, params.surgery.score.target)
-        return found[params.surgery.score.examples][params.surgery.score.aggregation]
+        return scores_by_count(model, examples, [how.examples], layers, how.target)[how.examples][how.aggregation]
 
     title = f"robustness {task}-{seed}"
     with progress(title, total_steps(settings, len(spec.labels), len(rows["train"])), "step") as bar:
         seen = Watch(due, rows, layers, score, bar.update)
         train_again(paths.PRETRAINED, spec, rows, seed, params.model, settings, machine, seen.watch)
-    about = {"stage": "robustness", "task": task, "seed": seed, "learning_rate": params.surgery.training.learning_rate}
-    write_json(paths.reading_record("robustness", (), task, seed), {**about, "rows": seen.rows})
+    record = {"stage": "robustness", "task": task, "seed": seed, "learning_rate": settings.learning_rate}
+    write_json(paths.reading_record("robustness", (), task, seed), {**record, "rows": seen.rows})
     first, last = seen.rows[0], seen.rows[-1]
     return f"{title}: {len(seen.rows)} looks, dev accuracy {first['dev_accuracy']:.3f} to {last['dev_accuracy']:.3f}"
 

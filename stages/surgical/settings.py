@@ -55,6 +55,12 @@ class LayerTraining(Section):
     head_first_steps: int = Field(ge=0, description="steps for a new head alone, before the rest")
     eval_steps: int = Field(ge=0, description="steps between dev scores, best one kept; 0 keeps the last")
 
+    # so that it can stand for the section `finetune`: whole layers, and a grid of one point
+    bias_only = property(lambda self: False)
+    train = property(lambda self: ["layers", *self.also])
+    learning_rates = property(lambda self: [self.learning_rate])
+    batch_sizes = property(lambda self: [self.batch_size])
+
 
 class SurgeryParams(Section):
     selections: list[Annotated[str, AfterValidator(_checked)]] = Field(
