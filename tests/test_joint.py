@@ -17,10 +17,10 @@ from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import seeded_torch
-from stages.multitask.joint_baselines import level
+from stages.multitask.joint_baselines import measure_baselines
 from stages.multitask.joint_model import HEADS, JointCell, load_joint, save_joint
-from stages.multitask.joint_training import joint_steps, mixed_batches, train_joint
-from stages.multitask.task_masks import find_skills, skills
+from stages.multitask.joint_training import JointPlan, mixed_batches, train_joint
+from stages.multitask.task_masks import find_task_masks, task_masks
 from stages.multitask.transfer_matrix import PURIFIED, SINGLE, UNION, transfer
 from stages.multitask.unions import union
 from tests.pico import PAIRS, TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
@@ -42,10 +42,9 @@ ROWS = {
 }
 
 
-def settings(**changes: Any) -> SimpleNamespace:
-    """A `finetune` section as the stage `joint` completes it."""
-    own = {"learning_rates": [3e-3], "max_steps": 20, **changes}
-    return SimpleNamespace(**{"step_factor": 2.0, **vars(finetune_settings(**own))})
+def plan(step_factor: float = 2.0, rows: dict = ROWS, **changes: Any) -> JointPlan:
+    finetune = finetune_settings(**{"learning_rates": [3e-3], "max_steps": 20, **changes})
+    return JointPlan(TASKS, rows, SEED, finetune, step_factor)
 
 
 def params(mode: str = "standard", **learning: Any) -> SimpleNamespace:
@@ -62,7 +61,7 @@ def params(mode: str = "standard", **learning: Any) -> SimpleNamespace:
 
 
 def train(folder: Any, mode: str, **changes: Any) -> Any:
-    return train_joint(folder, TASKS, ROWS, SEED, model_settings(mode), settings(**changes), runtime())
+    return train_joint(folder, plan(**changes), model_settings(mode), runtime())
 
 
 @pytest.fixture
@@ -94,9 +93,9 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_steps_are_a_multiple_of_a_single_tasks():
-    assert joint_steps(settings(), TASKS, ROWS) == 40  # both are capped at 20
-    free = settings(max_steps=None, steps_per_example=1, step_factor=8)
-    assert joint_steps(free, TASKS, ROWS | {"pairs": {"train": ROWS["pairs"]["train"][:12]}}) == 8 * (24 + 12) / 2
+    assert plan().steps == 40  # both are capped at 20
+    rows = ROWS | {"pairs": {"train": ROWS["pairs"]["train"][:12]}}
+    assert plan(8, rows, max_steps=None, steps_per_example=1).steps == 8 * (24 + 12) / 2
 
 
 def test_batches_are_of_one_task_each_and_come_from_all_alike(make_cell):
@@ -188,14 +187,16 @@ def test_regions_are_those_of_each_task_of_the_size_asked_for_and_without_a_base
     project_of("standard")
     cell, sizes = cell_of(), params()
     sizes.skill.sparsities = [SIZE, 0.01]
-    found = {task: skills(cell, task, "learned", sizes) for task in NAMES}
+    found = {task: task_masks(cell, task, "learned", sizes) for task in NAMES}
     assert {mask.selected for masks in found.values() for mask in masks.values()} == {
         cell.region.budget(SIZE),
         cell.region.budget(0.01),
     }
     assert not found["toy"][SIZE].equals(found["pairs"][SIZE])
-    assert skills(cell, "toy", "learned", params())[SIZE].equals(found["toy"][SIZE]), "whatever other sizes there are"
-    based = {task: skills(cell, task, "learned_1.0", params())[SIZE] for task in NAMES}
+    assert task_masks(cell, "toy", "learned", params())[SIZE].equals(found["toy"][SIZE]), (
+        "whatever other sizes there are"
+    )
+    based = {task: task_masks(cell, task, "learned_1.0", params())[SIZE] for task in NAMES}
     assert overlap(*based.values()) > overlap(*(found[task][SIZE] for task in NAMES)), "figures 11 and 12"
 
 
@@ -210,8 +211,8 @@ def overlap(one: Any, other: Any) -> int:
 def test_every_region_and_union_is_tested_on_every_task(project_of, mode):
     project_of(mode)
     chosen = params(mode)
-    find_skills("sgd", "learned", SEED, chosen, runtime())
-    level("sgd", SEED, chosen, runtime())
+    find_task_masks("sgd", "learned", SEED, chosen, runtime())
+    measure_baselines("sgd", SEED, chosen, runtime())
     transfer("sgd", "learned", str(SIZE), SEED, chosen, runtime())
     axes = ("sgd", "learned", str(SIZE))
     for task in NAMES:
@@ -228,8 +229,8 @@ def test_a_graft_of_everything_is_the_joint_model_and_one_of_nothing_the_pretrai
     project_of("standard")
     chosen = params(steps=0)
     chosen.skill.sparsities = [1.0]
-    find_skills("sgd", "movement", SEED, chosen, runtime())
-    level("sgd", SEED, chosen, runtime())
+    find_task_masks("sgd", "movement", SEED, chosen, runtime())
+    measure_baselines("sgd", SEED, chosen, runtime())
     transfer("sgd", "movement", "1.0", SEED, chosen, runtime())
     for task in NAMES:
         levels = read_predictions(paths.reading_logits("level", ("sgd",), task, SEED)).logits[task]
@@ -243,8 +244,8 @@ def test_a_graft_of_everything_is_the_joint_model_and_one_of_nothing_the_pretrai
 def test_a_region_of_another_model_is_refused(project_of):
     project_of("standard")
     chosen = params()
-    find_skills("sgd", "movement", SEED, chosen, runtime())
-    level("sgd", SEED, chosen, runtime())
+    find_task_masks("sgd", "movement", SEED, chosen, runtime())
+    measure_baselines("sgd", SEED, chosen, runtime())
     path = paths.skill_mask("sgd", "movement", str(SIZE), "toy", SEED)
     stored = read_mask(path)
     write_mask(path, replace(stored, about={**stored.about, "fingerprint": "0" * 64}))

@@ -345,11 +345,12 @@ def test_without_a_head_no_layer_means_the_pretrained_model(pico_bert, project):
     anatomy = read_anatomy(paths.PRETRAINED)
     training = params().surgery.training
     none = surgery.SurgeryCell(TOY, ROWS, SEED, anatomy, model_settings("prompt"), training, runtime())
-    done = none.train(surgery.mask_of(anatomy, (), []), lambda: None)
+    mask = surgery.mask_of(anatomy, (), [])
+    done = none.train(mask, lambda: None)
     before = read_tensors(paths.PRETRAINED, anatomy.names([LAYERS]))
     after = done.model.parameters()
     assert all(torch.equal(values, after[name]) for name, values in before.items())
-    assert surgery.peak_learning_rate(settings, done.record) == 0 and surgery.trained_size(anatomy, mask) == 0
+    assert surgery.peak_learning_rate(training, done.record) == 0 and surgery.trained_size(anatomy, mask) == 0
 
 
 def test_a_selection_is_trained_and_measured(cell):

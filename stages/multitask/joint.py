@@ -1,7 +1,5 @@
 """joint: one model fine-tuned on several tasks at once, in one way, for one seed."""
 
-from types import SimpleNamespace
-
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import read_rows, replacing, write_json
@@ -20,18 +18,16 @@ def main(paradigm: str, seed: int) -> None:
     from stages.lib.progress import progress
     from stages.lib.training.optimizers import settings_of
     from stages.multitask.joint_model import save_joint
-    from stages.multitask.joint_training import joint_steps, train_joint
+    from stages.multitask.joint_training import JointPlan, train_joint
 
-    names = params.multitask.tasks
+    names, joint = params.multitask.tasks, params.joint
     rows = {name: {split: read_rows(paths.sample(name, seed, split)) for split in ("train", "dev")} for name in names}
-    how = settings_of(paradigm, params.finetune, params.joint.adamw)
-    settings = SimpleNamespace(
-        **{**vars(how), "step_factor": params.joint.step_factor, "eval_steps": params.joint.eval_steps}
-    )
-    tasks, machine = [read_task(name) for name in names], runtime.start(params.runtime)
-    steps = joint_steps(settings, tasks, rows) * len(settings.batch_sizes) * len(settings.learning_rates)
+    finetune = settings_of(paradigm, params.finetune, joint.adamw).model_copy(update={"eval_steps": joint.eval_steps})
+    how = JointPlan([read_task(name) for name in names], rows, seed, finetune, joint.step_factor)
+    machine = runtime.start(params.runtime)
+    steps = how.steps * len(finetune.batch_sizes) * len(finetune.learning_rates)
     with progress(f"joint {paradigm} {seed}", steps, "step") as bar:
-        best = train_joint(paths.PRETRAINED, tasks, rows, seed, params.model, settings, machine, bar.update)
+        best = train_joint(paths.PRETRAINED, how, params.model, machine, bar.update)
     with replacing(paths.joint(paradigm, seed)) as folder:
         save_joint(best.shared, folder)
         write_json(folder / "training.json", {"tasks": names, "paradigm": paradigm, "seed": seed, **best.record})

@@ -1,5 +1,6 @@
 """The two levels between which a graft's relative gain lies: the pretrained model at 0, the joint one at 1."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
@@ -11,7 +12,7 @@ from stages.lib.runtime import Runtime
 from stages.multitask.joint_model import JointCell, evaluation_of, load_joint
 
 
-def level(paradigm: str, seed: int, params: Any, machine: Runtime) -> str:
+def measure_baselines(paradigm: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
     """Store what the joint model of a seed and the pretrained one predict for each task; gives one line about them.
 
     The joint model is called the fine-tuned one, as it is to its grafts; the pretrained one has its heads.
@@ -25,9 +26,9 @@ def level(paradigm: str, seed: int, params: Any, machine: Runtime) -> str:
     for task, evaluation in evaluations.items():
         predictions = evaluation.predictions()
         rows = score_rows(predictions, read_task(task), params.calibration.bins)
-        write_reading("level", (paradigm,), {**cell.about(), "task": task}, predictions, rows)
-    found = "; ".join(f"{task} {evaluation.describe()}" for task, evaluation in evaluations.items())
-    return f"level {paradigm} {seed}: {found}"
+        write_reading("level", (paradigm,), {**cell.header(), "task": task}, predictions, rows)
+    lines = "; ".join(f"{task} {evaluation.describe()}" for task, evaluation in evaluations.items())
+    return f"level {paradigm} {seed}: {lines}"
 
 
 def _predict(variant: str, evaluations: dict[str, Any]) -> None:

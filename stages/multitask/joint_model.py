@@ -6,6 +6,7 @@ Skills are looked for and grafted from an opened one.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -23,6 +24,9 @@ from stages.lib.models.label_model import reset_to_pretrained
 from stages.lib.models.loading import save_model
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime
+from stages.lib.settings import ModelParams
+
+HEADS = "heads.safetensors"
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class JointCell:
     joint: dict[str, Tensor]
 
     @classmethod
-    def open(cls, paradigm: str, seed: int, tasks: list[str], params: Any, runtime: Runtime) -> "JointCell":
+    def open(cls, paradigm: str, seed: int, tasks: list[str], params: SimpleNamespace, runtime: Runtime) -> "JointCell":
         """Load the joint model of a seed and reset it; takes `model` and `graft.region` from the params."""
         shared = load_joint(paths.joint(paradigm, seed), tasks, params.model, runtime)
         return cls.of(shared, paradigm, seed, params.graft.region)
@@ -69,8 +73,8 @@ class JointCell:
         """A task's training rows."""
         return read_rows(paths.sample(task, self.seed, "train"))
 
-    def about(self) -> dict[str, Any]:
-        """What every record and mask of this cell says of it."""
+    def header(self) -> dict[str, Any]:
+        """The entries that every record and mask of this cell has."""
         return {
             "paradigm": self.paradigm,
             "seed": self.seed,
@@ -83,9 +87,6 @@ def evaluation_of(shared: SharedModel, task: str, seed: int, n: int, variants: i
     """An evaluation of so many variants on the first n test rows of a task, all if n is 0."""
     rows = read_rows(paths.sample(task, seed, "test"))[: n or None]
     return Evaluation(shared.views[task], {task: rows}, variants)
-
-
-HEADS = "heads.safetensors"
 
 
 def save_joint(shared: SharedModel, folder: Path) -> None:
@@ -101,8 +102,8 @@ def save_joint(shared: SharedModel, folder: Path) -> None:
     save_file(heads, folder / HEADS)
 
 
-def load_joint(folder: Path, tasks: Iterable[str], settings: Any, runtime: Runtime) -> SharedModel:
-    """A joint model with the heads of these tasks; `settings` is the `model` section.
+def load_joint(folder: Path, tasks: Iterable[str], settings: ModelParams, runtime: Runtime) -> SharedModel:
+    """A joint model with the heads of these tasks.
 
     Raises ModelError if the folder is missing or damaged, or hasn't got a task's head.
     """

@@ -15,6 +15,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
+from stages.lib.settings import FinetuneParams, ModelParams
 from stages.lib.text.batching import shuffled
 from stages.lib.text.encoding import Example
 from stages.lib.training.finetuning import plan_for, steps_for, trained_names
@@ -32,41 +33,47 @@ class Joint:
     record: dict[str, Any]
 
 
-def joint_steps(settings: Any, tasks: list[TaskSpec], rows: Rows) -> int:
-    """`settings.step_factor` times the steps of a single task, the mean over tasks where these differ.
+@dataclass(frozen=True)
+class JointPlan:
+    """Tasks with their rows (task -> split -> rows), and how one model learns them.
 
-    With as many as there are tasks, each of them gets about the steps that it has alone; the paper has 8 of 8.
+    As `finetune` says, in `step_factor` times the steps of a single task.
     """
-    single = [steps_for(settings, len(task.labels), len(rows[task.name]["train"])) for task in tasks]
-    return max(1, round(settings.step_factor * sum(single) / len(single)))
+
+    tasks: list[TaskSpec]
+    rows: Rows
+    seed: int
+    finetune: FinetuneParams
+    step_factor: float
+
+    @property
+    def steps(self) -> int:
+        """Steps of one point of the grid, from the mean over tasks of the steps that each has alone.
+
+        With a factor as large as there are tasks, each of them gets about the steps that it has alone; the
+        paper has 8 of 8.
+        """
+        single = [steps_for(self.finetune, len(task.labels), len(self.rows[task.name]["train"])) for task in self.tasks]
+        return max(1, round(self.step_factor * sum(single) / len(single)))
 
 
 def train_joint(
-    pretrained: Path,
-    tasks: list[TaskSpec],
-    rows: Rows,
-    seed: int,
-    model_settings: Any,
-    settings: Any,
-    runtime: Runtime,
-    on_step: Callable[[], object] = lambda: None,
+    pretrained: Path, how: JointPlan, model: ModelParams, runtime: Runtime, on_step: Callable[[], object] = lambda: None
 ) -> Joint:
-    """Train on rows[task]["train"] of all tasks with every point of the grid; keep the best by the mean dev score.
+    """Train on the training rows of all tasks with every point of the grid; keep the best by the mean dev score.
 
-    `settings` is a `finetune` section with step_factor and eval_steps besides.  Every point starts from
-    the same weights, heads and random numbers.  A point whose loss diverges is recorded and passed
-    over; raises TrainingError if all do.
+    Every point starts from the same weights, heads and random numbers.  A point whose loss diverges is
+    recorded and passed over; raises TrainingError if all do.
     """
     best, tried = None, []
-    steps = joint_steps(settings, tasks, rows)
-    for batch_size, learning_rate in product(settings.batch_sizes, settings.learning_rates):
-        point = {"batch_size": batch_size, "learning_rate": learning_rate, "steps": steps}
-        with seeded_torch("joint", seed):
-            shared = SharedModel.load(pretrained, tasks, model_settings, runtime, settings.dropout)
-            encoded = {split: _encoded(shared, rows, split) for split in ("train", "dev")}
-            plan = plan_for(settings, steps, learning_rate, batch_size)
+    for batch_size, learning_rate in product(how.finetune.batch_sizes, how.finetune.learning_rates):
+        point = {"batch_size": batch_size, "learning_rate": learning_rate, "steps": how.steps}
+        with seeded_torch("joint", how.seed):
+            shared = SharedModel.load(pretrained, how.tasks, model, runtime, how.finetune.dropout)
+            encoded = {split: _encoded(shared, how.rows, split) for split in ("train", "dev")}
+            plan = plan_for(how.finetune, how.steps, learning_rate, batch_size)
             try:
-                training = _train_point(shared, encoded, plan, settings, seed, on_step)
+                training = _train_point(shared, encoded, plan, how, on_step)
             except TrainingError as error:
                 tried.append({**point, "failed": str(error)})
                 continue
@@ -96,11 +103,11 @@ def mixed_batches(
     Equal `words` give equal draws, and a task's own batches do not depend on which others there are.
     """
     tasks = [*shared.views]
-    own = {task: shuffled(train[task], batch_size, numpy_generator("joint", task, *words)) for task in tasks}
+    batches = {task: shuffled(train[task], batch_size, numpy_generator("joint", task, *words)) for task in tasks}
     choice = numpy_generator("joint", *words)
     while True:
         task = tasks[int(choice.integers(len(tasks)))]
-        yield shared.views[task], [train[task][row] for row in next(own[task])]
+        yield shared.views[task], [train[task][row] for row in next(batches[task])]
 
 
 def _encoded(shared: SharedModel, rows: Rows, split: str) -> Examples:
@@ -108,21 +115,16 @@ def _encoded(shared: SharedModel, rows: Rows, split: str) -> Examples:
 
 
 def _train_point(
-    shared: SharedModel,
-    encoded: dict[str, Examples],
-    plan: TrainPlan,
-    settings: Any,
-    seed: int,
-    on_step: Callable[[], object],
+    shared: SharedModel, encoded: dict[str, Examples], plan: TrainPlan, how: JointPlan, on_step: Callable[[], object]
 ) -> Training:
     groups = _groups(shared)
-    if settings.head_first_steps:
+    if how.finetune.head_first_steps:
         heads = shared.train_only({name for name, group in groups.items() if group == HEAD})
-        steps = round(settings.head_first_steps * settings.step_factor)
-        first = plan_for(settings, steps, plan.learning_rate, plan.batch_size)
-        train_on(mixed_batches(shared, encoded["train"], plan.batch_size, "head_first", seed), heads, first)
-    trained = shared.train_only(trained_names(groups, settings))
-    batches = mixed_batches(shared, encoded["train"], plan.batch_size, seed)
+        steps = round(how.finetune.head_first_steps * how.step_factor)
+        first = plan_for(how.finetune, steps, plan.learning_rate, plan.batch_size)
+        train_on(mixed_batches(shared, encoded["train"], plan.batch_size, "head_first", how.seed), heads, first)
+    trained = shared.train_only(trained_names(groups, how.finetune))
+    batches = mixed_batches(shared, encoded["train"], plan.batch_size, how.seed)
     return train_on(batches, trained, plan, lambda: mean_dev_score(shared, encoded["dev"]), on_step)
 
 

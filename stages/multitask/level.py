@@ -12,9 +12,9 @@ def main(paradigm: str, seed: int) -> None:
     )
 
     from stages.lib import runtime
-    from stages.multitask.joint_baselines import level
+    from stages.multitask.joint_baselines import measure_baselines
 
-    print(level(paradigm, seed, params, runtime.start(params.runtime)))
+    print(measure_baselines(paradigm, seed, params, runtime.start(params.runtime)))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ def main(paradigm: str, localizer: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.multitask.task_masks import find_skills
+    from stages.multitask.task_masks import find_task_masks
 
-    print(find_skills(paradigm, localizer, seed, params, runtime.start(params.runtime)))
+    print(find_task_masks(paradigm, localizer, seed, params, runtime.start(params.runtime)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The region of each task in a joint model (paper, section 5.1), as mask files."""
 
-from typing import Any
+from types import SimpleNamespace
 
 from stages.lib import paths
 from stages.lib.graft.apply import values_at
@@ -15,21 +15,21 @@ from stages.multitask.joint_model import JointCell
 from stages.multitask.localizer_names import FROM_A_BASE, read_name
 
 
-def find_skills(paradigm: str, name: str, seed: int, params: Any, machine: Runtime) -> str:
+def find_task_masks(paradigm: str, name: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
     """Store every task's region of every size, by one localizer; gives one line about them."""
     cell = JointCell.open(paradigm, seed, params.multitask.tasks, params, machine)
     sparsities = params.skill.sparsities
     title = f"skill {paradigm} {name} {seed}"
     with progress(title, len(params.multitask.tasks) * len(sparsities), "region") as bar:
         for task in params.multitask.tasks:
-            for sparsity, mask in skills(cell, task, name, params).items():
+            for sparsity, mask in task_masks(cell, task, name, params).items():
                 store(cell, task, name, sparsity, mask)
                 bar.update()
     sizes = ", ".join(map(str, sparsities))
     return f"{title}: regions of {sizes} for {', '.join(params.multitask.tasks)}"
 
 
-def skills(cell: JointCell, task: str, name: str, params: Any) -> dict[float, GraftMask]:
+def task_masks(cell: JointCell, task: str, name: str, params: SimpleNamespace) -> dict[float, GraftMask]:
     """Sparsity -> region of a task, for the loss on its training rows, with the joint model as the fine-tuned one.
 
     A region does not depend on which other sizes there are.
@@ -40,11 +40,11 @@ def skills(cell: JointCell, task: str, name: str, params: Any) -> dict[float, Gr
         settings = settings.model_copy(update={"base_share": base_share})
     largest = cell.region.budget(max(params.skill.sparsities))
     order = localizer_of(localizer).rank(_evidence(cell, task, localizer), settings, largest)
-    found = {}
+    masks = {}
     for sparsity in params.skill.sparsities:
         budget = Budget.of(cell.region, sparsity, params.graft.rule, "skill.sparsities")
-        found[sparsity] = find_mask(localizer, _evidence(cell, task, localizer), settings, budget, order).mask
-    return found
+        masks[sparsity] = find_mask(localizer, _evidence(cell, task, localizer), settings, budget, order).mask
+    return masks
 
 
 def store(cell: JointCell, task: str, name: str, sparsity: float, mask: GraftMask) -> None:
@@ -52,15 +52,15 @@ def store(cell: JointCell, task: str, name: str, sparsity: float, mask: GraftMas
     values = {key: part.cpu() for key, part in values_at(cell.joint, mask).items()}
     head = {key: part.detach().cpu() for key, part in cell.shared.heads()[task].items()}
     on_cpu = {key: part.cpu() for key, part in cell.pretrained.items()}
-    about = {
-        **cell.about(),
+    header = {
+        **cell.header(),
         "task": task,
         "localizer": name,
         "model": cell.anatomy.name,
         "fingerprint": cell.region.fingerprint(on_cpu),
     }
     path = paths.skill_mask(cell.paradigm, name, str(sparsity), task, cell.seed)
-    write_mask(path, StoredMask(mask, values, head, about))
+    write_mask(path, StoredMask(mask, values, head, header))
 
 
 def _evidence(cell: JointCell, task: str, localizer: str) -> Evidence:

@@ -1,7 +1,7 @@
 """Every region of a joint model grafted and tested on every task (paper, section 5.1 and figure 8)."""
 
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
@@ -36,7 +36,7 @@ class Source:
         return f"{self.kind}:{self.name}"
 
 
-def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Any, machine: Runtime) -> str:
+def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
     """Store what every region and every union does on every task; gives one line about them."""
     tasks = params.multitask.tasks
     cell = JointCell.open(paradigm, seed, tasks, params, machine)
@@ -53,13 +53,13 @@ def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: An
 def read_regions(cell: JointCell, localizer: str, sparsity: str, tasks: list[str]) -> dict[str, GraftMask]:
     """Task -> its stored region; raises MaskError if one is missing or belongs to another model."""
     fingerprint = cell.region.fingerprint({name: values.cpu() for name, values in cell.pretrained.items()})
-    found = {}
+    regions = {}
     for task in tasks:
         path = paths.skill_mask(cell.paradigm, localizer, sparsity, task, cell.seed)
         stored = read_mask(path)
         require_model(path, stored.about, cell.region, fingerprint, cell.anatomy.name)
-        found[task] = stored.mask
-    return found
+        regions[task] = stored.mask
+    return regions
 
 
 def singles(regions: dict[str, GraftMask]) -> list[Source]:
@@ -74,13 +74,13 @@ def unions(regions: dict[str, GraftMask], groups: dict[str, list[str]]) -> list[
     ]
 
 
-def purified(cell: JointCell, start: Source, params: Any) -> Source:
+def purified(cell: JointCell, start: Source, params: SimpleNamespace) -> Source:
     """A union after `transfer.purify_steps` gradient steps on its tasks' losses, of equal size.
 
     Raises TrainingError if the loss diverges.
     """
-    own = {"steps": params.transfer.purify_steps, "batch_size": params.transfer.purify_batch_size}
-    settings = params.localizer.learned.model_copy(update=own)
+    steps = {"steps": params.transfer.purify_steps, "batch_size": params.transfer.purify_batch_size}
+    settings = params.localizer.learned.model_copy(update=steps)
     evidences = [
         evidence_about(
             cell.shared.views[task],
@@ -99,36 +99,30 @@ def purified(cell: JointCell, start: Source, params: Any) -> Source:
     return Source(PURIFIED, start.name, start.members, mask)
 
 
-def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ...], params: Any) -> None:
-    """Store one column of the matrix: what every source does on this task."""
+def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ...], params: SimpleNamespace) -> None:
+    """Store one column of the matrix: the scores of every source on this task."""
     evaluation = evaluation_of(cell.shared, task, cell.seed, params.multitask.test_max, len(sources))
     with evaluation.progress(f"transfer to {task}"):
         for source in sources:
             cell.put(graft(cell.pretrained, cell.joint, source.mask))
             evaluation.predict(source.variant)
     predictions = evaluation.predictions()
-    kinds = {source.variant: source for source in sources}
+    facts = {
+        source.variant: {
+            "kind": source.kind, "source": source.name, "members": source.members, "selected": source.mask.selected,
+        }
+        for source in sources
+    }  # fmt: skip
     rows = [
-        {**row, **_named(kinds[row["variant"]])}
+        {**row, **facts[row["variant"]]}
         for row in scores(predictions, task, axes[0], cell.seed, params.calibration.bins)
     ]
-    about = {**cell.about(), "task": task, "localizer": axes[1], "sparsity": float(axes[2])}
-    write_reading("transfer", axes, about, predictions, rows)
+    header = {**cell.header(), "task": task, "localizer": axes[1], "sparsity": float(axes[2])}
+    write_reading("transfer", axes, header, predictions, rows)
 
 
 def scores(predictions: Predictions, task: str, paradigm: str, seed: int, bins: int) -> list[Row]:
     """Scores of every variant in `predictions`, against the joint model's as `level` stored them."""
     levels = read_predictions(paths.reading_logits("level", (paradigm,), task, seed))
-    joint = {name: {FINETUNED: levels.logits[name][FINETUNED]} for name in predictions.logits}
-    both = predictions | Predictions(levels.label_names, levels.labels, joint)
-    rows = score_rows(both, read_task(task), bins)
+    rows = score_rows(predictions | levels.part(predictions.logits, [FINETUNED]), read_task(task), bins)
     return [row for row in rows if row["variant"] in predictions.logits[row["test_set"]]]
-
-
-def _named(source: Source) -> dict[str, Any]:
-    return {
-        "kind": source.kind,
-        "source": source.name,
-        "members": source.members,
-        "selected": source.mask.selected,
-    }

@@ -42,7 +42,7 @@ def purify(start: GraftMask, evidences: Sequence[Evidence], settings: Learning) 
 
 
 def summed_gradient(evidences: Sequence[Evidence], batch_size: int) -> Callable[[], float]:
-    """What gives the sum of the tasks' losses on their next batches, and leaves its gradient in the shared weights."""
+    """A function that gives the sum of the tasks' losses on their next batches and leaves its gradient in the weights."""
 
     streams = [evidence.batch_gradients(batch_size) for evidence in evidences]
 

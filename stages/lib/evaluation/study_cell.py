@@ -35,8 +35,7 @@ def train_set(task: str) -> str:
 def against_finetuned(predictions: Predictions, task: str, seed: int) -> Predictions:
     """These predictions with the fine-tuned model's for the same rows, as the anchor stored them."""
     anchor = read_predictions(paths.reading_logits("anchor", (), task, seed))
-    logits = {name: {FINETUNED: anchor.logits[name][FINETUNED]} for name in predictions.logits}
-    return predictions | Predictions(anchor.label_names, {name: anchor.labels[name] for name in logits}, logits)
+    return predictions | anchor.part(predictions.logits, [FINETUNED])
 
 
 def variant_rows(predictions: Predictions, task: str, seed: int, bins: int) -> list[Row]:
