@@ -12,7 +12,7 @@ from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.settings import NAMES
 from stages.lib.models.evidence import from_tensors
 from stages.multitask.gain import gained, relative_gain
-from stages.multitask.localizer_names import read_name
+from stages.multitask.settings import read_name
 from stages.multitask.similarity import correlate
 from stages.multitask.unions import purify, summed_gradient, union
 from tests.pico import localizer_settings

@@ -1,5 +1,6 @@
 """Settings of multi-task learning, and the rules between them and the main pipeline."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -7,8 +8,10 @@ from pydantic import Field
 from stages.lib.errors import did_you_mean
 from stages.lib.localizers.settings import NAMES, name_problems
 from stages.lib.settings import AdamWParams, Name, Section, Seed, Share, is_on, not_among
-from stages.multitask.localizer_names import read_name
 
+# These learn from a base.  The paper takes none (figure 8), and shows larger ones (figures 11 and 12).
+FROM_A_BASE = ("learned", "attribution_learned")
+WITH_SHARE = re.compile(rf"({'|'.join(FROM_A_BASE)})_(0|1|[01]\.[0-9]+)")
 Group = Annotated[list[Name], Field(min_length=2)]
 
 
@@ -44,6 +47,18 @@ SECTIONS: dict[str, Any] = {
     "skill": SkillParams,
     "transfer": TransferParams,
 }
+
+
+def read_name(name: str) -> tuple[str, float] | None:
+    """(localizer, base as a share of the budget): `learned` has the base 0, `learned_0.1` one of 0.1.
+
+    A localizer that learns from a base may be named with its share.  None if that isn't the name of
+    anything, or the share is above 1.
+    """
+    if name in NAMES:
+        return name, 0.0
+    match = WITH_SHARE.fullmatch(name)
+    return (match[1], float(match[2])) if match and float(match[2]) <= 1 else None
 
 
 def problems(values: dict[str, Any]) -> list[str]:

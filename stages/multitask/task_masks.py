@@ -12,7 +12,7 @@ from stages.lib.models.evidence import evidence_about
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.multitask.joint_model import JointCell
-from stages.multitask.localizer_names import FROM_A_BASE, read_name
+from stages.multitask.settings import FROM_A_BASE, read_name
 
 
 def find_task_masks(paradigm: str, name: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
