@@ -97,7 +97,7 @@ def reliability(results: Results) -> Figure:
 
 
 def confidence(results: Results) -> Figure:
-    """How sure the models are of their predictions, for each task (figure 6 of the paper)."""
+    """Confidence of the models in their predictions, for each task (figure 6 of the paper)."""
     rows, columns = _grid(len(results.tasks))
     title = "Confidence (paper: the fine-tuned model is sure of nearly everything, the graft less often)"
     caption = "Top probability: the probability of the predicted label. All seeds together."

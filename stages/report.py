@@ -1,4 +1,4 @@
-"""What the cells of the main pipeline say together: tidy frames, metrics/summary.json, the tables and what the claims measure.
+"""The report of the main pipeline, all its cells together: tidy frames, metrics/summary.json, the tables and what the claims measure.
 
     average  tasks, seeds; for each variant the mean over tasks of its means over seeds; grafted_minus_movement
     task     task -> variant -> n, seeds, <measure>_mean, <measure>_std; grafted_minus_movement
@@ -84,7 +84,7 @@ class Results:
 
     @property
     def plots(self) -> dict[str, pd.DataFrame]:
-        """What is written for `dvc plots`; empty bins would be drawn as points in the origin."""
+        """The frames for `dvc plots`; empty bins would be drawn as points in the origin."""
         bins = self.reliability[self.reliability["count"] > 0]
         return {"scores": self.scores, "ood": self.ood, "reliability": bins, "confidence": self.confidence}
 
@@ -334,7 +334,7 @@ def retained(summary: dict[str, Any]) -> Finding:
 
 
 def ece_reduction(summary: dict[str, Any]) -> Finding:
-    """How much lower the graft's ECE is than the fine-tuned model's."""
+    """Share by which the graft's ECE is below the fine-tuned model's."""
     average = summary["average"]
     reduction, of_cells = (average[GRAFTED].get(name) for name in ("ece_reduction", "ece_reduction_mean_of_cells"))
     fields = {"before": average[FINETUNED]["ece"], "after": average[GRAFTED]["ece"]}

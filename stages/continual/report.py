@@ -277,7 +277,7 @@ def size(count: float) -> str:
 
 
 def _taken(data: Sequences) -> list[str]:
-    """How much of later regions was taken already."""
+    """Share of later regions that earlier tasks had taken."""
     rows = data.memory[(data.memory.place > 1) & data.memory.own.notna()]
     if rows.empty:
         return []
@@ -322,7 +322,7 @@ def claims(data: Sequences) -> list[document.Claim]:
 
 
 def unchanged(data: Sequences) -> list[Finding]:
-    """Whether grafting's logits on earlier tasks stay the same, by what was predicted and not by averages."""
+    """An answer: grafting's logits on earlier tasks stay the same, by what was predicted and not by averages."""
     if GRAFTING not in data.methods:
         return []
     same = {method: data.later(method).unchanged.astype(bool) for method in data.methods}

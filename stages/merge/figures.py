@@ -76,7 +76,7 @@ def _draw_methods(panel: Axes, merged: Merged, group: str, styles: dict) -> None
 
 
 def alphas_figure(merged: Merged) -> Figure | None:
-    """How good a weight of the added vector is on dev, a panel for each group."""
+    """Score on dev by the weight of the added vector, a panel for each group."""
     frame = merged.frames["dev"]
     if frame.empty:
         return None

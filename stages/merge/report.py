@@ -265,7 +265,7 @@ COLLISION_NOTES = [
 
 
 def collision_tables(merged: Merged) -> list[Table]:
-    """How often grafts of one group select the same parameters; none where there are no grafts."""
+    """Collisions: parameters that several grafts of a group select; none where there are no grafts."""
     parts = merged.frames["collisions"].groupby("group", sort=False)
     lines = [Line(group, rows, group) for group, rows in parts]
     stored = [column.key for column in COLLISION_COLUMNS if column.key]

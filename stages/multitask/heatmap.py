@@ -39,7 +39,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Words:
-    """What is written around a heatmap: `frame`, `mark` and `unknown` say what such cells are."""
+    """The texts around a heatmap: `frame`, `mark` and `unknown` say what such cells are."""
 
     title: str
     details: str

@@ -46,12 +46,12 @@ class Multitask:
     overlaps: pd.DataFrame
 
     def alike(self, first: str, second: str) -> bool:
-        """Whether some group has both tasks."""
+        """Tells whether some group has both tasks."""
         return are_alike(self.groups, first, second)
 
 
 def are_alike(groups: dict[str, list[str]], first: str, second: str) -> bool:
-    """Whether some group has both tasks."""
+    """Tells whether some group has both tasks."""
     return any(first in members and second in members for members in groups.values())
 
 

@@ -228,7 +228,7 @@ def _finding(matrix: Matrix, difference: Difference, exceptions: tuple[str, ...]
 
 
 def diagonal(matrix: Matrix) -> list[Finding]:
-    """What a task gains from its own region less what it gains from others."""
+    """The gain from the own region less that from others."""
     best, cells = matrix.highest_own()
     grid = matrix.gain_grid(SINGLE).mean
     beaten = tuple(task for task in matrix.data.tasks if grid[task].max() > grid.loc[task, task])
@@ -237,7 +237,7 @@ def diagonal(matrix: Matrix) -> list[Finding]:
 
 
 def isolated(matrix: Matrix) -> list[Finding]:
-    """What a region does for its own task less what it does for others."""
+    """The gain of a region's own task less that of others."""
     rows = matrix.gain_rows(contrasts.OTHERS)
     elsewhere = rows.groupby(["source", "seed"])["gain"].mean().rename_axis(contrasts.CELL)
     return _finding(matrix, paired(matrix.gain_by_cell(contrasts.OWN), elsewhere))

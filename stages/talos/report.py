@@ -217,7 +217,7 @@ def negated(talos: Collected, first: str, second: str) -> Difference:
 
 
 def localized(talos: Collected, first: str, second: str) -> Finding:
-    """How much nearer to 1 the ratio on other tasks is for first, over (trained on, task, seed)."""
+    """Distance from 1 of the ratio on other tasks of second - first, over (trained on, task, seed)."""
     return _unless_idle(talos, first, compared(_apart(talos), "away", (second, first), ["trained_on", *CELL]))
 
 

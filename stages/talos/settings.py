@@ -123,7 +123,7 @@ def _pair_problems(values: dict[str, Any]) -> list[str]:
 
 
 def _has_methods(values: dict[str, Any], section: str) -> bool:
-    """Whether a section is fine by itself and has methods."""
+    """Tells whether a section is fine by itself and has methods."""
     return section in values and bool(values[section].methods)
 
 

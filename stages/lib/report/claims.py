@@ -39,7 +39,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one claim is judged by, what its words need, and what does not follow it (by the limit where that decides).
+    """The value that one claim is judged by, what its words need, and what does not follow it (by the limit where that decides).
 
     `void` says why the value tells nothing; then the claim is not measurable, whatever it is.
     """
@@ -64,7 +64,7 @@ def read_statements(path: Path) -> list[Statement]:
 
 
 def is_published(row: Any) -> bool:
-    """Whether a row of claims.yaml is for the page of what reproduces, which reads stored numbers."""
+    """Tells whether a row of claims.yaml is for the page of what reproduces, which reads stored numbers."""
     return isinstance(row, dict) and "at" in row
 
 

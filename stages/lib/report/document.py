@@ -30,7 +30,7 @@ class Table:
 
 
 class Verdict(StrEnum):
-    """What is said of a claim, in words."""
+    """The four words that are said of claims."""
 
     HOLDS = "holds"
     FAILS = "does not hold"
@@ -61,7 +61,7 @@ class Claim:
 
     @property
     def holds(self) -> bool | None:
-        """Whether it does; None where it can't be measured."""
+        """True or False; None where it can't be measured."""
         return None if self.verdict is Verdict.OPEN else self.verdict is Verdict.HOLDS
 
 
@@ -85,7 +85,7 @@ class Report:
 
     @property
     def how_judged(self) -> str:
-        """What the words of the verdict mean where they need to be told; else empty."""
+        """The meaning of the words of the verdict where they need to be told; else empty."""
         return HOW_JUDGED if any(claim.verdict is Verdict.UNCLEAR for claim in self.claims) else ""
 
 

@@ -1,4 +1,4 @@
-"""How numbers and names are written in tables, figures and the verdict."""
+"""Numbers and names as they are written in tables, figures and the verdict."""
 
 import math
 from typing import Any

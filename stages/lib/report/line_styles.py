@@ -81,7 +81,7 @@ def explain(drawn: Figure, panels: Iterable[Axes]) -> None:
 
 
 def _per_row(labels: list[str]) -> int:
-    """How many labels as long as the longest fit beside each other."""
+    """Number of labels as long as the longest that fit beside each other."""
     width = LEGEND_CHARACTERS // (max(map(len, labels), default=1) + HANDLE_CHARACTERS)
     return max(min(width, MOST_PER_ROW, len(labels)), 1)
 

@@ -1,4 +1,4 @@
-"""How figures look: one colour and one pattern for each variant, distinguishable without colour too.
+"""The look of figures: one colour and one pattern for each variant, distinguishable without colour too.
 
 The colours are those of Okabe and Ito (2008), which people with colour-blindness can tell apart, and
 a grey; hatches, markers and dashes say the same once more, for a print without colour.

@@ -13,7 +13,7 @@ VERDICT_STYLES = {Verdict.HOLDS: "bold green", Verdict.FAILS: "bold red"}
 
 
 def to_terminal(report: Report) -> RenderableType:
-    """What `console.print` shows; cells are broken into several lines where the console is narrow."""
+    """Something for `console.print`; cells are broken into several lines where the console is narrow."""
     parts: list[RenderableType] = ["", Text(report.title, style="bold"), Text(report.setting)]
     for table in report.tables:
         parts += ["", Text(table.title, style="bold"), _table(table), "", *map(_indented, table.notes)]
