@@ -222,16 +222,14 @@ def test_the_fingerprint_is_what_the_card_says(patch, standard):
 
 
 def test_a_patch_of_a_thousandth_of_minilm_is_a_download_of_a_moment(patch, tmp_path):
-    sizes = {"attention.self.query": (384, 384), "attention.self.key": (384, 384), "attention.self.value": (384, 384)}
-    sizes |= {"attention.output.dense": (384, 384), "intermediate.dense": (1536, 384), "output.dense": (384, 1536)}
-    norms = ("attention.output.LayerNorm", "output.LayerNorm")
+    sizes = {f"attention.{name}": (384, 384) for name in ("self.query", "self.key", "self.value", "output.dense")}
+    sizes |= {"intermediate.dense": (1536, 384), "output.dense": (384, 1536)}
+    sizes |= {"attention.output.LayerNorm": (384,), "output.LayerNorm": (384,)}
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in range(6):
-        for name, shape in [*sizes.items(), *((norm, (384,)) for norm in norms)]:
-            shapes |= {
-                f"bert.encoder.layer.{layer}.{name}.weight": shape,
-                f"bert.encoder.layer.{layer}.{name}.bias": shape[:1],
-            }
+        for name, shape in sizes.items():
+            place = f"bert.encoder.layer.{layer}.{name}"
+            shapes |= {f"{place}.weight": shape, f"{place}.bias": shape[:1]}
     region = Region(shapes)
     assert region.size == 10_646_784
     mask = GraftMask.from_region_indices(region, torch.arange(0, region.size, 1000))
@@ -258,48 +256,21 @@ def test_a_card_says_what_the_patch_is(projects, mode, tmp_path, monkeypatch):
     assert prompt is None or (prompt.template in card and "positive: great" in card)
 
 
-def damaged(change: Callable[[dict, dict], None]) -> Callable[[Path], None]:
+def damaged(change: Callable[[dict, dict], object]) -> Callable[[Path], None]:
     return lambda file: rewrite(file, change)
 
 
 def first(tensors: dict, part: str) -> str:
-    return next(name for name in tensors if name.startswith(f"{part}/"))
+    return next(name for name in tensors if name.startswith(part))
 
 
-def out_of_range(tensors: dict, _header: dict) -> None:
-    tensors[first(tensors, "indices")][-1] = 10**6
-
-
-def negative(tensors: dict, _header: dict) -> None:
-    tensors[first(tensors, "indices")][0] = -1
-
-
-def not_a_number(tensors: dict, _header: dict) -> None:
-    tensors[first(tensors, "values")][0] = float("nan")
-
-
-def other_head(tensors: dict, _header: dict) -> None:
-    tensors["head/classifier.bias"][0] = float("inf")
+def number(part: str, place: int, value: float) -> Callable[[Path], None]:
+    """One number of the first tensor of a part is another one."""
+    return damaged(lambda tensors, _: tensors[first(tensors, part)].__setitem__(place, value))
 
 
 def other_type(tensors: dict, _header: dict) -> None:
-    tensors[first(tensors, "values")] = tensors[first(tensors, "values")].double()
-
-
-def mask_version(_tensors: dict, header: dict) -> None:
-    header["version"] = 7
-
-
-def patch_version(_tensors: dict, header: dict) -> None:
-    header[KEY]["version"] = 9
-
-
-def no_labels(_tensors: dict, header: dict) -> None:
-    del header[KEY]["labels"]
-
-
-def no_patch(_tensors: dict, header: dict) -> None:
-    del header[KEY]
+    tensors[first(tensors, "values/")] = tensors[first(tensors, "values/")].double()
 
 
 def cut(share: float) -> Callable[[Path], None]:
@@ -310,16 +281,28 @@ REFUSALS = {
     "truncated": (cut(0.9), "damaged: "),
     "truncated header": (cut(0.1), "damaged: "),
     "empty": (cut(0), "damaged: "),
-    "index out of range": (damaged(out_of_range), r"damaged: bert.*: flat indices must rise strictly within 0\.\.\d+$"),
-    "negative index": (damaged(negative), r"damaged: bert.*: flat indices must rise strictly within 0\.\.\d+$"),
-    "NaN": (damaged(not_a_number), "damaged: holds values that are not numbers$"),
-    "infinite head": (damaged(other_head), "damaged: holds values that are not numbers$"),
+    "index out of range": (
+        number("indices/", -1, 10**6),
+        r"damaged: bert.*: flat indices must rise strictly within 0\.\.\d+$",
+    ),
+    "negative index": (number("indices/", 0, -1), r"damaged: bert.*: flat indices must rise strictly within 0\.\.\d+$"),
+    "NaN": (number("values/", 0, float("nan")), "damaged: holds values that are not numbers$"),
+    "infinite head": (number("head/classifier.bias", 0, float("inf")), "damaged: holds values that are not numbers$"),
     "other type": (damaged(other_type), r"damaged: bert.* is torch\.float64, not torch\.float32$"),
-    "version of masks": (damaged(mask_version), "format version 7, this program reads 1$"),
-    "version of patches": (damaged(patch_version), "format version 9 of a patch, this program reads 1$"),
-    "no labels": (damaged(no_labels), "damaged: patch.labels: this setting is missing$"),
+    "version of masks": (
+        damaged(lambda _, header: header.update(version=7)),
+        "format version 7, this program reads 1$",
+    ),
+    "version of patches": (
+        damaged(lambda _, header: header[KEY].update(version=9)),
+        "format version 9 of a patch, this program reads 1$",
+    ),
+    "no labels": (
+        damaged(lambda _, header: header[KEY].pop("labels")),
+        "damaged: patch.labels: this setting is missing$",
+    ),
     "a mask": (
-        damaged(no_patch),
+        damaged(lambda _, header: header.pop(KEY)),
         "is a mask, not a patch; `python -m stages.commands.graft export --as patch` makes one of it$",
     ),
     "gone": (Path.unlink, "no such mask or patch$"),
