@@ -1,0 +1,152 @@
+"""Figures of the surgical report, those of stages that are off left out."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.report.format import counted
+from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style
+from stages.lib.report.style import COLORS, HATCHES
+from stages.surgical.report import Surgical, tested
+
+HEIGHT, HALF = 2.6, 0.38
+WHISKERS = "Whiskers: standard deviation over seeds."
+SCORE, GRAFT, CHANCE = "FIM score", "learned graft", "chance"
+# look of a kind of selection, by its number among the lines of a figure
+KINDS = {"top": 0, "bottom": 5, "random": 8, "first": 3, "middle": 1, "last": 4}
+LEVEL_LOOKS = {"all": ("all layers", LEVELS[FINETUNED]), "none": ("no layer", LEVELS[PRETRAINED])}
+MAJORITY = "most frequent label"
+MAJORITY_LOOK = {"color": "#0072B2", "linewidth": 1.0, "linestyle": (0, (6, 2)), "zorder": 1.2}
+DASHED = {"color": "black", "linestyle": (0, (4, 2))}
+
+
+def layer_figure(data: Surgical) -> Figure:
+    """Share of each layer in the scores and in the learned mask, per task."""
+    tasks, score = [*dict.fromkeys(data.fim.task)], data.surgery.score
+    size = f"{counted(len(tasks), 'task')}, {counted(data.fim.seed.nunique(), 'seed')}"
+    rows, columns = grid(len(tasks))
+    drawn = framed(
+        HEIGHT * rows, "Layers: is the learned graft where the Fisher information is highest?",
+        f"{size}, score of {score.target}, {score.aggregation}, over {score.examples} examples",
+        f"Each adds up to 100 % over the layers. {WHISKERS} Chance: a random mask's share, of parameters per layer.",
+        [SCORE, GRAFT, CHANCE],
+    )  # fmt: skip
+    panels = drawn.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for place, (panel, task) in enumerate(_titled(panels, tasks, "share (%)")):
+        _draw_layers(panel, *_shares(data, task))
+        if place + columns >= len(tasks):
+            panel.set_xlabel("layer")
+    explain(drawn, panels.flat[:1])
+    return drawn
+
+
+def _titled(panels: np.ndarray, tasks: list[str], label: str) -> Iterator[tuple[Axes, str]]:
+    """A panel for each task; those left over are switched off."""
+    for panel, task in zip(panels.flat, tasks, strict=False):
+        yield panel, task
+        panel.set_title(task)
+        panel.tick_params(labelbottom=True)
+    for panel in panels[:, 0]:
+        panel.set_ylabel(label)
+    for panel in panels.flat[len(tasks) :]:
+        panel.set_axis_off()
+
+
+def _shares(data: Surgical, task: str) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
+    """Seeds by layers: share of the score and of the mask; and the share of a random mask by layer."""
+    scores = data.chosen().loc[[task]].unstack("layer")
+    regions = data.regions[data.regions.task == task]
+    masks = regions.pivot(index="seed", columns="layer", values="share")
+    return scores.div(scores.sum(axis=1), axis=0), masks, regions.groupby("layer").chance.mean()
+
+
+def _draw_layers(panel: Axes, scores: pd.DataFrame, masks: pd.DataFrame, chance: pd.Series) -> None:
+    places = np.arange(len(scores.columns))
+    for label, variant, shares, offset in ((SCORE, FINETUNED, scores, -0.5), (GRAFT, GRAFTED, masks, 0.5)):
+        if len(shares):
+            panel.bar(
+                places + offset * HALF, 100 * shares.mean(), HALF, yerr=100 * shares.std(ddof=1).fillna(0),
+                color=COLORS[variant], hatch=HATCHES[variant], edgecolor="black", linewidth=0.6, label=label, capsize=2,
+                error_kw={"elinewidth": 1.0},
+            )  # fmt: skip
+    if len(chance):
+        panel.step(places, 100 * chance, where="mid", linewidth=1.4, label=CHANCE, **DASHED)
+    every = max(len(places) // 6, 1)
+    panel.set_xticks(places[::every], [str(layer + 1) for layer in places[::every]])
+
+
+def selection_figure(data: Surgical) -> Figure | None:
+    """Score against the number of trained layers, per task, with all layers and none for comparison."""
+    runs = data.runs
+    if runs["size"].isna().all():
+        return None
+    tasks, kinds = [*dict.fromkeys(runs.task)], [kind for kind in KINDS if kind in {*runs.kind}]
+    draws = f", {counted(data.surgery.draws, 'draw')} of random layers" if "random" in kinds else ""
+    size = f"{counted(len(tasks), 'task')}, {counted(runs.seed.nunique(), 'seed')}"
+    rows, columns = grid(len(tasks))
+    drawn = framed(
+        1.25 * HEIGHT * rows, "Score by trained layers; the paper's claim: the highest FIM scores almost match all layers",
+        f"{size}, n = {tested(runs)} test rows{draws}", "Whiskers: standard deviation over seeds; of random layers over "
+        "seeds and draws. Points are moved apart a little.", [*kinds, *(name for name, _ in LEVEL_LOOKS.values()), MAJORITY],
+    )  # fmt: skip
+    panels = drawn.subplots(rows, columns, squeeze=False, sharex=True)
+    for panel, task in _titled(panels, tasks, "score (%)"):
+        _draw_selections(panel, runs[runs.task == task], kinds)
+        panel.set_xlabel("trained layers")
+    explain(drawn, panels.flat)
+    return drawn
+
+
+def _draw_selections(panel: Axes, runs: pd.DataFrame, kinds: list[str]) -> None:
+    for number, kind in enumerate(kinds):
+        scores = runs[runs.kind == kind].groupby("size")["score"].agg(["mean", "std"])
+        apart = 0.07 * (number - (len(kinds) - 1) / 2)
+        _draw_line(panel, scores.index + apart, 100 * scores, kind, KINDS[kind])
+    for selection, (name, look) in LEVEL_LOOKS.items():
+        level = runs[runs.selection == selection]["score"]
+        if len(level):
+            panel.axhline(100 * level.mean(), label=name, **look)
+    panel.axhline(100 * runs.majority.mean(), label=MAJORITY, **MAJORITY_LOOK)
+    panel.set_xticks(sorted(map(int, runs["size"].dropna().unique())))
+
+
+def _draw_line(panel: Axes, places: pd.Index, values: pd.DataFrame, label: str, number: int) -> None:
+    whiskers = {"capsize": 2, "elinewidth": 1.0}
+    panel.errorbar(places, values["mean"], values["std"].fillna(0), label=label, **whiskers, **line_style(number))
+
+
+def robustness_figure(data: Surgical) -> Figure | None:
+    """Agreement with the first ranking, and movement, against the steps of fine-tuning."""
+    frame = data.checkpoints
+    if frame.empty:
+        return None
+    tasks = [*dict.fromkeys(frame.task)]
+    size = f"{counted(len(tasks), 'task')}, {counted(frame.seed.nunique(), 'seed')}"
+    drawn = framed(
+        1.2 * HEIGHT, "Robustness: rank correlation of the layers' scores with those before training",
+        f"{size}, all layers trained, {counted(data.layers, 'layer')}", "Agreement: Spearman correlation of the FIM scores "
+        f"with those before training; dashed: surgical.steady. {WHISKERS}", tasks,
+    )  # fmt: skip
+    left, right = drawn.subplots(1, 2, squeeze=False)[0]
+    lowest = 0.0
+    for number, task in enumerate(tasks):
+        steps = frame[frame.task == task].groupby("step")
+        agreement, moved = (steps[name].agg(["mean", "std"]) for name in ("spearman", "moved"))
+        _draw_line(left, agreement.index, agreement, task, number)
+        _draw_line(right, moved.index, 100 * moved, task, number)
+        lowest = min(lowest, (agreement["mean"] - agreement["std"].fillna(0)).min())
+    left.axhline(data.limits.steady, linewidth=1.0, **DASHED)
+    left.set_ylim(lowest - 0.05, 1.05)
+    for panel, label in ((left, "agreement with step 0"), (right, "movement (% of the norm)")):
+        panel.set(xlabel="step", ylabel=label)
+    explain(drawn, [left])
+    return drawn
+
+
+FIGURES: dict[str, Callable[[Surgical], Figure | None]] = {
+    "layers": layer_figure, "selections": selection_figure, "robustness": robustness_figure,
+}  # fmt: skip
