@@ -1,7 +1,6 @@
 """Frames, tables and sentences of task arithmetic, on synthetic records whose effects are known."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,44 +52,29 @@ DISENTANGLES, HARMLESS = "TaLoS disentangles better", "pruning the least sensiti
 ALIKE, QUERY_KEY = "the least sensitive parameters of two tasks", "TaLoS selects more of attention's query and key"
 
 
-@dataclass(frozen=True)
-class Effect:
-    """Accuracy of a method's own models, after addition and after negation, what happens to other tasks, and the error."""
-
-    single: float
-    added: float
-    negated: float
-    away: float
-    error: float
-
-
+# accuracy of a method's own models, after addition and after negation; what happens to other tasks; the error
 EFFECTS = {
-    "full": Effect(FULL_SINGLE, 0.60, 0.30, 0.20, 0.40),
-    "linear": Effect(0.80, 0.65, 0.15, 0.10, 0.30),
-    "talos": Effect(0.80, 0.72, 0.20, 0.02, 0.10),
-    "random": Effect(0.75, 0.62, 0.35, 0.10, 0.30),
-    "graft": Effect(0.85, 0.79, 0.25, 0.05, 0.20),
+    "full": {"single": FULL_SINGLE, "added": 0.60, "negated": 0.30, "away": 0.20, "error": 0.40},
+    "linear": {"single": 0.80, "added": 0.65, "negated": 0.15, "away": 0.10, "error": 0.30},
+    "talos": {"single": 0.80, "added": 0.72, "negated": 0.20, "away": 0.02, "error": 0.10},
+    "random": {"single": 0.75, "added": 0.62, "negated": 0.35, "away": 0.10, "error": 0.30},
+    "graft": {"single": 0.85, "added": 0.79, "negated": 0.25, "away": 0.05, "error": 0.20},
 }
+Effects = dict[str, dict[str, float]]
 
 
 def settings(**changes: Any) -> SimpleNamespace:
     """What the stage talos asks for."""
-    own = {
-        "tasks": TASKS,
-        "seeds": SEEDS,
-        "edit": METHODS,
-        "arithmetic": METHODS,
-        "disentangle": ["full", "talos"],
-    } | changes
+    own = {"edit": METHODS, "arithmetic": METHODS, "disentangle": ["full", "talos"], **changes}
     sections = {name: SimpleNamespace(methods=own[name]) for name in ("edit", "arithmetic", "disentangle")}
     sections["disentangle"].grid = SimpleNamespace(pairs={"movies": "domain"})
-    return SimpleNamespace(talos=SimpleNamespace(tasks=own["tasks"], seeds=own["seeds"]), **sections)
+    return SimpleNamespace(talos=SimpleNamespace(tasks=TASKS, seeds=own.get("seeds", SEEDS)), **sections)
 
 
 class Writer:
     """Writes what the stages would.  Cells differ a little, so that intervals have a width, and in sum by nothing."""
 
-    def __init__(self, effects: dict[str, Effect] | None = None, **changes: Any) -> None:
+    def __init__(self, effects: Effects | None = None, **changes: Any) -> None:
         self.has = SimpleNamespace(**{"kept": KEPT, "weak": [], "shared": SHARED, "place": "query", **changes})
         self.effects = EFFECTS | (effects or {})
 
@@ -107,18 +91,15 @@ class Writer:
             record("disentangle", (method,), "movies+domain", seed, {"rows": rows})
 
     def sensitivity(self, tasks: list[str], task: str, seed: int) -> None:
-        kept = {
-            f"{kind}_{other}": share + wobble(task, seed, kind)
-            for other in tasks
-            for kind, share in self.has.kept.items()
-        }
-        rows = [scored(PRETRAINED, BEFORE), *(scored(name, BEFORE * share) for name, share in kept.items())]
+        shares = {kind: BEFORE * (share + wobble(task, seed, kind)) for kind, share in self.has.kept.items()}
+        rows = [scored(f"{kind}_{other}", share) for other in tasks for kind, share in shares.items()]
+        rows.append(scored(PRETRAINED, BEFORE))
         overlaps = [{"variant": name, "iou": 0.8, "chance": 0.05} for name in ("other_draw", "single_round")]
         record("sensitivity", (), task, seed, {"rows": rows, "overlaps": overlaps})
 
     def edit(self, method: str, tasks: list[str], task: str, seed: int) -> None:
         effect = self.effects[method]
-        after = {other: effect.single if other == task else BEFORE * (1 - effect.away) for other in tasks}
+        after = {other: effect["single"] if other == task else BEFORE * (1 - effect["away"]) for other in tasks}
         rows = [scored(name, share + wobble(task, seed, method)) for name, share in after.items()]
         cost = {"steps": 10, "trained": SELECTED, "optimizer_bytes": 8 * SELECTED, "checkpoint_bytes": 8 * SELECTED}
         if method not in ("full", "graft"):
@@ -141,19 +122,21 @@ class Writer:
         effect, noise = self.effects[method], wobble(task, seed, method)
         added = {
             name: {"alpha": 0.5, "curve": [[0.0, 0.6], [0.5, 0.8]], "accuracy": share + noise,
-                   "by_own": (share + noise) / effect.single, "by_full": (share + noise) / FULL_SINGLE}
-            for name, share in {"sum": effect.added, **({"ties": 0.63} if method == "full" else {})}.items()
+                   "by_own": (share + noise) / effect["single"], "by_full": (share + noise) / FULL_SINGLE}
+            for name, share in {"sum": effect["added"], **({"ties": 0.63} if method == "full" else {})}.items()
         }  # fmt: skip
         negated = {
             "alpha": 0.75, "control": CONTROLS[task], "weak_control": task in self.has.weak, "control_zero_shot": CONTROL,
-            "control_accuracy": 0.95 * CONTROL, "accuracy": effect.negated + noise,
+            "control_accuracy": 0.95 * CONTROL, "accuracy": effect["negated"] + noise,
         }  # fmt: skip
-        sizes = {"n": N, "n_dev": 20, "pretrained": BEFORE, "single": effect.single, "full": FULL_SINGLE}
+        sizes = {"n": N, "n_dev": 20, "pretrained": BEFORE, "single": effect["single"], "full": FULL_SINGLE}
         record("arithmetic", (method,), task, seed, {**sizes, "added": added, "negated": negated})
 
     def error(self, method: str, one: float, two: float, seed: int) -> dict[str, float]:
         """Where alpha is searched the error is the method's, beyond it twice that."""
-        error = self.effects[method].error * (1 if max(abs(one), abs(two)) <= 1 else 2) + wobble("movies", seed, method)
+        error = self.effects[method]["error"] * (1 if max(abs(one), abs(two)) <= 1 else 2) + wobble(
+            "movies", seed, method
+        )
         return {"alpha1": one, "alpha2": two, "e1": error - 0.05, "e2": error + 0.05, "mean": error}
 
 
@@ -184,9 +167,9 @@ def written(params: SimpleNamespace | None = None, **changes: Any) -> Collected:
     return read(params or settings())
 
 
-def turned(method: str, **changes: float) -> dict[str, Effect]:
+def turned(method: str, **changes: float) -> Effects:
     """The effects of one method, changed."""
-    return {method: replace(EFFECTS[method], **changes)}
+    return {method: EFFECTS[method] | changes}
 
 
 def table(data: Collected, title: str) -> dict[str, dict[str, str]]:
