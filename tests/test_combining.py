@@ -189,9 +189,9 @@ def test_alpha_looks_at_dev_rows_alone_and_at_so_many(mode):
     vector = {name: torch.zeros_like(values, dtype=torch.float64) for name, values in group.pretrained.items()}
     for task in TASKS:
         paths.sample(task, SEED, "test").unlink()
-    short = alpha_curve(group, vector, settings(alphas=[0.0, 1.0], dev_max=7).combination)
+    short = alpha_curve(group, vector, settings(alphas=[0.0, 1.0], dev_max=7).combination.search)
     assert short[0.0] == short[1.0], "nothing to add"
-    whole = alpha_curve(group, vector, settings(alphas=[0.0], dev_max=0).combination)
+    whole = alpha_curve(group, vector, settings(alphas=[0.0], dev_max=0).combination.search)
     assert whole[0.0] != short[0.0]  # the control
 
 

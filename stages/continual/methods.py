@@ -23,6 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, steps_with_replay, stored_rows
+from stages.continual.settings import EwcParams, ReplayParams
 from stages.continual.task_sequence import Batches, TaskSequence
 from stages.lib import paths
 from stages.lib.errors import MaskError
@@ -34,6 +35,7 @@ from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.loading import bytes_of, read_tensors
 from stages.lib.models.predicting import dev_score
 from stages.lib.runtime import seeded_torch
+from stages.lib.settings import Section
 from stages.lib.training.finetuning import trained_names
 from stages.lib.training.training import Training, TrainPlan, train_on
 
@@ -41,7 +43,7 @@ from stages.lib.training.training import Training, TrainPlan, train_on
 class Naive:
     """Fine-tune one model on one task after another; nothing is kept but the heads."""
 
-    def __init__(self, sequence: TaskSequence, settings: Any) -> None:
+    def __init__(self, sequence: TaskSequence, settings: Section) -> None:
         self.sequence, self.settings = sequence, settings
 
     def learn(self, task: str, on_step: Callable[[], object] = lambda: None) -> Training:
@@ -110,7 +112,7 @@ class Naive:
 class Grafting(Naive):
     """The paper's method: each task trains what its region has left, and is answered by the union so far."""
 
-    def __init__(self, sequence: TaskSequence, settings: Any) -> None:
+    def __init__(self, sequence: TaskSequence, settings: Section) -> None:
         super().__init__(sequence, settings)
         self.masks = {task: read_region(task, sequence.seed) for task in sequence.rows}
         self.region = next(iter(self.masks.values())).region
@@ -158,6 +160,8 @@ class Grafting(Naive):
 class Replay(Naive):
     """Naive, with stored examples of earlier tasks among those of the new one; their heads train along."""
 
+    settings: ReplayParams
+
     def trained(self, task: str) -> dict[str, Tensor]:
         """The parameters of the task's own training, and the heads of all earlier tasks."""
         sequence, view = self.sequence, self.sequence.view(task)
@@ -193,7 +197,9 @@ class Replay(Naive):
 class Ewc(Naive):
     """Naive, with elastic weight consolidation of what all tasks share."""
 
-    def __init__(self, sequence: TaskSequence, settings: Any) -> None:
+    settings: EwcParams
+
+    def __init__(self, sequence: TaskSequence, settings: Section) -> None:
         super().__init__(sequence, settings)
         self.elastic = Elastic()
 

@@ -1,6 +1,7 @@
 """One sequence of tasks by one method: learn them in order, and test all tasks so far after each."""
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class Trace:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def run_sequence(method: str, order: str, seed: int, params: Any, machine: Runtime) -> str:
+def run_sequence(method: str, order: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
     """Learn the tasks of one order by one method and store the predictions; gives one line about it.
 
     Raises RuntimeError if grafting predicts anything of an earlier task otherwise than before.

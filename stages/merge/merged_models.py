@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.text.encoding import Example
 from stages.merge.collisions import count_collisions
+from stages.merge.settings import AlphaSearch, VectorShares
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Group:
     grafts: list[StoredMask]
 
     @classmethod
-    def open(cls, kind: str, tasks: list[str], seed: int, params: Any, machine: Runtime) -> "Group":
+    def open(cls, kind: str, tasks: list[str], seed: int, params: SimpleNamespace, machine: Runtime) -> "Group":
         """Load what is to be merged: grafts from their mask files, or fine-tuned models."""
         anatomy = read_anatomy(paths.PRETRAINED)
         with seeded_torch("combination", seed):  # the new heads, which trained ones replace
@@ -96,7 +98,7 @@ def _graft(task: str, seed: int, anatomy: Anatomy, groups: list[str], pretrained
 INDEX_BYTES = 4
 
 
-def combine(method: str, group: str, seed: int, params: Any, machine: Runtime) -> str:
+def combine(method: str, group: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
     """Store what one merged model of a group predicts, how it was made and its scores; gives one line about it."""
     tasks = params.merge.groups[group]
     cell = Group.open(KINDS[method], tasks, seed, params, machine)
@@ -114,7 +116,7 @@ def combine(method: str, group: str, seed: int, params: Any, machine: Runtime) -
     return f"combination {method} {group}-{seed}: {scores}"
 
 
-def merge(method: str, cell: Group, settings: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def merge(method: str, cell: Group, settings: SimpleNamespace) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The merged parameters, and the facts of how they were made; `settings` is the `combination` section."""
     facts: dict[str, Any] = {"bytes": bytes_of(cell.pretrained.values())}
     if cell.grafts:
@@ -124,42 +126,39 @@ def merge(method: str, cell: Group, settings: Any) -> tuple[dict[str, Tensor], d
         facts |= {"graftable": united.mask.region.size, "collisions": count_collisions(cell.grafts, cell.pretrained)}
         if method in STITCHES:
             return transplant(cell.pretrained, united.values, united.mask), facts
-    vector = _vector(method, cell, settings)
+    vector = _vector(method, cell, settings.shares)
     if method not in TUNED:
         return shifted(cell.pretrained, vector, 1 / len(cell.models)), facts
-    curve = alpha_curve(cell, vector, settings)
+    curve = alpha_curve(cell, vector, settings.search)
     alpha = choose_alpha(curve)
     dev = [{"alpha": point, "normalised": value} for point, value in sorted(curve.items())]
     return shifted(cell.pretrained, vector, alpha), {**facts, "alpha": alpha, "dev": dev}
 
 
-def alpha_curve(cell: Group, vector: dict[str, Tensor], settings: Any) -> dict[float, float]:
+def alpha_curve(cell: Group, vector: dict[str, Tensor], search: AlphaSearch) -> dict[float, float]:
     """alpha -> mean over tasks of accuracy on dev / that of the task's single model of the same kind."""
-    dev = {
-        task: view.encode(_dev_rows(task, cell.seed, settings.search.dev_max))
-        for task, view in cell.shared.views.items()
-    }
+    dev = {task: view.encode(_dev_rows(task, cell.seed, search.dev_max)) for task, view in cell.shared.views.items()}
     singles = {}
-    with progress("alphas on dev", len(settings.search.alphas) + 1, "point") as bar:
+    with progress("alphas on dev", len(search.alphas) + 1, "point") as bar:
         for task, model in cell.models.items():
             cell.put(model)
             singles[task] = _accuracy(cell, task, dev[task])
         bar.update(1)
         curve = {}
-        for alpha in settings.search.alphas:
+        for alpha in search.alphas:
             cell.put(shifted(cell.pretrained, vector, alpha))
             curve[alpha] = mean_normalised({task: _accuracy(cell, task, dev[task]) for task in dev}, singles)
             bar.update(1)
     return curve
 
 
-def _vector(method: str, cell: Group, settings: Any) -> dict[str, Tensor]:
+def _vector(method: str, cell: Group, shares: VectorShares) -> dict[str, Tensor]:
     if method in (AVERAGE, ARITHMETIC, GRAFTED_ARITHMETIC):
         return summed(cell.pretrained, cell.models)
     if method == TIES:
-        return elected(cell.pretrained, cell.models, settings.shares.ties)
+        return elected(cell.pretrained, cell.models, shares.ties)
     if method == DARE:
-        return dared(cell.pretrained, cell.models, settings.shares.dare, cell.seed)
+        return dared(cell.pretrained, cell.models, shares.dare, cell.seed)
     raise ValueError(f"unknown method {method!r}")
 
 
@@ -174,7 +173,7 @@ def _accuracy(cell: Group, task: str, examples: list[Example]) -> float:
     return accuracy(predict(cell.shared.views[task], examples).numpy(), [example.label for example in examples])
 
 
-def _measured(cell: Group, task: str, target: Path, params: Any) -> list[Row]:
+def _measured(cell: Group, task: str, target: Path, params: SimpleNamespace) -> list[Row]:
     """Store the logits of the test rows; gives the rows of the merged and of the single-task models."""
     n, view = params.merge.test_max, cell.shared.views[task]
     examples = view.encode(read_rows(paths.sample(task, cell.seed, "test"))[: n or None])

@@ -11,6 +11,7 @@ from stages.lib.data.tasks import TaskSpec
 from stages.lib.models.anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups
 from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.runtime import Runtime
+from stages.lib.settings import ModelParams
 from stages.lib.text.batching import Batch, collate
 from stages.lib.text.encoding import Example, encode, label_word_ids
 
@@ -37,7 +38,7 @@ class LabelModel:
 
     @classmethod
     def load(
-        cls, folder: Path, task: TaskSpec, settings: Any, runtime: Runtime, dropout: float | None = None
+        cls, folder: Path, task: TaskSpec, settings: ModelParams, runtime: Runtime, dropout: float | None = None
     ) -> "LabelModel":
         """The model of a folder for a task, by the `model` section; raises ModelError."""
         tokenizer = load_tokenizer(folder)

@@ -9,6 +9,7 @@ from stages.lib.data.tasks import TaskSpec
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime
+from stages.lib.settings import ModelParams
 
 
 class SharedModel:
@@ -24,7 +25,7 @@ class SharedModel:
 
     @classmethod
     def load(
-        cls, folder: Path, tasks: list[TaskSpec], settings: Any, runtime: Runtime, dropout: float | None = None
+        cls, folder: Path, tasks: list[TaskSpec], settings: ModelParams, runtime: Runtime, dropout: float | None = None
     ) -> "SharedModel":
         """The model of a folder for all these tasks; new heads start from torch's global generator, task by task."""
         first = LabelModel.load(folder, tasks[0], settings, runtime, dropout)

@@ -12,7 +12,6 @@ import shutil
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from stages.lib.data.hub import go_offline, hub_reachable
 from stages.lib.errors import ModelError
@@ -20,6 +19,7 @@ from stages.lib.io import read_json, replacing
 from stages.lib.models.anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, write_anatomy
 from stages.lib.models.loading import load_model, load_tokenizer, save_model
 from stages.lib.runtime import seeded_torch
+from stages.lib.settings import ModelParams
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = (
@@ -191,7 +191,7 @@ def _about_pickles(folder: Path, missing: list[str]) -> str:
     return f"; weights are read from safetensors only: {there}; save the model anew with save_pretrained"
 
 
-def import_model(source: Path, settings: Any, folder: Path) -> Anatomy:
+def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
     """Write the model of `source` to `folder`, without a task head, and describe it.
 
     Raises ModelError if it lacks what the mode needs, such as a masked-LM head for prompts.
