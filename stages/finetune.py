@@ -2,7 +2,7 @@
 
 from stages.lib import paths
 from stages.lib.entry import stage
-from stages.lib.io import read_rows, replacing, write_json
+from stages.lib.io import replacing, write_json
 from stages.lib.params import load_params
 
 
@@ -12,18 +12,13 @@ def main(task: str, seed: int) -> None:
     params = load_params("model", "runtime", "finetune")
 
     from stages.lib import runtime
-    from stages.lib.data.task_cards import read_task
     from stages.lib.models.loading import save_model
     from stages.lib.progress import progress
-    from stages.lib.training.finetuning import finetune, total_steps
+    from stages.lib.training.finetuning import TrainingCell, finetune
 
-    spec = read_task(task)
-    rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
-    steps = total_steps(params.finetune, len(spec.labels), len(rows["train"]))
-    with progress(f"finetune {task}-{seed}", steps, "step") as bar:
-        best = finetune(
-            paths.PRETRAINED, spec, rows, seed, params.model, params.finetune, runtime.start(params.runtime), bar.update
-        )
+    cell = TrainingCell.open(task, seed, params.model, runtime.start(params.runtime))
+    with progress(f"finetune {task}-{seed}", cell.total_steps(params.finetune), "step") as bar:
+        best = finetune(cell, params.finetune, bar.update)
     with replacing(paths.finetuned(task, seed)) as folder:
         save_model(best.model.model, best.model.tokenizer, folder)
         write_json(folder / "training.json", {"task": task, "seed": seed, **best.record})

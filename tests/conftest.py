@@ -12,7 +12,7 @@ from stages.lib.models.anatomy import Anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import quiet_transformers, read_tensors, save_model
 from stages.lib.models.sources import import_model
-from stages.lib.training.finetuning import finetune
+from stages.lib.training.finetuning import TrainingCell, finetune
 from tests.pico import TOY, finetune_settings, model_settings, runtime, save_bert, save_causal, toy_rows
 
 
@@ -83,7 +83,9 @@ def make_cell(tmp_path_factory, pico_bert, pico_llama):
             )
             rows = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2), "test": toy_rows(200, 3)}
             settings = finetune_settings(learning_rates=[1e-2], max_steps=40)
-            done = finetune(folder / "pretrained", TOY, rows, 0, model_settings(mode), settings, runtime())
+            done = finetune(
+                TrainingCell(TOY, 0, rows, model_settings(mode), runtime(), folder / "pretrained"), settings
+            )
             save_model(done.model.model, done.model.tokenizer, folder / "finetuned")
             made[mode] = Cell(mode, folder / "pretrained", folder / "finetuned", anatomy, rows)
         return made[mode]

@@ -26,7 +26,7 @@ from stages.lib.models.anatomy import HEAD, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.report.stats import clean
-from stages.lib.training.finetuning import finetune
+from stages.lib.training.finetuning import TrainingCell, finetune
 from stages.lib.yaml12 import load_yaml
 from stages.merge.figures import FIGURES
 from stages.merge.merged_models import Group, alpha_curve, combine
@@ -64,7 +64,7 @@ def made(request, make_cell, tmp_path_factory):
         rows = {"train": toy_rows(32, 11), "dev": toy_rows(32, 12), "test": toy_rows(100, 13)}
         training = finetune_settings(learning_rates=[1e-2], max_steps=40)
         model_of = model_settings(request.param)
-        done = finetune(paths.PRETRAINED, OTHER, rows, 1, model_of, training, runtime())
+        done = finetune(TrainingCell(OTHER, 1, rows, model_of, runtime(), paths.PRETRAINED), training)
         save_model(done.model.model, done.model.tokenizer, paths.finetuned("other", SEED))
         for task, parts in ((TOY, cell.rows), (OTHER, rows)):
             write_task(task, parts, request.param)

@@ -1,7 +1,6 @@
 """Parameter-efficient methods start as the plain model, train nothing else, and are counted exactly."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,13 +8,16 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, DistilBertConfig, RobertaConfig
 
 from stages.lib.errors import ModelError
+from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score, predict
 from stages.lib.models.sources import import_model
 from stages.lib.runtime import seeded_torch
+from stages.lib.training.finetuning import TrainingCell
 from stages.study import parameter_efficient, peft_methods
 from stages.study.parameter_efficient import train_efficiently
 from stages.study.peft_methods import METHODS, attach, trained_parameters
+from stages.study.settings import PeftTraining
 from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
 
 WIDTH, LAYERS = 32, 2
@@ -267,20 +269,22 @@ def imported(tmp_path_factory, folders):
 ROWS = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2)}
 
 
-def settings(**changes) -> SimpleNamespace:
-    plain = {
-        "steps": 12, "learning_rate": 1e-2, "batch_size": 8, "optimizer": "adamw", "schedule": "linear", "weight_decay": 0.01,
-        "clip_norm": 1.0, "region": ["layers"],
-    }  # fmt: skip
-    return SimpleNamespace(**{**plain, **changes})
-
-
 def trained_cell(
-    folder, mode: str, method: str = "lora", size: int = 2, seed: int = 0, on_step=lambda: None, **changes
+    folder,
+    mode: str,
+    method: str = "lora",
+    size: int = 2,
+    seed: int = 0,
+    on_step=lambda: None,
+    steps: int = 12,
+    region=("layers",),
+    **changes,
 ):
-    return train_efficiently(
-        folder, TOY, ROWS, seed, model_settings(mode), settings(**changes), runtime(), method, size, on_step
-    )
+    plain = {"learning_rate": 1e-2, "batch_size": 8, "steps_per_example": 100, "cap_k": 512, "max_steps": steps}
+    settings = PeftTraining.model_construct(**{**plain, "weight_decay": 0.01, "clip_norm": 1.0, **changes})
+    cell = TrainingCell(TOY, seed, ROWS, model_settings(mode), runtime(), folder)
+    graftable = read_anatomy(folder).region([*region]).size
+    return train_efficiently(cell, f"{method}_{size}", settings, graftable, on_step)
 
 
 @pytest.mark.parametrize("method", METHODS)

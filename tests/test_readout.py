@@ -1,5 +1,7 @@
 """Read-outs of a mask: what is needed, what suffices alone, and what can be trained anew."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,8 +13,9 @@ from stages.lib.graft.region import Region
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
-from stages.study.readouts import Retraining, read_out, retrain
-from tests.pico import finetune_settings
+from stages.lib.training.finetuning import Finetuned, TrainingCell, at_point
+from stages.study.readouts import read_out, retrain
+from tests.pico import TOY, finetune_settings, model_settings, runtime
 
 POINT = {"batch_size": 8, "learning_rate": 1e-2, "steps": 10}
 
@@ -101,15 +104,16 @@ def reader_of(cell) -> GraftCell:
     return GraftCell.of(model, 0, ["layers"], cell.pretrained_folder)
 
 
-def retraining(cell) -> Retraining:
+def retraining(cell, mask: GraftMask) -> Callable[[], Finetuned]:
     settings = finetune_settings(
         max_steps=10, batch_sizes=[2, 4], learning_rates=[1.0, 2.0], weight_decay=0.1, dropout=0.1
     )
-    return Retraining(cell.pretrained_folder, cell.rows, settings, POINT, seed=0)
+    where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
+    return lambda: retrain(where, at_point(settings, POINT), mask)
 
 
 def read(cell, reader: GraftCell, name: str, mask: GraftMask) -> dict[str, Tensor]:
-    read_out(name, reader, mask, retraining(cell))
+    read_out(name, reader, mask, retraining(cell, mask))
     return values_of(reader.model)
 
 
@@ -166,18 +170,21 @@ def test_retraining_moves_the_mask_from_the_pretrained_values(make_cell, mode):
 
 def test_retraining_uses_the_grid_point_that_finetuning_chose(make_cell):
     cell = make_cell("prompt")
-    done = retrain(cell.load(), some(cell.region, 300), retraining(cell))
+    done = retraining(cell, some(cell.region, 300))()
     assert done.record["chosen"] == POINT and len(done.record["grid"]) == 1
-    record = read_out("retrain", reader_of(cell), some(cell.region, 300), retraining(cell))
+    record = read_out("retrain", reader_of(cell), some(cell.region, 300), retraining(cell, some(cell.region, 300)))
     assert (
         record == done.record
-        and read_out("graft", reader_of(cell), GraftMask.empty(cell.region), retraining(cell)) == {}
+        and read_out(
+            "graft", reader_of(cell), GraftMask.empty(cell.region), retraining(cell, GraftMask.empty(cell.region))
+        )
+        == {}
     )
 
 
 def test_other_regions_and_unknown_names_are_refused(make_cell, triple):
     cell = make_cell("prompt")
     with pytest.raises(ValueError, match="another region"):
-        read_out("graft", reader_of(cell), GraftMask.empty(triple[0]), retraining(cell))
+        read_out("graft", reader_of(cell), GraftMask.empty(triple[0]), retraining(cell, GraftMask.empty(triple[0])))
     with pytest.raises(ValueError, match="unknown read-out 'crop'"):
-        read_out("crop", reader_of(cell), GraftMask.empty(cell.region), retraining(cell))
+        read_out("crop", reader_of(cell), GraftMask.empty(cell.region), retraining(cell, GraftMask.empty(cell.region)))

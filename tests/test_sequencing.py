@@ -30,7 +30,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.sources import import_model
 from stages.lib.runtime import seeded_torch
-from stages.lib.training.finetuning import finetune
+from stages.lib.training.finetuning import TrainingCell, finetune
 from tests.pico import PAIRS, TOY, finetune_settings, model_settings, runtime, toy_rows
 
 SEED, STEPS, TEST = 13, 8, 24
@@ -74,7 +74,7 @@ def write_single(task: TaskSpec, mode: str) -> None:
     write_json(paths.card(task.name), {"task": task.model_dump()})
     for split, part in rows.items():
         write_rows(paths.sample(task.name, SEED, split), part)
-    done = finetune(paths.PRETRAINED, task, rows, SEED, model_settings(mode), TRAINING, runtime())
+    done = finetune(TrainingCell(task, SEED, rows, model_settings(mode), runtime(), paths.PRETRAINED), TRAINING)
     save_model(done.model.model, done.model.tokenizer, paths.finetuned(task.name, SEED))
     write_json(paths.finetuned(task.name, SEED) / "training.json", done.record)
     evaluation = Evaluation(done.model, {task.name: rows["test"]}, variants=2)

@@ -1,6 +1,7 @@
 """Training a mask's values alone: nothing else moves by a bit, and with everything selected it is training as ever."""
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.models.label_model import LabelModel
 from stages.lib.text.batching import shuffled
 from stages.lib.training import finetuning, training
-from stages.lib.training.finetuning import at_point, finetune, trained_names
+from stages.lib.training.finetuning import TrainingCell, at_point, finetune, trained_names
 from stages.lib.training.sparse import Leaves
-from stages.lib.training.training import TrainPlan, train
+from stages.lib.training.training import Batches, Hooks, TrainPlan, batches_of, train
 from tests.pico import TOY, finetune_settings, model_settings, runtime
 
 SGD = TrainPlan(steps=12, learning_rate=0.05, batch_size=8, weight_decay=0.1, clip_norm=0.5)
@@ -41,6 +42,10 @@ def some(region, k: int = 300) -> GraftMask:
     return GraftMask.from_region_indices(region, chosen)
 
 
+def batches(model: LabelModel, cell, plan: TrainPlan) -> Batches:
+    return batches_of(model, model.encode(cell.rows["train"]), plan.batch_size, np.random.default_rng(0))
+
+
 def run(cell, plan: TrainPlan, only: GraftMask | None = None, **more) -> tuple[dict, dict]:
     """Every parameter before and after training; dropout is on, and the same in every run."""
     model = fresh(cell)
@@ -48,7 +53,7 @@ def run(cell, plan: TrainPlan, only: GraftMask | None = None, **more) -> tuple[d
     trained = model.train_only(trained_names(model.groups(), finetune_settings(), only))
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        train(model, trained, model.encode(cell.rows["train"]), plan, np.random.default_rng(0), only=only, **more)
+        train(batches(model, cell, plan), trained, plan, Hooks(**more), only)
     return before, values_of(model)
 
 
@@ -184,9 +189,7 @@ def test_the_best_weights_come_back_and_stay_inside_the_mask(make_cell):
 
     trained = model.train_only({*mask.indices})
     plan = replace(MOMENTUM, steps=10, eval_steps=3)
-    done = train(
-        model, trained, model.encode(cell.rows["train"]), plan, np.random.default_rng(0), dev_score=score, only=mask
-    )
+    done = train(batches(model, cell, plan), trained, plan, Hooks(score), mask)
     assert done.step == 6 and same(seen[1], values_of(model)) and not same(seen[2], seen[1])
     moved = changed(before, values_of(model))
     assert all({*places.tolist()} <= {*mask.indices[name].tolist()} for name, places in moved.items())
@@ -220,8 +223,8 @@ def test_nothing_to_train_and_a_frozen_selection_are_refused(triple):
 
 def finetuned(cell, only: GraftMask | None = None, **changes) -> dict[str, Tensor]:
     settings = finetune_settings(**{"max_steps": 10, "optimizer": "sgd", "dropout": 0.1, **changes})
-    where = (cell.pretrained_folder, TOY, cell.rows, 0, model_settings(cell.mode), settings, runtime())
-    return values_of(finetune(*where, only=only).model)
+    where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
+    return values_of(finetune(where, settings, only=only).model)
 
 
 BIAS_PLANS = [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adamw", "weight_decay": 0.1, "l1": 0.01}]
@@ -241,9 +244,10 @@ def test_bitfit_is_training_the_mask_of_all_biases_bit_for_bit(make_cell, mode, 
 def test_retraining_starts_where_finetuning_started_new_head_included(make_cell, monkeypatch, mode):
     starts = []
 
-    def watched(model: LabelModel, *more: object) -> training.Training:
-        starts.append(values_of(model))
-        return train(model, *more)
+    def watched(batches: Batches, *more: object) -> training.Training:
+        first = next(batches)
+        starts.append(values_of(first[0]))
+        return train(chain([first], batches), *more)
 
     monkeypatch.setattr(finetuning, "train", watched)
     cell = make_cell(mode)

@@ -26,7 +26,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors
 from stages.lib.models.sources import import_model
 from stages.lib.runtime import numpy_generator
-from stages.lib.training.finetuning import finetune, train_again
+from stages.lib.training.finetuning import TrainingCell, finetune, train_again
 from stages.lib.training.training import TrainPlan
 from stages.surgical import fisher_scores as fim
 from stages.surgical import layer_surgery as surgery
@@ -329,7 +329,7 @@ def test_one_step_moves_exactly_the_selected_layers(cell, layers):
 
 def test_all_layers_are_training_as_ever_and_none_trains_the_head_alone(cell):
     settings = params(also=["embeddings"]).surgery.training
-    ordinary = finetune(paths.PRETRAINED, TOY, ROWS, SEED, model_settings("standard"), settings, runtime()).model
+    ordinary = finetune(TrainingCell(TOY, SEED, ROWS, model_settings("standard"), runtime()), settings).model
     everything = trained(tuple(range(LAYERS_12)), ("embeddings",))
     assert all(torch.equal(values, everything[name]) for name, values in ordinary.parameters().items())
     nothing = trained(())
@@ -398,11 +398,9 @@ def test_a_warm_up_as_long_as_training_is_refused(warmup):
 
 def test_watching_changes_nothing_and_sees_the_layers_move(cell):
     settings = params().surgery.training
-    unwatched = finetune(paths.PRETRAINED, TOY, ROWS, SEED, model_settings("standard"), settings, runtime()).model
+    unwatched = finetune(TrainingCell(TOY, SEED, ROWS, model_settings("standard"), runtime()), settings).model
     seen = robustness.Watch({5, 12}, ROWS, cell.layers, score(cell), lambda: None)
-    watched = train_again(
-        paths.PRETRAINED, TOY, ROWS, SEED, model_settings("standard"), settings, runtime(), seen.watch
-    )
+    watched = train_again(TrainingCell(TOY, SEED, ROWS, model_settings("standard"), runtime()), settings, seen.watch)
     after = watched.parameters()
     assert all(torch.equal(values, after[name]) for name, values in unwatched.parameters().items())
     assert [row["step"] for row in seen.rows] == [0, 5, 12]

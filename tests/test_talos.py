@@ -1,6 +1,7 @@
 """TaLoS and task arithmetic: sensitivity, masks in rounds, vectors within masks, addition, negation, disentanglement."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, permutations
 from types import SimpleNamespace
 
@@ -27,8 +28,9 @@ from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.fisher import MODES, backward_passes, drawn_labels, squared_gradients
 from stages.lib.models.predicting import predict
+from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.training import TrainPlan
-from stages.study.readouts import Retraining, read_out
+from stages.study.readouts import read_out, retrain
 from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel, spread
 from stages.talos.disentanglement import error_grid, mean_within
 from stages.talos.linearised import LinearisedModel
@@ -36,7 +38,7 @@ from stages.talos.sensitivity_masks import VARIANTS, prune
 from stages.talos.settings import Negation, SensitivityParams, problems
 from stages.talos.task_vectors import TaskVector, attention_mask, best_of, reader_of, train_within
 from stages.talos.vector_arithmetic import addition, choose_negation, negation, single_scores
-from tests.pico import finetune_settings, localizer_settings, toy_rows
+from tests.pico import TOY, finetune_settings, localizer_settings, model_settings, runtime, toy_rows
 from tests.test_localizers import evidence_of, mask_of
 
 ALPHAS = [0.0, 0.5, 1.0]
@@ -272,8 +274,8 @@ def test_talos_fish_lota_and_graft_regions_of_a_size_are_swapped_by_name(make_ce
         assert mask.selected == k
         opened = study_cell(cell)
         settings = finetune_settings(learning_rates=[1e-2], max_steps=3, steps_per_example=1)
-        chosen = {"batch_size": 8, "learning_rate": 1e-2, "steps": 3}
-        read_out(readout, opened, mask, Retraining(cell.pretrained_folder, cell.rows, settings, chosen, 0))
+        where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
+        read_out(readout, opened, mask, partial(retrain, where, settings, mask))
         found[localizer] = {
             n: v.detach().clone() for n, v in opened.model.parameters().items() if n in cell.region.shapes
         }

@@ -1,6 +1,7 @@
 """Training moves what it was told to, the same way every time, and says so when it diverges."""
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from stages.lib.errors import TrainingError
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score, loss_gradient
 from stages.lib.training import finetuning
-from stages.lib.training.finetuning import finetune, steps_for, total_steps, trained_names
-from stages.lib.training.training import Training, TrainPlan, _optimizer, train
+from stages.lib.training.finetuning import TrainingCell, finetune, grid_of, steps_for, trained_names
+from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, _optimizer, batches_of, train
 from tests.pico import TOY, finetune_settings, model_settings, runtime
 
 PLAN = TrainPlan(steps=12, learning_rate=0.05, batch_size=8)
@@ -26,6 +27,11 @@ def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
+def batches(model: LabelModel, cell, plan: TrainPlan, seed: int = 0, size: int = 0) -> Batches:
+    """The training rows of a cell in shuffled batches."""
+    return batches_of(model, model.encode(cell.rows["train"]), size or plan.batch_size, np.random.default_rng(seed))
+
+
 def run(cell, plan: TrainPlan, settings=None, seed: int = 0, **more) -> tuple[LabelModel, dict[str, Tensor], Training]:
     """Train the pretrained model of a cell; gives it, what it was, and the record."""
     with torch.random.fork_rng():
@@ -36,7 +42,7 @@ def run(cell, plan: TrainPlan, settings=None, seed: int = 0, **more) -> tuple[La
     return (
         model,
         before,
-        train(model, trained, model.encode(cell.rows["train"]), plan, np.random.default_rng(seed), **more),
+        train(batches(model, cell, plan, seed), trained, plan, Hooks(**more)),
     )
 
 
@@ -88,13 +94,7 @@ def test_a_batch_of_all_rows_is_plain_gradient_descent(make_cell):
     )
     names = trained_names(model.groups(), finetune_settings())
     rows, before = model.encode(cell.rows["train"]), values_of(model)
-    train(
-        model,
-        model.train_only(names),
-        rows,
-        TrainPlan(steps=1, learning_rate=0.1, batch_size=1000),
-        np.random.default_rng(0),
-    )
+    train(batches(model, cell, PLAN, 0, 1000), model.train_only(names), TrainPlan(1, 0.1, 1000))
     gradients = fresh.train_only(names)
     loss_gradient(fresh, rows)
     assert moved(before, values_of(model)), "control"
@@ -117,9 +117,8 @@ def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(m
 
 def finetuned(cell, seed: int = 0, rows: dict | None = None, **changes):
     settings = finetune_settings(**{"max_steps": 15, **changes})
-    return finetune(
-        cell.pretrained_folder, TOY, rows or cell.rows, seed, model_settings(cell.mode), settings, runtime()
-    )
+    where = TrainingCell(TOY, seed, rows or cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
+    return finetune(where, settings)
 
 
 def test_one_seed_gives_one_model_and_another_seed_another(make_cell):
@@ -207,14 +206,8 @@ def test_eval_steps_keep_the_best_and_the_first_of_equals(make_cell):
         seen.append(values_of(model))
         return next(scores)
 
-    done = train(
-        model,
-        trained,
-        model.encode(cell.rows["train"]),
-        replace(PLAN, steps=10, eval_steps=3),
-        np.random.default_rng(0),
-        score,
-    )
+    plan = replace(PLAN, steps=10, eval_steps=3)
+    done = train(batches(model, cell, plan), trained, plan, Hooks(score))
     assert done.step == 6 and [entry["step"] for entry in done.dev] == [3, 6, 9, 10]
     assert not moved(seen[1], values_of(model))
     assert moved(seen[2], values_of(model)), "control: later weights are others"
@@ -243,7 +236,7 @@ def test_steps_are_sixteen_for_each_example_up_to_the_cap(labels, examples, step
 def test_steps_are_capped_once_more_and_never_none():
     assert steps_for(finetune_settings(max_steps=300), 2, 128) == 300
     assert steps_for(finetune_settings(max_steps=None, steps_per_example=0.001), 2, 128) == 1
-    assert total_steps(finetune_settings(max_steps=50, batch_sizes=[2, 4], learning_rates=[1, 2, 3]), 2, 128) == 300
+    assert len(grid_of(finetune_settings(batch_sizes=[2, 4], learning_rates=[1, 2, 3]))) == 6
 
 
 def rates(plan: TrainPlan) -> list[float]:
@@ -267,11 +260,10 @@ def test_the_linear_schedule_falls_evenly_to_0(optimizer):
 def test_head_first_steps_train_the_head_alone_before_the_rest(make_cell, monkeypatch):
     calls = []
 
-    def watched(
-        model: LabelModel, trained: dict[str, Tensor], examples: list, plan: TrainPlan, *more: object
-    ) -> Training:
-        before = values_of(model)
-        done = train(model, trained, examples, plan, *more)
+    def watched(batches: Batches, trained: dict[str, Tensor], plan: TrainPlan, *more: object) -> Training:
+        first = next(batches)
+        model, before = first[0], values_of(first[0])
+        done = train(chain([first], batches), trained, plan, *more)
         calls.append((plan.steps, {model.groups()[name] for name in moved(before, values_of(model))}))
         return done
 

@@ -37,7 +37,7 @@ from stages.lib.models.predicting import dev_score
 from stages.lib.runtime import seeded_torch
 from stages.lib.settings import Section
 from stages.lib.training.finetuning import trained_names
-from stages.lib.training.training import Training, TrainPlan, train_on
+from stages.lib.training.training import Hooks, Training, TrainPlan, train
 
 
 class Naive:
@@ -52,17 +52,15 @@ class Naive:
         sequence, view, plan = self.sequence, self.sequence.view(task), self.sequence.plan(task)
         with seeded_torch("finetune", task, sequence.seed):
             sequence.new_head(task)
-            train, dev = (view.encode(sequence.rows[task][split]) for split in ("train", "dev"))
-            sequence.train_head_first(task, train, plan)
+            examples, dev = (view.encode(sequence.rows[task][split]) for split in ("train", "dev"))
+            sequence.train_head_first(task, examples, plan)
             trained = self.trained(task)
-            training = train_on(
-                self.batches(task, sequence.batches(task, train, plan.batch_size, "finetune"), plan),
+            training = train(
+                self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan),
                 trained,
                 self.plan(plan),
-                lambda: dev_score(view, dev),
-                on_step,
+                Hooks(lambda: dev_score(view, dev), on_step, lambda leaves: self.hold_back(leaves, plan)),
                 self.only(task),
-                lambda leaves: self.hold_back(leaves, plan),
             )
         sequence.learned.append(task)
         self.keep(task)

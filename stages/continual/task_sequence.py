@@ -20,7 +20,7 @@ from stages.lib.settings import FinetuneParams, ModelParams
 from stages.lib.text.batching import shuffled
 from stages.lib.text.encoding import Example
 from stages.lib.training.finetuning import plan_for, steps_for
-from stages.lib.training.training import TrainPlan, train
+from stages.lib.training.training import TrainPlan, batches_of, train
 
 Batches = Iterator[tuple[LabelModel, list[Example]]]
 
@@ -65,7 +65,7 @@ class TaskSequence:
         """The plan of a task's own training."""
         point, view = self.chosen[task], self.view(task)
         steps = steps_for(self.finetune, len(view.task.labels), len(self.rows[task]["train"]))
-        return plan_for(self.finetune, steps, point["learning_rate"], point["batch_size"])
+        return plan_for(self.finetune, point["batch_size"], point["learning_rate"], steps)
 
     def new_head(self, task: str) -> None:
         """Give a task the head that its own fine-tuning started from; torch's generator has to be seeded for it."""
@@ -78,8 +78,9 @@ class TaskSequence:
         if self.finetune.head_first_steps:
             view = self.view(task)
             head = view.train_only({*self.shared.heads()[task]})
-            first = plan_for(self.finetune, self.finetune.head_first_steps, plan.learning_rate, plan.batch_size)
-            train(view, head, examples, first, numpy_generator("head_first", task, self.seed))
+            first = plan_for(self.finetune, plan.batch_size, plan.learning_rate, self.finetune.head_first_steps)
+            generator = numpy_generator("head_first", task, self.seed)
+            train(batches_of(view, examples, first.batch_size, generator), head, first)
 
     def batches(self, task: str, examples: list[Example], batch_size: int, *purpose: object) -> Batches:
         """Endless shuffled batches of a task, the same ones for the same purpose."""

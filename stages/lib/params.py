@@ -13,14 +13,14 @@ import re
 from collections.abc import Collection, Iterable
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from stages.lib import paths
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem
-from stages.lib.settings import at
+from stages.lib.settings import Params, at
 from stages.lib.yaml12 import load_yaml
 
 PROJECT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ PIPELINES: dict[str, ModuleType] = {"": import_module("stages.settings")} | {
 SECTIONS: dict[str, Any] = {name: kind for pipeline in PIPELINES.values() for name, kind in pipeline.SECTIONS.items()}
 
 
-def load_params(*keys: str, path: Path = paths.PARAMS) -> SimpleNamespace:
+def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
     """Check all of params.yaml and give the settings named by `keys`, as attributes.
 
     A key is a section (`"graft"`), a setting (`"graft.region"`) or a section within one, which may be named by
@@ -43,13 +43,13 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> SimpleNamespace:
     whole if a key is one of its sections.
     """
     values = validate(load_yaml(path, ParamsError), path, [key.partition(".")[0] for key in keys])
-    chosen = SimpleNamespace()
+    chosen = Params()
     for key in (re.sub(r"\$\{([\w.]+)\}", lambda name: str(at(values, name[1])), key) for key in keys):
         section, _, setting = key.partition(".")
         if not setting:
             setattr(chosen, section, values[section])
             continue
-        part = getattr(chosen, section, None) or SimpleNamespace()
+        part = getattr(chosen, section, None) or Params()
         setattr(part, setting, at(values, key))
         setattr(chosen, section, part)
     return chosen

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import reduce
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -13,6 +14,10 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.]*$")]
 Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Rate = Annotated[float, Field(gt=0, le=1e12)]
+
+
+class Params(SimpleNamespace):
+    """The settings that a stage asked for: sections, and of sections that were not asked for whole, single settings."""
 
 
 class Section(BaseModel):

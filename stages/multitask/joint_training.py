@@ -1,25 +1,23 @@
 """Multi-task training (paper, section 5.1 and appendix C.1): one model, each batch from a task drawn at random."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stages.lib.data.tasks import TaskSpec
-from stages.lib.errors import TrainingError
 from stages.lib.models.anatomy import HEAD
-from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import FinetuneParams, ModelParams
 from stages.lib.text.batching import shuffled
 from stages.lib.text.encoding import Example
-from stages.lib.training.finetuning import plan_for, steps_for, trained_names
-from stages.lib.training.training import Training, TrainPlan, train_on
+from stages.lib.training.finetuning import grid_of, plan_for, steps_for, trained_names
+from stages.lib.training.grid import Point, Trained, search
+from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, train
 
 Rows = dict[str, dict[str, list[dict]]]
 Examples = dict[str, list[Example]]
@@ -62,30 +60,20 @@ def train_joint(
 ) -> Joint:
     """Train on the training rows of all tasks with every point of the grid; keep the best by the mean dev score.
 
-    Every point starts from the same weights, heads and random numbers.  A point whose loss diverges is
-    recorded and passed over; raises TrainingError if all do.
+    Every point starts from the same weights, heads and random numbers (see grid.search).
     """
-    best, tried = None, []
-    for batch_size, learning_rate in product(how.finetune.batch_sizes, how.finetune.learning_rates):
-        point = {"batch_size": batch_size, "learning_rate": learning_rate, "steps": how.steps}
+
+    def trained(point: Point) -> Trained[tuple[SharedModel, Training]]:
         with seeded_torch("joint", how.seed):
             shared = SharedModel.load(pretrained, how.tasks, model, runtime, how.finetune.dropout)
             encoded = {split: _encoded(shared, how.rows, split) for split in ("train", "dev")}
-            plan = plan_for(how.finetune, how.steps, learning_rate, batch_size)
-            try:
-                training = _train_point(shared, encoded, plan, how, on_step)
-            except TrainingError as error:
-                tried.append({**point, "failed": str(error)})
-                continue
-        score = mean_dev_score(shared, encoded["dev"])
-        tried.append({**point, "kept_step": training.step, "dev_accuracy": score[0], "dev_loss": -score[1]})
-        if best is None or score > best[0]:
-            best = (score, shared, training, point)
-    if best is None:
-        raise TrainingError("; ".join(point["failed"] for point in tried))
-    score, shared, training, point = best
-    record = {"dev_accuracy": score[0], "chosen": point, "grid": tried, "curve": training.curve, "dev": training.dev}
-    return Joint(shared, record)
+            training = _train_point(shared, encoded, plan_for(how.finetune, **point), how, on_step)
+        return Trained((shared, training), mean_dev_score(shared, encoded["dev"]), {"kept_step": training.step})
+
+    best = search(({**point, "steps": how.steps} for point in grid_of(how.finetune)), trained)
+    shared, training = best.kept
+    record = {"chosen": best.point, "grid": best.grid, "curve": training.curve, "dev": training.dev}
+    return Joint(shared, {"dev_accuracy": best.accuracy, **record})
 
 
 def mean_dev_score(shared: SharedModel, dev: Examples) -> tuple[float, float]:
@@ -95,19 +83,17 @@ def mean_dev_score(shared: SharedModel, dev: Examples) -> tuple[float, float]:
     return accuracy, loss
 
 
-def mixed_batches(
-    shared: SharedModel, train: Examples, batch_size: int, *words: object
-) -> Iterator[tuple[LabelModel, list[Example]]]:
+def mixed_batches(shared: SharedModel, examples: Examples, batch_size: int, *words: object) -> Batches:
     """Endless batches, each of one task drawn at random, all tasks alike; a task's own come in shuffled epochs.
 
     Equal `words` give equal draws, and a task's own batches do not depend on which others there are.
     """
     tasks = [*shared.views]
-    batches = {task: shuffled(train[task], batch_size, numpy_generator("joint", task, *words)) for task in tasks}
+    batches = {task: shuffled(examples[task], batch_size, numpy_generator("joint", task, *words)) for task in tasks}
     choice = numpy_generator("joint", *words)
     while True:
         task = tasks[int(choice.integers(len(tasks)))]
-        yield shared.views[task], [train[task][row] for row in next(batches[task])]
+        yield shared.views[task], [examples[task][row] for row in next(batches[task])]
 
 
 def _encoded(shared: SharedModel, rows: Rows, split: str) -> Examples:
@@ -121,11 +107,11 @@ def _train_point(
     if how.finetune.head_first_steps:
         heads = shared.train_only({name for name, group in groups.items() if group == HEAD})
         steps = round(how.finetune.head_first_steps * how.step_factor)
-        first = plan_for(how.finetune, steps, plan.learning_rate, plan.batch_size)
-        train_on(mixed_batches(shared, encoded["train"], plan.batch_size, "head_first", how.seed), heads, first)
+        first = plan_for(how.finetune, plan.batch_size, plan.learning_rate, steps)
+        train(mixed_batches(shared, encoded["train"], plan.batch_size, "head_first", how.seed), heads, first)
     trained = shared.train_only(trained_names(groups, how.finetune))
     batches = mixed_batches(shared, encoded["train"], plan.batch_size, how.seed)
-    return train_on(batches, trained, plan, lambda: mean_dev_score(shared, encoded["dev"]), on_step)
+    return train(batches, trained, plan, Hooks(lambda: mean_dev_score(shared, encoded["dev"]), on_step))
 
 
 def _groups(shared: SharedModel) -> dict[str, str]:

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task, read_test_sets
+from stages.lib.data.task_cards import read_test_sets
 from stages.lib.errors import ModelError, ParamsError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import train_set, variant_rows, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
-from stages.lib.io import read_json, read_rows
+from stages.lib.io import read_json
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.variants import GRAFTED
 from stages.lib.models.anatomy import HEAD, read_anatomy
@@ -31,7 +31,8 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
-from stages.lib.training.finetuning import at_point, steps_for, train_again
+from stages.lib.settings import Params
+from stages.lib.training.finetuning import TrainingCell, at_point, train_again
 from stages.study.settings import Checkpoints
 
 CHECKPOINT = "checkpoint"
@@ -83,39 +84,34 @@ class Trace:
         return [found.label_names[index] for index in found.logits[test_set][f"{CHECKPOINT}_{step}"].argmax(1)]
 
 
-def trace(task: str, seed: int, params: Any, machine: Runtime) -> str:
+def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store a cell's checkpoints and their grafts, on its own test and training rows; gives one line about them.
 
     On one machine training ends at the stored fine-tuned model, bit for bit.  On another (or with
     another number of threads) sums are added in another order, so the record says whether it did.
     Raises ParamsError if the checkpoints that were asked for aren't there.
     """
-    spec = read_task(task)
-    rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
+    training, looks = TrainingCell.open(task, seed, params.model, machine), params.trajectory.checkpoints
     chosen = read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"]
     settings = at_point(params.finetune, chosen)
-    steps = steps_for(settings, len(spec.labels), len(rows["train"]))
-    looks = params.trajectory.checkpoints
+    steps = training.steps(settings)
     due = checkpoints(steps, looks)
     own = read_test_sets(task, seed)[task][: params.study.test_max or None]
     anatomy = read_anatomy(paths.PRETRAINED)
     names = [*anatomy.region(params.graft.region).shapes, *anatomy.names([HEAD])]
     with progress(f"trajectory {task}-{seed}", steps, "step") as bar:
-        seen = Trace(due, {task: own, train_set(task): rows["train"]}, names, bar.update)
-        model = train_again(paths.PRETRAINED, spec, rows, seed, params.model, settings, machine, seen.watch)
+        seen = Trace(due, {task: own, train_set(task): training.rows["train"]}, names, bar.update)
+        model = train_again(training, settings, seen.watch)
     repeated = equals_stored(model, paths.finetuned(task, seed))
     cell = GraftCell.of(model, seed, params.graft.region)
-    masks = regions_at(looks.region_step, seen, cell, rows["train"], params)
+    masks = regions_at(looks.region_step, seen, cell, training.rows["train"], params)
     predict_grafts(seen, cell, masks)
     predictions = seen.evaluation.predictions()
     scores = variant_rows(predictions, task, seed, params.calibration.bins)
-    about = {**cell.about(), "region_step": looks.region_step, "chosen": chosen}
-    about["equals_finetuned"] = repeated
+    about = {**cell.about(), "region_step": looks.region_step, "chosen": chosen, "equals_finetuned": repeated}
     write_reading("trajectory", (), about, predictions, [{**row, **seen.axes[row["variant"]]} for row in scores])
     ends = "" if repeated else "; ends near, not at, the stored fine-tuned model (made elsewhere?)"
-    return (
-        f"trajectory {task}-{seed}: {len(due)} checkpoints, {len(masks)} regions of step {about['region_step']}{ends}"
-    )
+    return f"trajectory {task}-{seed}: {len(due)} checkpoints, {len(masks)} regions of step {looks.region_step}{ends}"
 
 
 def checkpoints(steps: int, settings: Checkpoints) -> list[int]:
@@ -143,7 +139,9 @@ def equals_stored(model: LabelModel, folder: Path) -> bool:
     return all(torch.equal(weight.detach().cpu(), stored[name]) for name, weight in live.items())
 
 
-def regions_at(step: int, seen: Trace, cell: GraftCell, train_rows: list[dict], params: Any) -> dict[float, GraftMask]:
+def regions_at(
+    step: int, seen: Trace, cell: GraftCell, train_rows: list[dict], params: Params
+) -> dict[float, GraftMask]:
     """Sparsity -> the region learned at a checkpoint, for what it says of the training rows instead of their labels."""
     at = {name: values.to(cell.model.runtime.device) for name, values in seen.kept[step].items()}
     cell.model.put(at)  # for its head; localizers overwrite the region

@@ -1,7 +1,5 @@
 """What the variants of a cell are measured against: both ends of every graft, and pruning without retraining."""
 
-from typing import Any
-
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task, read_test_sets
 from stages.lib.evaluation.evaluation import Evaluation
@@ -16,11 +14,12 @@ from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
 
 PRUNED = "pruned"
 
 
-def anchor(task: str, seed: int, params: Any, machine: Runtime) -> str:
+def anchor(task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store a cell's anchor; gives one line about it.
 
     The logits of the test rows come from the main pipeline; the training rows are predicted here,

@@ -1,18 +1,17 @@
 """WiSE-FT and WiSE-graft of one cell (paper, section 4.2 and figure 7)."""
 
-from typing import Any
-
 from stages.lib import paths
 from stages.lib.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.models.cell import GraftCell
 from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
 from stages.study.interpolate import wise_ft, wise_graft
 
 WISE_FT, WISE_GRAFT = "wise_ft", "wise_graft"
 
 
-def interpolate(task: str, seed: int, params: Any, machine: Runtime) -> str:
+def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store a cell's curves, a row for each weight of the fine-tuned model; gives one line about them.
 
     The graft is the main pipeline's.  A new head has no pretrained values and stays as trained.

@@ -13,9 +13,10 @@ from stages.lib.metrics.variants import GRAFTED
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import evidence_of
 from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
 
 
-def rank(name: str, task: str, seed: int, params: Any, machine: Runtime) -> str:
+def rank(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store the order of one localizer for one cell; gives one line about it."""
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     keep, train, examples = cell.region.budget(params.movement.keep), cell.rows("train"), []
@@ -26,7 +27,7 @@ def rank(name: str, task: str, seed: int, params: Any, machine: Runtime) -> str:
     return f"rank {name} {task}-{seed}: {len(order):,} of {cell.region.size:,} parameters in order"
 
 
-def sweep(name: str, sparsity: str, task: str, seed: int, params: Any, machine: Runtime) -> str:
+def sweep(name: str, sparsity: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store a cell's mask by one localizer at one size, and its graft's predictions; gives one line about them."""
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     order, origin = read_order(paths.rank(name, task, seed))

@@ -1,9 +1,6 @@
-"""Read-outs of masks on a real model: graft/readout.py puts the values together, training included."""
+"""Read-outs of masks on a real model: lib/graft/readout.py puts the values together, training included."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -17,52 +14,37 @@ from stages.lib.graft.mask_file import read_mask
 from stages.lib.graft.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
 from stages.lib.io import read_json
 from stages.lib.models.cell import GraftCell
-from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
-from stages.lib.training.finetuning import Finetuned, at_point, finetune, steps_for
+from stages.lib.settings import FinetuneParams, Params
+from stages.lib.training.finetuning import Finetuned, TrainingCell, at_point, finetune
 
 
-@dataclass(frozen=True)
-class Retraining:
-    """What training needs besides the model: rows, the `finetune` section, its grid point, the seed."""
+def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store a cell's read-out of a mask of the sweep; gives one line about it.
 
-    pretrained_folder: Path
-    rows: dict[str, list[dict]]
-    settings: Any
-    chosen: dict[str, Any]
-    seed: int
-
-
-def read(readout: str, localizer: str, sparsity: str, task: str, seed: int, params: Any, machine: Runtime) -> str:
-    """Store a cell's read-out of a mask of the sweep; gives one line about it."""
+    axes: the read-out, the localizer, and the sparsity as it stands in params.yaml.
+    """
+    readout, localizer, sparsity = axes
+    title = f"{' '.join(axes)} {task}-{seed}"
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     mask = read_mask(paths.sweep_mask(localizer, sparsity, task, seed)).mask
-    rows = {split: cell.rows(split) for split in ("train", "dev")}
-    settings = params.finetune.model_copy(update={"max_steps": params.readout.max_steps})
+    retraining = TrainingCell.open(task, seed, params.model, machine)
     chosen = read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"]
-    retraining = Retraining(paths.PRETRAINED, rows, settings, chosen, seed)
-    steps = steps_for(settings, len(cell.model.task.labels), len(rows["train"])) if readout == RETRAIN else 0
-    with progress(f"{readout} {localizer} {sparsity} {task}-{seed}", steps, "step") as bar:
-        training = read_out(readout, cell, mask, retraining, bar.update)
+    settings = at_point(params.finetune, chosen).model_copy(update={"max_steps": params.readout.max_steps})
+    with progress(title, retraining.steps(settings) if readout == RETRAIN else 0, "step") as bar:
+        training = read_out(readout, cell, mask, lambda: retrain(retraining, settings, mask, bar.update))
     evaluation = study_evaluation(cell, params.study.test_max, with_train=True)
-    with evaluation.progress(f"{readout} {localizer} {sparsity} {task}-{seed}"):
+    with evaluation.progress(title):
         evaluation.predict(readout)
     predictions = evaluation.predictions()
-    axes = {"readout": readout, "localizer": localizer, "sparsity": float(sparsity), "selected": mask.selected}
+    record = {"readout": readout, "localizer": localizer, "sparsity": float(sparsity), "selected": mask.selected}
     scores = variant_rows(predictions, task, seed, params.calibration.bins)
-    about = {**cell.about(), **axes, "training": training}
-    write_reading("readout", (readout, localizer, sparsity), about, predictions, scores)
-    return f"readout {readout} {localizer} {sparsity} {task}-{seed}: {evaluation.describe()}"
+    write_reading("readout", axes, {**cell.about(), **record, "training": training}, predictions, scores)
+    return f"readout {title}: {evaluation.describe()}"
 
 
-def read_out(
-    name: str,
-    cell: GraftCell,
-    mask: GraftMask,
-    retraining: Retraining,
-    on_step: Callable[[], object] = lambda: None,
-) -> dict[str, Any]:
+def read_out(name: str, cell: GraftCell, mask: GraftMask, retrained: Callable[[], Finetuned]) -> dict[str, Any]:
     """Put a read-out of the mask into the cell's model; gives the record of its training, empty without one.
 
     Raises ValueError for an unknown name or a mask of another region, TrainingError if retraining diverges.
@@ -70,32 +52,23 @@ def read_out(
     if mask.region != cell.region:
         raise ValueError("the mask is of another region than the cell")
     if name == RETRAIN:
-        done = retrain(cell.model, mask, retraining, on_step)
-        cell.model.put(_copies(done.model, [*cell.region.shapes, *cell.head]))
+        done = retrained()
+        live = done.model.parameters()
+        cell.model.put({name: live[name].detach().cpu().clone() for name in (*cell.region.shapes, *cell.head)})
         return done.record
     cell.model.put({**_put_together(name, cell, mask), **cell.head})
     return {}
 
 
 def retrain(
-    model: LabelModel, mask: GraftMask, retraining: Retraining, on_step: Callable[[], object] = lambda: None
+    cell: TrainingCell, settings: FinetuneParams, mask: GraftMask, on_step: Callable[[], object] = lambda: None
 ) -> Finetuned:
-    """A new model of the kind of `model`: pretrained, then only the mask's values and a new head trained.
+    """A new model: pretrained, then only the mask's values and a new head trained.
 
-    At the grid point that fine-tuning chose, from the same random head, with the same batches
-    (paper, section 3: re-training the grafting region).
+    With settings of the grid point that fine-tuning chose it is trained from the same random head, with the same
+    batches (paper, section 3: re-training the grafting region).
     """
-    return finetune(
-        retraining.pretrained_folder,
-        model.task,
-        retraining.rows,
-        retraining.seed,
-        SimpleNamespace(mode=model.mode, max_length=model.max_length),
-        at_point(retraining.settings, retraining.chosen),
-        model.runtime,
-        on_step,
-        mask,
-    )
+    return finetune(cell, settings, on_step, mask)
 
 
 def _put_together(name: str, cell: GraftCell, mask: GraftMask) -> dict[str, Tensor]:
@@ -106,8 +79,3 @@ def _put_together(name: str, cell: GraftCell, mask: GraftMask) -> dict[str, Tens
     if name == PRUNE:
         return prune(cell.finetuned, mask)
     raise ValueError(f"unknown read-out {name!r}")
-
-
-def _copies(model: LabelModel, names: Any) -> dict[str, Tensor]:
-    parameters = model.parameters()
-    return {name: parameters[name].detach().cpu().clone() for name in names}

@@ -20,7 +20,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator
 from stages.lib.settings import ModelParams
-from stages.lib.training.finetuning import Finetuned, finetune, plan_for, total_steps
+from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune, plan_for, steps_for
 from stages.surgical.fisher_scores import read_scores
 from stages.surgical.layers import whole_layers
 from stages.surgical.selections import Layers, Selection, choose
@@ -42,8 +42,8 @@ class SurgeryCell:
     def train(self, mask: GraftMask, on_step: Callable[[], object]) -> Finetuned:
         """Fine-tune the mask's values and a new head; the pretrained model where there is neither."""
         if mask.selected or self.anatomy.names([HEAD]):
-            settings = (self.model, self.training, self.machine)
-            return finetune(paths.PRETRAINED, self.task, self.rows, self.seed, *settings, on_step, mask)
+            cell = TrainingCell(self.task, self.seed, self.rows, self.model, self.machine)
+            return finetune(cell, self.training, on_step, mask)
         return Finetuned(LabelModel.load(paths.PRETRAINED, self.task, self.model, self.machine), {"curve": []})
 
 
@@ -57,7 +57,7 @@ def operate(selection: str, task: str, seed: int, params: SimpleNamespace, machi
     sets = chosen_sets(selection, task, seed, params.surgery)
     records: list[dict[str, Any]] = []
     predictions: Predictions | None = None
-    with progress(title, len(sets) * total_steps(training, len(spec.labels), len(rows["train"])), "step") as bar:
+    with progress(title, len(sets) * steps_for(training, len(spec.labels), len(rows["train"])), "step") as bar:
         for layers in sets:
             mask = mask_of(anatomy, layers, training.also)
             done = cell.train(mask, bar.update)
@@ -114,6 +114,5 @@ def peak_learning_rate(training: LayerTraining, record: dict[str, Any]) -> float
     """The highest learning rate that training got to, 0 where nothing was trained."""
     if not record["curve"]:
         return 0.0
-    chosen = record["chosen"]
-    plan = plan_for(training, chosen["steps"], chosen["learning_rate"], chosen["batch_size"])
-    return chosen["learning_rate"] * max(map(plan.factor, range(plan.steps)))
+    plan = plan_for(training, **record["chosen"])
+    return plan.learning_rate * max(map(plan.factor, range(plan.steps)))

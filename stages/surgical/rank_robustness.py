@@ -5,16 +5,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
 from stages.lib.errors import ParamsError
-from stages.lib.io import read_rows, write_json
+from stages.lib.io import write_json
 from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.text.encoding import Example
-from stages.lib.training.finetuning import steps_for, total_steps, train_again
+from stages.lib.training.finetuning import TrainingCell, train_again
 from stages.surgical.fisher_scores import layers_of, scores_by_count
 from stages.surgical.layers import layer_norms
 
@@ -71,10 +70,9 @@ class Watch:
 
 def watch_training(task: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
     """Store what the layers of a cell do while all of them are fine-tuned; gives one line about it."""
-    spec = read_task(task)
-    rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
+    cell = TrainingCell.open(task, seed, params.model, machine)
     settings, how = params.surgery.training, params.surgery.score
-    steps = steps_for(settings, len(spec.labels), len(rows["train"]))
+    steps = cell.steps(settings)
     due = looks(steps, params.robustness.every)
     layers = layers_of(read_anatomy(paths.PRETRAINED))
 
@@ -82,9 +80,9 @@ def watch_training(task: str, seed: int, params: SimpleNamespace, machine: Runti
         return scores_by_count(model, examples, [how.examples], layers, how.target)[how.examples][how.aggregation]
 
     title = f"robustness {task}-{seed}"
-    with progress(title, total_steps(settings, len(spec.labels), len(rows["train"])), "step") as bar:
-        seen = Watch(due, rows, layers, score, bar.update)
-        train_again(paths.PRETRAINED, spec, rows, seed, params.model, settings, machine, seen.watch)
+    with progress(title, steps, "step") as bar:
+        seen = Watch(due, cell.rows, layers, score, bar.update)
+        train_again(cell, settings, seen.watch)
     record = {"stage": "robustness", "task": task, "seed": seed, "learning_rate": settings.learning_rate}
     write_json(paths.reading_record("robustness", (), task, seed), {**record, "rows": seen.rows})
     first, last = seen.rows[0], seen.rows[-1]

@@ -17,10 +17,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
-from stages.lib.errors import MaskError, ModelError, TrainingError
+from stages.lib.errors import MaskError, ModelError
 from stages.lib.evaluation.study_cell import write_reading
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
@@ -40,7 +41,8 @@ from stages.lib.models.predicting import dev_score
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.text.encoding import Example
-from stages.lib.training.training import TrainPlan, train
+from stages.lib.training.grid import Point, Trained, search
+from stages.lib.training.training import Hooks, TrainPlan, batches_of, train
 from stages.talos.arithmetic_model import FULL, LINEAR, open_model
 from stages.talos.linearised import LinearisedModel
 from stages.talos.settings import EditTraining
@@ -156,29 +158,21 @@ def plans_of(settings: EditTraining) -> list[TrainPlan]:
 
 def best_of(
     method: str, cell: GraftCell, mask: GraftMask, plans: list[TrainPlan], on_step: Callable[[], object]
-) -> tuple[TrainPlan, dict[str, Any], dict[str, Any]]:
-    """The plan with the best dev score, the first of equals; the values that it left, and a record of all.
-
-    A plan whose loss diverges is recorded and passed over; raises TrainingError if all do.
-    """
-    best, tried = None, []
+) -> tuple[TrainPlan, dict[str, Tensor], dict[str, Any]]:
+    """The plan with the best dev score (see grid.search), the values that it left, and a record of all."""
     reader = reader_of(method, cell)
     encoded = {split: reader.encode(cell.rows(split)) for split in ("train", "dev")}
-    for plan in plans:
-        try:
-            curve, score = train_within(reader, cell, mask, plan, encoded, on_step)
-        except TrainingError as error:
-            tried.append({"learning_rate": plan.learning_rate, "failed": str(error)})
-            continue
-        tried.append({"learning_rate": plan.learning_rate, "dev_accuracy": score[0], "dev_loss": -score[1]})
-        if best is None or score > best[0]:
-            parameters = cell.model.parameters()
-            values = values_at({name: parameters[name] for name in mask.indices}, mask)
-            best = score, plan, {name: part.cpu() for name, part in values.items()}, curve
-    if best is None:
-        raise TrainingError("; ".join(point["failed"] for point in tried))
-    _score, plan, values, curve = best
-    return plan, values, {"learning_rate": plan.learning_rate, "grid": tried, "curve": curve}
+    by_rate = {plan.learning_rate: plan for plan in plans}
+
+    def trained(point: Point) -> Trained[tuple[dict[str, Tensor], list[dict[str, float]]]]:
+        curve, score = train_within(reader, cell, mask, by_rate[point["learning_rate"]], encoded, on_step)
+        parameters = cell.model.parameters()
+        values = values_at({name: parameters[name] for name in mask.indices}, mask)
+        return Trained(({name: part.cpu() for name, part in values.items()}, curve), score)
+
+    best = search(({"learning_rate": rate} for rate in by_rate), trained)
+    values, curve = best.kept
+    return by_rate[best.point["learning_rate"]], values, {**best.point, "grid": best.grid, "curve": curve}
 
 
 def reader_of(method: str, cell: GraftCell) -> LabelModel | LinearisedModel:
@@ -201,8 +195,8 @@ def train_within(
     cell.model.put(cell.pretrained)
     weights = cell.model.train_only({*mask.indices})
     with seeded_torch("edit", cell.task, cell.seed):
-        generator = numpy_generator("edit", cell.task, cell.seed)
-        done = train(reader, weights, encoded["train"], plan, generator, on_step=on_step, only=mask)
+        batches = batches_of(reader, encoded["train"], plan.batch_size, numpy_generator("edit", cell.task, cell.seed))
+        done = train(batches, weights, plan, Hooks(on_step=on_step), mask)
     return done.curve, dev_score(reader, encoded["dev"])
 
 

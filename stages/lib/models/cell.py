@@ -15,6 +15,7 @@ from stages.lib.io import read_rows
 from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
 from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.runtime import Runtime
+from stages.lib.settings import ModelParams
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ class GraftCell:
     head: dict[str, Tensor]
 
     @classmethod
-    def open(cls, task: str, seed: int, settings: Any, region_groups: list[str], runtime: Runtime) -> "GraftCell":
+    def open(
+        cls, task: str, seed: int, settings: ModelParams, region_groups: list[str], runtime: Runtime
+    ) -> "GraftCell":
         """Load the fine-tuned model of a cell and reset it; `settings` is the `model` section."""
         return cls.of(
             LabelModel.load(paths.finetuned(task, seed), read_task(task), settings, runtime), seed, region_groups

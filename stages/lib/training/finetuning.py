@@ -4,20 +4,58 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from torch import Tensor
-
+from stages.lib import paths
+from stages.lib.data.task_cards import read_task
 from stages.lib.data.tasks import TaskSpec
-from stages.lib.errors import TrainingError
 from stages.lib.graft.mask import GraftMask
+from stages.lib.io import read_rows
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
-from stages.lib.settings import FinetuneParams
-from stages.lib.text.encoding import Example
-from stages.lib.training.training import Training, TrainPlan, train
+from stages.lib.settings import FinetuneParams, ModelParams
+from stages.lib.training.grid import Point, Trained, search
+from stages.lib.training.training import Hooks, Training, TrainPlan, batches_of, train
+
+
+class StepParams(Protocol):
+    """The settings that the number of steps follows from."""
+
+    cap_k: int
+    steps_per_example: float
+    max_steps: int | None
+
+
+@dataclass(frozen=True)
+class TrainingCell:
+    """One (task, seed) to be trained: its rows by split, and the pretrained model that it starts from."""
+
+    task: TaskSpec
+    seed: int
+    rows: dict[str, list[dict]]
+    model: ModelParams
+    machine: Runtime
+    pretrained: Path = paths.PRETRAINED
+
+    @classmethod
+    def open(cls, task: str, seed: int, model: ModelParams, machine: Runtime) -> "TrainingCell":
+        """The stored k-shot rows of a cell."""
+        rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
+        return cls(read_task(task), seed, rows, model, machine)
+
+    def load(self, dropout: float | None) -> LabelModel:
+        """A pretrained model, its new head drawn from torch's generator."""
+        return LabelModel.load(self.pretrained, self.task, self.model, self.machine, dropout)
+
+    def steps(self, settings: StepParams) -> int:
+        """Number of optimizer steps (see steps_for)."""
+        return steps_for(settings, len(self.task.labels), len(self.rows["train"]))
+
+    def total_steps(self, settings: FinetuneParams) -> int:
+        """Steps of the whole grid, for a progress bar."""
+        return self.steps(settings) * len(settings.batch_sizes) * len(settings.learning_rates)
 
 
 @dataclass(frozen=True)
@@ -28,7 +66,7 @@ class Finetuned:
     record: dict[str, Any]
 
 
-def steps_for(settings: Any, n_labels: int, n_examples: int) -> int:
+def steps_for(settings: StepParams, n_labels: int, n_examples: int) -> int:
     """Number of optimizer steps (paper, appendix A.2): 16 per example, capped at 16 * labels * 512.
 
     All three numbers are settings; `max_steps` caps the result once more.
@@ -38,12 +76,7 @@ def steps_for(settings: Any, n_labels: int, n_examples: int) -> int:
     return min(steps, settings.max_steps) if settings.max_steps else steps
 
 
-def total_steps(settings: Any, n_labels: int, n_examples: int) -> int:
-    """Steps of the whole grid, for a progress bar."""
-    return steps_for(settings, n_labels, n_examples) * len(settings.batch_sizes) * len(settings.learning_rates)
-
-
-def trained_names(groups: dict[str, str], settings: Any, only: GraftMask | None = None) -> set[str]:
+def trained_names(groups: dict[str, str], settings: FinetuneParams, only: GraftMask | None = None) -> set[str]:
     """Names of the parameters that `finetune.train` and `finetune.bias_only` let move; a new head always does.
 
     With a mask it is the mask that says so: those it selects from.
@@ -62,101 +95,74 @@ def at_point(settings: FinetuneParams, point: dict[str, Any]) -> FinetuneParams:
     return settings.model_copy(update=grid)
 
 
+def grid_of(settings: FinetuneParams) -> list[Point]:
+    """Every point of the grid, batch sizes first."""
+    pairs = product(settings.batch_sizes, settings.learning_rates)
+    return [{"batch_size": batch_size, "learning_rate": learning_rate} for batch_size, learning_rate in pairs]
+
+
 def finetune(
-    pretrained: Path,
-    task: TaskSpec,
-    rows: dict[str, list[dict]],
-    seed: int,
-    model_settings: Any,
-    settings: Any,
-    runtime: Runtime,
+    cell: TrainingCell,
+    settings: FinetuneParams,
     on_step: Callable[[], object] = lambda: None,
     only: GraftMask | None = None,
 ) -> Finetuned:
-    """Fine-tune on rows["train"] with every point of the grid; keep the one with the best dev score.
+    """Fine-tune on rows["train"] with every point of the grid; keep the one with the best dev score (see search).
 
-    Every point starts from the same weights, head and random numbers.  A point whose loss diverges
-    is recorded and passed over; raises TrainingError if all do.  With `only`, the values that the
+    Every point starts from the same weights, head and random numbers.  With `only`, the values that the
     mask selects and a new head are all that is trained, from the same start.
     """
-    best, tried = None, []
-    for batch_size, learning_rate in product(settings.batch_sizes, settings.learning_rates):
-        with seeded_torch("finetune", task.name, seed):
-            model = LabelModel.load(pretrained, task, model_settings, runtime, settings.dropout)
-            encoded = {split: model.encode(rows[split]) for split in ("train", "dev")}
-            plan = plan_for(
-                settings, steps_for(settings, len(task.labels), len(rows["train"])), learning_rate, batch_size
-            )
-            point = {"batch_size": batch_size, "learning_rate": learning_rate, "steps": plan.steps}
-            try:
-                training = train_point(model, encoded, plan, settings, (task.name, seed), on_step, only)
-            except TrainingError as error:
-                tried.append({**point, "failed": str(error)})
-                continue
-        score = dev_score(model, encoded["dev"])
-        tried.append({**point, "kept_step": training.step, "dev_accuracy": score[0], "dev_loss": -score[1]})
-        if best is None or score > best[0]:
-            best = (score, model, training, point)
-    if best is None:
-        raise TrainingError("; ".join(point["failed"] for point in tried))
-    score, model, training, point = best
-    record = {"dev_accuracy": score[0], "chosen": point, "grid": tried, "curve": training.curve, "dev": training.dev}
-    return Finetuned(model, record)
+    steps = cell.steps(settings)
 
+    def trained(point: Point) -> Trained[tuple[LabelModel, Training]]:
+        plan = plan_for(settings, **point)
+        model, training = train_point(cell, settings, plan, lambda _: on_step, only)
+        score = dev_score(model, model.encode(cell.rows["dev"]))
+        return Trained((model, training), score, {"kept_step": training.step})
 
-def train_point(
-    model: LabelModel,
-    encoded: dict[str, list[Example]],
-    plan: TrainPlan,
-    settings: Any,
-    cell: tuple,
-    on_step: Callable[[], object],
-    only: GraftMask | None,
-) -> Training:
-    """Train a fresh model by one plan; `cell` is (task, seed), which the batches are drawn by."""
-    groups = model.groups()
-    if settings.head_first_steps:
-        head = model.train_only({name for name, group in groups.items() if group == HEAD})
-        first = plan_for(settings, settings.head_first_steps, plan.learning_rate, plan.batch_size)
-        train(model, head, encoded["train"], first, numpy_generator("head_first", *cell))
-    trained: dict[str, Tensor] = model.train_only(trained_names(groups, settings, only))
-    return train(
-        model,
-        trained,
-        encoded["train"],
-        plan,
-        numpy_generator("finetune", *cell),
-        lambda: dev_score(model, encoded["dev"]),
-        on_step,
-        only,
-    )
+    best = search(({**point, "steps": steps} for point in grid_of(settings)), trained)
+    model, training = best.kept
+    record = {"chosen": best.point, "grid": best.grid, "curve": training.curve, "dev": training.dev}
+    return Finetuned(model, {"dev_accuracy": best.accuracy, **record})
 
 
 def train_again(
-    pretrained: Path,
-    task: TaskSpec,
-    rows: dict[str, list[dict]],
-    seed: int,
-    model_settings: Any,
-    settings: Any,
-    runtime: Runtime,
-    watch: Callable[[LabelModel], Callable[[], object]],
+    cell: TrainingCell, settings: FinetuneParams, watch: Callable[[LabelModel], Callable[[], object]]
 ) -> LabelModel:
     """The model that `finetune` gives for the first point of its grid, bit for bit, and watched.
 
     `watch(model)` is called before the first step and gives what is called after each one.  It may
     read the weights and predict, but neither change weights nor draw from torch's global generator.
     """
-    with seeded_torch("finetune", task.name, seed):
-        model = LabelModel.load(pretrained, task, model_settings, runtime, settings.dropout)
-        encoded = {split: model.encode(rows[split]) for split in ("train", "dev")}
-        steps = steps_for(settings, len(task.labels), len(rows["train"]))
-        plan = plan_for(settings, steps, settings.learning_rates[0], settings.batch_sizes[0])
-        train_point(model, encoded, plan, settings, (task.name, seed), watch(model), None)
-    return model
+    plan = plan_for(settings, **grid_of(settings)[0], steps=cell.steps(settings))
+    return train_point(cell, settings, plan, watch)[0]
 
 
-def plan_for(settings: Any, steps: int, learning_rate: float, batch_size: int) -> TrainPlan:
+def train_point(
+    cell: TrainingCell,
+    settings: FinetuneParams,
+    plan: TrainPlan,
+    watch: Callable[[LabelModel], Callable[[], object]],
+    only: GraftMask | None = None,
+) -> tuple[LabelModel, Training]:
+    """A fresh model trained by one plan, and what training did; `watch` as in train_again."""
+    words = (cell.task.name, cell.seed)
+    with seeded_torch("finetune", *words):
+        model = cell.load(settings.dropout)
+        encoded = {split: model.encode(cell.rows[split]) for split in ("train", "dev")}
+        groups, on_step = model.groups(), watch(model)
+        if settings.head_first_steps:
+            head = model.train_only({name for name, group in groups.items() if group == HEAD})
+            first = plan_for(settings, plan.batch_size, plan.learning_rate, settings.head_first_steps)
+            generator = numpy_generator("head_first", *words)
+            train(batches_of(model, encoded["train"], first.batch_size, generator), head, first)
+        weights = model.train_only(trained_names(groups, settings, only))
+        batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
+        training = train(batches, weights, plan, Hooks(lambda: dev_score(model, encoded["dev"]), on_step), only)
+    return model, training
+
+
+def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, steps: int) -> TrainPlan:
     """The plan of one point of the grid; all else that a plan has and the settings name is theirs."""
     shared = {field.name: getattr(settings, field.name) for field in fields(TrainPlan) if hasattr(settings, field.name)}
     return TrainPlan(**{**shared, "steps": steps, "learning_rate": learning_rate, "batch_size": batch_size})

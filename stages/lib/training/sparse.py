@@ -33,6 +33,11 @@ class Leaves:
         if not self.values:
             raise ValueError("nothing to train: no weights, or a mask that selects none of them")
 
+    def clear(self) -> None:
+        """Forget all gradients of the weights."""
+        for weight in self._weights.values():
+            weight.grad = None
+
     def take_gradients(self) -> None:
         """Give every gathered leaf its share of the gradient that its weight has."""
         for name, indices in self._at.items():

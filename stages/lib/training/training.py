@@ -16,6 +16,9 @@ from stages.lib.text.batching import shuffled
 from stages.lib.text.encoding import Example
 from stages.lib.training.sparse import Leaves
 
+Batches = Iterator[tuple[LabelModel, list[Example]]]
+Best = tuple[tuple[float, float], int, dict[str, Tensor]]
+
 # Losses are averaged over this many steps in the stored curve.
 CURVE_STEPS = 10
 
@@ -65,72 +68,61 @@ class Training:
     dev: list[dict[str, float]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Hooks:
+    """What training calls on its way: `dev_score` rates the weights as they are, `on_step` comes after every step.
+
+    `penalty` adds to the gradients of the leaves it is called with (see sparse.py).
+    """
+
+    dev_score: Callable[[], tuple[float, float]] | None = None
+    on_step: Callable[[], object] = lambda: None
+    penalty: Callable[[dict[str, Tensor]], object] | None = None
+
+
+def batches_of(model: LabelModel, examples: list[Example], batch_size: int, generator: np.random.Generator) -> Batches:
+    """Endless shuffled batches of one model's examples."""
+    return ((model, [examples[row] for row in batch]) for batch in shuffled(examples, batch_size, generator))
+
+
 def train(
-    model: LabelModel,
-    trained: dict[str, Tensor],
-    examples: list[Example],
-    plan: TrainPlan,
-    generator: np.random.Generator,
-    dev_score: Callable[[], tuple[float, float]] | None = None,
-    on_step: Callable[[], object] = lambda: None,
-    only: GraftMask | None = None,
-) -> Training:
-    """Train one model on the examples of one task, in shuffled batches (see train_on)."""
-    rows = shuffled(examples, plan.batch_size, generator)
-    batches = ((model, [examples[row] for row in batch]) for batch in rows)
-    return train_on(batches, trained, plan, dev_score, on_step, only)
-
-
-def train_on(
-    batches: Iterator[tuple[LabelModel, list[Example]]],
+    batches: Batches,
     trained: dict[str, Tensor],
     plan: TrainPlan,
-    dev_score: Callable[[], tuple[float, float]] | None = None,
-    on_step: Callable[[], object] = lambda: None,
+    hooks: Hooks = Hooks(),
     only: GraftMask | None = None,
-    penalty: Callable[[dict[str, Tensor]], object] | None = None,
 ) -> Training:
     """Train `trained` (live parameters, the only ones that require gradients) and leave them trained.
 
     Each step takes a batch and the model that reads it, which may be another view of the same
-    weights (see model/shared.py).  With `only`, what the mask doesn't select of its region keeps
+    weights (see models/shared.py).  With `only`, what the mask doesn't select of its region keeps
     every bit, and the optimizer's state has the size of the mask; parameters outside the region (a
     new head) are trained whole.
 
     With `plan.eval_steps` the weights of the best dev score are kept, the first of equals; else the
-    last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2), `penalty` whatever
-    it adds to the gradients of the leaves it is called with (see sparse.py).
+    last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2).
     Raises TrainingError if the loss is not a number.
     """
     leaves = Leaves(trained, only)
     start = leaves.snapshot() if plan.l1 else {}
     optimizer, scheduler = _optimizer(leaves.values, plan)
-    done, best, losses, readers = Training(), None, [], {}
+    done, best, losses, readers = Training(plan.steps), None, [], {}
     for step in range(1, plan.steps + 1):
         model, examples = next(batches)
         readers[id(model)] = model
-        model.model.train()
-        _clear(trained)
-        losses.append(_backward(model, examples, plan, step))
-        leaves.take_gradients()
-        if plan.clip_norm:
-            torch.nn.utils.clip_grad_norm_(list(leaves.values.values()), plan.clip_norm)
+        losses.append(_gradients(model, examples, leaves, plan, step))
         _pull_back(leaves, start, plan.l1)
-        if penalty:
-            penalty(leaves.values)
+        if hooks.penalty:
+            hooks.penalty(leaves.values)
         optimizer.step()
         leaves.write_back()
         scheduler.step()
-        on_step()
+        hooks.on_step()
         if step % CURVE_STEPS == 0 or step == plan.steps:
             done.curve.append({"step": step, "train_loss": float(np.mean(losses))})
             losses = []
-        if dev_score and plan.eval_steps and (step % plan.eval_steps == 0 or step == plan.steps):
-            score = dev_score()
-            done.dev.append({"step": step, "accuracy": score[0], "loss": -score[1]})
-            if best is None or score > best[0]:
-                best = (score, step, leaves.snapshot())
-    done.step = plan.steps
+        if hooks.dev_score and plan.eval_steps and (step % plan.eval_steps == 0 or step == plan.steps):
+            best = _better(best, step, hooks.dev_score(), leaves, done)
     if best:
         done.step = best[1]
         leaves.restore(best[2])
@@ -139,13 +131,10 @@ def train_on(
     return done
 
 
-def _clear(weights: dict[str, Tensor]) -> None:
-    """Forget all gradients, so that a head whose task isn't in the next batch keeps still."""
-    for weight in weights.values():
-        weight.grad = None
-
-
-def _backward(model: LabelModel, examples: list[Example], plan: TrainPlan, step: int) -> float:
+def _gradients(model: LabelModel, examples: list[Example], leaves: Leaves, plan: TrainPlan, step: int) -> float:
+    """Leave the gradient of a batch's loss in the leaves; gives the loss."""
+    model.model.train()
+    leaves.clear()  # so that a head whose task isn't in this batch keeps still
     batch = model.batch(examples)
     loss = torch.nn.functional.cross_entropy(model.logits(batch), batch.labels)
     loss.backward()
@@ -155,7 +144,16 @@ def _backward(model: LabelModel, examples: list[Example], plan: TrainPlan, step:
             f"the loss became {value} at step {step} of {plan.steps} (learning rate {plan.learning_rate}, batch size "
             f"{plan.batch_size}); lower finetune.learning_rates, or set finetune.clip_norm"
         )
+    leaves.take_gradients()
+    if plan.clip_norm:
+        torch.nn.utils.clip_grad_norm_(list(leaves.values.values()), plan.clip_norm)
     return value
+
+
+def _better(best: Best | None, step: int, score: tuple[float, float], leaves: Leaves, done: Training) -> Best:
+    """Note a dev score; gives the better of the best so far and the weights as they are."""
+    done.dev.append({"step": step, "accuracy": score[0], "loss": -score[1]})
+    return (score, step, leaves.snapshot()) if best is None or score > best[0] else best
 
 
 @torch.no_grad()
