@@ -10,7 +10,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
 from stages.lib.text.encoding import Example
-from stages.lib.training.training import TrainPlan, train_on
+from stages.lib.training.training import Hooks, TrainPlan, train
 from tests.pico import PAIRS, TOY, model_settings, runtime, toy_rows
 
 PAIR_ROWS = [{**row, "sentence2": "it was", "label": PAIRS.labels[n % 3]} for n, row in enumerate(toy_rows(12))]
@@ -75,7 +75,7 @@ def test_a_head_moves_only_in_steps_of_its_own_task(make_cell):
         shared = load(make_cell, "standard")
         trained = shared.train_only({*shared.parameters()})
         before = {name: weight.detach().clone() for name, weight in trained.items()}
-        train_on(in_turn(shared, tasks), trained, plan)
+        train(in_turn(shared, tasks), trained, plan)
         moved[len(tasks)] = {name for name in before if not torch.equal(before[name], trained[name])}
     assert not any(name.startswith("pairs:") for name in moved[1])
     assert any(name.startswith("pairs:") for name in moved[2]), "control: its own steps do move it"
@@ -94,6 +94,6 @@ def test_a_penalty_holds_weights_back(make_cell):
             for name, leaf in leaves.items():
                 leaf.grad.add_(leaf.detach() - start[name], alpha=strength)
 
-        train_on(in_turn(shared, ["toy"]), trained, plan, penalty=pull)
+        train(in_turn(shared, ["toy"]), trained, plan, Hooks(penalty=pull))
         distances.append(sum(float((trained[name].detach() - start[name]).norm()) for name in start))
     assert distances[1] < 0.8 * distances[0]
