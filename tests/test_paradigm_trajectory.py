@@ -21,15 +21,16 @@ from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.sources import import_model
+from stages.lib.report.document import Table
+from stages.lib.report.table import shown
 from stages.lib.settings import AdamWParams
 from stages.lib.training.finetuning import TrainingCell, at_point, finetune
 from stages.study import checkpoints as trajectory
 from stages.study.bound import ModelClass, examples_for, log_all_regions, variance_term
 from stages.study.checkpoints import Trace, checkpoints, trace, train_again
+from stages.study.frames import AXES, Study, collect
 from stages.study.paradigms import finetune_and_graft, settings_of
-from stages.study.report.bound_table import bound_lines, bound_table
-from stages.study.report.collecting import Study, collect
-from stages.study.report.records import record_path
+from stages.study.report import bound_lines, tables
 from stages.study.settings import Checkpoints
 from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
@@ -177,7 +178,7 @@ def test_the_record_of_a_trajectory(projects):
     assert [row["agreement"] for row in last] == [1, 1], "it is the anchor's fine-tuned model"
     (small,) = {row["selected"] for row in record["rows"] if row.get("sparsity") == 0.02}
     assert small == int(0.02 * record["graftable"])
-    rows = collect(paths.Path(), {"trajectory": [(SEED, "toy")]}).rows("trajectory", "train")
+    rows = collect({"trajectory": [{"seed": SEED, "task": "toy"}]}).rows("trajectory", "train")
     assert {*rows.step} == {*steps} and {*rows.variant} == {"checkpoint", GRAFTED}
 
 
@@ -324,11 +325,12 @@ def write_errors(root: Any, stage: str, cell: tuple, variant: str, accuracies: d
         {"test_set": name, "variant": variant, "n": 128 if ":" in name else 600, "accuracy": value, "score": value}
         for name, value in accuracies.items()
     ]
-    write_json(record_path(root, stage, cell), {"rows": rows, **header})
+    path = root.joinpath("metrics", stage, *map(str, cell[:-1]), f"{cell[-1]}.json")
+    write_json(path, {"stage": stage, "rows": rows, **header})
 
 
 @pytest.fixture
-def study(tmp_path) -> Study:
+def study(tmp_path, monkeypatch) -> Study:
     """Graft and retraining of two seeds: errors on (train, test) of (5, 10) and (1, 9) %, fine-tuned 8 % on test."""
     cells: dict[str, list] = {"anchor": [], "readout": []}
     for seed, more in ((13, 0.01), (21, -0.01)):
@@ -338,7 +340,15 @@ def study(tmp_path) -> Study:
             cell, accuracies = (readout, "learned", "0.01", seed, "toy"), {"toy": test + more, "toy:train": train}
             write_errors(tmp_path, "readout", cell, readout, accuracies, selected=20, graftable=2000)
             cells["readout"].append(cell)
-    return collect(tmp_path, cells)
+    monkeypatch.chdir(tmp_path)
+    return collect(
+        {stage: [dict(zip(AXES[stage], cell, strict=True)) for cell in group] for stage, group in cells.items()}
+    )
+
+
+def bound_table(study: Study) -> Table | None:
+    bounds = [table for table in shown(tables(study)) if table.title.startswith("Generalization bound")]
+    return bounds[0] if bounds else None
 
 
 def test_a_bound_is_the_sum_of_what_was_measured_and_proved(study):

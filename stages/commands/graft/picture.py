@@ -7,11 +7,11 @@ import pandas as pd
 
 from stages.commands.graft.format import made, most
 from stages.commands.graft.locations import free
+from stages.lib.metrics.composition import OUTSIDE
 from stages.lib.report.format import small_percent
 from stages.lib.report.line_styles import explain, framed
+from stages.lib.report.mask_panels import CHANCE, KIND_HEIGHT, SHARE, draw_kinds, draw_layers
 from stages.lib.report.style import save, styled
-from stages.study.report.masks import OUTSIDE
-from stages.study.report.place_figures import CHANCE, KIND_HEIGHT, draw_kinds, draw_layers
 
 MASK = "this mask"
 CAPTION = "Chance: what a random mask has, of whatever size."
@@ -27,8 +27,10 @@ def draw(facts: dict[str, Any], target: Path) -> None:
         height = LAYERS_HEIGHT + 0.75 + KIND_HEIGHT * len(kinds)
         drawn = framed(height, _title(facts), _details(facts), CAPTION, [CHANCE, MASK])
         above, below = drawn.subplots(2, 1, height_ratios=[LAYERS_HEIGHT, height - LAYERS_HEIGHT])
-        draw_layers(above, layers, first=True, last=True, label=MASK)
-        draw_kinds(below, kinds, first=True, last=True, label=MASK)
+        draw_layers(above, layers, MASK)
+        above.set(xlabel="layer", ylabel=SHARE)
+        draw_kinds(below, kinds, MASK)
+        below.set_xlabel(SHARE)
         explain(drawn, [above])
         save(drawn, target)
 

@@ -12,6 +12,8 @@ QUERY, KEY, VALUE = "attention query", "attention key", "attention value"
 FUSED, ATTENTION_OUTPUT = "attention query, key, value", "attention output"
 FIRST, SECOND = "feed-forward first", "feed-forward second"
 LAYER_NORM, BIAS, OTHER = "LayerNorm", "bias", "other"
+# stands for no layer in frames, whose layers are numbers
+OUTSIDE = -1
 KINDS = (QUERY, KEY, VALUE, FUSED, ATTENTION_OUTPUT, FIRST, SECOND, LAYER_NORM, BIAS, OTHER)
 
 # the last two components before "weight" or "bias" tell the map, the first match counts

@@ -5,7 +5,7 @@ without colour.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -90,3 +90,20 @@ def grid(panels: int) -> tuple[int, int]:
     """Rows and columns for this many panels."""
     columns = 4 if panels > 9 else min(3, max(panels, 2))
     return math.ceil(panels / columns), columns
+
+
+def small_multiples(
+    drawn: Figure, names: Sequence[str], draw: Callable[[Axes, str, bool, bool], None], **sharing: bool
+) -> list[Axes]:
+    """A panel for each name, in the rows and columns of `grid`; gives all of them.
+
+    `draw` gets the panel, its name, and whether it stands first in its row and last in its column.
+    """
+    rows, columns = grid(len(names))
+    panels = [*drawn.subplots(rows, columns, squeeze=False, **sharing).flat]
+    for place, panel in enumerate(panels):
+        if place < len(names):
+            draw(panel, names[place], place % columns == 0, place + columns >= len(names))
+        else:
+            panel.set_axis_off()
+    return panels

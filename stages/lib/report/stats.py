@@ -124,7 +124,7 @@ def clean(value: Any) -> Any:
     if isinstance(value, float):
         # adding 0 makes -0.0 plain
         return None if pd.isna(value) else round(float(value), DECIMALS) + 0.0
-    return int(value)
+    return value if value is None else int(value)
 
 
 def _defined(numbers: dict[str, float | int | None]) -> dict[str, float | int]:

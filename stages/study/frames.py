@@ -1,0 +1,318 @@
+"""The study's records as tidy frames, and the rows of them that a table, a figure or a claim is about."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, permutations
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from stages.lib.graft.mask_file import read_mask
+from stages.lib.metrics.composition import OUTSIDE, composition
+from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.report.format import DAGGER
+from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
+from stages.lib.report.stats import Difference, paired
+from stages.settings import OodParams
+from stages.study.settings import (
+    ParadigmParams,
+    PeftParams,
+    ReadoutParams,
+    StudyParams,
+    SweepParams,
+    TrajectoryParams,
+    WiseParams,
+)
+
+# stage -> what the folders below metrics/<stage>, and then the file, are named after
+AXES: dict[str, tuple[str, ...]] = {
+    "anchor": ("seed", "task"),
+    "sweep": ("localizer", "sparsity", "seed", "task"),
+    "readout": ("readout", "localizer", "sparsity", "seed", "task"),
+    "wise": ("seed", "task"),
+    "peft": ("method", "seed", "task"),
+    "paradigm": ("paradigm", "seed", "task"),
+    "trajectory": ("seed", "task"),
+}
+MEASURES = ["score", "accuracy", "f1", "ece", "agreement", "retained", "loss"]
+NUMBERS = ["sparsity", "alpha", "step", "n", "accuracy_se", "selected", "graftable", "model_parameters", "trained"]
+TEXTS = ["task", "seed", "test_set", "where", "variant", "localizer", "readout", "method", "paradigm"]
+# of a record as a whole
+SIZES = ("selected", "graftable", "model_parameters", "trained")
+MASK_FRAMES = {
+    "composition": [*AXES["sweep"], "layer", "kind", "selected", "parameters", "share", "chance"],
+    "localizer_overlap": ["sparsity", "seed", "task", "first", "second", "iou", "chance"],
+    "task_overlap": ["localizer", "sparsity", "seed", "first", "second", "overlap", "chance"],
+    "cost": [*AXES["sweep"], "seconds", "gradient_examples"],
+}
+LEARNED, ATTRIBUTION, GROWN = "learned", "attribution", "grown"
+MOVEMENT, FISH, RANDOM, BIAS = "movement", "fish", "random", "bias"
+# the localizers in the order in which they are compared
+ORDER = (LEARNED, ATTRIBUTION, GROWN, "stitch", MOVEMENT, FISH, "magnitude", BIAS, RANDOM)
+CELL = ["task", "seed"]
+PAPER_SPARSITY = 0.0001
+
+
+class Settings(Protocol):
+    """The sections that say which cells there are."""
+
+    study: StudyParams
+    ood: OodParams
+    sweep: SweepParams
+    readout: ReadoutParams
+    wise: WiseParams
+    peft: PeftParams
+    paradigm: ParadigmParams
+    trajectory: TrajectoryParams
+
+
+def cells_of(params: Settings) -> dict[str, list[Cell]]:
+    """Stage -> its cells, in the order of its axes; a stage that is off has none."""
+    study, sweep, readout, peft = params.study, params.sweep, params.readout, params.peft
+    cell = {"seed": study.seeds, "task": study.tasks}
+    of = {"seed": readout.seeds, "task": readout.tasks}
+    curved = [task for task in study.tasks if params.ood.sets.get(task)]
+    return {
+        "anchor": grid(**cell),
+        "sweep": grid(localizer=sweep.localizers, sparsity=sweep.sparsities, **cell),
+        "readout": grid(readout=readout.readouts, localizer=readout.localizers, sparsity=readout.sparsities, **of),
+        "wise": grid(seed=params.wise.seeds, task=curved),
+        "peft": grid(method=peft.methods, seed=peft.seeds, task=peft.tasks),
+        "paradigm": grid(paradigm=params.paradigm.paradigms, seed=params.paradigm.seeds, task=params.paradigm.tasks),
+        "trajectory": grid(seed=params.trajectory.seeds, task=params.trajectory.tasks),
+    }
+
+
+@dataclass(frozen=True)
+class Study:
+    """Tidy frames by stage, plus composition, localizer_overlap, task_overlap and cost; measures are fractions 0..1.
+
+    A stage's frame has a row for each record row, with the columns TEXTS, NUMBERS and MEASURES, NaN
+    or None where a stage has no such axis.  `off` names the stages without cells; their frames are empty.
+    """
+
+    tasks: list[str]
+    seeds: list[Any]
+    frames: dict[str, pd.DataFrame]
+    off: list[str]
+
+    def rows(self, stage: str, where: str = "id", **axes: Any) -> pd.DataFrame:
+        """Rows of a stage on the own test set (`id`), on others (`ood`) or on training rows (`train`), at these axes' values.
+
+        An axis whose value is None is not looked at.
+        """
+        frame = self.frames[stage]
+        frame = frame[frame["where"] == where]
+        for name, value in axes.items():
+            frame = frame if value is None else frame[frame[name] == value]
+        return frame
+
+    def anchor(self, variant: str, where: str = "id") -> pd.DataFrame:
+        """Rows of the pretrained or fine-tuned model."""
+        return self.rows("anchor", where, variant=variant)
+
+    def grafts(self, localizer: str, sparsity: float | None = None, where: str = "id") -> pd.DataFrame:
+        """Grafted rows of a localizer, at one size or at all."""
+        return self.rows("sweep", where, localizer=localizer, variant=GRAFTED, sparsity=sparsity)
+
+    def readout(self, name: str, localizer: str, sparsity: float | None = None, where: str = "id") -> pd.DataFrame:
+        """Rows of one readout of a localizer's region."""
+        rows = own_rows(self.rows("readout", where, readout=name, localizer=localizer))
+        return rows if sparsity is None else rows[rows.sparsity == sparsity]
+
+    @cached_property
+    def localizers(self) -> list[str]:
+        """Localizers of the sweep, known ones first, in the order in which they are compared."""
+        names = [*self.frames["sweep"].localizer.unique()]
+        return [*(name for name in ORDER if name in names), *(name for name in names if name not in ORDER)]
+
+    @cached_property
+    def common_sparsities(self) -> list[float]:
+        """Sizes that every localizer of the sweep has, smallest first."""
+        sets = [{*rows.sparsity} for _, rows in self.frames["sweep"].groupby("localizer")]
+        return sorted(set.intersection(*sets)) if sets else []
+
+    def smallest_grafts(self, where: str = "id") -> pd.DataFrame:
+        """Learned grafts of the size nearest the paper's."""
+        rows = self.grafts(LEARNED, where=where)
+        return rows[rows.sparsity == nearest(sparsities(rows))]
+
+    @cached_property
+    def region_size(self) -> float | None:
+        """The size at which readouts of learned regions are shown: of those there are, the one nearest the paper's."""
+        frame = self.frames["readout"]
+        return nearest(sparsities(frame[frame.localizer == LEARNED]))
+
+    @cached_property
+    def pairs(self) -> list[tuple[str, str]]:
+        """(trained task, other test set) that any stage has rows about."""
+        frames = [self.rows(stage, "ood") for stage in ("anchor", "sweep", "readout", "peft", "wise")]
+        found = pd.concat([frame[["task", "test_set"]] for frame in frames]).drop_duplicates()
+        return sorted(found.itertuples(index=False, name=None), key=lambda pair: self.tasks.index(pair[0]))
+
+    @cached_property
+    def f1_tasks(self) -> set[str]:
+        """Tasks whose score isn't accuracy."""
+        rows = pd.concat([self.rows("anchor"), self.rows("sweep")])
+        return {*rows.task[(rows.score - rows.accuracy).abs() > 1e-9]}
+
+    def named(self, task: str) -> str:
+        """A task's name, with a dagger if its score is F1."""
+        return task + (DAGGER if task in self.f1_tasks else "")
+
+    def places(self, by: str) -> tuple[pd.DataFrame, float | None]:
+        """task, seed, `by` (layer or kind), share, chance of learned masks at the size nearest the paper's; and that size."""
+        frame = self.frames["composition"]
+        frame = frame[frame.localizer == LEARNED]
+        size = nearest(sparsities(frame))
+        frame = frame[frame.sparsity == size]
+        return frame.groupby([*CELL, by], sort=False)[["share", "chance"]].sum().reset_index(), size
+
+    def gaps(self) -> dict[str, pd.Series]:
+        """Accuracy on training rows less that on test rows, by cell; for what ran with training rows."""
+        sources: dict[str, Callable[[str], pd.DataFrame]] = {
+            PRETRAINED: lambda where: self.anchor(PRETRAINED, where),
+            FINETUNED: lambda where: self.anchor(FINETUNED, where),
+            "graft": lambda where: self.readout("graft", LEARNED, None, where),
+            "retrain": lambda where: self.readout("retrain", LEARNED, None, where),
+        }
+        gaps = {
+            name: by_cell(rows("train"), "accuracy") - by_cell(rows("id"), "accuracy") for name, rows in sources.items()
+        }
+        return {name: gap.dropna() for name, gap in gaps.items() if gap.notna().any()}
+
+    def compared(self, sparsity: float, measure: str = "score") -> dict[tuple[str, str], Difference]:
+        """Every two localizers: first - second, paired by cell, at this sparsity."""
+        values = {name: by_cell(self.grafts(name, sparsity), measure) for name in self.localizers}
+        return {pair: paired(*(values[name] for name in pair)) for pair in combinations(values, 2)}
+
+    def costs(self) -> pd.DataFrame:
+        """localizer, sparsity, n, examples, seconds, retained, retained_sd: means over cells, common sizes only."""
+        cost, rows = self.frames["cost"], []
+        for sparsity, name in ((size, name) for size in self.common_sparsities for name in self.localizers):
+            kept = by_cell(self.grafts(name, sparsity), "retained").dropna()
+            mine = cost[(cost.localizer == name) & (cost.sparsity == sparsity)]
+            means = [mine[column].astype(float).mean() for column in ("gradient_examples", "seconds")]
+            rows.append([name, sparsity, len(kept), *means, kept.mean(), kept.std(ddof=1)])
+        columns = ["localizer", "sparsity", "n", "examples", "seconds", "retained", "retained_sd"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def data(self) -> dict[str, pd.DataFrame]:
+        """What figures are drawn from, for `dvc plots`: the frames without empty columns, and the costs."""
+        frames = {name: frame.dropna(axis=1, how="all") for name, frame in self.frames.items()}
+        return frames | ({"cost_mean": self.costs()} if len(frames["cost"]) else {})
+
+
+def collect(cells: Mapping[str, Sequence[Cell]]) -> Study:
+    """Read the cells of each stage.  The order of tasks and seeds is that of the cells.
+
+    Raises DataError that names each missing file with the `dvc repro` that makes it, or a record that
+    isn't one; MaskError for a damaged mask.
+    """
+    records = {stage: _files(stage, f"metrics/{stage}", "json", cells.get(stage, [])) for stage in AXES}
+    masks = _files("sweep", "masks/sweep", "safetensors", cells.get("sweep", []))
+    require_files("make study", *records.values(), masks)
+    frames = {stage: _tidy(found.rows(_rows)) for stage, found in records.items()}
+    rows = {
+        "composition": _composition(masks),
+        "localizer_overlap": _overlaps(masks, "localizer", combinations, _iou),
+        "task_overlap": _overlaps(masks, "task", permutations, _share_inside),
+        "cost": records["sweep"].rows(lambda cell, record: [{**cell, **record.get("about", {})}]),
+    }
+    about_masks = {name: frame_of(rows[name], columns) for name, columns in MASK_FRAMES.items()}
+    return Study(
+        tasks=_distinct(cell["task"] for found in records.values() for cell in found.cells),
+        seeds=_distinct(cell["seed"] for found in records.values() for cell in found.cells),
+        frames=frames
+        | {name: part.assign(sparsity=pd.to_numeric(part.sparsity)) for name, part in about_masks.items()},
+        off=[stage for stage, found in records.items() if not found.cells],
+    )
+
+
+def sparsities(frame: pd.DataFrame) -> list[float]:
+    """Sizes that occur, smallest first."""
+    return sorted(frame.sparsity.dropna().unique())
+
+
+def nearest(sizes: list[float], wanted: float = PAPER_SPARSITY) -> float | None:
+    """The size next to the wanted one, the smaller of two as near; None without sizes."""
+    return min(sizes, key=lambda size: (abs(size - wanted), size)) if sizes else None
+
+
+def own_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows about the model a stage made, without those it is compared with.
+
+    A stage that calls its own model `finetuned` or `grafted` is understood too: these are left out only
+    beside another.
+    """
+    for reference in (PRETRAINED, FINETUNED, GRAFTED):
+        others = rows[rows.variant != reference]
+        rows = others if len(others) else rows
+    return rows
+
+
+def by_cell(rows: pd.DataFrame, measure: str = "score") -> pd.Series:
+    """A measure of each cell (task, seed), averaged over further rows such as test sets."""
+    return rows.groupby(CELL, sort=False)[measure].mean()
+
+
+def _files(stage: str, folder: str, ending: str, cells: Sequence[Cell]) -> Records:
+    return Records("study", stage, "/".join([folder, *(f"{{{axis}}}" for axis in AXES[stage])]) + f".{ending}", cells)
+
+
+def _rows(cell: Cell, record: Row) -> Iterator[Row]:
+    sizes = {name: record[name] for name in SIZES if name in record}
+    for row in record["rows"]:
+        task = cell["task"]
+        where = {task: "id", f"{task}:train": "train"}.get(row["test_set"], "ood")
+        yield {**sizes, **row, **cell, "where": where}
+
+
+def _tidy(rows: list[Row]) -> pd.DataFrame:
+    frame = frame_of(rows, [*TEXTS, *NUMBERS, *MEASURES])
+    # an undefined measure is null in JSON
+    return frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in (*NUMBERS, *MEASURES)})
+
+
+def _composition(masks: Records) -> Iterator[Row]:
+    for cell in masks.cells:
+        mask = read_mask(masks.file(cell)).mask
+        counts = {name: len(indices) for name, indices in mask.indices.items()}
+        for row in composition(counts, mask.region.shapes):
+            yield {**cell, **row, "layer": OUTSIDE if row["layer"] is None else row["layer"]}
+
+
+def _overlaps(
+    masks: Records,
+    axis: str,
+    pairs: Callable[[Iterable[str], int], Iterable[tuple[str, str]]],
+    measure: Callable[[np.ndarray, np.ndarray, int], Row],
+) -> Iterator[Row]:
+    """What any two masks have in common that differ in this axis alone."""
+    groups: dict[tuple, list[Cell]] = {}
+    for cell in masks.cells:
+        groups.setdefault(tuple(value for name, value in cell.items() if name != axis), []).append(cell)
+    for cells in groups.values():
+        read = {cell[axis]: read_mask(masks.file(cell)).mask for cell in cells}
+        size = next(iter(read.values())).region.size
+        indices = {name: mask.region_indices().numpy() for name, mask in read.items()}
+        shared = {name: value for name, value in cells[0].items() if name != axis}
+        for first, second in pairs(indices, 2):
+            yield {**shared, "first": first, "second": second, **measure(indices[first], indices[second], size)}
+
+
+def _iou(first: np.ndarray, second: np.ndarray, size: int) -> Row:
+    return {"iou": iou(first, second), "chance": chance_iou(len(first), len(second), size)}
+
+
+def _share_inside(first: np.ndarray, second: np.ndarray, size: int) -> Row:
+    """Share of the second mask that lies in the first, beside what chance gives."""
+    chance = chance_asymmetric_overlap(len(first), len(second), size)
+    return {"overlap": asymmetric_overlap(first, second), "chance": chance}
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    return [*dict.fromkeys(values)]
