@@ -67,9 +67,9 @@ def story(tmp_path_factory) -> dict[str, Any]:
     steps: dict[str, Any] = {"copy": copy, "printed": [*follow(copy)]}
     copy.set("calibration.bins=20")
     before = copy.files("data", "models", "masks", "metrics", "plots", ".dvc/cache")
-    steps["line"] = copy.run("python", "-m", "stages.commands.plan.__main__", "--line").text
+    steps["line"] = copy.run("python", "-m", "stages.commands.plan", "--line").text
     steps["untouched"] = before == copy.files("data", "models", "masks", "metrics", "plots", ".dvc/cache")
-    copy.run("python", "-m", "stages.commands.page.__main__")
+    copy.run("python", "-m", "stages.commands.page")
     steps["page"] = (copy.folder / paths.PAGE).read_text()
     forget(copy)
     steps["restored"] = planned(copy)
