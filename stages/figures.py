@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, VARIANTS
-from stages.lib.report.format import DAGGER, bounds, counted, name_of, percent, small_percent, words
+from stages.lib.report.format import DAGGER, bounds, counts, name_of, percent, small_percent, words
 from stages.lib.report.style import LINES, NARROW_BARS, bar_style, figure, legend, wrapped
 from stages.report import Results
 
@@ -25,27 +25,28 @@ SMALLEST_MARKER, LARGEST_MARKER = 2.0, 9.0
 
 @dataclass(frozen=True)
 class Bars:
-    """Variants side by side: `labels` maps a value of the column `group` of `frame` to what stands below its bars."""
+    """Variants side by side: `labels` maps a value of the column `group` of `frame` to what stands below its bars.
+
+    `f1`: whether the score of some is F1, which their labels tell.
+    """
 
     frame: pd.DataFrame
     labels: dict[str, str]
-    measure: str
-    axis: str
-    top: float | None = None
+    f1: bool
+    measure: str = "score"
 
 
 def accuracy(results: Results) -> Figure:
     """Score of every variant on each task's own test set."""
-    bars = Bars(_by_task(results), _task_labels(results), "score", _score_axis(results, [*results.tasks]), 100)
-    title = "Score (paper: the graft comes close to the fine-tuned model)"
-    return _bars_figure(bars, title, _details(results), _bar_caption(results, [*results.tasks]))
+    return _bars_figure(
+        results, "Score (paper: the graft comes close to the fine-tuned model)", _by_task(results, "score")
+    )
 
 
 def calibration(results: Results) -> Figure:
     """Calibration error of every variant on each task's own test set."""
-    bars = Bars(_by_task(results), _task_labels(results), "ece", "ECE (%), lower is better")
     title = "Calibration error (paper: the graft's is below the fine-tuned model's)"
-    return _bars_figure(bars, title, _details(results), _bar_caption(results, [*results.tasks]))
+    return _bars_figure(results, title, _by_task(results, "ece"))
 
 
 def ood(results: Results) -> Figure:
@@ -65,10 +66,7 @@ def ood(results: Results) -> Figure:
     }
     grouped = results.ood.assign(group=results.ood.task + " -> " + results.ood.test_set)
     title = "Out of distribution (paper: the graft at least matches the fine-tuned model)"
-    caption = f"Trained task → test set. {_bar_caption(results, trained)}"
-    return _bars_figure(
-        Bars(grouped, labels, "score", _score_axis(results, trained), 100), title, _details(results), caption
-    )
+    return _bars_figure(results, title, Bars(grouped, labels, _any_f1(results, trained)), "Trained task → test set. ")
 
 
 def reliability(results: Results) -> Figure:
@@ -127,12 +125,16 @@ FIGURES: dict[str, Callable[[Results], Figure]] = {
 }  # fmt: skip
 
 
-def _bars_figure(bars: Bars, title: str, details: str, caption: str) -> Figure:
+def _bars_figure(results: Results, title: str, bars: Bars, lead: str = "") -> Figure:
     """Means over seeds as bars, standard deviations as whiskers, seeds as dots, in rows of at most 7 groups."""
+    whiskers = "Bars: mean over seeds; whiskers: standard deviation over seeds; dots: single seeds."
+    seeds = whiskers if len(results.seeds) > 1 else "Bars: the one seed; so there are no whiskers."
+    dagger = f" {DAGGER}\u00a0F1, the others accuracy." if bars.f1 else ""
+    caption = f"{lead}{seeds} The movement graft has the size of the learned one. n:\u00a0test\u00a0rows.{dagger}"
     names = list(bars.labels)
     rows = math.ceil(len(names) / MOST_PER_ROW)
     per_row = max(math.ceil(len(names) / rows), LEAST_PER_ROW)
-    drawn = figure(ROW_HEIGHT * rows, title, details, caption)
+    drawn = figure(ROW_HEIGHT * rows, title, _details(results), caption)
     panels = drawn.subplots(rows, 1, squeeze=False, sharey=True)[:, 0]
     for number, panel in enumerate(panels):
         _draw_row(panel, bars, names[number * per_row : (number + 1) * per_row])
@@ -156,8 +158,9 @@ def _draw_row(panel: Axes, bars: Bars, names: list[str]) -> None:
                 panel.scatter(beside, values, s=11, facecolor="white", edgecolor="black", linewidth=0.7, zorder=4)
     panel.set_xticks(range(len(names)), [bars.labels[name] for name in names])
     panel.tick_params(axis="x", length=0)
-    panel.set_ylabel(bars.axis)
-    panel.set_ylim(0, bars.top)
+    score = f"accuracy or F1{DAGGER} (%)" if bars.f1 else "accuracy (%)"
+    panel.set_ylabel(score if bars.measure == "score" else "ECE (%), lower is better")
+    panel.set_ylim(0, 100 if bars.measure == "score" else None)
 
 
 def _grid(panels: int) -> tuple[int, int]:
@@ -198,13 +201,10 @@ def _draw_counts(panel: Axes, bins: pd.DataFrame) -> None:
     panel.set(ylim=(0, 100), yticks=[0, 100])
 
 
-def _by_task(results: Results) -> pd.DataFrame:
-    return results.scores.assign(group=results.scores.task)
-
-
-def _task_labels(results: Results) -> dict[str, str]:
-    parts = results.summary["task"]
-    return {name: f"{wrapped(name_of(task))}\n{_rows(parts[name])}" for name, task in results.tasks.items()}
+def _by_task(results: Results, measure: str) -> Bars:
+    parts, tasks = results.summary["task"], results.tasks
+    labels = {name: f"{wrapped(name_of(task))}\n{_rows(parts[name])}" for name, task in tasks.items()}
+    return Bars(results.scores.assign(group=results.scores.task), labels, _any_f1(results, [*tasks]), measure)
 
 
 def _panel_title(results: Results, task: str) -> str:
@@ -217,19 +217,8 @@ def _rows(part: dict[str, dict[str, int]]) -> str:
 
 def _details(results: Results) -> str:
     shares = bounds([*map(small_percent, sorted(mask["sparsity"] for mask in results.summary["mask"].values()))])
-    size = f"{counted(len(results.tasks), 'task')}, {counted(len(results.seeds), 'seed')}"
+    size = counts(task=len(results.tasks), seed=len(results.seeds))
     return f"{size}, graft of {shares} of the graftable parameters"
-
-
-def _bar_caption(results: Results, tasks: list[str]) -> str:
-    whiskers = "Bars: mean over seeds; whiskers: standard deviation over seeds; dots: single seeds."
-    seeds = whiskers if len(results.seeds) > 1 else "Bars: the one seed; so there are no whiskers."
-    dagger = f" {DAGGER}\u00a0F1, the others accuracy." if _any_f1(results, tasks) else ""
-    return f"{seeds} The movement graft has the size of the learned one. n:\u00a0test\u00a0rows.{dagger}"
-
-
-def _score_axis(results: Results, tasks: list[str]) -> str:
-    return f"accuracy or F1{DAGGER} (%)" if _any_f1(results, tasks) else "accuracy (%)"
 
 
 def _any_f1(results: Results, tasks: list[str]) -> bool:

@@ -34,7 +34,7 @@ from stages.lib.io import read_json, require
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, VARIANTS
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
-from stages.lib.report.format import MARKED, MARKS, UNKNOWN, counted, measured, name_of, percent, points, small_percent
+from stages.lib.report.format import MARKED, MARKS, UNKNOWN, counts, measured, name_of, percent, points, small_percent
 from stages.lib.report.load import Records, Row, grid, published, require_files
 from stages.lib.report.stats import clean
 from stages.lib.report.table import Column, Line, Table
@@ -203,9 +203,9 @@ def _comparison(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _ood(results: Results) -> dict[str, Any]:
     parts: dict[str, Any] = {}
-    for (task, test_set), counts in results.leaks.items():
+    for (task, test_set), leaked in results.leaks.items():
         rows = results.ood[(results.ood.task == task) & (results.ood.test_set == test_set)]
-        known = {name: counts[name] for name in ("leaked", "test", "used") if name in counts}
+        known = {name: leaked[name] for name in ("leaked", "test", "used") if name in leaked}
         parts.setdefault(task, {})[test_set] = {"rows": known, **_over_seeds(rows)}
     return parts
 
@@ -368,10 +368,9 @@ def report(results: Results, targets: SummaryParams, leak_rule: str) -> Report:
     """Setting, tables, sizes of the masks and claims; `leak_rule` is "drop" or "keep", what was done with leaked test texts."""
     tables = [score_table(results), *([ood_table(results, leak_rule)] if results.leaks else [])]
     first = results.masks.iloc[0]
-    size = f"{counted(len(results.tasks), 'task')}, {counted(len(results.seeds), 'seed')}"
     return Report(
         "Grafted models against fine-tuned models",
-        f"{first.model}, {first['mode']} fine-tuning, {first.k} examples per class, {size}",
+        f"{first.model}, {first['mode']} fine-tuning, {first.k} examples per class, {counts(task=len(results.tasks), seed=len(results.seeds))}",
         [table.text() for table in tables],
         mask_facts(results.summary["mask"]),
         judge(read_statements(HERE / "claims.yaml"), MEASURED, results.summary, targets),

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.format import counted
+from stages.lib.report.format import counted, counts
 from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style
 from stages.lib.report.style import COLORS, HATCHES
 from stages.surgical.report import Surgical, tested
@@ -27,11 +27,10 @@ DASHED = {"color": "black", "linestyle": (0, (4, 2))}
 def layer_figure(data: Surgical) -> Figure:
     """Share of each layer in the scores and in the learned mask, per task."""
     tasks, score = [*dict.fromkeys(data.fim.task)], data.surgery.score
-    size = f"{counted(len(tasks), 'task')}, {counted(data.fim.seed.nunique(), 'seed')}"
     rows, columns = grid(len(tasks))
     drawn = framed(
         HEIGHT * rows, "Layers: is the learned graft where the Fisher information is highest?",
-        f"{size}, score of {score.target}, {score.aggregation}, over {score.examples} examples",
+        f"{counts(task=len(tasks), seed=data.fim.seed.nunique())}, score of {score.target}, {score.aggregation}, over {score.examples} examples",
         f"Each adds up to 100 % over the layers. {WHISKERS} Chance: a random mask's share, of parameters per layer.",
         [SCORE, GRAFT, CHANCE],
     )  # fmt: skip
@@ -86,11 +85,11 @@ def selection_figure(data: Surgical) -> Figure | None:
         return None
     tasks, kinds = [*dict.fromkeys(runs.task)], [kind for kind in KINDS if kind in {*runs.kind}]
     draws = f", {counted(data.surgery.draws, 'draw')} of random layers" if "random" in kinds else ""
-    size = f"{counted(len(tasks), 'task')}, {counted(runs.seed.nunique(), 'seed')}"
     rows, columns = grid(len(tasks))
     drawn = framed(
         1.25 * HEIGHT * rows, "Score by trained layers; the paper's claim: the highest FIM scores almost match all layers",
-        f"{size}, n = {tested(runs)} test rows{draws}", "Whiskers: standard deviation over seeds; of random layers over "
+        f"{counts(task=len(tasks), seed=runs.seed.nunique())}, n = {tested(runs)} test rows{draws}",
+        "Whiskers: standard deviation over seeds; of random layers over "
         "seeds and draws. Points are moved apart a little.", [*kinds, *(name for name, _ in LEVEL_LOOKS.values()), MAJORITY],
     )  # fmt: skip
     panels = drawn.subplots(rows, columns, squeeze=False, sharex=True)
@@ -125,10 +124,10 @@ def robustness_figure(data: Surgical) -> Figure | None:
     if frame.empty:
         return None
     tasks = [*dict.fromkeys(frame.task)]
-    size = f"{counted(len(tasks), 'task')}, {counted(frame.seed.nunique(), 'seed')}"
     drawn = framed(
         1.2 * HEIGHT, "Robustness: rank correlation of the layers' scores with those before training",
-        f"{size}, all layers trained, {counted(data.layers, 'layer')}", "Agreement: Spearman correlation of the FIM scores "
+        f"{counts(task=len(tasks), seed=frame.seed.nunique())}, all layers trained, {counted(data.layers, 'layer')}",
+        "Agreement: Spearman correlation of the FIM scores "
         f"with those before training; dashed: surgical.steady. {WHISKERS}", tasks,
     )  # fmt: skip
     left, right = drawn.subplots(1, 2, squeeze=False)[0]

@@ -26,7 +26,7 @@ from stages.lib.metrics.composition import composition
 from stages.lib.metrics.ranks import kendall, spearman
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
-from stages.lib.report.format import bounds, counted, off_line, percent, points
+from stages.lib.report.format import bounds, counted, counts, off_line, percent, points
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
 from stages.lib.report.stats import Difference, Mean, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, by, share, shown, stored
@@ -101,15 +101,10 @@ class Surgical:
         for (task, seed), cell in self.robustness.groupby(CELL, sort=False):
             start = cell[cell.step == 0].score.tolist()
             for step, now in cell.groupby("step"):
-                ranks = {
-                    measure.__name__: _number(measure(start, now.score.tolist())) for measure in (spearman, kendall)
-                }
-                moved = float(((now.moved**2).sum() / (now.start**2).sum()) ** 0.5)
-                accuracy = now.dev_accuracy.iloc[0]
-                rows.append(
-                    {"task": task, "seed": seed, "step": int(step), **ranks, "dev_accuracy": accuracy, "moved": moved}
-                )
-        return frame_of(rows, CHECKPOINTS)
+                row = {"task": task, "seed": seed, "step": int(step), "dev_accuracy": now.dev_accuracy.iloc[0]}
+                ranks = {measure.__name__: measure(start, now.score.tolist()) for measure in (spearman, kendall)}
+                rows.append({**row, **ranks, "moved": float(((now.moved**2).sum() / (now.start**2).sum()) ** 0.5)})
+        return frame_of(rows, CHECKPOINTS).astype({"spearman": float, "kendall": float})
 
     @property
     def plots(self) -> dict[str, pd.DataFrame]:
@@ -200,18 +195,14 @@ def by_cell(scores: pd.Series) -> dict[tuple[str, Any], list[float]]:
 def agreement(first: pd.Series, second: pd.Series, measure: Callable[..., float | None] = spearman) -> Mean:
     """Mean agreement over the cells that both have."""
     left, right = by_cell(first), by_cell(second)
-    return mean_of([_number(measure(left[cell], right[cell])) for cell in left if cell in right])
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
+    return mean_of([measure(left[cell], right[cell]) for cell in left if cell in right])
 
 
 def between(data: Surgical, same: str, different: str) -> Mean:
     """Mean Spearman correlation of two cells with the same task and different seeds, or the other way round."""
     cells, same, different = by_cell(data.chosen()), CELL.index(same), CELL.index(different)
     pairs = [(a, b) for a, b in combinations(cells, 2) if a[same] == b[same] and a[different] != b[different]]
-    return mean_of([_number(spearman(cells[one], cells[other])) for one, other in pairs])
+    return mean_of([spearman(cells[one], cells[other]) for one, other in pairs])
 
 
 def alike(data: Surgical) -> dict[str, Mean]:
@@ -499,18 +490,14 @@ def tested(runs: pd.DataFrame) -> str:
 
 def report(data: Surgical) -> Report:
     """Tables, what is off, and which claims show."""
-    size = [
-        counted(data.fim.task.nunique(), "task"),
-        counted(data.fim.seed.nunique(), "seed"),
-        counted(data.layers, "layer"),
-    ]
+    size = counts(task=data.fim.task.nunique(), seed=data.fim.seed.nunique(), layer=data.layers)
     facts = off_line([name for name, frame in (("surgery", data.runs), ("robustness", data.robustness)) if frame.empty])
     if len(data.runs):
         margin = points(data.limits.margin).lstrip("+")
         facts.insert(0, f"{data.flagged.sum()} of {len(data.runs)} fine-tunings are less than {margin} points better than the "
             f"most frequent label (surgical.margin), n = {tested(data.runs)} test rows")  # fmt: skip
     claims = judge(read_statements(HERE / "claims.yaml"), MEASURES, data, data.limits)
-    return Report("Surgical fine-tuning", ", ".join(size), shown(tables(data)), facts, claims)
+    return Report("Surgical fine-tuning", size, shown(tables(data)), facts, claims)
 
 
 def numbers(data: Surgical) -> dict[str, Any]:

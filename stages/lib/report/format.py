@@ -54,6 +54,11 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
+def counts(**things: int) -> str:
+    """Several of them: `counts(task=3, seed=1)` is "3 tasks, 1 seed"."""
+    return ", ".join(counted(number, thing) for thing, number in things.items())
+
+
 def bounds(texts: list[str]) -> str:
     """From the first to the last of sorted numbers: "3 to 7", or just "3"."""
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
