@@ -29,7 +29,7 @@ from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import DataError
-from stages.lib.graft.mask_file import read_header
+from stages.lib.graft.mask_indices import read_header
 from stages.lib.io import read_json, require
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, VARIANTS
 from stages.lib.report.claims import Finding, judge, read_statements

@@ -19,11 +19,10 @@ from torch import Tensor
 
 from stages.lib.errors import MaskError
 from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.mask_indices import FORMAT, VERSION, read_header
 from stages.lib.graft.region import Region
 from stages.lib.io import replacing
 
-FORMAT = "graft-mask"
-VERSION = 1
 INT32_LIMIT = 2**31
 
 
@@ -77,22 +76,6 @@ def read_mask(path: Path) -> StoredMask:
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
     return StoredMask(mask, parts["values"], parts["head"], about)
-
-
-def read_header(path: Path) -> dict[str, Any]:
-    """What a mask file says about itself, without its tensors; raises MaskError."""
-    if not path.exists():
-        raise MaskError(f"{path}: no such mask; `dvc repro` makes it")
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("graft", "null"))
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise MaskError(f"{path}: damaged: {error}") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise MaskError(f"{path}: not a mask file")
-    if about.get("version") != VERSION:
-        raise MaskError(f"{path}: format version {about.get('version')}, this program reads {VERSION}")
-    return about
 
 
 def require_model(path: Path, about: dict[str, Any], region: Region, fingerprint: str, name: str) -> None:

@@ -1,15 +1,19 @@
-"""Where the parameters of a mask file lie, read without the seconds that torch takes to load."""
+"""Header and indices of a mask file, read without the seconds that torch takes to load."""
 
 import json
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from stages.lib.errors import MaskError
+
+FORMAT = "graft-mask"
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,29 @@ class MaskIndices:
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def read_indices(path: Path) -> MaskIndices:
-    """Indices and shapes of a mask file; raises MaskError if it is damaged."""
+def read_header(path: Path) -> dict[str, Any]:
+    """What a mask file says about itself, without its tensors; raises MaskError."""
+    if not path.exists():
+        raise MaskError(f"{path}: no such mask; `dvc repro` makes it")
     try:
         with safe_open(path, framework="np") as file:
-            header = json.loads(file.metadata()["graft"])
+            about = json.loads((file.metadata() or {}).get("graft", "null"))
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise MaskError(f"{path}: damaged: {error}") from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise MaskError(f"{path}: not a mask file")
+    if about.get("version") != VERSION:
+        raise MaskError(f"{path}: format version {about.get('version')}, this program reads {VERSION}")
+    return about
+
+
+def read_indices(path: Path) -> MaskIndices:
+    """Indices and shapes of a mask file; raises MaskError if it is missing or damaged."""
+    header = read_header(path)
+    try:
+        with safe_open(path, framework="np") as file:
             names = [key for key in file.keys() if key.startswith("indices/")]  # noqa: SIM118 - not a dict
             indices = {key.removeprefix("indices/"): file.get_tensor(key) for key in names}
         return MaskIndices({name: tuple(shape) for name, shape in header["shapes"].items()}, indices)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise MaskError(f"{path}: not a mask file, or damaged: {error!r}") from error
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MaskError(f"{path}: damaged: {error}") from error
