@@ -1,7 +1,6 @@
 """One sequence of tasks by one method: learn them in order, and test all tasks so far after each."""
 
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.predicting import predict
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
 
 # Logits are stored by the name of the task that was learned last.
 AFTER = "after_"
@@ -34,7 +34,7 @@ class Trace:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def run_sequence(method: str, order: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
+def run_sequence(method: str, order: str, seed: int, params: Params, machine: Runtime) -> str:
     """Learn the tasks of one order by one method and store the predictions; gives one line about it.
 
     Raises RuntimeError if grafting predicts anything of an earlier task otherwise than before.

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +15,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import bytes_of
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
-from stages.lib.settings import FinetuneParams, ModelParams
+from stages.lib.settings import FinetuneParams, ModelParams, Params
 from stages.lib.text.batching import shuffled
 from stages.lib.text.encoding import Example
 from stages.lib.training.finetuning import plan_for, steps_for
@@ -44,7 +43,7 @@ class TaskSequence:
     learned: list[str] = field(default_factory=list)
 
     @classmethod
-    def open(cls, order: list[str], seed: int, params: SimpleNamespace, machine: Runtime) -> "TaskSequence":
+    def open(cls, order: list[str], seed: int, params: Params, machine: Runtime) -> "TaskSequence":
         """Load the pretrained model and the rows of these tasks; raises ModelError if one wasn't fine-tuned."""
         specs = [read_task(task) for task in order]
         splits = ("train", "dev", "test")

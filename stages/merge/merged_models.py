@@ -38,6 +38,7 @@ from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
+from stages.lib.settings import Params
 from stages.lib.text.encoding import Example
 from stages.merge.collisions import count_collisions
 from stages.merge.settings import AlphaSearch, VectorShares
@@ -60,7 +61,7 @@ class Group:
     grafts: list[StoredMask]
 
     @classmethod
-    def open(cls, kind: str, tasks: list[str], seed: int, params: SimpleNamespace, machine: Runtime) -> "Group":
+    def open(cls, kind: str, tasks: list[str], seed: int, params: Params, machine: Runtime) -> "Group":
         """Load what is to be merged: grafts from their mask files, or fine-tuned models."""
         anatomy = read_anatomy(paths.PRETRAINED)
         with seeded_torch("combination", seed):  # the new heads, which trained ones replace
@@ -98,7 +99,7 @@ def _graft(task: str, seed: int, anatomy: Anatomy, groups: list[str], pretrained
 INDEX_BYTES = 4
 
 
-def combine(method: str, group: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
+def combine(method: str, group: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store what one merged model of a group predicts, how it was made and its scores; gives one line about it."""
     tasks = params.merge.groups[group]
     cell = Group.open(KINDS[method], tasks, seed, params, machine)
@@ -173,7 +174,7 @@ def _accuracy(cell: Group, task: str, examples: list[Example]) -> float:
     return accuracy(predict(cell.shared.views[task], examples).numpy(), [example.label for example in examples])
 
 
-def _measured(cell: Group, task: str, target: Path, params: SimpleNamespace) -> list[Row]:
+def _measured(cell: Group, task: str, target: Path, params: Params) -> list[Row]:
     """Store the logits of the test rows; gives the rows of the merged and of the single-task models."""
     n, view = params.merge.test_max, cell.shared.views[task]
     examples = view.encode(read_rows(paths.sample(task, cell.seed, "test"))[: n or None])

@@ -1,6 +1,5 @@
 """The two levels between which a graft's relative gain lies: the pretrained model at 0, the joint one at 1."""
 
-from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
@@ -9,10 +8,11 @@ from stages.lib.evaluation.study_cell import write_reading
 from stages.lib.metrics.scores import score_rows
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
 from stages.multitask.joint_model import JointCell, evaluation_of, load_joint
 
 
-def measure_baselines(paradigm: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
+def measure_baselines(paradigm: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store what the joint model of a seed and the pretrained one predict for each task; gives one line about them.
 
     The joint model is called the fine-tuned one, as it is to its grafts; the pretrained one has its heads.

@@ -6,7 +6,6 @@ Skills are looked for and grafted from an opened one.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -24,7 +23,7 @@ from stages.lib.models.label_model import reset_to_pretrained
 from stages.lib.models.loading import save_model
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime
-from stages.lib.settings import ModelParams
+from stages.lib.settings import ModelParams, Params
 
 HEADS = "heads.safetensors"
 
@@ -42,7 +41,7 @@ class JointCell:
     joint: dict[str, Tensor]
 
     @classmethod
-    def open(cls, paradigm: str, seed: int, tasks: list[str], params: SimpleNamespace, runtime: Runtime) -> "JointCell":
+    def open(cls, paradigm: str, seed: int, tasks: list[str], params: Params, runtime: Runtime) -> "JointCell":
         """Load the joint model of a seed and reset it; takes `model` and `graft.region` from the params."""
         shared = load_joint(paths.joint(paradigm, seed), tasks, params.model, runtime)
         return cls.of(shared, paradigm, seed, params.graft.region)

@@ -1,7 +1,5 @@
 """The region of each task in a joint model (paper, section 5.1), as mask files."""
 
-from types import SimpleNamespace
-
 from stages.lib import paths
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
@@ -11,11 +9,12 @@ from stages.lib.localizers.registry import Budget, find_mask, localizer_of
 from stages.lib.models.evidence import evidence_about
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
 from stages.multitask.joint_model import JointCell
 from stages.multitask.settings import FROM_A_BASE, read_name
 
 
-def find_task_masks(paradigm: str, name: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
+def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store every task's region of every size, by one localizer; gives one line about them."""
     cell = JointCell.open(paradigm, seed, params.multitask.tasks, params, machine)
     sparsities = params.skill.sparsities
@@ -29,7 +28,7 @@ def find_task_masks(paradigm: str, name: str, seed: int, params: SimpleNamespace
     return f"{title}: regions of {sizes} for {', '.join(params.multitask.tasks)}"
 
 
-def task_masks(cell: JointCell, task: str, name: str, params: SimpleNamespace) -> dict[float, GraftMask]:
+def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[float, GraftMask]:
     """Sparsity -> region of a task, for the loss on its training rows, with the joint model as the fine-tuned one.
 
     A region does not depend on which other sizes there are.

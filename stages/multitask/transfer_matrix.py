@@ -1,7 +1,6 @@
 """Every region of a joint model grafted and tested on every task (paper, section 5.1 and figure 8)."""
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
@@ -15,6 +14,7 @@ from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED
 from stages.lib.models.evidence import evidence_about
 from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
 from stages.multitask.joint_model import JointCell, evaluation_of
 from stages.multitask.unions import purify, union
 
@@ -36,7 +36,7 @@ class Source:
         return f"{self.kind}:{self.name}"
 
 
-def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
+def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store what every region and every union does on every task; gives one line about them."""
     tasks = params.multitask.tasks
     cell = JointCell.open(paradigm, seed, tasks, params, machine)
@@ -74,7 +74,7 @@ def unions(regions: dict[str, GraftMask], groups: dict[str, list[str]]) -> list[
     ]
 
 
-def purified(cell: JointCell, start: Source, params: SimpleNamespace) -> Source:
+def purified(cell: JointCell, start: Source, params: Params) -> Source:
     """A union after `transfer.purify_steps` gradient steps on its tasks' losses, of equal size.
 
     Raises TrainingError if the loss diverges.
@@ -99,7 +99,7 @@ def purified(cell: JointCell, start: Source, params: SimpleNamespace) -> Source:
     return Source(PURIFIED, start.name, start.members, mask)
 
 
-def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ...], params: SimpleNamespace) -> None:
+def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ...], params: Params) -> None:
     """Store one column of the matrix: the scores of every source on this task."""
     evaluation = evaluation_of(cell.shared, task, cell.seed, params.multitask.test_max, len(sources))
     with evaluation.progress(f"transfer to {task}"):

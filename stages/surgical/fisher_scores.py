@@ -1,7 +1,6 @@
 """FIM scores of one cell: which layers of the pretrained model its training rows have most information about."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -14,13 +13,14 @@ from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, seeded_torch
+from stages.lib.settings import Params
 from stages.lib.text.encoding import Example
 from stages.surgical.layers import by_layer, layer_scores
 
 Scores = dict[str, list[float]]
 
 
-def score_layers(task: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
+def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store the scores of every layer by every target, aggregation and number of examples; gives one line about it.
 
     A model that starts with a new head is scored once under each of several random ones, since

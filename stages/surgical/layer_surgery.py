@@ -19,7 +19,7 @@ from stages.lib.models.anatomy import HEAD, LAYERS, Anatomy, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator
-from stages.lib.settings import ModelParams
+from stages.lib.settings import ModelParams, Params
 from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune, plan_for, steps_for
 from stages.surgical.fisher_scores import read_scores
 from stages.surgical.layers import whole_layers
@@ -47,7 +47,7 @@ class SurgeryCell:
         return Finetuned(LabelModel.load(paths.PRETRAINED, self.task, self.model, self.machine), {"curve": []})
 
 
-def operate(selection: str, task: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
+def operate(selection: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Fine-tune and measure every set of layers that a selection stands for; gives one line about it."""
     spec, anatomy, training = read_task(task), read_anatomy(paths.PRETRAINED), params.surgery.training
     rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}

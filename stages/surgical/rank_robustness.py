@@ -1,7 +1,6 @@
 """Do the layers keep their rank while all of them are fine-tuned, and which of them move?"""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
@@ -12,6 +11,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
 from stages.lib.text.encoding import Example
 from stages.lib.training.finetuning import TrainingCell, train_again
 from stages.surgical.fisher_scores import layers_of, scores_by_count
@@ -68,7 +68,7 @@ class Watch:
         )
 
 
-def watch_training(task: str, seed: int, params: SimpleNamespace, machine: Runtime) -> str:
+def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store what the layers of a cell do while all of them are fine-tuned; gives one line about it."""
     cell = TrainingCell.open(task, seed, params.model, machine)
     settings, how = params.surgery.training, params.surgery.score

@@ -6,7 +6,6 @@ zero-shot model.  With prompts there are no heads: label words are read off the 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from stages.lib.models.loading import read_tensors
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime
-from stages.lib.settings import ModelParams
+from stages.lib.settings import ModelParams, Params
 from stages.lib.text.encoding import Example
 from stages.talos.linearised import LinearisedModel
 
@@ -167,7 +166,7 @@ def _point(coefficients: Mapping[str, float]) -> frozenset:
 
 
 def open_model(
-    method: str, tasks: list[str], seed: int, params: SimpleNamespace, machine: Runtime, limits: Mapping[str, int]
+    method: str, tasks: list[str], seed: int, params: Params, machine: Runtime, limits: Mapping[str, int]
 ) -> ArithmeticModel:
     """The vectors of a method for these tasks; `params` has the sections model and graft.region, `limits` see encode_rows."""
     anatomy = read_anatomy(paths.PRETRAINED)

@@ -8,7 +8,6 @@ The paper's definition adds the two tasks' errors; here they are kept apart, and
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from stages.lib import paths
 from stages.lib.io import write_json
 from stages.lib.metrics.classification import agreement
 from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
 from stages.talos.arithmetic_model import ArithmeticModel, open_model
 
 # (alpha of the first vector, of the second, data of task 0 or 1) -> logits (n, labels)
@@ -52,7 +52,7 @@ def mean_within(rows: Sequence[dict[str, Any]], reach: float) -> float:
 SEARCHED = 1.0
 
 
-def disentangle(method: str, seed: int, params: SimpleNamespace, machine: Runtime) -> list[str]:
+def disentangle(method: str, seed: int, params: Params, machine: Runtime) -> list[str]:
     """Store the error grid of every pair of tasks; gives a line for each."""
     settings, lines = params.disentangle.grid, []
     for first, second in settings.pairs.items():

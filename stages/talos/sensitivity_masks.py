@@ -1,7 +1,6 @@
 """Pruning of the pretrained model by sensitivity, and the stability of its masks (stage sensitivity)."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from stages.lib.models.evidence import draws, evidence_about
 from stages.lib.models.loading import read_tensors
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
 from stages.talos.arithmetic_model import ArithmeticModel, encode_rows, open_views
 
 LEAST, MOST, RANDOM = "least", "most", "random"
@@ -41,7 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def measure_sensitivity(seed: int, params: SimpleNamespace, machine: Runtime) -> list[str]:
+def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str]:
     """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; gives a line for each."""
     tasks = params.talos.tasks
     anatomy = read_anatomy(paths.PRETRAINED)
@@ -68,7 +68,7 @@ def measure_sensitivity(seed: int, params: SimpleNamespace, machine: Runtime) ->
     return [f"sensitivity {task}-{seed}: {describe(overlaps[task])}" for task in tasks]
 
 
-def evidence_of(model: ArithmeticModel, task: str, seed: int, params: SimpleNamespace) -> Evidence:
+def evidence_of(model: ArithmeticModel, task: str, seed: int, params: Params) -> Evidence:
     """Evidence about the pretrained backbone under the head of a task; there is no fine-tuned one to look at."""
     view = model.views[task]
     region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
@@ -77,7 +77,7 @@ def evidence_of(model: ArithmeticModel, task: str, seed: int, params: SimpleName
     return evidence_about(view, region, pretrained, pretrained, rows, ("sensitivity", task, seed))
 
 
-def masks(evidence: Evidence, params: SimpleNamespace) -> dict[str, GraftMask]:
+def masks(evidence: Evidence, params: Params) -> dict[str, GraftMask]:
     """The share of parameters that is pruned: least and most sensitive in a single round, and a random one."""
     region = evidence.region
     k = region.budget(params.sensitivity.pruned)
@@ -95,7 +95,7 @@ def prune(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     return transplant(pretrained, {name: torch.zeros(len(at)) for name, at in mask.indices.items()}, mask)
 
 
-def compare(evidence: Evidence, params: SimpleNamespace, task: str, seed: int) -> list[dict[str, Any]]:
+def compare(evidence: Evidence, params: Params, task: str, seed: int) -> list[dict[str, Any]]:
     """Overlap of the talos mask with those of other ways to calibrate it."""
     region, rows = evidence.region, []
     k = region.budget(params.talos.sparsity)
@@ -116,7 +116,7 @@ def calibrated(evidence: Evidence, settings: Talos, changes: dict[str, Any], k: 
 
 
 def write_task(
-    model: ArithmeticModel, task: str, seed: int, logits: Any, overlaps: list[dict[str, Any]], params: SimpleNamespace
+    model: ArithmeticModel, task: str, seed: int, logits: Any, overlaps: list[dict[str, Any]], params: Params
 ) -> None:
     """Store the predictions of pruned models on a task's test rows, and the overlaps of its masks."""
     labels = model.labels((task, "test"))

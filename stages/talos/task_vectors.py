@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -40,6 +39,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
+from stages.lib.settings import Params
 from stages.lib.text.encoding import Example
 from stages.lib.training.grid import Point, Trained, search
 from stages.lib.training.training import Hooks, TrainPlan, batches_of, train
@@ -64,7 +64,7 @@ class TaskVector:
     record: dict[str, Any]
 
 
-def make_vectors(method: str, seed: int, params: SimpleNamespace, machine: Runtime) -> list[str]:
+def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> list[str]:
     """Store every task's vector by one method, and its effect on all tasks; gives a line for each."""
     paths.edited(method, "x", seed).parent.mkdir(parents=True, exist_ok=True)
     records = {}
@@ -81,7 +81,7 @@ def make_vectors(method: str, seed: int, params: SimpleNamespace, machine: Runti
     return predict_all(method, seed, params, machine, records)
 
 
-def vector_at_hand(method: str, cell: GraftCell, params: SimpleNamespace) -> TaskVector:
+def vector_at_hand(method: str, cell: GraftCell, params: Params) -> TaskVector:
     """A vector that the main pipeline has: the whole region, or the graft."""
     training = read_json(paths.finetuned(cell.task, cell.seed) / "training.json", ModelError)
     size, mask, values = cell.region.size, GraftMask.full(cell.region), {}
@@ -97,7 +97,7 @@ def vector_at_hand(method: str, cell: GraftCell, params: SimpleNamespace) -> Tas
     return TaskVector(mask, values, {"cost": cost})
 
 
-def train_vector(method: str, cell: GraftCell, params: SimpleNamespace) -> TaskVector:
+def train_vector(method: str, cell: GraftCell, params: Params) -> TaskVector:
     """Choose the mask, and train it from the pretrained backbone."""
     start = time.monotonic()
     mask, examples = choose_mask(method, cell, params)
@@ -119,7 +119,7 @@ def train_vector(method: str, cell: GraftCell, params: SimpleNamespace) -> TaskV
     return TaskVector(mask, values, {"cost": cost, **record})
 
 
-def choose_mask(method: str, cell: GraftCell, params: SimpleNamespace) -> tuple[GraftMask, int]:
+def choose_mask(method: str, cell: GraftCell, params: Params) -> tuple[GraftMask, int]:
     """The mask that a method trains, and the backward passes of single examples that it took; raises MaskError."""
     if method == LINEAR:
         return GraftMask.full(cell.region), 0
@@ -205,9 +205,7 @@ def identity(cell: GraftCell) -> dict[str, Any]:
     return {"fingerprint": cell.fingerprint(), "model": cell.anatomy.name, "task": cell.task, "seed": cell.seed}
 
 
-def predict_all(
-    method: str, seed: int, params: SimpleNamespace, machine: Runtime, records: dict[str, Any]
-) -> list[str]:
+def predict_all(method: str, seed: int, params: Params, machine: Runtime, records: dict[str, Any]) -> list[str]:
     """Store what the model of every vector predicts on the test rows of every task; gives a line for each vector."""
     tasks, lines = params.talos.tasks, []
     model = open_model(method, tasks, seed, params, machine, {"test": params.talos.test_max})

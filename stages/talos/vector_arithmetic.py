@@ -7,7 +7,6 @@ that takes most of its accuracy on dev while a control task keeps its share.
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
@@ -19,6 +18,7 @@ from stages.lib.metrics.predictions import Predictions, first_rows, read_predict
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
 from stages.talos.arithmetic_model import FULL, ArithmeticModel, Key, Merger, open_model
 from stages.talos.settings import Addition, Negation
 
@@ -26,7 +26,7 @@ SUM, TIES, DARE = "sum", "ties", "dare"
 SINGLE, ADDED, NEGATED = "single", "added", "negated"
 
 
-def add_and_negate(method: str, seed: int, params: SimpleNamespace, machine: Runtime) -> list[str]:
+def add_and_negate(method: str, seed: int, params: Params, machine: Runtime) -> list[str]:
     """Store both for all tasks of a seed; gives a line for each way of adding."""
     tasks, settings = params.talos.tasks, params.arithmetic
     limits = {"dev": params.talos.dev_max, "test": params.talos.test_max}

@@ -19,6 +19,7 @@ from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.models.predicting import predict
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
+from stages.lib.settings import ModelParams
 
 
 class Evaluation:
@@ -61,7 +62,7 @@ class Evaluation:
         )
 
 
-def predict_reference(task: str, seed: int, settings: Any, machine: Runtime) -> str:
+def predict_reference(task: str, seed: int, settings: ModelParams, machine: Runtime) -> str:
     """Store what the fine-tuned and the pretrained model of a cell predict; gives one line about it.
 
     `settings` is the `model` section.

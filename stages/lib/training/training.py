@@ -86,11 +86,7 @@ def batches_of(model: LabelModel, examples: list[Example], batch_size: int, gene
 
 
 def train(
-    batches: Batches,
-    trained: dict[str, Tensor],
-    plan: TrainPlan,
-    hooks: Hooks = Hooks(),
-    only: GraftMask | None = None,
+    batches: Batches, trained: dict[str, Tensor], plan: TrainPlan, hooks: Hooks = Hooks(), only: GraftMask | None = None
 ) -> Training:
     """Train `trained` (live parameters, the only ones that require gradients) and leave them trained.
 
