@@ -47,7 +47,7 @@ class TrainPlan:
         if self.warmup_steps and self.warmup_steps >= self.steps:
             raise TrainingError(
                 f"the warm-up of {self.warmup_steps} steps is not shorter than training's {self.steps}, so that the "
-                f"learning rate would never reach {self.learning_rate}; lower surgery.warmup_steps"
+                f"learning rate would never reach {self.learning_rate}; lower surgery.training.warmup_steps"
             )
 
     def factor(self, step: int) -> float:
