@@ -170,6 +170,7 @@ def recipe() -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
@@ -187,6 +188,7 @@ def test_exactly_what_an_edit_concerns_is_planned_and_made_anew(story, step, exp
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_first_plan_names_all_that_runs_and_a_later_one_the_files_that_changed(story):
     planned, run = story["first"]
     assert {*planned} == {*run.run_at_all} and len(planned) > 20

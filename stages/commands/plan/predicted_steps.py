@@ -17,6 +17,7 @@ from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
 from dvc.stage.cache import _get_cache_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 from dvc_data.hashfile.hash_info import HashInfo
+from dvc_data.hashfile.meta import Meta
 from dvc_data.hashfile.tree import Tree
 
 from stages.code import changed_code, code_digests
@@ -138,7 +139,7 @@ def _earlier(stage: Any, hashes: dict[Any, Any], cache: Any) -> Any:
     recorded = {dep: dep.hash_info for dep in stage.deps}
     same = not stage.changed_stage() and recorded == hashes and all(out.hash_info for out in stage.outs)
     for dep, hash_info in hashes.items():
-        dep.hash_info = hash_info
+        dep.hash_info, dep.meta = hash_info, Meta()  # the old meta would bring the old hash back
     state = to_single_stage_lockfile(stage)
     if not same:
         key = _get_cache_hash(state, key=True)
