@@ -187,11 +187,11 @@ def test_regions_are_learned_from_what_the_checkpoint_says(projects, monkeypatch
     labels = []
 
     def noting(*arguments: Any) -> Any:
-        labels.append([row["label"] for row in arguments[4]])
+        labels.append([row["label"] for row in arguments[2]])
         return gathered(*arguments)
 
-    gathered = trajectory.evidence_about
-    monkeypatch.setattr(trajectory, "evidence_about", noting)
+    gathered = trajectory.evidence_of
+    monkeypatch.setattr(trajectory, "evidence_of", noting)
     settings = trajectory_settings(every=2, region_step=2)
     trace("toy", SEED, params(trajectory=settings), runtime())
     _, predictions = record_of("trajectory")
@@ -202,7 +202,7 @@ def test_regions_are_learned_from_what_the_checkpoint_says(projects, monkeypatch
 
 def test_another_end_of_training_is_said(projects):
     projects("standard")
-    other = SimpleNamespace(**{**vars(TRAINING), "weight_decay": 0.5})
+    other = TRAINING.model_copy(update={"weight_decay": 0.5})
     line = trace("toy", SEED, params(finetune=other), runtime())
     assert (
         "near, not at" in line
@@ -215,9 +215,15 @@ def test_another_end_of_training_is_said(projects):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"region_step": 15}, r"trajectory\.region_step: 15 is not a checkpoint; there is one every 10 steps"),
-        ({"region_step": 30}, r"trajectory\.region_step: 30 is not a checkpoint; .* the last after 25"),
-        ({"every": 26, "region_step": 26}, r"trajectory\.every: 26 is more than the 25 steps of fine-tuning"),
+        (
+            {"region_step": 15},
+            r"trajectory\.checkpoints\.region_step: 15 is not a checkpoint; there is one every 10 steps",
+        ),
+        ({"region_step": 30}, r"trajectory\.checkpoints\.region_step: 30 is not a checkpoint; .* the last after 25"),
+        (
+            {"every": 26, "region_step": 26},
+            r"trajectory\.checkpoints\.every: 26 is more than the 25 steps of fine-tuning",
+        ),
     ],
 )
 def test_checkpoints_that_are_not_there_are_refused_before_training(projects, monkeypatch, changes, said):
