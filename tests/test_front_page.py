@@ -1,0 +1,60 @@
+"""The commands of README.md under the real DVC, in the order in which they are printed, on a tiny project."""
+
+import re
+from itertools import product
+
+import pytest
+
+from tests.dvc_project import ROOT, TINY, Copy, Run, clone, make_original
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+TASKS, SEEDS = ["movies", "domain"], [13, 21]
+SETTINGS = TINY | {"tasks": TASKS, "seeds": SEEDS, "ood": {"sets": {}}}
+# what runs these very tests, what makes and enters the environment, and what tests/test_whole.py runs with all pipelines
+ELSEWHERE = {"make repro", "make test", ". .venv/bin/activate", "dvc repro --all-pipelines"}
+
+
+def commands() -> list[str]:
+    """Every line of the bash blocks, without its comment."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [line.partition(" #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory) -> tuple[Copy, dict[str, Run]]:
+    """A copy that has run once, and every command with what it did."""
+    copy = clone(make_original(tmp_path_factory.mktemp("front"), SETTINGS), "copy")
+    copy.repro()
+    copy.commit()
+    return copy, {line: copy.run("bash", "-ec", line) for line in commands() if line not in ELSEWHERE}
+
+
+def cells(*stages: str) -> set[str]:
+    return {f"{stage}@{task}-{seed}" for stage, task, seed in product(stages, TASKS, SEEDS)}
+
+
+def of_seeds(*stages: str) -> set[str]:
+    return {f"{stage}@{seed}" for stage, seed in product(stages, SEEDS)}
+
+
+def test_what_is_run_elsewhere_is_printed():
+    assert {*commands()} >= ELSEWHERE
+
+
+def test_everything_is_cached_and_a_changed_number_reruns_what_follows_from_it(story):
+    _, runs = story
+    assert runs["dvc repro"].executed == []
+    sparser = {*runs["dvc exp run -S graft.sparsity=0.0005"].executed}
+    assert sparser == {*cells("mask", "evaluate"), *of_seeds("calibration", "ood"), "summary"}
+    assert {*runs["dvc exp run -S calibration.bins=20"].executed} == {*of_seeds("calibration"), "summary"}
+    assert "metrics/summary.json" in runs["dvc metrics diff"].text
+
+
+def test_grafts_are_exported_applied_and_put_together(story):
+    copy, _ = story
+    assert (copy.folder / "shared/movies/patch.safetensors").is_file() and (copy.folder / "both.safetensors").is_file()
+    [exported, applied] = [copy.files(f"shared/{name}") for name in ("movies-model", "movies-again")]
+    weights = "model.safetensors"
+    assert exported[f"shared/movies-model/{weights}"] == applied[f"shared/movies-again/{weights}"]
