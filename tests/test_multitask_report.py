@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from stages.lib import paths
 from stages.lib.errors import DataError, GraftError
+from stages.lib.graft.mask_indices import FORMAT, VERSION
 from stages.lib.io import write_json
 from stages.lib.metrics.predictions import Predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
@@ -119,7 +120,8 @@ class Writer:
             inside = indices[(indices >= start) & (indices < start + prod(shape))] - start
             parts[f"indices/{name}"] = inside.astype(np.int32)
             start += prod(shape)
-        save_file(parts, path, metadata={"graft": json.dumps({"shapes": SHAPES})})
+        header = {"format": FORMAT, "version": VERSION, "shapes": SHAPES}
+        save_file(parts, path, metadata={"graft": json.dumps(header)})
 
 
 def are_alike(first: str, second: str) -> bool:
