@@ -389,6 +389,7 @@ def test_the_numbers_of_many_tasks_fit_into_their_cells(number):
     ]
     with styled():
         drawn = FIGURES["pruning"](Collected(tasks, [13], {"pruned": pd.DataFrame(rows)}, []))
+        drawn.set_dpi(40)  # the same proportions with a tenth of the memory
         drawn.canvas.draw()
         for panel in drawn.axes[: len(KEPT)]:
             (left, _), (right, _) = panel.transData.transform([(0, 0), (1, 0)])
