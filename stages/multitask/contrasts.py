@@ -5,7 +5,7 @@ different scales: a cell is a (target task, seed), for unions a (union, target t
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import pandas as pd
@@ -147,8 +147,9 @@ class Matrix:
         return int((both.own > both.best).sum()), len(both)
 
 
+@cache
 def matrices(data: Multitask) -> list[Matrix]:
-    """All of them, in the order of params.yaml."""
+    """All of them, in the order of params.yaml; the same ones each time, since a bootstrap hangs on each."""
     keys = data.gains[MATRIX].drop_duplicates().itertuples(index=False, name=None)
     return [Matrix(data, *key) for key in keys]
 

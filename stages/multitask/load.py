@@ -25,7 +25,7 @@ GAINS = [*MATRIX, "seed", "kind", "source", "target", "inside", "alike", "n", "s
 OVERLAPS = [*MATRIX, "first", "first_seed", "second", "second_seed", "alike", "overlap", "chance"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
 class Multitask:
     """Tidy frames; accuracies, overlaps and gains are fractions, a relative gain that is not said is NaN.
 
