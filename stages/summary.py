@@ -11,11 +11,12 @@ def main() -> None:
 
     from stages.figures import FIGURES
     from stages.lib.report.publish import figures, plot_data, publish
-    from stages.report import collect, report
+    from stages.report import collect, details, headline, report
 
     results = collect(params.tasks, params.seeds, params.ood)
+    made = report(results, params.summary, params.ood.leaks)
     draw = plot_data(results.plots, empty=True), figures(FIGURES, results)
-    publish("summary", report(results, params.summary, params.ood.leaks), results.summary, *draw, empty=True)
+    publish("summary", made, headline(results), details(results, params.ood.leaks), *draw)
 
 
 if __name__ == "__main__":

@@ -39,43 +39,56 @@ class Verdict(StrEnum):
 
     @classmethod
     def of(cls, holds: bool | None) -> "Verdict":
-        """Of a number and its limit; None where there is no number."""
+        """Of an exact answer; None where there is none."""
         return cls.OPEN if holds is None else cls.HOLDS if holds else cls.FAILS
 
-    @classmethod
-    def of_interval(cls, low: float | None, high: float | None, limit: float = 0.0) -> "Verdict":
-        """Of "above the limit": holds or fails where the whole interval does, and is not shown where it spans the limit."""
-        if low is None or high is None:
-            return cls.OPEN
-        return cls.HOLDS if low > limit else cls.FAILS if high < limit else cls.UNCLEAR
+
+@dataclass(frozen=True)
+class Paper:
+    """The published figure: what it `says`, its `place`, and the `size` of the graft, the model and the n it was measured with."""
+
+    says: str
+    place: str = ""
+    size: str = ""
+    model: str = ""
+    n: str = ""
+
+    def __str__(self) -> str:
+        """`95 % (Table 2; 0.01 %, RoBERTa-base, 5 seeds)`."""
+        measured = ", ".join(filter(None, (self.size, self.model, self.n)))
+        source = "; ".join(filter(None, (self.place, measured)))
+        return f"{self.says} ({source})" if source else self.says
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, what is said of it, the figure, and what does not follow it."""
+    """A claim and what is said of it: the figure, `here` (the settings it was measured under), what does not follow it.
+
+    `plot` is a figure of the pipeline's folder; `paper` is None for a claim of our own.
+    """
 
     text: str
     verdict: Verdict
     figure: str
     exceptions: list[str]
-
-    @property
-    def holds(self) -> bool | None:
-        """True or False; None where it can't be measured."""
-        return None if self.verdict is Verdict.OPEN else self.verdict is Verdict.HOLDS
+    here: str = ""
+    paper: Paper | None = None
+    plot: str = ""
 
 
-HEADING = "Verdict, on averages over tasks"
-# said below the verdict where a claim is not shown
+HEADING = "Verdicts"
+# said below the heading
 HOW_JUDGED = (
-    "A difference holds where all of its 95 % interval is above 0, does not hold where all of it is below, and is not shown "
-    "otherwise."
+    "Tasks are the sample: seeds of a task are averaged first. A claim holds where the 95 % interval over tasks (jackknife) lies "
+    "on its side of the limit, does not hold where it lies on the other side, and is not shown where it spans the limit; "
+    "claims of one family are corrected together (Holm). One task or one seed has no interval, so nothing follows from it; "
+    "nor where a control says that there is nothing to measure."
 )
 
 
 @dataclass(frozen=True)
 class Report:
-    """All of it, in the order it is read: setting, tables, facts about the masks, verdict."""
+    """All of it, in the order it is read: setting, tables, facts about the masks, verdicts."""
 
     title: str
     setting: str
@@ -85,8 +98,8 @@ class Report:
 
     @property
     def how_judged(self) -> str:
-        """The meaning of the words of the verdict where they need to be told; else empty."""
-        return HOW_JUDGED if any(claim.verdict is Verdict.UNCLEAR for claim in self.claims) else ""
+        """The meaning of the words of the verdicts; empty where there is none."""
+        return HOW_JUDGED if self.claims else ""
 
 
 def write_report(path: Path, report: Report) -> None:

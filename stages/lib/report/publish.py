@@ -17,22 +17,24 @@ from stages.lib.report.style import save_all
 from stages.lib.report.terminal import to_terminal
 
 DECIMALS = 6
+HEADLINE_DECIMALS = 4
 
 # writes into the pipeline's folder of plots
 Draw = Callable[[Path], object]
 
 
-def publish(pipeline: str, report: Report, numbers: dict[str, Any], *draw: Draw, empty: bool = False) -> None:
-    """Write metrics/<pipeline>.md, .json and .report.json, let each of `draw` write into plots/<pipeline>, print the report.
+def publish(pipeline: str, report: Report, headline: dict[str, Any], details: dict[str, Any], *draw: Draw) -> None:
+    """Write metrics/<pipeline>.md, .json, .details.json and .report.json, let `draw` write into plots/<pipeline>, print the report.
 
-    Numbers are rounded; undefined ones are left out, and empty parts unless `empty`.
+    The headline is what `dvc metrics diff` shows: a few numbers at 4 decimals.  Undefined numbers and empty parts are left out.
     """
     plots = paths.report_plots(pipeline)
     plots.mkdir(parents=True, exist_ok=True)
     for write in draw:
         write(plots)
     write_text(paths.report(pipeline).with_suffix(".md"), to_markdown(report))
-    write_json(paths.report(pipeline), clean({name: part for name, part in numbers.items() if part or empty}))
+    write_json(paths.report(pipeline), clean(headline, HEADLINE_DECIMALS))
+    write_json(paths.report_details(pipeline), clean({name: part for name, part in details.items() if part}))
     write_report(paths.report_document(pipeline), report)
     show(report)
 
