@@ -18,7 +18,7 @@ from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
 from stages.lib.report.format import bounds, counted, points, spread
 from stages.lib.report.load import Cell, Records, Row, frame_of, published
-from stages.lib.report.stats import Difference, mean_of, paired
+from stages.lib.report.stats import Estimate, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, numbers_of, share
 
 PAPER = Path(__file__).with_name("paper.yaml")
@@ -343,23 +343,23 @@ def _accuracies(data: Sequences, method: str, at: str, earlier: bool) -> pd.Seri
     return rows[rows.step == rows[at]].set_index(TASK).accuracy
 
 
-def earlier_loss(data: Sequences, method: str) -> Difference:
+def earlier_loss(data: Sequences, method: str) -> Estimate:
     """Accuracy right after a task less that at the end, of all tasks but the last."""
     return paired(*(_accuracies(data, method, at, True) for at in ("place", "length")))
 
 
-def earlier_tasks(data: Sequences, first: str, second: str) -> Difference:
-    """Difference of two methods' accuracies at the end, of all tasks but the last."""
+def earlier_tasks(data: Sequences, first: str, second: str) -> Estimate:
+    """Estimate of two methods' accuracies at the end, of all tasks but the last."""
     return paired(*(_accuracies(data, method, "length", True) for method in (first, second)))
 
 
-def just_learned(data: Sequences, first: str, second: str) -> Difference:
-    """Difference of two methods' accuracies right after each task."""
+def just_learned(data: Sequences, first: str, second: str) -> Estimate:
+    """Estimate of two methods' accuracies right after each task."""
     return paired(*(_accuracies(data, method, "place", False) for method in (first, second)))
 
 
-def averages(data: Sequences, first: str, second: str) -> Difference:
-    """Difference of two methods' average accuracies at the end, over orders and seeds."""
+def averages(data: Sequences, first: str, second: str) -> Estimate:
+    """Estimate of two methods' average accuracies at the end, over orders and seeds."""
     return paired(*(_of_method(data.measure, name).set_index(["order", "seed"]).average for name in (first, second)))
 
 

@@ -13,7 +13,7 @@ from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
 from stages.lib.report.format import counted, percent, small_percent, words
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
-from stages.lib.report.stats import Difference, mean_of, paired
+from stages.lib.report.stats import Estimate, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, numbers_of, share
 from stages.merge.settings import CombinationParams, MergeParams
 
@@ -324,7 +324,7 @@ def claims(merged: Merged) -> list:
     return [claim for name in merged.groups for claim in judge(statements, MEASURES, Group(merged, name))]
 
 
-def _better(group: Group, better: str, worse: str) -> Difference:
+def _better(group: Group, better: str, worse: str) -> Estimate:
     return paired(group.cells(better), group.cells(worse))
 
 

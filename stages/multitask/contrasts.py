@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from stages.lib.report.format import small_percent
-from stages.lib.report.stats import Difference, paired
+from stages.lib.report.stats import Estimate, paired
 from stages.multitask.load import MATRIX, PURIFIED, SINGLE, UNION, Multitask
 from stages.multitask.similarity import Correlation, correlate
 
@@ -118,7 +118,7 @@ class Matrix:
         by = ["source", *CELL] if kind in GAIN_KINDS[4:] else CELL
         return self.gain_rows(kind).groupby(by, sort=False)["gain"].mean()
 
-    def gain_difference(self, first: str, second: str) -> Difference:
+    def gain_difference(self, first: str, second: str) -> Estimate:
         """first - second, over the cells that have both."""
         return paired(self.gain_by_cell(first), self.gain_by_cell(second))
 
@@ -135,7 +135,7 @@ class Matrix:
         }
         return rows[chosen[kind]]
 
-    def overlap_difference(self, first: str, second: str) -> Difference:
+    def overlap_difference(self, first: str, second: str) -> Estimate:
         """first - second, by the second region's task and seed."""
         by = ["second", "second_seed"]
         return paired(*(self.overlap_rows(kind).groupby(by)["overlap"].mean() for kind in (first, second)))

@@ -11,7 +11,7 @@ from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report, Row
 from stages.lib.report.format import UNKNOWN, counted, percent, points, small_percent
 from stages.lib.report.load import published
-from stages.lib.report.stats import Difference, mean_of, paired
+from stages.lib.report.stats import Estimate, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, differences, numbers_of, share
 from stages.multitask import contrasts
 from stages.multitask.contrasts import Matrix, matrices
@@ -50,7 +50,7 @@ def off(data: Multitask) -> list[str]:
 # --- Tables ----------------------------------------------------------------------------------------------------
 
 
-def _joint_less_single(levels: pd.DataFrame) -> Difference:
+def _joint_less_single(levels: pd.DataFrame) -> Estimate:
     return paired(levels.joint, levels.single)
 
 
@@ -223,7 +223,7 @@ def _worse(means: pd.DataFrame, limit: float) -> list[str]:
     return [task for task, row in means.iterrows() if row.joint < row.single + limit]
 
 
-def _finding(matrix: Matrix, difference: Difference, exceptions: tuple[str, ...] = (), **fields: Any) -> list[Finding]:
+def _finding(matrix: Matrix, difference: Estimate, exceptions: tuple[str, ...] = (), **fields: Any) -> list[Finding]:
     return [Finding(difference, {"matrix": matrix.title, **fields}, [*exceptions])]
 
 
@@ -255,7 +255,7 @@ def similarity(matrix: Matrix) -> list[Finding]:
     if value.rho is None:
         return []
     interval = "no interval" if value.low is None else f"95 % interval {value.low:+.2f} to {value.high:+.2f}"
-    return _finding(matrix, Difference(value.pairs, value.rho, None, value.low, value.high, 0), interval=interval)
+    return _finding(matrix, Estimate(value.pairs, value.rho, None, value.low, value.high, 0), interval=interval)
 
 
 MEASURES = {

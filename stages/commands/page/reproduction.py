@@ -17,7 +17,7 @@ from stages.lib.io import read_json, write_text
 from stages.lib.params import data_files
 from stages.lib.report.claims import Rule, is_published, verdict_of
 from stages.lib.report.document import Verdict
-from stages.lib.report.stats import Difference, Mean
+from stages.lib.report.stats import Estimate, Mean
 from stages.lib.settings import Section
 
 PAGE = Path("stages/REPRODUCTION.md")
@@ -88,7 +88,7 @@ def _published(pipeline: str, stored: list[Any]) -> list[Published]:
         raise DataError(f"{paths.PIPELINES / pipeline / 'claims.yaml'}: {words}") from None
 
 
-def _value(claim: Published, numbers: dict[str, Any]) -> Difference | Mean | float | None:
+def _value(claim: Published, numbers: dict[str, Any]) -> Estimate | Mean | float | None:
     value = _number(numbers, claim.at)
     if value is None or not claim.less:
         return value
@@ -99,7 +99,7 @@ def _value(claim: Published, numbers: dict[str, Any]) -> Difference | Mean | flo
     return Mean(value.n, difference, None) if isinstance(value, Mean) else difference
 
 
-def _number(numbers: Any, place: list[str]) -> Difference | Mean | float | None:
+def _number(numbers: Any, place: list[str]) -> Estimate | Mean | float | None:
     for name in place:
         numbers = numbers.get(name) if isinstance(numbers, dict) else None
     if not isinstance(numbers, dict):
@@ -107,13 +107,13 @@ def _number(numbers: Any, place: list[str]) -> Difference | Mean | float | None:
     mean = Mean(numbers.get("n", 0), numbers.get("mean"), numbers.get("sd"))
     if mean.mean is None or "low" not in numbers:
         return None if mean.mean is None else mean
-    return Difference(mean.n, mean.mean, mean.sd, numbers["low"], numbers["high"], numbers.get("positive", 0))
+    return Estimate(mean.n, mean.mean, mean.sd, numbers["low"], numbers["high"], numbers.get("positive", 0))
 
 
-def _written(value: Difference | Mean | float, unit: str) -> str:
+def _written(value: Estimate | Mean | float, unit: str) -> str:
     sign, name = ("+", "points") if unit == "points" else ("", "%")
     text = f"{100 * getattr(value, 'mean', value):{sign}.1f} {name}"
-    if isinstance(value, Difference):
+    if isinstance(value, Estimate):
         text += f" (95 % interval {100 * value.low:{sign}.1f} to {100 * value.high:{sign}.1f})"
     return f"{text}, n = {value.n}" if isinstance(value, Mean) else text
 
