@@ -7,7 +7,6 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from stages.commands.page import reproduction
 from stages.commands.page.baseline import read_baseline, uncommitted
 from stages.commands.page.differences import compare, written
 from stages.commands.page.results import Result, read_results
@@ -44,7 +43,6 @@ def write_page(revision: str) -> str:
         ran=ran,
         remarks=[*_stale(ran), *_few(params), *_uncommitted(), *_absent(results)],
         claims=[(result, claim) for result in ran for claim in result.report.claims],
-        reproduced=reproduction.rows(Path()),
         baseline=baseline,
         settings=settings,
         sections={name: [entry for entry in settings if entry.name.split(".")[0] == name] for name in params},
