@@ -218,6 +218,39 @@ def test_a_stage_declares_exactly_the_settings_it_asks_for(name):
     assert asked_for(name) == ALL[name].get("params", [])
 
 
+def upstream(name: str) -> set[str]:
+    """All stages whose outputs lead to a stage, itself among them."""
+    found, due = set(), {name}
+    while due:
+        found |= due
+        places = [fixed(dep) for stage in due for dep in deps(stage, code=False)]
+        made = {stage: [fixed(path) for path in output_paths(stage, "outs")] for stage in {*ALL} - found}
+        due = {
+            stage
+            for stage, outs in made.items()
+            if any(lies_in(out, place) or lies_in(place, out) for out in outs for place in places)
+        }
+    return found
+
+
+def fixed(path: str) -> str:
+    """A path up to its first axis."""
+    return path.partition("/${")[0]
+
+
+def test_the_summary_follows_from_all_stages_of_its_pipeline_and_from_no_other():
+    assert upstream("summary") == {*STAGES} and upstream("calibration") == {*STAGES} - {"summary", "ood"}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_asks_for_every_setting_that_a_stage_before_it_does(name):
+    # they are stored with it, and say whether it belongs to params.yaml; of the runtime only the precision matters
+    asked = {key for stage in upstream(name) for key in ALL[stage].get("params", [])} - {"runtime"}
+    missing = {key for key in asked if not any(f"{key}.".startswith(f"{own}.") for own in asked_for(name))}
+    assert missing == set()
+    assert {key.partition(".")[0] for key in asked_for(name)} == {key.partition(".")[0] for key in asked}
+
+
 def test_only_scripts_ask_for_settings():
     libraries = [path.relative_to(ROOT) for path in (ROOT / "stages/lib").rglob("*.py") if path.name != "params.py"]
     assert [str(path) for path in libraries if Path("stages/lib/params.py") in code.read(path).imports] == []

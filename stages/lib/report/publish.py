@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from rich.console import Console
 
 from stages.lib import paths
 from stages.lib.io import write_json, write_text
+from stages.lib.report.differences import plain
 from stages.lib.report.document import Report, write_report
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.stats import clean
 from stages.lib.report.style import save_all
 from stages.lib.report.terminal import to_terminal
+from stages.lib.settings import Params
 
 DECIMALS = 6
 
@@ -22,9 +25,12 @@ DECIMALS = 6
 Draw = Callable[[Path], object]
 
 
-def publish(pipeline: str, report: Report, numbers: dict[str, Any], *draw: Draw, empty: bool = False) -> None:
+def publish(
+    pipeline: str, report: Report, numbers: dict[str, Any], *draw: Draw, settings: Params, empty: bool = False
+) -> None:
     """Write metrics/<pipeline>.md, .json and .report.json, let each of `draw` write into plots/<pipeline>, print the report.
 
+    `settings` are all that the stage asked for, so all that its numbers depend on; they are stored with the report.
     Numbers are rounded; undefined ones are left out, and empty parts unless `empty`.
     """
     plots = paths.report_plots(pipeline)
@@ -33,7 +39,7 @@ def publish(pipeline: str, report: Report, numbers: dict[str, Any], *draw: Draw,
         write(plots)
     write_text(paths.report(pipeline).with_suffix(".md"), to_markdown(report))
     write_json(paths.report(pipeline), clean({name: part for name, part in numbers.items() if part or empty}))
-    write_report(paths.report_document(pipeline), report)
+    write_report(paths.report_document(pipeline), replace(report, settings=plain(settings)))
     show(report)
 
 
