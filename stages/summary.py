@@ -7,7 +7,10 @@ from stages.lib.params import load_params
 @stage
 def main() -> None:
     """Bring the cells named by params.yaml together."""
-    params = load_params("tasks", "seeds", "ood", "summary")
+    params = load_params(
+        "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
+        "localizer.${graft.localizer}", "calibration", "ood", "summary",
+    )  # fmt: skip
 
     from stages.figures import FIGURES
     from stages.lib.report.publish import figures, plot_data, publish
@@ -16,7 +19,7 @@ def main() -> None:
     results = collect(params.tasks, params.seeds, params.ood)
     made = report(results, params.summary, params.ood.leaks)
     draw = plot_data(results.plots, empty=True), figures(FIGURES, results)
-    publish("summary", made, headline(results), details(results, params.ood.leaks), *draw)
+    publish("summary", made, headline(results), details(results, params.ood.leaks), *draw, settings=params)
 
 
 if __name__ == "__main__":

@@ -42,10 +42,10 @@ TINY_STUDY = {
         "sparsities": [0.01],
         "tasks": ["movies"],
         "seeds": [13],
-        "max_steps": 5,
+        "learning_rates": [0.05, 0.2],
     },
     "wise": {"alphas": [0.0, 1.0], "seeds": [13]},
-    "peft": {"methods": ["lora_1"], "tasks": ["movies"], "seeds": [13], "training": {"max_steps": 5}},
+    "peft": {"methods": ["lora_1"], "tasks": ["movies"], "seeds": [13]},
     "paradigm": {"paradigms": [], "tasks": ["movies"], "seeds": [13], "sparsities": [0.01], "max_steps": 5},
     "trajectory": {
         "tasks": ["movies"],

@@ -9,6 +9,9 @@ from torchmetrics.functional.classification import binary_f1_score, multiclass_a
 from stages.lib.errors import DataError
 from stages.lib.metrics.classification import accuracy, agreement, f1, softmax, standard_error
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
+from stages.lib.metrics.scores import constant_scores, score_rows
+from stages.lib.metrics.variants import FINETUNED
+from tests.pico import TOY
 
 
 def drawn(labels: int, seed: int = 0, rows: int = 200) -> tuple[np.ndarray, np.ndarray]:
@@ -59,6 +62,22 @@ def test_agreement_counts_equal_predictions_right_or_wrong():
     other = drawn(3, seed=1)[0]
     assert agreement(logits, logits) == agreement(logits, 5 * logits - 3) == 1
     assert agreement(logits, other) == agreement(other, logits) == np.mean(logits.argmax(1) == other.argmax(1)) < 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "majority", "constant"), [("accuracy", 0.7, 0.7), ("f1", 0.7, 2 * 0.3 / 1.3), ("mcc", 0.7, 0.0)]
+)
+def test_a_constant_predictor_is_scored_by_the_metric_of_the_task(metric, majority, constant):
+    labels = np.array([0] * 7 + [1] * 3)
+    task = TOY.model_copy(update={"metric": metric, "positive": "positive"})
+    found = constant_scores(labels, TOY.labels, task)
+    assert found == {"majority": majority, "constant": pytest.approx(constant)}
+    always = {"one": np.eye(2)[[1] * 10].astype(np.float32), FINETUNED: np.eye(2)[labels].astype(np.float32)}
+    rows = {
+        row["variant"]: row for row in score_rows(Predictions(TOY.labels, {"toy": labels}, {"toy": always}), task, 5)
+    }
+    assert all((row["majority"], row["constant"]) == (majority, pytest.approx(constant)) for row in rows.values())
+    assert rows["one"]["score"] <= rows["one"]["constant"] < rows[FINETUNED]["score"] == 1
 
 
 def test_standard_error_is_that_of_many_draws():

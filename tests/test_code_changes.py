@@ -117,7 +117,7 @@ def test_a_new_localizer_changes_no_digest_but_adds_its_own(copy):
     before = digests(copy)
     add_localizer(copy)
     edit(copy / "params.yaml", "  random: {}", "  drawn: {}\n  random: {}")
-    edit(copy / "params.yaml", "    - random\n", "    - random\n    - drawn\n")
+    edit(copy / "params.yaml", "  - random\n", "  - random\n  - drawn\n")
     assert changed(copy, before) == {f"{STUDY_CODE}/{stage}/drawn.json" for stage in ("rank", "sweep")}
 
 

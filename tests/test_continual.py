@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stages.continual.forgetting import average_accuracy, backward_transfer, forgetting, learning_accuracy
-from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, steps_with_replay, stored_rows
+from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, stored_rows
 from stages.lib.graft.apply import graft, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
@@ -127,11 +127,6 @@ def test_stored_batches_come_in_turn_and_the_new_ones_in_their_own_order():
     found = [*islice(mixed(count(), stored, every=2), 9)]
     assert found == [0, 1, "x0", 2, 3, "y0", 4, 5, "x1"]
     assert [*islice(mixed(count(), [], 2), 4)] == [0, 1, 2, 3]
-    for every in (1, 2, 3, 7):
-        steps = steps_with_replay(10, every, earlier=2)
-        taken = [*islice(mixed(count(), [iter(lambda: "old", None)], every), steps)]
-        assert [item for item in taken if item != "old"] == [*range(10)]
-    assert steps_with_replay(10, 2, earlier=0) == 10
 
 
 # --- Measures --------------------------------------------------------------------------------------------------

@@ -87,6 +87,11 @@ def output_paths(name: str, *kinds: str) -> list[str]:
     return [next(iter(entry)) if isinstance(entry, dict) else entry for entry in entries]
 
 
+def for_git(*reports: str) -> list[str]:
+    """Outputs that git keeps, though they are neither metrics nor plots."""
+    return [str(of(name)) for name in reports for of in (paths.report_document, paths.report_details)]
+
+
 # --- Code --------------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +223,39 @@ def test_a_stage_declares_exactly_the_settings_it_asks_for(name):
     assert asked_for(name) == ALL[name].get("params", [])
 
 
+def upstream(name: str) -> set[str]:
+    """All stages whose outputs lead to a stage, itself among them."""
+    found, due = set(), {name}
+    while due:
+        found |= due
+        places = [fixed(dep) for stage in due for dep in deps(stage, code=False)]
+        made = {stage: [fixed(path) for path in output_paths(stage, "outs")] for stage in {*ALL} - found}
+        due = {
+            stage
+            for stage, outs in made.items()
+            if any(lies_in(out, place) or lies_in(place, out) for out in outs for place in places)
+        }
+    return found
+
+
+def fixed(path: str) -> str:
+    """A path up to its first axis."""
+    return path.partition("/${")[0]
+
+
+def test_the_summary_follows_from_all_stages_of_its_pipeline_and_from_no_other():
+    assert upstream("summary") == {*STAGES} and upstream("calibration") == {*STAGES} - {"summary", "ood"}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_asks_for_every_setting_that_a_stage_before_it_does(name):
+    # they are stored with it, and say whether it belongs to params.yaml; of the runtime only the precision matters
+    asked = {key for stage in upstream(name) for key in ALL[stage].get("params", [])} - {"runtime"}
+    missing = {key for key in asked if not any(f"{key}.".startswith(f"{own}.") for own in asked_for(name))}
+    assert missing == set()
+    assert {key.partition(".")[0] for key in asked_for(name)} == {key.partition(".")[0] for key in asked}
+
+
 def test_only_scripts_ask_for_settings():
     libraries = [path.relative_to(ROOT) for path in (ROOT / "stages/lib").rglob("*.py") if path.name != "params.py"]
     assert [str(path) for path in libraries if Path("stages/lib/params.py") in code.read(path).imports] == []
@@ -293,7 +331,7 @@ def test_starting_a_stage_loads_no_heavy_library():
 def test_a_stage_writes_where_its_name_or_the_paths_module_says(name):
     written = output_paths(name, "outs")
     if name in REPORTS:
-        assert written == [str(REPORTS[name][0].with_suffix(".md")), str(paths.report_document(name))]
+        assert written == [str(REPORTS[name][0].with_suffix(".md")), *for_git(name)]
     elif PIPELINE_OF[name] == MAIN:
         assert written == [*map(str, OUTPUTS[name])]
     else:
@@ -326,11 +364,10 @@ def test_whatever_a_stage_reads_is_made_by_an_earlier_one_or_by_the_user(name):
 
 
 def test_no_output_switches_the_run_cache_off():
-    # `cache: false`, `persist` or `always_changed` would take a stage out of the run cache; metrics and plots may have the first
-    switched = [
-        (name, entry) for name, stage in ALL.items() for entry in stage.get("outs", []) if isinstance(entry, dict)
-    ]
-    assert switched == []
+    # `persist` or `always_changed` would take a stage out of the run cache; what git keeps is not cached besides
+    options = [entry for stage in ALL.values() for entry in stage.get("outs", []) if isinstance(entry, dict)]
+    assert sorted(name for entry in options for name in entry) == sorted(for_git(*REPORTS))
+    assert all([*entry.values()] == [{"cache": False}] for entry in options)
     assert [name for name, stage in ALL.items() if {*stage} & {"always_changed", "frozen"}] == []
     assert all(
         options["cache"] is False
@@ -348,13 +385,14 @@ def ignored(names: list[str]) -> set[str]:
 
 def test_git_ignores_what_dvc_caches_and_nothing_else_that_is_written():
     filled = [re.sub(r"\$\{item\.(\w+)\}", r"\1", path) for name in ALL for path in output_paths(name, "outs")]
+    filled = [*{*filled} - {*for_git(*REPORTS)}]
     filled += [entry["outs"][0] for entry in CODE.values()]
     assert ignored(filled) == {*filled} and len(filled) >= len(ALL)
-    for_git = [path for name in REPORTS for path in output_paths(name, "metrics", "plots")]
+    tracked = [path for name in REPORTS for path in [*output_paths(name, "metrics", "plots"), *for_git(name)]]
     files = ["dvc.yaml", "dvc.lock", "params.yaml", "data/local/reviews/train.csv", *CODE[MAIN]["deps"]]
     of_others = ["stages/{}/dvc.yaml", "stages/{}/dvc.lock", "plots/{}/any.csv"]
     files += [file.format(name) for name in EXTENSIONS for file in of_others]
-    assert ignored([*for_git, *files]) == set()
+    assert ignored([*tracked, *files]) == set()
 
 
 def test_what_a_report_reads_is_there_even_where_its_stages_are_off():

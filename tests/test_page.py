@@ -9,12 +9,12 @@ import pytest
 
 from stages.commands.page import __main__ as report
 from stages.commands.page import reproduction
-from stages.commands.page.differences import compare, written
 from stages.commands.page.render import write_page
 from stages.commands.page.results import caption_of
 from stages.lib import paths
 from stages.lib.errors import StorageError
 from stages.lib.params import data_files
+from stages.lib.report.differences import compare, written
 from stages.lib.report.document import Claim, Paper, Report, Row, Table, Verdict, write_report
 from stages.lib.report.style import figure, save, styled
 from tests.browser import look_at, needs_chromium

@@ -15,7 +15,7 @@ from stages.lib.models.sources import import_model
 from stages.lib.runtime import seeded_torch
 from stages.lib.training.finetuning import TrainingCell
 from stages.study import parameter_efficient, peft_methods
-from stages.study.parameter_efficient import train_efficiently
+from stages.study.parameter_efficient import plans_of, train_efficiently
 from stages.study.peft_methods import METHODS, attach, trained_parameters
 from stages.study.settings import PeftTraining
 from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
@@ -280,11 +280,12 @@ def trained_cell(
     region=("layers",),
     **changes,
 ):
-    plain = {"learning_rate": 1e-2, "batch_size": 8, "steps_per_example": 100, "cap_k": 512, "max_steps": steps}
-    settings = PeftTraining.model_construct(**{**plain, "weight_decay": 0.01, "clip_norm": 1.0, **changes})
+    plain = {"learning_rates": [1e-2], "weight_decay": 0.01, "clip_norm": 1.0}
+    plans = plans_of(PeftTraining.model_construct(**{**plain, **changes}), {"batch_size": 8, "steps": steps})
     cell = TrainingCell(TOY, seed, ROWS, model_settings(mode), runtime(), folder)
-    graftable = read_anatomy(folder).region([*region]).size
-    return train_efficiently(cell, f"{method}_{size}", settings, graftable, on_step)
+    best, record = train_efficiently(cell, f"{method}_{size}", plans, on_step)
+    counts = trained_parameters(best.model, best.weights, read_anatomy(folder).region([*region]).size)
+    return best.model, {**record, **counts, "dev_loss": record["grid"][0]["dev_loss"]}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -307,9 +308,21 @@ def test_a_cell_leaves_the_pretrained_parameters_as_they_are_and_counts_the_rest
 def test_training_learns_the_task(imported, method):
     folder, _ = imported("bert", "prompt")
     record = trained_cell(folder, "prompt", method, 8, steps=60)[1]
-    untrained = trained_cell(folder, "prompt", method, 8, steps=1, learning_rate=0.0)[1]
+    untrained = trained_cell(folder, "prompt", method, 8, steps=1, learning_rates=[0.0])[1]
     assert record["dev_loss"] < 0.7 * untrained["dev_loss"]
     assert record["curve"][-1]["train_loss"] < 0.7 * untrained["curve"][0]["train_loss"]
+
+
+def test_dev_chooses_the_learning_rate_and_every_one_sees_the_examples_of_fine_tuning(imported):
+    folder, _ = imported("bert", "prompt")
+    rates, seen = [1e-9, 1e-2, 1e-8], []
+    record = trained_cell(folder, "prompt", "lora", 8, steps=60, learning_rates=rates, on_step=lambda: seen.append(1))[
+        1
+    ]
+    assert [point["learning_rate"] for point in record["grid"]] == rates and len(seen) == 3 * 60
+    assert record["chosen"]["learning_rate"] == 1e-2 and record["chosen"]["steps"] == 60
+    losses = [point["dev_loss"] for point in record["grid"]]
+    assert losses[1] < 0.9 * min(losses[0], losses[2]), "control: it matters"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,16 +119,40 @@ def test_the_file_of_the_project_is_valid_and_read_as_dvc_reads_it():
     assert raw == parsed_by_dvc(PARAMS.read_text(encoding="utf-8"))
 
 
-# Keys of the sections `order` and `method`, and names of the user's own within a setting, which has the comment.
-OWN_NAMES = ("domain_last", "domain_first", "naive", "replay", "ewc", "movies", "products", "tweets", "domain", "everything",
-             "sentiment")  # fmt: skip
+@pytest.mark.parametrize("key", ["graft.sparsity=0.0005", "model.mode=prompt", "runtime.threads=2"])
+def test_dvc_changes_one_line_of_the_file_and_no_other(key, tmp_path):
+    override(tmp_path, key)
+    before, after = (path.read_text(encoding="utf-8").splitlines() for path in (PARAMS, tmp_path / "params.yaml"))
+    assert len(before) == len(after) and sum(old != new for old, new in zip(before, after, strict=True)) == 1
 
 
-def test_every_setting_of_the_file_has_a_comment():
-    lines = PARAMS.read_text(encoding="utf-8").splitlines()
-    settings = [line for line in lines if line.startswith("  ") and not line.lstrip().startswith(("-", "#"))]
-    names = [line for line in settings if line.strip().split(":")[0] in OWN_NAMES]
-    assert [line for line in settings if "#" not in line and line not in names] == []
+def listed(value: Any, key: str = "") -> Iterator[str]:
+    """Dotted keys of all lists."""
+    if isinstance(value, list):
+        yield key
+    for name, part in value.items() if isinstance(value, dict) else ():
+        yield from listed(part, f"{key}.{name}".removeprefix("."))
+
+
+@pytest.mark.parametrize("key", [*listed(load_yaml(PARAMS, ParamsError))])
+def test_dvc_can_empty_every_list_and_every_comment_stays(key, tmp_path):
+    # ruamel.yaml runs lines together where an empty list takes the place of one with a comment beside it
+    path = tmp_path / "params.yaml"
+    path.write_text(PARAMS.read_text(encoding="utf-8"), encoding="utf-8")
+    for value in ("[]", "[1]", "[]"):
+        apply_overrides(path, [f"{key}={value}"])
+    assert load_yaml(path, ParamsError) == changed({key: []})
+    assert comments(path.read_text(encoding="utf-8")) == comments(PARAMS.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_writes_what_dvc_writes_and_applies_to_what_dvc_wrote(name, tmp_path):
+    settings = profile.profile_settings(name)
+    override(
+        tmp_path, *(flag for key, value in profile.flatten(settings).items() for flag in profile.flags(key, value))
+    )
+    written = (tmp_path / "params.yaml").read_text(encoding="utf-8")
+    assert profile.apply(PARAMS.read_text(encoding="utf-8"), settings) == written == profile.apply(written, settings)
 
 
 def comments(text: str) -> list[str]:

@@ -55,7 +55,8 @@ def main() -> None:
     table = Table("Sizes of toys", ["toy"], columns, [Line("all", frame, "all")], stored=["size"])
     measures = {"size": lambda frame: Finding(mean_of(frame["size"]))}
     claims = judge(read_statements(Path(__file__).with_name("claims.yaml")), measures, frame)
-    publish("toy", Report("Toys", "all", [table.text()], [], claims), {"toy": table.numbers()}, plot_data({"toys": frame}))
+    report = Report("Toys", "all", [table.text()], [], claims)
+    publish("toy", report, {"toy": table.numbers()}, plot_data({"toys": frame}), settings=params)
 
 if __name__ == "__main__":
     main()

@@ -13,11 +13,11 @@ from stages.lib.graft.region import Region
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
-from stages.lib.training.finetuning import Finetuned, TrainingCell, at_point
-from stages.study.readouts import read_out, retrain
+from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune
+from stages.study.readouts import own_grid, read_out
 from tests.pico import TOY, finetune_settings, model_settings, runtime
 
-POINT = {"batch_size": 8, "learning_rate": 1e-2, "steps": 10}
+RATES = [1e-6, 1e-2]
 
 
 def same(left: dict, right: dict) -> bool:
@@ -109,7 +109,7 @@ def retraining(cell, mask: GraftMask) -> Callable[[], Finetuned]:
         max_steps=10, batch_sizes=[2, 4], learning_rates=[1.0, 2.0], weight_decay=0.1, dropout=0.1
     )
     where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
-    return lambda: retrain(where, at_point(settings, POINT), mask)
+    return lambda: finetune(where, own_grid(settings, RATES, 8), only=mask)
 
 
 def read(cell, reader: GraftCell, name: str, mask: GraftMask) -> dict[str, Tensor]:
@@ -168,10 +168,14 @@ def test_retraining_moves_the_mask_from_the_pretrained_values(make_cell, mode):
     assert not bool(moved[~inside].any()) and float(moved[inside].float().mean()) > 0.9
 
 
-def test_retraining_uses_the_grid_point_that_finetuning_chose(make_cell):
+def test_retraining_chooses_a_learning_rate_of_its_own_on_dev_and_sees_the_same_examples(make_cell):
     cell = make_cell("prompt")
     done = retraining(cell, some(cell.region, 300))()
-    assert done.record["chosen"] == POINT and len(done.record["grid"]) == 1
+    grid = done.record["grid"]
+    assert [(point["batch_size"], point["learning_rate"], point["steps"]) for point in grid] == [
+        (8, r, 10) for r in RATES
+    ]
+    assert done.record["chosen"]["learning_rate"] == 1e-2 and grid[0]["dev_loss"] > grid[1]["dev_loss"]
     record = read_out("retrain", reader_of(cell), some(cell.region, 300), retraining(cell, some(cell.region, 300)))
     assert (
         record == done.record

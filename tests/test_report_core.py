@@ -1,6 +1,7 @@
 """The parts that all reports share: what is read, what a table says and stores, and how claims are judged."""
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from stages.lib.errors import DataError
 from stages.lib.io import read_json, write_json
 from stages.lib.report import publish
 from stages.lib.report.claims import Finding, Statement, judge, read_statements
+from stages.lib.report.differences import other_settings, plain, told
 from stages.lib.report.document import Claim, Report, Row, Verdict, read_report, write_report
 from stages.lib.report.document import Table as Printed
 from stages.lib.report.load import Records, frame_of, grid, in_order, published, require_files
@@ -19,6 +21,8 @@ from stages.lib.report.markdown import to_markdown
 from stages.lib.report.stats import Estimate, clean, compared, known, mean_of, paired, t_quantile
 from stages.lib.report.table import Column, Line, Table, by, count, number, share, shown, stored, values_in
 from stages.lib.report.terminal import to_terminal
+from stages.lib.settings import Params
+from tests.pico import graft_settings, model_settings
 
 MADE_BY = "`dvc repro stages/toy/dvc.yaml:edit@full-13` makes it"
 
@@ -236,6 +240,26 @@ def test_a_row_that_is_no_claim_is_named(row, problem):
         read_statements(Path("claims.yaml"))
 
 
+# --- Settings that it was made under ----------------------------------------------------------------------------
+
+
+def test_other_settings_than_those_of_a_report_are_named_and_no_others_matter():
+    values = {
+        "seeds": [13],
+        "graft": graft_settings(),
+        "model": model_settings("prompt"),
+        "ood": {"sets": {"a": ["b"]}},
+    }
+    made = plain(Params(seeds=[13], graft=Params(region=["layers"]), model=values["model"], ood=values["ood"]))
+    made = json.loads(json.dumps(made))
+    assert other_settings(made, values) == []
+    assert other_settings(made, values | {"graft": graft_settings(sparsity=0.5), "more": 1}) == []
+    mine = values | {"model": values["model"].model_copy(update={"name": "mine"}), "seeds": [13, 21]}
+    assert told(other_settings(made, mine)) == "seeds [13], now [13, 21]; model.name pico, now mine"
+    assert told(other_settings(made, values | {"ood": {"sets": {}}})) == "ood.sets.a [b], now none"
+    assert other_settings({}, values) and other_settings({"gone": 1}, values)
+
+
 # --- The report ------------------------------------------------------------------------------------------------
 
 REPORT = Report(
@@ -268,9 +292,11 @@ def test_publishing_writes_all_files_and_rounds_what_is_not_exact(capsys):
         "some": pd.DataFrame({"score": [0.12345678], "sparsity": [1.2345678e-5], "task": ["a"]}),
         "none": pd.DataFrame(),
     }
-    publish.publish(
-        "toy", REPORT, {"a": {"mean": 0.12345678}, "b": {}}, publish.plot_data(frames), publish.figures({}, None)
-    )
+    settings = Params(seeds=(13,), graft=Params(region=["layers"]), model=model_settings("prompt"))
+    draw = publish.plot_data(frames), publish.figures({}, None)
+    publish.publish("toy", REPORT, {"a": {"mean": 0.12345678}, "b": {}}, *draw, settings=settings)
+    stored = read_report(Path("metrics/toy.report.json"))
+    assert [*stored.settings] == ["seeds", "graft.region", "model"] and stored.settings["model"]["mode"] == "prompt"
     assert {path.name for path in Path("metrics").iterdir()} == {"toy.md", "toy.json", "toy.report.json"}
     assert read_json(Path("metrics/toy.json")) == {"a": {"mean": 0.123457}}
     assert [path.name for path in Path("plots/toy").iterdir()] == ["some.csv"]

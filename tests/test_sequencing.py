@@ -20,7 +20,7 @@ from stages.lib.errors import MaskError, ModelError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, write_mask
+from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.localizers.movement import movement_order
 from stages.lib.metrics.predictions import read_predictions, write_predictions
@@ -215,6 +215,36 @@ def test_grafting_moves_only_what_no_earlier_task_has(projects, mode):
     recalled = weights_of(made)
     assert same({**recalled, **{k: v for k, v in first.items() if k.startswith("pairs:")}}, first)
     assert not same(recalled, both)  # the control
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_method_moves_a_parameter_of_the_first_task_by_the_same_step(projects, monkeypatch, mode):
+    projects(mode)
+    one_step = {"optimizer": "sgd", "clip_norm": 1e-3}
+    monkeypatch.setitem(globals(), "TRAINING", TRAINING.model_copy(update=one_step))
+    monkeypatch.setitem(globals(), "STEPS", 1)
+    moved = {}
+    for method in METHODS:
+        made = learner(method, mode)
+        before = weights_of(made)
+        made.learn("toy")
+        moved[method] = weights_of(made)
+    chosen = read_mask(paths.learned("toy", SEED)).mask
+    flat = chosen.region.flatten
+    inside, start = chosen.region_indices(), flat(before)
+    for method in METHODS:
+        assert torch.equal(flat(moved[method])[inside], flat(moved["naive"])[inside]), method
+    assert not torch.equal(flat(moved["naive"])[inside], start[inside]), "control: they do move"
+    assert not torch.equal(flat(moved["naive"]), flat(moved["grafting"]))
+
+
+def test_every_method_takes_the_same_number_of_steps(projects):
+    projects("standard")
+    for method in METHODS:
+        made, seen = learner(method, "standard"), []
+        for task in ORDER:
+            made.learn(task, lambda seen=seen: seen.append(1))
+        assert len(seen) == 2 * STEPS, method
 
 
 def test_a_region_that_is_taken_as_a_whole_is_an_error_where_no_head_is_left_to_train(projects):

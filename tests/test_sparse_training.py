@@ -156,16 +156,23 @@ def test_the_optimizer_keeps_as_many_numbers_as_the_mask_selects(make_cell, monk
     assert sum(value.numel() for value in vectors) == numbers * 37
 
 
-def test_the_norm_is_clipped_over_what_is_trained(make_cell):
-    cell = make_cell("prompt")
-    plan = TrainPlan(steps=1, learning_rate=1.0, batch_size=32, clip_norm=1e-3)
-    lengths = []
-    for only in (some(cell.region, 50), GraftMask.full(cell.region)):
-        before, after = run(cell, plan, only)
-        difference = torch.cat([(after[name] - before[name]).reshape(-1) for name in before])
-        lengths.append((float(difference.norm()), float(difference[difference != 0].numel())))
-    assert lengths[0][0] == pytest.approx(1e-3, rel=1e-2), "all of the allowed length, though 50 entries share it"
-    assert lengths[0][1] <= 50 < lengths[1][1]
+def test_a_mask_changes_neither_the_clipping_nor_the_step_of_what_it_selects(make_cell):
+    cell, model = make_cell("prompt"), fresh(make_cell("prompt"))
+    plan, before = TrainPlan(steps=1, learning_rate=1.0, batch_size=32, clip_norm=1e-3), values_of(model)
+    mask, flat = some(cell.region, 50), cell.region.flatten
+    steps = {}
+    for name, only in (("all", None), ("mask", mask), ("mask, unclipped", mask)):
+        model = fresh(cell)
+        trained = model.train_only({*cell.region.shapes})
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            how = replace(plan, clip_norm=0.0) if "unclipped" in name else plan
+            train(batches(model, cell, plan), trained, how, Hooks(), only)
+        steps[name] = flat(values_of(model)) - flat(before)
+    inside = mask.region_indices()
+    assert torch.equal(steps["mask"][inside], steps["all"][inside]) and steps["all"].norm() <= 1.001e-3
+    assert int(steps["mask"].count_nonzero()) <= 50 < int(steps["all"].count_nonzero())
+    assert steps["mask, unclipped"].norm() > 2 * steps["mask"].norm(), "control: clipping shortens it"
 
 
 def test_l1_shrinks_the_movement_inside_the_mask(make_cell):

@@ -28,15 +28,15 @@ from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.fisher import MODES, backward_passes, drawn_labels, squared_gradients
 from stages.lib.models.predicting import predict
-from stages.lib.training.finetuning import TrainingCell
+from stages.lib.training.finetuning import TrainingCell, finetune
 from stages.lib.training.training import TrainPlan
-from stages.study.readouts import read_out, retrain
+from stages.study.readouts import read_out
 from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel, spread
 from stages.talos.disentanglement import error_grid, mean_within
 from stages.talos.linearised import LinearisedModel
 from stages.talos.sensitivity_masks import VARIANTS, prune
-from stages.talos.settings import Negation, SensitivityParams, problems
-from stages.talos.task_vectors import TaskVector, attention_mask, best_of, reader_of, train_within
+from stages.talos.settings import EditTraining, Negation, SensitivityParams, problems
+from stages.talos.task_vectors import TaskVector, attention_mask, best_of, plans_of, reader_of, train_within
 from stages.talos.vector_arithmetic import addition, choose_negation, negation, single_scores
 from tests.pico import TOY, finetune_settings, localizer_settings, model_settings, runtime, toy_rows
 from tests.test_localizers import evidence_of, mask_of
@@ -275,7 +275,7 @@ def test_talos_fish_lota_and_graft_regions_of_a_size_are_swapped_by_name(make_ce
         opened = study_cell(cell)
         settings = finetune_settings(learning_rates=[1e-2], max_steps=3, steps_per_example=1)
         where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
-        read_out(readout, opened, mask, partial(retrain, where, settings, mask))
+        read_out(readout, opened, mask, partial(finetune, where, settings, only=mask))
         found[localizer] = {
             n: v.detach().clone() for n, v in opened.model.parameters().items() if n in cell.region.shapes
         }
@@ -316,6 +316,17 @@ def test_nothing_outside_the_mask_moves_and_a_stored_vector_comes_back(make_cell
     stored = read_mask(tmp_path / "edit.safetensors")
     back = transplant(cell.pretrained(), stored.values, stored.mask)
     assert all(torch.equal(back[name], after[name]) for name in back)
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(8, 300), (32, 75), (128, 19)])
+def test_every_method_sees_the_examples_that_fine_tuning_saw(batch_size, steps):
+    settings = EditTraining(
+        optimizer="adamw", learning_rates=[1e-4, 1e-2], schedule="linear", weight_decay=0.0, clip_norm=1.0, dropout=0.1,
+        batch_size=batch_size,
+    )  # fmt: skip
+    plans = plans_of(settings, {"batch_size": 8, "learning_rate": 0.05, "steps": 300})
+    assert [(plan.learning_rate, plan.steps) for plan in plans] == [(1e-4, steps), (1e-2, steps)]
+    assert abs(plans[0].steps * batch_size - 2400) < batch_size
 
 
 def test_training_within_a_mask_is_adamw_on_the_gathered_entries(make_cell):

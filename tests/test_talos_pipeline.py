@@ -21,7 +21,7 @@ TINY_TALOS = {
     "localizer": TINY_STUDY["localizer"] | {"talos": {"examples": 8, "rounds": 2}},
     "talos": {"tasks": TASKS, "seeds": [13], "sparsity": 0.1, "test_max": 30, "dev_max": 16},
     "sensitivity": {"pruned": 0.1, "variants": ["single_round"]},
-    "edit": {"methods": METHODS, "training": {"steps": 4}},
+    "edit": {"methods": METHODS, "training": {"learning_rates": [0.01]}},
     "arithmetic": {
         "methods": ["full", "talos"],
         "points": 3,

@@ -8,7 +8,8 @@ dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one expe
 import argparse
 import io
 import json
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from typing import Any
 
 from stages.commands.settings_reference import leaves
@@ -35,7 +36,7 @@ def main() -> None:
         return
     settings = profile_settings(arguments.name)
     if arguments.flags:
-        print(*(f"-S {flag}" for key, value in flatten(settings).items() for flag in _flags(key, value)))
+        print(*(f"-S {flag}" for key, value in flatten(settings).items() for flag in flags(key, value)))
         return
     write_text(paths.PARAMS, apply(paths.PARAMS.read_text(encoding="utf-8"), settings))
     print(f"params.yaml now has the profile {arguments.name}; `git checkout params.yaml` brings the committed one back")
@@ -74,62 +75,28 @@ def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def apply(text: str, settings: dict[str, Any]) -> str:
-    """params.yaml with these settings, comments and order kept; raises ParamsError if the result is not valid."""
+    """params.yaml with these settings, written as DVC writes it; raises ParamsError if the result is not valid."""
     from ruamel.yaml import YAML
 
     yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 4096
-    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.default_flow_style = False
     document = yaml.load(text)
-    for key, value in flatten(settings).items():
+    # a copy: what YAML's anchors share would come out as anchors again
+    for key, value in json.loads(json.dumps(flatten(settings))).items():
         *sections, last = key.split(".")
-        place = document
-        for section in sections:
-            place = place[section]
-        place[last] = _with_comments(place[last], value)
+        place = reduce(getitem, sections, document)
+        if isinstance(place[last], dict):
+            place[last].clear()
+            place[last].update(value)
+        else:
+            place[last] = value
     validate(json.loads(json.dumps(document)))
     out = io.StringIO()
     yaml.dump(document, out)
     return out.getvalue()
 
 
-def _with_comments(old: Any, new: Any) -> Any:
-    """`new` in block style, with the comment lines after `old`, which belong to the next setting."""
-    if not isinstance(new, list | dict):
-        return new
-    block = _block(new)
-    after, last = _last(old), _last(block)
-    if after and last:
-        (container, key), (place, name) = after, last
-        if tokens := container.ca.items.get(key):
-            place.ca.items[name] = _for(place, next(filter(None, tokens)))
-    return block
-
-
-def _block(value: Any) -> Any:
-    """A copy that YAML writes one item a line."""
-    from ruamel.yaml.comments import CommentedMap, CommentedSeq
-
-    if isinstance(value, dict):
-        return CommentedMap({key: _block(item) for key, item in value.items()})
-    return CommentedSeq([_block(item) for item in value]) if isinstance(value, list) else value
-
-
-def _last(value: Any) -> tuple[Any, Any] | None:
-    """The innermost last item, as its container and its key there: what a comment after a block hangs on."""
-    if not isinstance(value, list | dict) or not value or not hasattr(value, "ca"):
-        return None
-    key = list(value)[-1] if isinstance(value, dict) else len(value) - 1
-    return _last(value[key]) or (value, key)
-
-
-def _for(container: Any, comment: Any) -> list[Any]:
-    """A comment in the form in which ruamel.yaml keeps it for a list's or for a table's item."""
-    return [None, None, comment, None] if isinstance(container, dict) else [comment, None]
-
-
-def _flags(key: str, value: Any) -> list[str]:
+def flags(key: str, value: Any) -> list[str]:
     """What `-S` needs to set a value; a table is removed first, since DVC would only add to it."""
     return [f"~{key}", f"++{key}={_flag(value)}"] if isinstance(value, dict) else [f"{key}={_flag(value)}"]
 

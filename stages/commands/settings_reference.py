@@ -73,14 +73,17 @@ def _leaves(key: str, field: Schema, known: Schema) -> Iterator[tuple[str, Schem
 
 
 def comments(text: str) -> dict[str, str]:
-    """Dotted key -> its comment in params.yaml: behind it, or for a section without settings the lines above it."""
+    """Dotted key -> its comment in params.yaml: behind it, or above it, where lines of several keys begin with their names."""
     found: dict[str, str] = {}
-    names, above = [], []
+    names, above, adjacent = [], [], False
     for line in text.splitlines():
-        if match := re.match(r"( *)(\w+):(?:.*?# (.*))?", line):
+        if (words := line.strip()).startswith("# "):
+            above = [*(above if adjacent else []), words[2:]]
+        elif match := re.match(r"( *)(\w+):(?:.*?# (.*))?", line):
             names = [*names[: len(match[1]) // 2], match[2]]
-            found[".".join(names)] = match[3] or ("" if match[1] else " ".join(above))
-        above = [*above, line.removeprefix("# ")] if line.startswith("# ") else []
+            named = [told.removeprefix(f"{match[2]}: ") for told in above if told.startswith(f"{match[2]}: ")]
+            found[".".join(names)] = match[3] or " ".join(named or (above if adjacent else []))
+        adjacent = words.startswith("#")
     return {key: re.sub(r" Paper: .*", "", " ".join(comment.split())) for key, comment in found.items()}
 
 

@@ -7,7 +7,10 @@ from stages.lib.params import load_params
 @stage
 def main() -> None:
     """Bring the records of the sequences named by params.yaml together."""
-    params = load_params("sequence", "order")
+    params = load_params(
+        "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
+        "localizer.${graft.localizer}", "calibration.bins", "ood", "sequence", "order", "method",
+    )  # fmt: skip
 
     from stages.continual.figures import makers
     from stages.continual.report import collect, numbers, report
@@ -15,7 +18,8 @@ def main() -> None:
 
     data = collect(params.sequence, params.order)
     frames = {"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory}
-    publish("continual", report(data), numbers(data), plot_data(frames, exact=()), figures(makers(data), data))
+    draw = plot_data(frames, exact=()), figures(makers(data), data)
+    publish("continual", report(data), numbers(data), *draw, settings=params)
 
 
 if __name__ == "__main__":

@@ -82,11 +82,6 @@ def mixed(new: Iterator[Batch], stored: Sequence[Iterator[Batch]], every: int) -
             turn += 1
 
 
-def steps_with_replay(steps: int, every: int, earlier: int) -> int:
-    """Steps it takes until `steps` batches of the new task have come, with those of stored examples among them."""
-    return steps + (steps // every if earlier else 0)
-
-
 class Elastic:
     """The penalties of all tasks learned so far: `importance` and `centre`, by name, in the weights' shapes."""
 

@@ -1,7 +1,9 @@
 """The ways to learn one task after another: naive, grafting, replay and EWC.
 
-All train each task in the same steps on the same batches (see task_sequence.py), and differ in what else is
-in a step, in what may move, and in what they keep of a task.
+All train each task in the same number of steps, at the same rate, with the same clipping, and draw its batches in the
+same order (see task_sequence.py).  They differ in what else is in a step, in what may move, and in what they keep of a
+task.  The gradient is clipped as naive fine-tuning clips it, before a mask leaves anything of it out: so a selected
+parameter takes the step that it would take there.  Batches of stored examples take the place of the new task's.
 
 What the paper leaves open about its own method, grafting (section 5.2, appendix C.3), and what is
 chosen here:
@@ -17,12 +19,11 @@ chosen here:
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, steps_with_replay, stored_rows
+from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, stored_rows
 from stages.continual.settings import EwcParams, ReplayParams
 from stages.continual.task_sequence import Batches, TaskSequence
 from stages.lib import paths
@@ -30,6 +31,7 @@ from stages.lib.errors import MaskError
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import INT32_LIMIT, read_mask, require_model
+from stages.lib.graft.region import Region
 from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.loading import bytes_of, read_tensors
@@ -58,9 +60,9 @@ class Naive:
             training = train(
                 self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan),
                 trained,
-                self.plan(plan),
+                plan,
                 Hooks(lambda: dev_score(view, dev), on_step, lambda leaves: self.hold_back(leaves, plan)),
-                self.only(task),
+                self.moving(task, trained),
             )
         sequence.learned.append(task)
         self.keep(task)
@@ -72,18 +74,14 @@ class Naive:
     def trained(self, task: str) -> dict[str, Tensor]:
         """The parameters that a task may move, live."""
         view = self.sequence.view(task)
-        return view.train_only(trained_names(view.groups(), self.sequence.finetune, self.only(task)))
+        return view.train_only(trained_names(view.groups(), self.sequence.finetune))
 
-    def only(self, task: str) -> GraftMask | None:
-        """The part of them that alone moves; None for all."""
+    def moving(self, task: str, trained: dict[str, Tensor]) -> GraftMask | None:
+        """The part of these that alone moves, beside the head; None for all."""
 
     def batches(self, task: str, new: Batches, plan: TrainPlan) -> Batches:
         """The batches of each step."""
         return new
-
-    def plan(self, plan: TrainPlan) -> TrainPlan:
-        """The plan of this method, given that of the task alone."""
-        return plan
 
     def hold_back(self, leaves: dict[str, Tensor], plan: TrainPlan) -> None:
         """Add the gradient of what protects earlier tasks."""
@@ -120,6 +118,17 @@ class Grafting(Naive):
     def prepare(self, task: str) -> None:
         """All earlier tasks' regions as trained, everything else pretrained."""
         self._put(task, [*self.pieces.values()])
+
+    def trained(self, task: str) -> dict[str, Tensor]:
+        """All that naive fine-tuning trains, so that the gradient has the same norm, and all that the region selects from."""
+        view = self.sequence.view(task)
+        return view.train_only(trained_names(view.groups(), self.sequence.finetune) | {*self.masks[task].indices})
+
+    def moving(self, task: str, trained: dict[str, Tensor]) -> GraftMask:
+        """The task's own parameters, as a mask of everything that is trained but the head."""
+        shared = self.sequence.shared_names({*trained}, task)
+        region = Region({name: tuple(weight.shape) for name, weight in trained.items() if name in shared})
+        return GraftMask(region, self.only(task).indices)
 
     def only(self, task: str) -> GraftMask:
         """The region of the task without those of earlier ones; raises MaskError if nothing is left to train."""
@@ -175,10 +184,6 @@ class Replay(Naive):
             for known in sequence.learned
         ]
         return mixed(new, stored, self.settings.every)
-
-    def plan(self, plan: TrainPlan) -> TrainPlan:
-        """As many more steps as there are stored batches, so that the task's own stay as many."""
-        return replace(plan, steps=steps_with_replay(plan.steps, self.settings.every, len(self.sequence.learned)))
 
     def stored(self, task: str) -> list[dict]:
         """The rows that are kept of a task."""

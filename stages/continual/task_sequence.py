@@ -8,8 +8,7 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
-from stages.lib.errors import ModelError
-from stages.lib.io import read_json, read_rows
+from stages.lib.io import read_rows
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import bytes_of
@@ -18,7 +17,7 @@ from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import FinetuneParams, ModelParams, Params
 from stages.lib.text.batching import shuffled
 from stages.lib.text.encoding import Example
-from stages.lib.training.finetuning import plan_for, steps_for
+from stages.lib.training.finetuning import chosen_point, plan_for, steps_for
 from stages.lib.training.training import TrainPlan, batches_of, train
 
 Batches = Iterator[tuple[LabelModel, list[Example]]]
@@ -48,9 +47,7 @@ class TaskSequence:
         specs = [read_task(task) for task in order]
         splits = ("train", "dev", "test")
         rows = {task: {split: read_rows(paths.sample(task, seed, split)) for split in splits} for task in order}
-        chosen = {
-            task: read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"] for task in order
-        }
+        chosen = {task: chosen_point(task, seed) for task in order}
         settings = params.finetune.model_copy(update={"max_steps": params.sequence.max_steps})
         with seeded_torch("sequence", seed):  # no head of a load for all is used: see new_head
             shared = SharedModel.load(paths.PRETRAINED, specs, params.model, machine, settings.dropout)

@@ -7,14 +7,18 @@ from stages.lib.params import load_params
 @stage
 def main() -> None:
     """Bring the records of the merged models named by params.yaml together."""
-    params = load_params("merge", "combination")
+    params = load_params(
+        "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
+        "localizer.${graft.localizer}", "calibration.bins", "ood", "merge", "combination",
+    )  # fmt: skip
 
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.merge.figures import FIGURES
     from stages.merge.report import collect, numbers, report
 
     merged = collect(params.merge, params.combination)
-    publish("merge", report(merged), numbers(merged), plot_data(merged.frames, exact=()), figures(FIGURES, merged))
+    draw = plot_data(merged.frames, exact=()), figures(FIGURES, merged)
+    publish("merge", report(merged), numbers(merged), *draw, settings=params)
 
 
 if __name__ == "__main__":

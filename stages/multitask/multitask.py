@@ -7,7 +7,10 @@ from stages.lib.params import load_params
 @stage
 def main() -> None:
     """Bring the records of the cells named by params.yaml together."""
-    params = load_params("multitask", "joint.paradigms", "skill", "transfer")
+    params = load_params(
+        "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "graft.region", "graft.rule",
+        "localizer", "calibration.bins", "ood", "multitask", "joint", "skill", "transfer",
+    )  # fmt: skip
 
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.multitask.figures import makers
@@ -16,7 +19,7 @@ def main() -> None:
 
     data = collect(params)
     frames = {"level": data.levels, "gain": data.gains, "overlap": data.overlaps}
-    publish("multitask", report(data), numbers(data), plot_data(frames), figures(makers(data), data))
+    publish("multitask", report(data), numbers(data), plot_data(frames), figures(makers(data), data), settings=params)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ class MultitaskParams(Section):
 
 class JointParams(Section):
     paradigms: list[Literal["sgd", "adamw", "adamw_l1"]] = Field(description="ways to fine-tune")
-    step_factor: float = Field(gt=0, le=1000, description="steps as a multiple of those of a single task")
+    step_factor: float | None = Field(
+        gt=0, le=1000, description="steps as a multiple of those of a single task; null for the number of tasks"
+    )
     eval_steps: int = Field(ge=0, description="steps between mean dev scores, best one kept; 0 keeps the last")
     adamw: AdamWParams
 
@@ -47,6 +49,15 @@ SECTIONS: dict[str, Any] = {
     "skill": SkillParams,
     "transfer": TransferParams,
 }
+
+
+def step_factor(values: dict[str, Any]) -> float:
+    """Steps of joint training as a multiple of those of a single task."""
+    return values["joint"].step_factor or len(values["multitask"].tasks)
+
+
+# what the costs of stages grow with, besides single settings
+COST_FACTORS = {"step_factor": step_factor}
 
 
 def read_name(name: str) -> tuple[str, float] | None:

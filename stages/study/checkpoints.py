@@ -16,12 +16,11 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_test_sets
-from stages.lib.errors import ModelError, ParamsError
+from stages.lib.errors import ParamsError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import train_set, variant_rows, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
-from stages.lib.io import read_json
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.variants import GRAFTED
 from stages.lib.models.anatomy import HEAD, read_anatomy
@@ -32,7 +31,7 @@ from stages.lib.models.loading import read_tensors
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.lib.training.finetuning import TrainingCell, at_point, train_again
+from stages.lib.training.finetuning import TrainingCell, at_point, chosen_point, train_again
 from stages.study.settings import Checkpoints
 
 CHECKPOINT = "checkpoint"
@@ -92,7 +91,7 @@ def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
     Raises ParamsError if the checkpoints that were asked for aren't there.
     """
     training, looks = TrainingCell.open(task, seed, params.model, machine), params.trajectory.checkpoints
-    chosen = read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"]
+    chosen = chosen_point(task, seed)
     settings = at_point(params.finetune, chosen)
     steps = training.steps(settings)
     due = checkpoints(steps, looks)

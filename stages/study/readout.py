@@ -9,7 +9,7 @@ def main(readout: str, localizer: str, sparsity: str, seed: int) -> None:
     """Put the masks into the model that way, and measure on test and training rows."""
     params = load_params(
         "model", "runtime", "finetune", "graft.region", "calibration.bins", "study.test_max", "readout.tasks",
-        "readout.max_steps",
+        "readout.learning_rates",
     )  # fmt: skip
 
     from stages.lib import runtime

@@ -6,18 +6,16 @@ from typing import Any
 from torch import Tensor
 
 from stages.lib import paths
-from stages.lib.errors import ModelError
 from stages.lib.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.graft.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
-from stages.lib.io import read_json
 from stages.lib.models.cell import GraftCell
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import FinetuneParams, Params
-from stages.lib.training.finetuning import Finetuned, TrainingCell, at_point, finetune
+from stages.lib.training.finetuning import Finetuned, TrainingCell, chosen_point, finetune
 
 
 def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machine: Runtime) -> str:
@@ -30,10 +28,9 @@ def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machi
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     mask = read_mask(paths.sweep_mask(localizer, sparsity, task, seed)).mask
     retraining = TrainingCell.open(task, seed, params.model, machine)
-    chosen = read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"]
-    settings = at_point(params.finetune, chosen).model_copy(update={"max_steps": params.readout.max_steps})
-    with progress(title, retraining.steps(settings) if readout == RETRAIN else 0, "step") as bar:
-        training = read_out(readout, cell, mask, lambda: retrain(retraining, settings, mask, bar.update))
+    settings = own_grid(params.finetune, params.readout.learning_rates, chosen_point(task, seed)["batch_size"])
+    with progress(title, retraining.total_steps(settings) if readout == RETRAIN else 0, "step") as bar:
+        training = read_out(readout, cell, mask, lambda: finetune(retraining, settings, bar.update, mask))
     evaluation = study_evaluation(cell, params.study.test_max, with_train=True)
     with evaluation.progress(title):
         evaluation.predict(readout)
@@ -60,15 +57,13 @@ def read_out(name: str, cell: GraftCell, mask: GraftMask, retrained: Callable[[]
     return {}
 
 
-def retrain(
-    cell: TrainingCell, settings: FinetuneParams, mask: GraftMask, on_step: Callable[[], object] = lambda: None
-) -> Finetuned:
-    """A new model: pretrained, then only the mask's values and a new head trained.
+def own_grid(settings: FinetuneParams, learning_rates: list[float], batch_size: int) -> FinetuneParams:
+    """How a region is retrained: as the whole model was, but that dev chooses among these learning rates.
 
-    With settings of the grid point that fine-tuning chose it is trained from the same random head, with the same
-    batches (paper, section 3: re-training the grafting region).
+    The batch size is the one that fine-tuning chose, and steps, random head and batches are the same (paper, section
+    3: re-training the grafting region), so both see the same examples.  A few parameters want a larger step than all.
     """
-    return finetune(cell, settings, on_step, mask)
+    return settings.model_copy(update={"learning_rates": learning_rates, "batch_sizes": [batch_size]})
 
 
 def _put_together(name: str, cell: GraftCell, mask: GraftMask) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ class ReadoutParams(Section):
     sparsities: list[Share] = Field(description="masks of these sizes; among sweep.sparsities")
     tasks: list[Name] = Field(min_length=1)
     seeds: list[Seed]
-    max_steps: int | None = Field(ge=1, description="hard cap on the steps of retrain; null for none")
+    learning_rates: list[Rate] = Field(min_length=1, description="grid of retrain, chosen on dev")
 
 
 class WiseParams(Section):
@@ -41,11 +41,9 @@ class WiseParams(Section):
 
 
 class PeftTraining(Section):
-    learning_rate: Rate = Field(description="of AdamW, falling to 0")
-    batch_size: int = Field(ge=1)
-    steps_per_example: float = Field(gt=0)
-    cap_k: int = Field(ge=1, description="examples per class beyond which steps no longer grow")
-    max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
+    """With AdamW, in as many steps of as many examples as the whole model was fine-tuned in."""
+
+    learning_rates: list[Rate] = Field(min_length=1, description="grid, chosen on dev; falling to 0")
     weight_decay: float = Field(ge=0, lt=1)
     clip_norm: float = Field(ge=0, description="largest gradient norm; 0 switches clipping off")
 

@@ -7,7 +7,10 @@ from stages.lib.params import load_params
 @stage
 def main() -> None:
     """Bring the records of the cells named by params.yaml together."""
-    params = load_params("study", "ood", "sweep", "readout", "wise", "peft", "paradigm", "trajectory")
+    params = load_params(
+        "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
+        "localizer", "calibration.bins", "ood", "study", "anchor", "sweep", "readout", "wise", "peft", "paradigm", "trajectory",
+    )  # fmt: skip
 
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.study.figures import FIGURES
@@ -15,7 +18,7 @@ def main() -> None:
     from stages.study.report import numbers, report
 
     study = collect(cells_of(params))
-    publish("study", report(study), numbers(study), plot_data(study.data()), figures(FIGURES, study))
+    publish("study", report(study), numbers(study), plot_data(study.data()), figures(FIGURES, study), settings=params)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,10 @@ from stages.lib.params import load_params
 @stage
 def main() -> None:
     """Bring the records of the cells named by params.yaml together."""
-    params = load_params("fim", "surgery", "robustness", "surgical")
+    params = load_params(
+        "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
+        "localizer.${graft.localizer}", "ood", "fim", "surgery", "robustness", "surgical",
+    )  # fmt: skip
 
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.surgical.figures import FIGURES
@@ -15,7 +18,7 @@ def main() -> None:
 
     data = collect(params.fim, params.surgery, params.robustness, params.surgical)
     draw = plot_data(data.plots, EXACT), figures(FIGURES, data)
-    publish("surgical", report(data), numbers(data), *draw)
+    publish("surgical", report(data), numbers(data), *draw, settings=params)
 
 
 if __name__ == "__main__":

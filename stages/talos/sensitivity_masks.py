@@ -16,7 +16,7 @@ from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.random import rank_at_random
 from stages.lib.localizers.settings import NoSettings, Talos
 from stages.lib.localizers.talos import calibrate, least_sensitive, sensitivity
-from stages.lib.metrics.classification import accuracy
+from stages.lib.metrics.classification import accuracy, majority_share
 from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.metrics.predictions import Predictions, write_predictions
 from stages.lib.metrics.variants import PRETRAINED
@@ -122,7 +122,8 @@ def write_task(
     labels = model.labels((task, "test"))
     stored = Predictions(model.views[task].task.labels, {task: labels}, {task: logits})
     write_predictions(paths.reading_logits("sensitivity", (), task, seed), stored)
-    rows = [{"variant": name, "n": len(labels), "accuracy": accuracy(part, labels)} for name, part in logits.items()]
+    shared = {"n": len(labels), "majority": majority_share(labels)}
+    rows = [{"variant": name, **shared, "accuracy": accuracy(part, labels)} for name, part in logits.items()]
     record = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
     write_json(paths.reading_record("sensitivity", (), task, seed), {**record, "rows": rows, "overlaps": overlaps})
 

@@ -34,8 +34,7 @@ class EditTraining(Section):
     weight_decay: float = Field(ge=0, lt=1)
     clip_norm: float = Field(ge=0, description="largest norm of the gradient of what is trained; 0 for no clipping")
     dropout: float | None = Field(ge=0, lt=1, description="null keeps the model's own")
-    batch_size: int = Field(ge=1, description="examples per step")
-    steps: int = Field(ge=1, description="optimizer steps")
+    batch_size: int = Field(ge=1, description="examples per step; as many steps as see the examples that full saw")
 
 
 class EditParams(Section):

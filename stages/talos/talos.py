@@ -7,7 +7,10 @@ from stages.lib.params import load_params
 @stage
 def main() -> None:
     """Bring the records of the cells named by params.yaml together."""
-    params = load_params("talos", "edit", "arithmetic", "disentangle")
+    params = load_params(
+        "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
+        "localizer", "ood", "talos", "sensitivity", "edit", "arithmetic", "disentangle",
+    )  # fmt: skip
 
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.talos.figures import FIGURES
@@ -15,7 +18,7 @@ def main() -> None:
     from stages.talos.report import numbers, report
 
     talos = collect(params.talos, params.edit, params.arithmetic, params.disentangle)
-    publish("talos", report(talos), numbers(talos), plot_data(talos.frames), figures(FIGURES, talos))
+    publish("talos", report(talos), numbers(talos), plot_data(talos.frames), figures(FIGURES, talos), settings=params)
 
 
 if __name__ == "__main__":

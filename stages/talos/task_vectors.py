@@ -1,8 +1,8 @@
 """The task vector of each method: trained within a mask, or taken from the main pipeline (stage edit).
 
 full and graft are the fine-tuned models and the grafts that are there already.  All others start at
-the pretrained backbone under the trained head, which stays as it is, and train alike, but for the
-learning rate, which dev chooses for each: linear a model to first order, attention the weights of the
+the pretrained backbone under the trained head, which stays as it is, see as many examples as full did,
+and train alike, but for the learning rate, which dev chooses for each: linear a model to first order, attention the weights of the
 attention projections, and any localizer of the registry the parameters that it selects.  So talos
 trains the least sensitive ones, and lota those that moved most in the full fine-tuning, which makes
 its mask the movement mask of that size.
@@ -20,15 +20,14 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
-from stages.lib.errors import MaskError, ModelError
+from stages.lib.errors import MaskError
 from stages.lib.evaluation.study_cell import write_reading
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
-from stages.lib.io import read_json
 from stages.lib.localizers.registry import Budget, find_mask
-from stages.lib.metrics.classification import accuracy, standard_error
+from stages.lib.metrics.classification import accuracy, majority_share, standard_error
 from stages.lib.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
 from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.variants import PRETRAINED
@@ -41,6 +40,7 @@ from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import Params
 from stages.lib.text.encoding import Example
+from stages.lib.training.finetuning import chosen_point, matched_steps
 from stages.lib.training.grid import Point, Trained, search
 from stages.lib.training.training import Hooks, TrainPlan, batches_of, train
 from stages.talos.arithmetic_model import FULL, LINEAR, open_model
@@ -83,13 +83,12 @@ def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> li
 
 def vector_at_hand(method: str, cell: GraftCell, params: Params) -> TaskVector:
     """A vector that the main pipeline has: the whole region, or the graft."""
-    training = read_json(paths.finetuned(cell.task, cell.seed) / "training.json", ModelError)
     size, mask, values = cell.region.size, GraftMask.full(cell.region), {}
     if method == GRAFT:
         stored = read_mask(paths.learned(cell.task, cell.seed))
         mask, values = stored.mask, stored.values
     cost = {
-        "steps": training["chosen"]["steps"],
+        "steps": chosen_point(cell.task, cell.seed)["steps"],
         "trained": size,
         "optimizer_bytes": optimizer_bytes(params.finetune.optimizer, params.finetune.momentum, size),
         "checkpoint_bytes": checkpoint_bytes(mask.selected, size),
@@ -102,8 +101,8 @@ def train_vector(method: str, cell: GraftCell, params: Params) -> TaskVector:
     start = time.monotonic()
     mask, examples = choose_mask(method, cell, params)
     chosen = time.monotonic()
-    plans = plans_of(params.edit.training)
-    steps = len(plans) * params.edit.training.steps
+    plans = plans_of(params.edit.training, chosen_point(cell.task, cell.seed))
+    steps = sum(plan.steps for plan in plans)
     with progress(f"edit {method} {cell.task}-{cell.seed}", steps, "step") as bar:
         plan, values, record = best_of(method, cell, mask, plans, bar.update)
     cost = {
@@ -150,9 +149,10 @@ def attention_mask(region: Region) -> GraftMask:
     return GraftMask(region, {name: at for name, at in whole.indices.items() if kind_of(name) in PROJECTIONS})
 
 
-def plans_of(settings: EditTraining) -> list[TrainPlan]:
-    """A plan for each learning rate, all else the same for every method."""
+def plans_of(settings: EditTraining, chosen: Point) -> list[TrainPlan]:
+    """A plan for each learning rate, all else the same for every method; they see as many examples as fine-tuning did."""
     same = settings.model_dump(exclude={"learning_rates", "dropout"})
+    same["steps"] = matched_steps(chosen, settings.batch_size)
     return [TrainPlan(learning_rate=rate, **same) for rate in settings.learning_rates]
 
 
@@ -217,7 +217,8 @@ def predict_all(method: str, seed: int, params: Params, machine: Runtime, record
         variants = {trained_on: values[key] for trained_on, values in logits.items()}
         for variant, values in variants.items():
             share = accuracy(values, labels)
-            scores = {"n": len(labels), "accuracy": share, "accuracy_se": standard_error(share, len(labels))}
+            scores = {"n": len(labels), "majority": majority_share(labels)}
+            scores |= {"accuracy": share, "accuracy_se": standard_error(share, len(labels))}
             rows.append({"variant": variant, **scores})
         predictions = Predictions(model.views[task].task.labels, {task: labels}, {task: variants})
         header = {"method": method, "task": task, "seed": seed, **records[task]}

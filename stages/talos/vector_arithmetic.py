@@ -112,6 +112,7 @@ def negation(
         "control_curve": control_dev,
         "weak_control": control_dev[0.0] < majority_share(model.labels((control, "dev"))) + settings.control_margin,
         "control_zero_shot": accuracies(model, {}, [test])[test],
+        "control_majority": majority_share(model.labels(test)),
         "control_accuracy": accuracy(logits[test], model.labels(test)),
         "logits": logits[task, "test"],
     }
@@ -135,7 +136,8 @@ def write_task(cell: tuple[str, int], model: ArithmeticModel, task: str, results
     sums = {name: accuracy(part["logits"][task], labels) for name, part in added.items()}
     record = {
         "stage": "arithmetic", "method": method, "task": task, "seed": seed, "n": len(labels),
-        "n_dev": len(model.sets[task, "dev"]), "pretrained": single[PRETRAINED]["test"], "single": alone, "full": full,
+        "n_dev": len(model.sets[task, "dev"]), "majority": majority_share(labels), "pretrained": single[PRETRAINED]["test"],
+        "single": alone, "full": full,
         "added": {
             name: {
                 **plain(part), "accuracy": sums[name],

@@ -8,11 +8,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from stages.commands.page.baseline import read_baseline, uncommitted
-from stages.commands.page.differences import compare, written
 from stages.commands.page.results import Result, read_results
 from stages.commands.plan.stage_status import UNCHANGED
 from stages.lib import paths
 from stages.lib.errors import GraftError, ParamsError, StorageError
+from stages.lib.report.differences import compare, written
 from stages.lib.report.document import Verdict
 from stages.lib.report.format import counted
 from stages.lib.yaml12 import load_yaml

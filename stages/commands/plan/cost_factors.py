@@ -1,6 +1,7 @@
 """What the cost of a stage grows with, counted from the settings.
 
 finetune_examples  examples that fine-tuning sees, over all points of its grid
+point_examples     of these, the ones of a single point
 mask_examples      examples that mask learning sees
 rows               test rows of a task, those of its other test sets among them; a mean over tasks
 tokens             longest input
@@ -52,9 +53,14 @@ def _train_rows(values: dict[str, Any]) -> float:
 
 def _finetune_examples(values: dict[str, Any]) -> float:
     settings = values["finetune"]
+    return _point_examples(values) * len(settings.learning_rates) * len(settings.batch_sizes)
+
+
+def _point_examples(values: dict[str, Any]) -> float:
+    settings = values["finetune"]
     rows = _train_rows(values) * min(1, settings.cap_k / values["data"].k)
     steps = min(settings.steps_per_example * rows, settings.max_steps or float("inf"))
-    return steps * len(settings.learning_rates) * sum(settings.batch_sizes)
+    return steps * fmean(settings.batch_sizes)
 
 
 def _mask_examples(values: dict[str, Any]) -> float:
@@ -69,6 +75,7 @@ def _rows(values: dict[str, Any]) -> float:
 
 COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
     "finetune_examples": _finetune_examples,
+    "point_examples": _point_examples,
     "mask_examples": _mask_examples,
     "rows": _rows,
     "tokens": lambda values: values["model"].max_length,

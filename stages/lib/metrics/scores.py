@@ -23,18 +23,19 @@ Row = dict[str, Any]
 
 
 def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
-    """Test set -> variant -> n, accuracy (with standard error), f1, agreement, score, retained.
+    """Test set -> variant -> n, accuracy (with standard error), f1, agreement, score, retained, majority, constant.
 
     `score` is the task's own metric, accuracy, F1 or Matthews correlation; `retained` is score / score
-    of the fine-tuned model, and `agreement` the share of predictions equal to that model's.
+    of the fine-tuned model, and `agreement` the share of predictions equal to that model's.  `majority` and
+    `constant` are of no model: see constant_scores.
     """
     scores: Scores = {}
     for name, variants in predictions.logits.items():
-        scores[name] = {}
+        scores[name], constant = {}, constant_scores(predictions.labels[name], predictions.label_names, task)
         for variant, logits in variants.items():
             basic, score = _scores(logits, predictions.labels[name], predictions.label_names, task)
             agreed = agreement(logits, variants[FINETUNED])
-            scores[name][variant] = {**basic, "agreement": agreed, "score": score}
+            scores[name][variant] = {**basic, "agreement": agreed, "score": score, **constant}
         whole = scores[name][FINETUNED]["score"]
         for values in scores[name].values():
             # no number at all is better than an infinite one
@@ -43,15 +44,24 @@ def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
 
 
 def own_scores(predictions: Predictions, test_set: str, task: TaskSpec) -> dict[str, dict[str, Any]]:
-    """Variant -> n, accuracy (with standard error), f1, score, and `majority`, with no reference to another model.
-
-    `majority` is the accuracy of always predicting the most frequent label.
-    """
+    """Variant -> n, accuracy (with standard error), f1, score, majority and constant; no reference to another model."""
     labels, scores = predictions.labels[test_set], {}
+    constant = constant_scores(labels, predictions.label_names, task)
     for variant, logits in predictions.logits[test_set].items():
         basic, score = _scores(logits, labels, predictions.label_names, task)
-        scores[variant] = {**basic, "score": score, "majority": majority_share(labels)}
+        scores[variant] = {**basic, "score": score, **constant}
     return scores
+
+
+def constant_scores(labels: np.ndarray, names: list[str], task: TaskSpec) -> dict[str, float]:
+    """What needs no model: the accuracy and the score of always predicting the same label, the best one for each.
+
+    `majority` is the share of the most frequent label, `constant` the highest score by the task's own metric, such as
+    the F1 of always predicting the positive label.
+    """
+    always = np.eye(len(names))
+    scores = [_scores(np.tile(one, (len(labels), 1)), labels, names, task)[1] for one in always]
+    return {"majority": majority_share(labels), "constant": max(scores)}
 
 
 def _scores(logits: np.ndarray, labels: np.ndarray, names: list[str], task: TaskSpec) -> tuple[dict[str, Any], float]:
@@ -81,7 +91,7 @@ def calibration_scores(predictions: Predictions, bins: int, histogram_bins: int)
 
 
 def score_rows(predictions: Predictions, task: TaskSpec, bins: int) -> list[Row]:
-    """Rows with test_set, variant, n, accuracy, accuracy_se, f1, score, agreement, retained, ece, loss.
+    """Rows with test_set, variant, ece, loss, and the scores of classification_scores.
 
     Measures are fractions 0..1 and `loss` is the mean cross-entropy in nats.  `predictions` must
     hold the fine-tuned model too, which agreement and retained refer to.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -88,13 +88,17 @@ HOW_JUDGED = (
 
 @dataclass(frozen=True)
 class Report:
-    """All of it, in the order it is read: setting, tables, facts about the masks, verdicts."""
+    """All of it, in the order it is read: setting, tables, facts about the masks, verdicts.
+
+    `settings` are those of params.yaml that it was made under (stages/lib/report/differences.py); `publish` stores them.
+    """
 
     title: str
     setting: str
     tables: list[Table]
     facts: list[str]
     claims: list[Claim]
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def how_judged(self) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from rich.console import Console
 
 from stages.lib import paths
 from stages.lib.io import write_json, write_text
+from stages.lib.report.differences import plain
 from stages.lib.report.document import Report, write_report
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.stats import clean
 from stages.lib.report.style import save_all
 from stages.lib.report.terminal import to_terminal
+from stages.lib.settings import Params
 
 DECIMALS = 6
 HEADLINE_DECIMALS = 4
@@ -23,10 +26,13 @@ HEADLINE_DECIMALS = 4
 Draw = Callable[[Path], object]
 
 
-def publish(pipeline: str, report: Report, headline: dict[str, Any], details: dict[str, Any], *draw: Draw) -> None:
+def publish(
+    pipeline: str, report: Report, headline: dict[str, Any], details: dict[str, Any], *draw: Draw, settings: Params
+) -> None:
     """Write metrics/<pipeline>.md, .json, .details.json and .report.json, let `draw` write into plots/<pipeline>, print the report.
 
     The headline is what `dvc metrics diff` shows: a few numbers at 4 decimals.  Undefined numbers and empty parts are left out.
+    `settings` are all that the stage asked for, so all that its numbers depend on; they are stored with the report.
     """
     plots = paths.report_plots(pipeline)
     plots.mkdir(parents=True, exist_ok=True)
@@ -35,7 +41,7 @@ def publish(pipeline: str, report: Report, headline: dict[str, Any], details: di
     write_text(paths.report(pipeline).with_suffix(".md"), to_markdown(report))
     write_json(paths.report(pipeline), clean(headline, HEADLINE_DECIMALS))
     write_json(paths.report_details(pipeline), clean({name: part for name, part in details.items() if part}))
-    write_report(paths.report_document(pipeline), report)
+    write_report(paths.report_document(pipeline), replace(report, settings=plain(settings)))
     show(report)
 
 

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.data.tasks import TaskSpec
+from stages.lib.errors import ModelError
 from stages.lib.graft.mask import GraftMask
-from stages.lib.io import read_rows
+from stages.lib.io import read_json, read_rows
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
@@ -87,6 +88,16 @@ def trained_names(groups: dict[str, str], settings: FinetuneParams, only: GraftM
     if only is not None:
         chosen = {*only.indices}
     return chosen | {name for name, group in groups.items() if group == HEAD}
+
+
+def chosen_point(task: str, seed: int) -> Point:
+    """batch_size, learning_rate and steps of a cell's stored fine-tuning; raises ModelError if there is none."""
+    return read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"]
+
+
+def matched_steps(chosen: Point, batch_size: int) -> int:
+    """Steps of this batch size in which training sees as many examples as a fine-tuning saw at its chosen point."""
+    return max(1, round(chosen["steps"] * chosen["batch_size"] / batch_size))
 
 
 def at_point(settings: FinetuneParams, point: dict[str, Any]) -> FinetuneParams:

@@ -38,6 +38,10 @@ class Leaves:
         for weight in self._weights.values():
             weight.grad = None
 
+    def clip(self, norm: float) -> None:
+        """Shorten the gradient of all weights together to this norm, whatever the mask takes of it."""
+        torch.nn.utils.clip_grad_norm_(list(self._weights.values()), norm)
+
     def take_gradients(self) -> None:
         """Give every gathered leaf its share of the gradient that its weight has."""
         for name, indices in self._at.items():

@@ -93,7 +93,8 @@ def train(
     Each step takes a batch and the model that reads it, which may be another view of the same
     weights (see models/shared.py).  With `only`, what the mask doesn't select of its region keeps
     every bit, and the optimizer's state has the size of the mask; parameters outside the region (a
-    new head) are trained whole.
+    new head) are trained whole.  Clipping looks at the gradient of all of `trained`, so that what the mask
+    selects moves at the rate at which it would move among them.
 
     With `plan.eval_steps` the weights of the best dev score are kept, the first of equals; else the
     last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2).
@@ -140,9 +141,9 @@ def _gradients(model: LabelModel, examples: list[Example], leaves: Leaves, plan:
             f"the loss became {value} at step {step} of {plan.steps} (learning rate {plan.learning_rate}, batch size "
             f"{plan.batch_size}); lower finetune.learning_rates, or set finetune.clip_norm"
         )
-    leaves.take_gradients()
     if plan.clip_norm:
-        torch.nn.utils.clip_grad_norm_(list(leaves.values.values()), plan.clip_norm)
+        leaves.clip(plan.clip_norm)
+    leaves.take_gradients()
     return value
 
 

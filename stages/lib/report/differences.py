@@ -1,0 +1,109 @@
+"""Nested settings or numbers as one flat table, beside those of a baseline or those that a report was made under."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from stages.lib.settings import Params, at
+
+SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A setting or number by its dotted name, before and after; None on a side that doesn't have it."""
+
+    name: str
+    before: Any
+    after: Any
+    differs: bool
+
+    @property
+    def change(self) -> str:
+        """The difference of two numbers with its sign; else empty."""
+        numbers = [value for value in (self.before, self.after) if type(value) in (int, float)]
+        return f"{numbers[1] - numbers[0]:+.6g}" if len(numbers) == 2 else ""
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> list[Entry]:
+    """Every entry in the order of `after`, then those that only `before` has."""
+    old, new = flat(before), flat(after)
+    return [
+        Entry(name, old.get(name), new.get(name), (name in old) != (name in new) or old.get(name) != new.get(name))
+        for name in dict.fromkeys([*new, *old])
+    ]
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted name -> value; empty tables stay as they are, so that they can be told from missing ones."""
+    entries: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            entries |= flat(value, f"{prefix}{name}.")
+        else:
+            entries[f"{prefix}{name}"] = value
+    return entries
+
+
+def plain(params: Params) -> dict[str, Any]:
+    """Settings that a stage asked for, under the dotted keys it asked with: {"tasks": [...], "graft.region": [...], "model": {...}}."""
+    found: dict[str, Any] = {}
+    for name, value in vars(params).items():
+        parts = (
+            {f"{name}.{key}": part for key, part in vars(value).items()} if isinstance(value, Params) else {name: value}
+        )
+        found |= {key: _dumped(part) for key, part in parts.items()}
+    return found
+
+
+def other_settings(made_under: Mapping[str, Any], values: Mapping[str, Any]) -> list[Entry]:
+    """What differs between the settings stored with a report (`plain`) and the checked sections of params.yaml as it is now.
+
+    No entry means that the report belongs to params.yaml.  One that was stored without settings belongs to none.
+    """
+    if not made_under:
+        return [Entry("settings", "unknown", None, True)]
+    now = {key: _dumped(_at(values, key)) for key in made_under}
+    return [entry for entry in compare(dict(made_under), now) if entry.differs]
+
+
+def told(entries: list[Entry]) -> str:
+    """The first of them in words: "model.name roberta-base, now mine; seeds [13], now [21]; and 3 more"."""
+    sides = [(entry.name, _side(entry.before), _side(entry.after)) for entry in entries]
+    texts = [f"{name} {before}, now {after}" for name, before, after in sides if before != after]
+    return "; ".join(texts[:SHOWN] + [f"and {len(texts) - SHOWN} more"] * (len(texts) > SHOWN))
+
+
+def _side(value: Any) -> str:
+    return "none" if value in (None, {}) else written(value)
+
+
+def _dumped(value: Any) -> Any:
+    """Sections as tables, tuples as lists: what JSON gives back."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {name: _dumped(part) for name, part in value.items()}
+    return [_dumped(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _at(values: Mapping[str, Any], key: str) -> Any:
+    try:
+        return at(values, key)
+    except (KeyError, AttributeError):
+        return None
+
+
+def written(value: Any) -> str:
+    """A value as params.yaml would have it; at most six digits."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(written, value))}]"
+    return str(value)
