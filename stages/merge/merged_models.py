@@ -111,7 +111,7 @@ def localize(method: str, task: str, seed: int, params: Params, machine: Runtime
     """The graft of a task by the localizer, and of the size, that a name such as stitch_0.01 says."""
     localizer, share = read_localized(method)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
-    evidence = evidence_of(cell, localizer, cell.rows("train"))
+    evidence = evidence_of(cell, localizer, cell.rows("train"), cell.rows("dev"))
     budget = Budget.of(cell.region, share, params.graft.rule, "combination.methods")
     mask = find_mask(localizer, evidence, getattr(params.localizer, localizer), budget).mask
     about = {"task": task, "seed": seed, "mode": params.model.mode, "model": cell.anatomy.name}
