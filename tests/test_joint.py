@@ -42,7 +42,7 @@ ROWS = {
 }
 
 
-def plan(step_factor: float = 2.0, rows: dict = ROWS, **changes: Any) -> JointPlan:
+def plan(step_factor: float | None = 2.0, rows: dict = ROWS, **changes: Any) -> JointPlan:
     finetune = finetune_settings(**{"learning_rates": [3e-3], "max_steps": 20, **changes})
     return JointPlan(TASKS, rows, SEED, finetune, step_factor)
 
@@ -93,7 +93,8 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_steps_are_a_multiple_of_a_single_tasks():
-    assert plan().steps == 40  # both are capped at 20
+    assert plan(3.0).steps == 60  # both are capped at 20
+    assert plan(None).steps == len(TASKS) * 20, "each task gets the steps that it has alone"
     rows = ROWS | {"pairs": {"train": ROWS["pairs"]["train"][:12]}}
     assert plan(8, rows, max_steps=None, steps_per_example=1).steps == 8 * (24 + 12) / 2
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from stages.lib.merging.names import MEAN, MERGED
+from stages.lib.merging.names import MEAN, MERGED, read_localized
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
@@ -59,6 +59,8 @@ class Merged:
 
     def label(self, method: str) -> str:
         """A method's name for people, with what it merges."""
+        if localized := read_localized(method):
+            return f"stitched {words(localized[0])} masks of {small_percent(localized[1])}"
         whole = " of whole models" if self.kind(method) == FINETUNED else ""
         return SINGLE_NAMES.get(method) or words(method) + whole
 

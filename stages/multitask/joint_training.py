@@ -35,24 +35,25 @@ class Joint:
 class JointPlan:
     """Tasks with their rows (task -> split -> rows), and how one model learns them.
 
-    As `finetune` says, in `step_factor` times the steps of a single task.
+    As `finetune` says, in `step_factor` times the steps of a single task, or with None as many times as there are tasks.
     """
 
     tasks: list[TaskSpec]
     rows: Rows
     seed: int
     finetune: FinetuneParams
-    step_factor: float
+    step_factor: float | None
+
+    @property
+    def factor(self) -> float:
+        """Steps as a multiple of a single task's; as many as there are tasks leave each about those that it has alone."""
+        return self.step_factor or len(self.tasks)
 
     @property
     def steps(self) -> int:
-        """Steps of one point of the grid, from the mean over tasks of the steps that each has alone.
-
-        With a factor as large as there are tasks, each of them gets about the steps that it has alone; the
-        paper has 8 of 8.
-        """
+        """Steps of one point of the grid, from the mean over tasks of the steps that each has alone."""
         single = [steps_for(self.finetune, len(task.labels), len(self.rows[task.name]["train"])) for task in self.tasks]
-        return max(1, round(self.step_factor * sum(single) / len(single)))
+        return max(1, round(self.factor * sum(single) / len(single)))
 
 
 def train_joint(
@@ -106,7 +107,7 @@ def _train_point(
     groups = _groups(shared)
     if how.finetune.head_first_steps:
         heads = shared.train_only({name for name, group in groups.items() if group == HEAD})
-        steps = round(how.finetune.head_first_steps * how.step_factor)
+        steps = round(how.finetune.head_first_steps * how.factor)
         first = plan_for(how.finetune, plan.batch_size, plan.learning_rate, steps)
         train(mixed_batches(shared, encoded["train"], plan.batch_size, "head_first", how.seed), heads, first)
     trained = shared.train_only(trained_names(groups, how.finetune))

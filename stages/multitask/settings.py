@@ -52,7 +52,7 @@ SECTIONS: dict[str, Any] = {
 
 
 def step_factor(values: dict[str, Any]) -> float:
-    """Steps of joint training as a multiple of those of a single task."""
+    """Steps of joint training as a multiple of those of a single task (JointPlan.factor)."""
     return values["joint"].step_factor or len(values["multitask"].tasks)
 
 
