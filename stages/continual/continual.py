@@ -16,7 +16,7 @@ def main() -> None:
     from stages.continual.report import collect, numbers, report
     from stages.lib.report.publish import figures, plot_data, publish
 
-    data = collect(params.sequence, params.order)
+    data = collect(params.seeds, params.sequence, params.order)
     frames = {"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory}
     draw = plot_data(frames, exact=()), figures(makers(data), data)
     publish("continual", report(data), numbers(data), *draw, settings=params)

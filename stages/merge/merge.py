@@ -16,7 +16,7 @@ def main() -> None:
     from stages.merge.figures import FIGURES
     from stages.merge.report import collect, numbers, report
 
-    merged = collect(params.merge, params.combination)
+    merged = collect(params.seeds, params.merge, params.combination)
     draw = plot_data(merged.frames, exact=()), figures(FIGURES, merged)
     publish("merge", report(merged), numbers(merged), *draw, settings=params)
 
