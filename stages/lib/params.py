@@ -80,9 +80,10 @@ def checked(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) ->
     for name, pipeline in PIPELINES.items():
         found = _sections(raw, pipeline, values)
         wrong = _twice(values, pipeline)
-        for choice in pipeline.TASKS if "task" in values else ():
+        tasks = getattr(pipeline, "TASKS", ())
+        for choice in tasks if "task" in values else ():
             wrong += unknown_tasks(choice.place, choice.named(values), values["task"])
-        left = [line for choice in pipeline.TASKS for line in choice.fit(values)]
+        left = [line for choice in tasks for line in choice.fit(values)]
         if not name or {*asked} & {*pipeline.SECTIONS}:
             problems, left_out = problems + found, left_out + left
             rules += wrong + pipeline.problems(values)

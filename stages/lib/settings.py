@@ -140,6 +140,13 @@ def not_among(values: dict[str, Any], place: str, source: str) -> list[str]:
     return [f"{place}: {item!r} is not among {source} ({names}){did_you_mean(item, allowed)}" for item in strange]
 
 
+def is_partial(section: Any) -> bool:
+    """Tells whether these are single settings of a section, as a stage gets them that asks for no more."""
+    if isinstance(section, BaseModel):
+        return {*vars(section)} != {*type(section).model_fields}
+    return isinstance(section, Params)
+
+
 def is_on(values: dict[str, Any], section: str) -> bool:
     """Whether a section is fine by itself and none of its lists is empty: an empty one switches its stage off."""
     return section in values and all(item != [] for _, item in values[section])
