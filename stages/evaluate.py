@@ -9,7 +9,7 @@ from stages.lib.params import load_params
 @stage
 def main(task: str, seed: int) -> None:
     """Store the logits of the grafted models, and the scores of all four models on the task's test set."""
-    params = load_params("model", "runtime", "graft.region")
+    params = load_params("model.mode", "model.max_length", "runtime", "graft.region")
 
     from stages.lib import runtime
     from stages.lib.data.task_cards import read_task, read_test_sets

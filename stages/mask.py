@@ -8,7 +8,9 @@ from stages.lib.params import load_params
 @stage
 def main(task: str, seed: int) -> None:
     """Find the mask by graft.localizer, starting from the stored movement order, and store it with its values."""
-    params = load_params("model", "runtime", "graft", "localizer.${graft.localizer}", "data.k")
+    params = load_params(
+        "model.mode", "model.max_length", "runtime", "graft", "localizer.${graft.localizer}", "data.k",
+    )  # fmt: skip
 
     from stages.lib import runtime
     from stages.lib.graft.mask_file import StoredMask, require_model, write_mask

@@ -10,7 +10,7 @@ from stages.lib.params import load_params
 @stage
 def main(seed: int) -> None:
     """Store the logits of both models on every task's test set and its out-of-distribution sets."""
-    params = load_params("tasks", "model", "runtime")
+    params = load_params("tasks", "model.mode", "model.max_length", "runtime")
 
     from stages.lib import runtime
     from stages.lib.evaluation.evaluation import predict_reference

@@ -4,10 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from stages.lib.data.tasks import TaskSpec, registry, resolve_tasks
-from stages.lib.errors import did_you_mean
+from stages.lib.data.tasks import TaskSpec, resolve_tasks, unknown_tasks
 from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings, name_problems
-from stages.lib.settings import FinetuneParams, ModelParams, Name, RuntimeParams, Section, Seed, Share, lists
+from stages.lib.settings import Choice, FinetuneParams, ModelParams, Name, RuntimeParams, Section, Seed, Share
 
 
 class DataParams(Section):
@@ -73,21 +72,12 @@ SECTIONS: dict[str, Any] = {
 }
 
 
+TASKS = (Choice("tasks"), Choice("ood.sets", by_key=True))
+
+
 def problems(values: dict[str, Any]) -> list[str]:
     """What is wrong between sections; looks only at sections that are fine by themselves."""
-    found = []
-    every = [item for name, value in values.items() for item in lists(name, value)]
-    for name, items in every + [(f"ood.sets.{train}", tests) for train, tests in _ood_sets(values).items()]:
-        found.extend(f"{name}: {item} stands twice" for item in dict.fromkeys(items) if items.count(item) > 1)
-    specs: dict[str, TaskSpec] = {}
-    if "task" in values:
-        specs, wrong = resolve_tasks(values["task"])
-        found.extend(wrong)
-        known = {*registry(), *values["task"]}
-        for place, name in _named_tasks(values):
-            if name not in known:
-                near, names = did_you_mean(name, known), ", ".join(sorted(known))
-                found.append(f"{place}: unknown task {name!r}{near}; known: {names}; define your own under `task:`")
+    specs, found = resolve_tasks(values["task"]) if "task" in values else ({}, [])
     found.extend(_ood_problems(values, specs))
     found.extend(_mode_problems(values, specs))
     if {"graft", "movement"} <= values.keys() and (sparsity := values["graft"].sparsity) > (
@@ -105,20 +95,10 @@ def problems(values: dict[str, Any]) -> list[str]:
     return found
 
 
-def _named_tasks(values: dict[str, Any]) -> list[tuple[str, str]]:
-    named = [("tasks", name) for name in values.get("tasks", [])]
-    for train, tests in _ood_sets(values).items():
-        named += [("ood.sets", train), *((f"ood.sets.{train}", test) for test in tests)]
-    return named
-
-
-def _ood_sets(values: dict[str, Any]) -> dict[str, list[str]]:
-    return values["ood"].sets if "ood" in values else {}
-
-
 def _ood_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:
     problems = []
-    for train, tests in _ood_sets(values).items():
+    for train, tests in values["ood"].sets.items() if "ood" in values else ():
+        problems += unknown_tasks(f"ood.sets.{train}", tests, values["task"]) if "task" in values else []
         for test in tests:
             if train in specs and test in specs and set(specs[train].labels) != set(specs[test].labels):
                 theirs, ours = ", ".join(specs[test].labels), ", ".join(specs[train].labels)
@@ -131,6 +111,5 @@ def _ood_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[st
 def _mode_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:
     if not {"model", "tasks"} <= values.keys() or values["model"].mode == "standard":
         return []
-    mode = values["model"].mode
-    used = dict.fromkeys(name for _, name in _named_tasks({key: values[key] for key in ("tasks",)}))
-    return [problem for name in used if name in specs for problem in specs[name].prompt_problems(mode)]
+    used = [specs[name] for name in dict.fromkeys(values["tasks"]) if name in specs]
+    return [problem for spec in used for problem in spec.prompt_problems(values["model"].mode)]

@@ -32,7 +32,7 @@ TINY = {
 
 # The study of that one cell, a point or two of each stage; those that fine-tune anew are off.
 TINY_STUDY = {
-    "study": {"tasks": ["movies"], "seeds": [13], "test_max": 0},
+    "study": {"test_max": 0},
     "anchor": {"pruned": [0.9]},
     "localizer": {"learned": {"steps": 4}, "fish": {"examples": 8}, "attribution": {"path_points": [0.0, 0.5]}},
     "sweep": {"localizers": ["learned", "random"], "sparsities": [0.01]},
@@ -41,15 +41,13 @@ TINY_STUDY = {
         "localizers": ["learned"],
         "sparsities": [0.01],
         "tasks": ["movies"],
-        "seeds": [13],
         "learning_rates": [0.05, 0.2],
     },
-    "wise": {"alphas": [0.0, 1.0], "seeds": [13]},
-    "peft": {"methods": ["lora_1"], "tasks": ["movies"], "seeds": [13]},
-    "paradigm": {"paradigms": [], "tasks": ["movies"], "seeds": [13], "sparsities": [0.01], "max_steps": 5},
+    "wise": {"alphas": [0.0, 1.0]},
+    "peft": {"methods": ["lora_1"], "tasks": ["movies"]},
+    "paradigm": {"paradigms": [], "tasks": ["movies"], "sparsities": [0.01], "max_steps": 5},
     "trajectory": {
-        "tasks": ["movies"],
-        "seeds": [],
+        "tasks": [],
         "checkpoints": {"every": 10, "region_step": 10, "sparsities": [0.01]},
     },
 }

@@ -228,7 +228,7 @@ def chosen(methods: list[str]) -> tuple[MergeParams, CombinationParams]:
     """The sections of these methods on the one group."""
     raw = load_yaml(ROOT / paths.PARAMS, ParamsError)
     merge = MergeParams(**(raw["merge"] | {"groups": {GROUP: TASKS}}))
-    return merge, CombinationParams(**(raw["combination"] | {"methods": methods, "seeds": [SEED]}))
+    return merge, CombinationParams(**(raw["combination"] | {"methods": methods}))
 
 
 @pytest.mark.parametrize("made", ["standard"], indirect=True)
@@ -236,7 +236,7 @@ def test_the_report_has_every_method_and_tells_what_is_missing(mode):
     methods = ["stitch_mean", "average", "ties"]
     for method in methods:
         combine(method, GROUP, SEED, settings(mode), runtime())
-    merged = collect(*chosen(methods))
+    merged = collect([SEED], *chosen(methods))
     assert len(merged.frames["scores"]) == (len(methods) + 3) * len(TASKS)
     stored = clean(details(merged))
     assert {*stored["model"][GROUP]} == {PRETRAINED, FINETUNED, GRAFTED, *methods}
@@ -252,11 +252,11 @@ def test_the_report_has_every_method_and_tells_what_is_missing(mode):
     assert all(draw(merged) for draw in FIGURES.values())
     paths.merged_record("ties", GROUP, SEED).unlink()
     with pytest.raises(DataError, match=rf"both\.json: not there; `dvc repro .*combination@ties-{SEED}` makes it"):
-        collect(*chosen(methods))
-    assert len(collect(*chosen(methods[:2])).frames["dev"]) == 0, "a method less leaves nothing of it"
+        collect([SEED], *chosen(methods))
+    assert len(collect([SEED], *chosen(methods[:2])).frames["dev"]) == 0, "a method less leaves nothing of it"
 
 
 def test_without_methods_the_report_says_so():
-    merged = collect(*chosen([]))
+    merged = collect([SEED], *chosen([]))
     assert report(merged, "some model").facts == ["combination: off, so without any merged model"]
     assert details(merged) == {} and not any(draw(merged) for draw in FIGURES.values())

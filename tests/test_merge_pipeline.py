@@ -18,7 +18,7 @@ SETTINGS = TINY | {
     "tasks": TASKS,
     "ood": {"sets": {}},
     "merge": {"groups": {"reviews": TASKS}, "test_max": 30},
-    "combination": {"methods": ["stitch_mean"], "seeds": [13], "search": {"alphas": [0.0, 1.0], "dev_max": 8}},
+    "combination": {"methods": ["stitch_mean"], "search": {"alphas": [0.0, 1.0], "dev_max": 8}},
 }
 
 

@@ -16,7 +16,7 @@ TASKS, ADDED = ["movies", "products"], "tweets"
 SETTINGS = TINY | {
     "tasks": TASKS,
     "ood": {"sets": {}},
-    "multitask": {"tasks": TASKS, "seeds": [13], "test_max": 30, "groups": {"reviews": TASKS}},
+    "multitask": {"tasks": TASKS, "test_max": 30, "groups": {"reviews": TASKS}},
     "joint": {"paradigms": ["sgd"], "step_factor": 2.0, "eval_steps": 0},
     "skill": {"localizers": ["movement"], "sparsities": [0.01]},
     "transfer": {"unions": {}, "purify_steps": 1, "purify_batch_size": 8},

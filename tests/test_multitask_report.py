@@ -51,9 +51,8 @@ def params(tasks: list[str] = TASKS, seeds: list[int] = SEEDS, **changes: Any) -
         **changes,
     }
     return SimpleNamespace(
-        multitask=SimpleNamespace(
-            tasks=tasks, seeds=seeds, test_max=N, groups=own["groups"], least_gain=own["least_gain"]
-        ),
+        seeds=seeds,
+        multitask=SimpleNamespace(tasks=tasks, test_max=N, groups=own["groups"], least_gain=own["least_gain"]),
         joint=SimpleNamespace(paradigms=own["paradigms"]),
         skill=SimpleNamespace(localizers=own["localizers"], sparsities=[0.01]),
         transfer=SimpleNamespace(unions=own["unions"], purify_steps=10),
@@ -70,7 +69,7 @@ class Writer:
     def write(self, settings: SimpleNamespace, after: dict[str, float] | None = None) -> None:
         """All files that the settings name; `after` has joint accuracies other than AFTER."""
         joint = dict.fromkeys(settings.multitask.tasks, AFTER) | (after or {})
-        for seed in settings.multitask.seeds:
+        for seed in settings.seeds:
             self.masks(settings, seed)
             for task, accuracy in joint.items():
                 self.level(task, seed, accuracy)

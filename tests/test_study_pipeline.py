@@ -78,7 +78,9 @@ def smaller_masks(copy: Copy) -> dict[str, Step]:
 def more_localizers(copy: Copy) -> dict[str, Step]:
     """Localizers that only rank, added to the first run's, with the stages switched on that were off."""
     copy.set(
-        f"sweep.localizers=[{','.join([*LOCALIZERS, *ADDED])}]", "paradigm.paradigms=[adamw]", "trajectory.seeds=[13]"
+        f"sweep.localizers=[{','.join([*LOCALIZERS, *ADDED])}]",
+        "paradigm.paradigms=[adamw]",
+        "trajectory.tasks=[movies]",
     )
     return {"more": repro(copy)}
 

@@ -13,19 +13,17 @@ FILE = "stages/surgical/dvc.yaml"
 TINY_SURGICAL = {
     "fim": {
         "tasks": ["movies"],
-        "seeds": [13],
         "scores": {"targets": ["label_logit", "empirical"], "examples": [4], "heads": 1},
     },
     "surgery": {
         "selections": ["all", "top_1"],
         "tasks": ["movies"],
-        "seeds": [13],
         "test_max": 40,
         "draws": 2,
         "score": {"examples": 4},
         "training": {"max_steps": 5, "warmup_steps": 1},
     },
-    "robustness": {"tasks": ["movies"], "seeds": [13], "every": 3},
+    "robustness": {"tasks": ["movies"], "every": 3},
 }
 
 

@@ -159,7 +159,7 @@ def run(layers: list[int], cell: int) -> dict[str, Any]:
 def gather(root: Path, settings: SimpleNamespace | None = None) -> Surgical:
     settings = settings or params()
     with contextlib.chdir(root):
-        return collect(settings.fim, settings.surgery, settings.robustness, settings.surgical)
+        return collect(settings.fim.seeds, settings.fim, settings.surgery, settings.robustness, settings.surgical)
 
 
 def found_in(root: Path, settings: SimpleNamespace | None = None, **effects: Any) -> Surgical:
@@ -483,8 +483,8 @@ def test_figures_and_the_data_behind_them_are_files(drawn, partly):
     ("change_of", "figure", "stage", "gone"),
     [
         ({"surgery": {"selections": []}}, "selections", "surgery", SELECTIONS),
-        ({"surgery": {"seeds": []}}, "selections", "surgery", SELECTIONS),
-        ({"robustness": {"seeds": []}}, "robustness", "robustness", RANKING),
+        ({"surgery": {"tasks": []}}, "selections", "surgery", SELECTIONS),
+        ({"robustness": {"tasks": []}}, "robustness", "robustness", RANKING),
     ],
 )
 def test_a_stage_that_is_off_leaves_its_figure_its_tables_and_its_numbers_out(tmp_path, change_of, figure, stage, gone):

@@ -19,7 +19,7 @@ TINY_TALOS = {
     "tasks": TASKS,
     "ood": {"sets": {}, "test_max": 60},
     "localizer": TINY_STUDY["localizer"] | {"talos": {"examples": 8, "rounds": 2}},
-    "talos": {"tasks": TASKS, "seeds": [13], "sparsity": 0.1, "test_max": 30, "dev_max": 16},
+    "talos": {"tasks": TASKS, "sparsity": 0.1, "test_max": 30, "dev_max": 16},
     "sensitivity": {"pruned": 0.1, "variants": ["single_round"]},
     "edit": {"methods": METHODS, "training": {"learning_rates": [0.01]}},
     "arithmetic": {
@@ -38,7 +38,7 @@ TINY_TALOS = {
 def made(tmp_path_factory):
     """The copy after one run, what ran, and its files."""
     # placeholders of stages that are off come along with settings of the study
-    settings = TINY | TINY_STUDY | TINY_TALOS | {"study": {"tasks": ["movies"], "seeds": [13], "test_max": 0}}
+    settings = TINY | TINY_STUDY | TINY_TALOS | {"study": {"tasks": ["movies"], "test_max": 0}}
     copy = clone(make_original(tmp_path_factory.mktemp("talos"), settings), "copy")
     run = copy.repro("stages/talos/dvc.yaml")
     return copy, run, copy.files("masks", "metrics", "plots")

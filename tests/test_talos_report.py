@@ -159,7 +159,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(params: SimpleNamespace) -> Collected:
-    return collect(params.talos, params.edit, params.arithmetic, params.disentangle)
+    return collect(params.talos.seeds, params.talos, params.edit, params.arithmetic, params.disentangle)
 
 
 def written(params: SimpleNamespace | None = None, **changes: Any) -> Collected:

@@ -17,7 +17,7 @@ def main() -> None:
     from stages.lib.report.format import measured_with
     from stages.lib.report.publish import figures, plot_data, publish
 
-    data = collect(params.sequence, params.order)
+    data = collect(params.seeds, params.sequence, params.order)
     frames = plot_data({"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory}, exact=())
     drawn = figures(makers(data), data)
     publish(

@@ -86,15 +86,15 @@ class Sequences:
         return self.memory.loc[self.memory.groupby(CELL, sort=False).place.idxmax()]
 
 
-def collect(settings: SequenceParams, orders: dict[str, list[str]]) -> Sequences:
-    """Read the records of every method, order and seed of the section `sequence`.
+def collect(seeds: list[int], settings: SequenceParams, orders: dict[str, list[str]]) -> Sequences:
+    """Read the records of every method and order of the section `sequence`, for every seed.
 
     Raises DataError that names a missing record with the `dvc repro` that makes it, or one of other tasks.
     """
-    chosen = {name: orders[name] for name in settings.orders} if settings.methods and settings.seeds else {}
+    chosen = {name: orders[name] for name in settings.orders if orders[name]} if settings.methods else {}
     cells = [
         {"method": method, "order": order, "seed": seed, "task": task}
-        for method, order, seed in product(settings.methods, chosen, settings.seeds)
+        for method, order, seed in product(settings.methods, chosen, seeds)
         for task in chosen[order]
     ]
     path = "metrics/sequence/{method}/{order}/{seed}/{task}.json"
@@ -118,7 +118,7 @@ def collect(settings: SequenceParams, orders: dict[str, list[str]]) -> Sequences
     columns = [*CELL, "task", "place", "length", "step", "after", "variant", *NUMBERS]
     accuracy = pd.DataFrame(records.rows(tested), columns=columns)
     memory = pd.DataFrame(records.rows(kept), columns=[*CELL, "task", "place", *MEMORY])
-    return Sequences(settings.methods if chosen else [], chosen, settings.seeds, accuracy, measures(accuracy), memory)
+    return Sequences(settings.methods if chosen else [], chosen, seeds, accuracy, measures(accuracy), memory)
 
 
 def measures(accuracy: pd.DataFrame) -> pd.DataFrame:

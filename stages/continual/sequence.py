@@ -1,6 +1,8 @@
 """sequence: tasks learned one after another in one order by one method, for one seed."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,9 +10,12 @@ from stages.lib.params import load_params
 def main(method: str, order: str, seed: int) -> None:
     """Learn the tasks in order, and test all of them so far after each."""
     params = load_params(
-        "model", "runtime", "finetune", "calibration.bins", "sequence.max_steps", "sequence.test_max",
-        f"order.{order}", f"method.{method}",
+        "tasks", "model.mode", "model.max_length", "runtime", "finetune", "calibration.bins", "sequence.max_steps",
+        "sequence.test_max", f"order.{order}", f"method.{method}",
     )  # fmt: skip
+    make_folders(paths.reading_dir("sequence", (method, order), seed))
+    if not getattr(params.order, order):
+        return
 
     from stages.continual.run_sequence import run_sequence
     from stages.lib import runtime

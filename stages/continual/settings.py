@@ -5,15 +5,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stages.lib.settings import Name, Section, Seed, is_on, not_among
+from stages.lib.settings import Choice, Name, Section, is_on, not_among
 
-Order = Annotated[list[Name], Field(min_length=2)]
+Order = Annotated[list[Name] | None, Field(description="null for all of `tasks` as they stand there")]
 
 
 class SequenceParams(Section):
     methods: list[Literal["naive", "grafting", "replay", "ewc"]] = Field(description="ways to learn task after task")
     orders: list[Name] = Field(description="which of the sequences named in `order`")
-    seeds: list[Seed] = Field(description="which of `seeds`")
     max_steps: int | None = Field(ge=1, description="hard cap on the steps of each task; null for none")
     test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
 
@@ -43,10 +42,13 @@ class MethodParams(Section):
 SECTIONS: dict[str, Any] = {"sequence": SequenceParams, "order": dict[Name, Order], "method": MethodParams}
 
 
+TASKS = (Choice("order", least=2),)
+
+
 def order_tasks(values: dict[str, Any]) -> float:
     """Tasks of a sequence, a mean over the orders that are learned."""
-    chosen = [name for name in values["sequence"].orders if name in values["order"]]
-    return fmean(len(values["order"][name]) for name in chosen) if chosen else 0
+    chosen = [len(values["order"][name]) for name in values["sequence"].orders if name in values["order"]]
+    return fmean(chosen) if chosen else 0
 
 
 # what the costs of stages grow with, besides single settings
@@ -54,21 +56,11 @@ COST_FACTORS = {"order_tasks": order_tasks}
 
 
 def problems(values: dict[str, Any]) -> list[str]:
-    """Orders are found by their names and hold tasks of the main pipeline, each once.  Without sequences no rules."""
+    """Orders are found by their names.  Without sequences no rules."""
     if not is_on(values, "sequence"):
         return []
-    found = [
-        *not_among(values, "sequence.orders", "order"),
-        *not_among(values, "sequence.seeds", "seeds"),
+    dotted = [name for name in values["sequence"].orders if "." in name]
+    return not_among(values, "sequence.orders", "order") + [
+        f"order: {name!r} has a dot in it, which stands between a section and its settings; use _ instead"
+        for name in dotted
     ]
-    for name in (name for name in values["sequence"].orders if name in values.get("order", {})):
-        found += _order_problems(name, values)
-    return found
-
-
-def _order_problems(name: str, values: dict[str, Any]) -> list[str]:
-    if "." in name:
-        return [f"order: {name!r} has a dot in it, which stands between a section and its settings; use _ instead"]
-    order = values["order"][name]
-    twice = [f"order.{name}: {task} stands twice" for task in dict.fromkeys(order) if order.count(task) > 1]
-    return twice + not_among(values, f"order.{name}", "tasks")

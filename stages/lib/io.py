@@ -54,6 +54,12 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def make_folders(*folders: Path) -> None:
+    """Make folders that a stage has to leave even where none of its tasks is chosen, so that it has nothing to put there."""
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def require(path: Path, made_by: str) -> Path:
     """Give `path` back if it exists; raise DataError that names the stage which makes it if not."""
     if not path.exists():

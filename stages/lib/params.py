@@ -19,14 +19,15 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from stages.lib import paths
+from stages.lib.data.tasks import unknown_tasks
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem
-from stages.lib.settings import Params, at
+from stages.lib.settings import Params, at, lists
 from stages.lib.yaml12 import load_yaml
 
 PROJECT = Path(__file__).parents[2]
-# name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml.  The rules
-# between an extension's sections and the others hold only where one of them is used, so that the main pipeline can run
-# on other tasks and seeds than they do.
+# name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml: SECTIONS, the
+# TASKS that they name, and problems() between sections.  An extension's are looked at only where one of its sections is asked
+# for, so that none of them stops another pipeline.
 PIPELINES: dict[str, ModuleType] = {"": import_module("stages.settings")} | {
     path.parent.name: import_module(f"stages.{path.parent.name}.settings")
     for path in sorted((PROJECT / paths.PIPELINES).glob("*/dvc.yaml"))
@@ -35,39 +36,76 @@ SECTIONS: dict[str, Any] = {name: kind for pipeline in PIPELINES.values() for na
 
 
 def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
-    """Check all of params.yaml and give the settings named by `keys`, as attributes.
+    """Check params.yaml as far as these pipelines read it, and give the settings named by `keys`, as attributes.
 
     A key is a section (`"graft"`), a setting (`"graft.region"`) or a section within one, which may be named by
-    another setting as in dvc.yaml (`"localizer.${graft.localizer}"`).
-    Raises ParamsError with every problem of the file, one a line; with those of another pipeline as a
-    whole if a key is one of its sections.
+    another setting as in dvc.yaml (`"localizer.${graft.localizer}"`).  A section is an object of its class, with
+    those settings that were asked for.  Lists of tasks hold those of `tasks` that are meant: all for null.
+    Raises ParamsError with every problem of the main pipeline's sections and of the pipelines that the keys belong to.
     """
     values = validate(load_yaml(path, ParamsError), path, [key.partition(".")[0] for key in keys])
     chosen = Params()
     for key in (re.sub(r"\$\{([\w.]+)\}", lambda name: str(at(values, name[1])), key) for key in keys):
         section, _, setting = key.partition(".")
-        if not setting:
-            setattr(chosen, section, values[section])
-            continue
-        part = getattr(chosen, section, None) or Params()
-        setattr(part, setting, at(values, key))
+        part = values[section] if not setting else _more(getattr(chosen, section, None), values[section], setting)
         setattr(chosen, section, part)
     return chosen
+
+
+def _more(part: Any, section: Any, setting: str) -> Any:
+    """The part of a section that was asked for so far, with one more setting."""
+    kind = type(section).model_construct if isinstance(section, BaseModel) else Params
+    return kind(**(vars(part) if part else {}), **{setting: at(section, setting)})
 
 
 def validate(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) -> dict[str, Any]:
     """Turn the parsed file into checked sections; raise ParamsError with all problems at once.
 
-    With sections of another pipeline among those `asked` for, also check that its sections fit each other
-    and the main pipeline.
+    The main pipeline's sections are always checked, another pipeline's where one of them is among those `asked` for.
     """
+    return checked(raw, path, asked)[0]
+
+
+def checked(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
+    """What `validate` gives, and lines on what these pipelines leave out since it is about tasks that `tasks` doesn't have."""
     if not isinstance(raw, dict):
         raise ParamsError(f"{path}: expected sections ({', '.join(SECTIONS)}), found {type(raw).__name__}")
-    values, problems = {}, []
-    for name in raw:
-        if name not in SECTIONS:
-            problems.append(f"{name}: unknown section{did_you_mean(name, SECTIONS)}; known: {', '.join(SECTIONS)}")
-    for name, kind in SECTIONS.items():
+    problems = [
+        f"{name}: unknown section{did_you_mean(name, SECTIONS)}; known: {', '.join(SECTIONS)}"
+        for name in raw
+        if name not in SECTIONS
+    ]
+    values: dict[str, Any] = {}
+    rules, left_out = [], []
+    for name, pipeline in PIPELINES.items():
+        found = _sections(raw, pipeline, values)
+        wrong = _twice(values, pipeline)
+        tasks = getattr(pipeline, "TASKS", ())
+        for choice in tasks if "task" in values else ():
+            wrong += unknown_tasks(choice.place, choice.named(values), values["task"])
+        left = [line for choice in tasks for line in choice.fit(values)]
+        if not name or {*asked} & {*pipeline.SECTIONS}:
+            problems, left_out = problems + found, left_out + left
+            rules += wrong + pipeline.problems(values)
+    if problems or rules:
+        lines = "".join(f"\n  {line}" for line in problems + rules)
+        raise ParamsError(f"{path} has {len(problems + rules)} problem(s):{lines}")
+    return values, left_out
+
+
+def _twice(values: dict[str, Any], pipeline: ModuleType) -> list[str]:
+    # what a task of the user's says is checked by its own class
+    sections = [name for name in pipeline.SECTIONS if name in values and name != "task"]
+    found = [pair for name in sections for pair in lists(name, values[name])]
+    return [
+        f"{key}: {item} stands twice" for key, items in found for item in dict.fromkeys(items) if items.count(item) > 1
+    ]
+
+
+def _sections(raw: dict[str, Any], pipeline: ModuleType, values: dict[str, Any]) -> list[str]:
+    """Add the sections of a pipeline that are fine by themselves to `values`; gives the problems of the others."""
+    problems = []
+    for name, kind in pipeline.SECTIONS.items():
         if name not in raw:
             problems.append(f"{name}: this section is missing")
             continue
@@ -76,12 +114,16 @@ def validate(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) -
             values[name] = TypeAdapter(kind).validate_python(raw[name], strict=True)
         except ValidationError as error:
             problems.extend(plain_problem(problem, name, kind) for problem in error.errors())
-    for name, pipeline in PIPELINES.items():
-        if not name or {*asked} & {*pipeline.SECTIONS}:
-            problems.extend(pipeline.problems(values))
-    if problems:
-        raise ParamsError(f"{path} has {len(problems)} problem(s):\n" + "\n".join(f"  {line}" for line in problems))
-    return values
+    return problems
+
+
+def _twice(values: dict[str, Any], pipeline: ModuleType) -> list[str]:
+    # what a task of the user's says is checked by its own class
+    sections = [name for name in pipeline.SECTIONS if name in values and name != "task"]
+    found = [pair for name in sections for pair in lists(name, values[name])]
+    return [
+        f"{key}: {item} stands twice" for key, items in found for item in dict.fromkeys(items) if items.count(item) > 1
+    ]
 
 
 def sections_of(pipelines: Iterable[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import reduce
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -14,6 +14,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.]*$")]
 Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Rate = Annotated[float, Field(gt=0, le=1e12)]
+Tasks = Annotated[list[Name] | None, Field(description="which of `tasks`, by name; null for all")]
 
 
 class Params(SimpleNamespace):
@@ -75,6 +76,60 @@ class AdamWParams(Section):
     l1: float = Field(ge=0, description="weight of the l1 norm of the movement in the loss of adamw_l1")
 
 
+class Choice(NamedTuple):
+    """A setting that names tasks: `place` takes them from the list `source`, null takes all; fewer than `least` are none.
+
+    It is a list of tasks, a table of such lists, a table from task to task, or, `by_key`, one whose keys are the tasks.
+    """
+
+    place: str
+    source: str = "tasks"
+    least: int = 1
+    by_key: bool = False
+
+    def named(self, values: dict[str, Any]) -> list[str]:
+        """Every task that it names."""
+        found = at(values, self.place) if self.place.partition(".")[0] in values else None
+        if isinstance(found, dict):
+            found = [name for key, part in found.items() for name in self._entry(key, part)]
+        return [*dict.fromkeys(found or [])]
+
+    def _entry(self, key: str, part: Any) -> list[str]:
+        return [key] if self.by_key else [key, part] if isinstance(part, str) else part or []
+
+    def fit(self, values: dict[str, Any]) -> list[str]:
+        """Leave in `values` what the source has of it; gives what to tell the user about the rest, in one line or none."""
+        if any(key.partition(".")[0] not in values for key in (self.place, self.source)):
+            return []
+        known, found = at(values, self.source), at(values, self.place)
+        strange = [name for name in self.named(values) if name not in known]
+        usable = self._usable(found, known) if isinstance(found, dict) else self._enough(found, known)
+        values |= with_setting(values, self.place, usable)
+        if strange:
+            return [f"{self.place}: {', '.join(strange)} left out, not among {self.source} ({', '.join(known)})"]
+        return [f"{self.place}: off, since it takes {self.least} tasks or more"] * (
+            not usable and found not in ([], {})
+        )
+
+    def _usable(self, found: dict[str, Any], known: list[str]) -> dict[str, Any]:
+        if self.by_key or any(isinstance(part, str) for part in found.values()):
+            return {key: part for key, part in found.items() if {*self._entry(key, part)} <= {*known}}
+        lists = {key: self._enough(part, known) for key, part in found.items()}
+        # entries of a section are asked for by their names
+        return {key: part for key, part in lists.items() if part or "." not in self.place}
+
+    def _enough(self, tasks: list[str] | None, known: list[str]) -> list[str]:
+        here = known if tasks is None else [task for task in tasks if task in known]
+        return here if len(here) >= self.least else []
+
+
+def with_setting(section: Any, key: str, value: Any) -> Any:
+    """A copy of a section, or of a table of them, in which a dotted key has this value."""
+    name, _, rest = key.partition(".")
+    part = with_setting(at(section, name), rest, value) if rest else value
+    return section | {name: part} if isinstance(section, dict) else section.model_copy(update={name: part})
+
+
 def not_among(values: dict[str, Any], place: str, source: str) -> list[str]:
     """A problem for each item of the list `place` that isn't in the list `source`."""
     if any(key.partition(".")[0] not in values for key in (place, source)):
@@ -85,20 +140,28 @@ def not_among(values: dict[str, Any], place: str, source: str) -> list[str]:
     return [f"{place}: {item!r} is not among {source} ({names}){did_you_mean(item, allowed)}" for item in strange]
 
 
+def is_partial(section: Any) -> bool:
+    """Tells whether these are single settings of a section, as a stage gets them that asks for no more."""
+    if isinstance(section, BaseModel):
+        return {*vars(section)} != {*type(section).model_fields}
+    return isinstance(section, Params)
+
+
 def is_on(values: dict[str, Any], section: str) -> bool:
     """Whether a section is fine by itself and none of its lists is empty: an empty one switches its stage off."""
     return section in values and all(item != [] for _, item in values[section])
 
 
 def lists(key: str, value: Any) -> Iterator[tuple[str, list]]:
-    """Every list of a section, and of the sections in it, by its dotted key."""
+    """Every list of a section or table, and of those in it, by its dotted key."""
     if isinstance(value, list):
         yield key, value
-    for name, part in value if isinstance(value, BaseModel) else ():
+    parts = value.items() if isinstance(value, dict) else value if isinstance(value, BaseModel) else ()
+    for name, part in parts:
         yield from lists(f"{key}.{name}", part)
 
 
-def at(values: dict[str, Any], key: str) -> Any:
+def at(values: Any, key: str) -> Any:
     """The section or the setting of a dotted key."""
     return reduce(
         lambda part, name: part[name] if isinstance(part, dict) else getattr(part, name), key.split("."), values

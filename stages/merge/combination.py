@@ -2,6 +2,7 @@
 
 from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -9,15 +10,15 @@ from stages.lib.params import load_params
 def main(method: str, seed: int) -> None:
     """Merge, choose the weight on dev if there is one, and measure on the test set of every task."""
     params = load_params(
-        "model", "runtime", "finetune.train", "graft.region", "graft.rule", "localizer", "calibration.bins", "merge",
-        "combination.search", "combination.shares",
+        "tasks", "model.mode", "model.max_length", "runtime", "finetune.train", "graft.region", "graft.rule", "localizer",
+        "calibration.bins", "merge", "combination.search", "combination.shares",
     )  # fmt: skip
+    make_folders(paths.reading_dir("combination", (method,), seed))
 
     from stages.lib import runtime
     from stages.merge.merged_models import combine
 
     machine = runtime.start(params.runtime)
-    paths.reading_dir("combination", (method,), seed).mkdir(parents=True, exist_ok=True)
     for group in params.merge.groups:
         print(combine(method, group, seed, params, machine))
 

@@ -17,7 +17,7 @@ def main() -> None:
     from stages.merge.figures import FIGURES
     from stages.merge.report import collect, details, headline, report
 
-    merged = collect(params.merge, params.combination)
+    merged = collect(params.seeds, params.merge, params.combination)
     frames, drawn = plot_data(merged.frames, exact=()), figures(FIGURES, merged)
     publish(
         "merge",

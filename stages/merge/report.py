@@ -101,9 +101,9 @@ class Model:
         return f"{kept.mean() / MEGA:.2f}" if len(models) else ""
 
 
-def collect(merge: MergeParams, combination: CombinationParams) -> Merged:
+def collect(seeds: list[int], merge: MergeParams, combination: CombinationParams) -> Merged:
     """Read the records of the cells of params.yaml; raises DataError that names each missing one with what makes it."""
-    cells = grid(method=combination.methods, group=merge.groups, seed=combination.seeds)
+    cells = grid(method=combination.methods, group=merge.groups, seed=seeds)
     records = Records("merge", "combination", "metrics/combination/{method}/{seed}/{group}.json", cells)
     require_files("make merge", records)
     seen: set[tuple[Any, ...]] = set()
@@ -111,7 +111,7 @@ def collect(merge: MergeParams, combination: CombinationParams) -> Merged:
     frames = {name: frame_of((row for kind, row in rows if kind == name), FRAMES[name]) for name in FRAMES}
     # null where the fine-tuned model scores 0
     frames["scores"]["retained"] = pd.to_numeric(frames["scores"]["retained"])
-    return Merged(merge.groups, combination.methods if cells else [], combination.seeds, frames)
+    return Merged(merge.groups, combination.methods if cells else [], seeds, frames)
 
 
 def _rows(record: Row, seen: set[tuple[Any, ...]]) -> Iterable[tuple[str, Row]]:

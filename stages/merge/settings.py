@@ -8,11 +8,13 @@ from stages.lib.errors import did_you_mean
 from stages.lib.localizers.settings import NAMES as LOCALIZERS
 from stages.lib.localizers.settings import name_problems
 from stages.lib.merging.names import NAMES, read_localized
-from stages.lib.settings import Name, Section, Seed, Share, not_among
+from stages.lib.settings import Choice, Name, Section, Share
 
 
 class MergeParams(Section):
-    groups: dict[Name, list[Name]] = Field(description="name -> tasks that become one model, in the order of sequence")
+    groups: dict[Name, list[Name] | None] = Field(
+        description="name -> tasks that become one model, in the order of sequence; null for all"
+    )
     test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
 
 
@@ -33,12 +35,13 @@ class VectorShares(Section):
 
 class CombinationParams(Section):
     methods: list[Name] = Field(description="ways to make one model of several")
-    seeds: list[Seed] = Field(description="which of `seeds` are used")
     search: AlphaSearch
     shares: VectorShares
 
 
 SECTIONS: dict[str, Any] = {"merge": MergeParams, "combination": CombinationParams}
+
+TASKS = (Choice("merge.groups", least=2),)
 
 
 def group_tasks(values: dict[str, Any]) -> int:
@@ -51,18 +54,7 @@ COST_FACTORS = {"group_tasks": group_tasks}
 
 
 def problems(values: dict[str, Any]) -> list[str]:
-    """Groups choose from the tasks, and every one is of two or more."""
-    found = not_among(values, "combination.seeds", "seeds") + _method_problems(values)
-    groups = values["merge"].groups if "merge" in values else {}
-    for name, tasks in groups.items():
-        if len({*tasks}) < max(2, len(tasks)):
-            shown = ", ".join(tasks) or "nothing"
-            found.append(f"merge.groups.{name}: {shown} is not allowed: should be two tasks or more, each of them once")
-        found += _strange(f"merge.groups.{name}", tasks, values.get("tasks", tasks))
-    return found
-
-
-def _method_problems(values: dict[str, Any]) -> list[str]:
+    """Methods are names of rules, or of a localizer and a share."""
     methods = [name for name in getattr(values.get("combination"), "methods", []) if name not in NAMES]
     localized = {name: read[0] for name in methods if (read := read_localized(name))}
     unknown = [name for name in methods if name not in localized]
@@ -71,12 +63,4 @@ def _method_problems(values: dict[str, Any]) -> list[str]:
         f"combination.methods: unknown method {name!r}{did_you_mean(name, (*NAMES, *LOCALIZERS))}; known: {known}, and "
         "LOCALIZER_SHARE, such as stitch_0.01"
         for name in unknown
-    ]
-
-
-def _strange(place: str, tasks: list[str], known: list[str]) -> list[str]:
-    return [
-        f"{place}: {task!r} is not among tasks ({', '.join(known)}){did_you_mean(task, known)}"
-        for task in tasks
-        if task not in known
     ]

@@ -2,7 +2,7 @@
 
 from stages.lib import paths
 from stages.lib.entry import stage
-from stages.lib.io import read_rows, replacing, write_json
+from stages.lib.io import make_folders, read_rows, replacing, write_json
 from stages.lib.params import load_params
 
 
@@ -10,8 +10,12 @@ from stages.lib.params import load_params
 def main(paradigm: str, seed: int) -> None:
     """Fine-tune, choosing the grid point by the mean dev score, and save a model folder with the tasks' heads."""
     params = load_params(
-        "model", "runtime", "finetune", "multitask.tasks", "joint.step_factor", "joint.eval_steps", "joint.adamw",
+        "tasks", "model.mode", "model.max_length", "runtime", "finetune", "multitask.tasks", "joint.step_factor",
+        "joint.eval_steps", "joint.adamw",
     )  # fmt: skip
+    if not params.multitask.tasks:
+        make_folders(paths.joint(paradigm, seed))
+        return
 
     from stages.lib import runtime
     from stages.lib.data.task_cards import read_task

@@ -1,6 +1,8 @@
 """level: the accuracies of the joint and of the pretrained model on every task, which relative gains refer to."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,8 +10,12 @@ from stages.lib.params import load_params
 def main(paradigm: str, seed: int) -> None:
     """Predict the test rows of every task with both models."""
     params = load_params(
-        "model", "runtime", "graft.region", "calibration.bins", "multitask.tasks", "multitask.test_max"
-    )
+        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "calibration.bins", "multitask.tasks",
+        "multitask.test_max",
+    )  # fmt: skip
+    make_folders(paths.reading_dir("level", (paradigm,), seed))
+    if not params.multitask.tasks:
+        return
 
     from stages.lib import runtime
     from stages.multitask.joint_baselines import measure_baselines

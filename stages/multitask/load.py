@@ -66,15 +66,15 @@ class Files:
 
     @classmethod
     def of(cls, params: Any) -> "Files":
-        """`params` has the sections multitask, joint, skill and transfer."""
+        """`params` has the seeds and the sections multitask, joint, skill and transfer."""
         settings = params.multitask
         sizes = [str(sparsity) for sparsity in params.skill.sparsities]
-        levels = grid(paradigm=params.joint.paradigms, seed=settings.seeds, task=settings.tasks)
+        levels = grid(paradigm=params.joint.paradigms, seed=params.seeds, task=settings.tasks)
         matrix = grid(
             paradigm=params.joint.paradigms,
             localizer=params.skill.localizers,
             sparsity=sizes,
-            seed=settings.seeds,
+            seed=params.seeds,
             task=settings.tasks,
         )
         at = "{paradigm}/{localizer}/{sparsity}/{seed}/{task}.json"
@@ -103,7 +103,7 @@ def collect(params: Any) -> Multitask:
     gains = frame_of(files.transfer.rows(partial(_gain_rows, settings, ends, sources)), GAINS)
     return Multitask(
         tasks=settings.tasks,
-        seeds=settings.seeds,
+        seeds=params.seeds,
         groups=settings.groups,
         unions={**settings.groups, **params.transfer.unions},
         least_gain=settings.least_gain,

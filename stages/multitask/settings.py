@@ -1,23 +1,22 @@
 """Settings of multi-task learning, and the rules between them and the main pipeline."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from stages.lib.errors import did_you_mean
 from stages.lib.localizers.settings import NAMES, name_problems
-from stages.lib.settings import AdamWParams, Name, Section, Seed, Share, is_on, not_among
+from stages.lib.settings import AdamWParams, Choice, Name, Section, Share, Tasks, is_on
 
 # These learn from a base.  The paper takes none (figure 8), and shows larger ones (figures 11 and 12).
 FROM_A_BASE = ("learned", "attribution_learned")
 WITH_SHARE = re.compile(rf"({'|'.join(FROM_A_BASE)})_(0|1|[01]\.[0-9]+)")
-Group = Annotated[list[Name], Field(min_length=2)]
+Group = list[Name]
 
 
 class MultitaskParams(Section):
-    tasks: list[Name] = Field(min_length=2, description="which of `tasks` one model learns together")
-    seeds: list[Seed] = Field(min_length=1, description="which of `seeds`")
+    tasks: Tasks
     test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
     groups: dict[Name, Group] = Field(description="tasks that are alike, by a name for them")
     least_gain: Share = Field(description="accuracy that the joint model has to gain for a relative gain to be said")
@@ -51,6 +50,13 @@ SECTIONS: dict[str, Any] = {
 }
 
 
+TASKS = (
+    Choice("multitask.tasks", least=2),
+    Choice("multitask.groups", "multitask.tasks", least=2),
+    Choice("transfer.unions", "multitask.tasks", least=2),
+)
+
+
 def step_factor(values: dict[str, Any]) -> float:
     """Steps of joint training as a multiple of those of a single task (JointPlan.factor)."""
     return values["joint"].step_factor or len(values["multitask"].tasks)
@@ -73,32 +79,17 @@ def read_name(name: str) -> tuple[str, float] | None:
 
 
 def problems(values: dict[str, Any]) -> list[str]:
-    """Tasks, seeds and the members of unions choose from other lists.  Without joint models there are no rules."""
+    """Names of groups and unions, and localizers.  Without joint models there are no rules."""
     if not is_on(values, "joint") or "multitask" not in values:
         return []
-    found = [problem for name in ("tasks", "seeds") for problem in not_among(values, f"multitask.{name}", name)]
-    return found + _union_problems(values) + _localizer_problems(values)
-
-
-def _union_problems(values: dict[str, Any]) -> list[str]:
-    found, seen = [], {*values["multitask"].tasks}
-    for section, setting in (("multitask", "groups"), ("transfer", "unions")):
-        for name, members in getattr(values.get(section), setting, {}).items():
-            place = f"{section}.{setting}.{name}"
-            if name in seen:
-                found.append(f"{place}: the name is taken, by a task or by another group or union")
-            seen.add(name)
-            found += _member_problems(place, members, values["multitask"].tasks)
-    return found
-
-
-def _member_problems(place: str, members: list[str], tasks: list[str]) -> list[str]:
-    twice = [f"{place}: {name} stands twice" for name in dict.fromkeys(members) if members.count(name) > 1]
-    return twice + [
-        f"{place}: {name!r} is not among multitask.tasks ({', '.join(tasks)}){did_you_mean(name, tasks)}"
-        for name in members
-        if name not in tasks
-    ]
+    places = {f"multitask.groups.{name}": name for name in values["multitask"].groups}
+    places |= {f"transfer.unions.{name}": name for name in getattr(values.get("transfer"), "unions", {})}
+    taken = [*values["multitask"].tasks, *places.values()]
+    return [
+        f"{place}: the name is taken, by a task or by another group or union"
+        for place, name in places.items()
+        if taken.count(name) > 1
+    ] + _localizer_problems(values)
 
 
 def _localizer_problems(values: dict[str, Any]) -> list[str]:

@@ -1,6 +1,8 @@
 """skill: the region of every task in the joint model of one seed, by one localizer, at every size."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,8 +10,12 @@ from stages.lib.params import load_params
 def main(paradigm: str, localizer: str, seed: int) -> None:
     """Find the regions and store them as mask files."""
     params = load_params(
-        "model", "runtime", "graft.region", "graft.rule", "localizer", "multitask.tasks", "skill.sparsities",
+        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "graft.rule", "localizer",
+        "multitask.tasks", "skill.sparsities",
     )  # fmt: skip
+    make_folders(*(paths.SKILL / paradigm / localizer / str(seed) / str(size) for size in params.skill.sparsities))
+    if not params.multitask.tasks:
+        return
 
     from stages.lib import runtime
     from stages.multitask.task_masks import find_task_masks

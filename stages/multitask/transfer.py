@@ -1,6 +1,8 @@
 """transfer: every region of one joint model, and every union of them, grafted and tested on every task."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,9 +10,12 @@ from stages.lib.params import load_params
 def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
     """Graft, predict, and purify unions on the way."""
     params = load_params(
-        "model", "runtime", "graft.region", "localizer.learned", "calibration.bins", "multitask.tasks",
-        "multitask.test_max", "multitask.groups", "transfer",
+        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "localizer.learned", "calibration.bins",
+        "multitask.tasks", "multitask.test_max", "multitask.groups", "transfer",
     )  # fmt: skip
+    make_folders(paths.reading_dir("transfer", (paradigm, localizer, sparsity), seed))
+    if not params.multitask.tasks:
+        return
 
     from stages.lib import runtime
     from stages.multitask.transfer_matrix import transfer

@@ -1,6 +1,8 @@
 """anchor: the two ends of every graft, the pretrained and the fine-tuned model, and the fine-tuned one pruned."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,8 +10,10 @@ from stages.lib.params import load_params
 def main(seed: int) -> None:
     """Bring together what the study's other stages are measured against, training rows included."""
     params = load_params(
-        "model", "runtime", "graft.region", "calibration.bins", "study.tasks", "study.test_max", "anchor"
-    )
+        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "calibration.bins", "study.tasks",
+        "study.test_max", "anchor",
+    )  # fmt: skip
+    make_folders(paths.reading_dir("anchor", (), seed))
 
     from stages.lib import runtime
     from stages.study.endpoints import anchor

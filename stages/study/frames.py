@@ -59,6 +59,7 @@ PAPER_SPARSITY = 0.0001
 class Settings(Protocol):
     """The sections that say which cells there are."""
 
+    seeds: list[int]
     study: StudyParams
     ood: OodParams
     sweep: SweepParams
@@ -72,17 +73,22 @@ class Settings(Protocol):
 def cells_of(params: Settings) -> dict[str, list[Cell]]:
     """Stage -> its cells, in the order of its axes; a stage that is off has none."""
     study, sweep, readout, peft = params.study, params.sweep, params.readout, params.peft
-    cell = {"seed": study.seeds, "task": study.tasks}
-    of = {"seed": readout.seeds, "task": readout.tasks}
+    seeds, cell = params.seeds, {"seed": params.seeds, "task": study.tasks}
     curved = [task for task in study.tasks if params.ood.sets.get(task)]
     return {
         "anchor": grid(**cell),
         "sweep": grid(localizer=sweep.localizers, sparsity=sweep.sparsities, **cell),
-        "readout": grid(readout=readout.readouts, localizer=readout.localizers, sparsity=readout.sparsities, **of),
-        "wise": grid(seed=params.wise.seeds, task=curved),
-        "peft": grid(method=peft.methods, seed=peft.seeds, task=peft.tasks),
-        "paradigm": grid(paradigm=params.paradigm.paradigms, seed=params.paradigm.seeds, task=params.paradigm.tasks),
-        "trajectory": grid(seed=params.trajectory.seeds, task=params.trajectory.tasks),
+        "readout": grid(
+            readout=readout.readouts,
+            localizer=readout.localizers,
+            sparsity=readout.sparsities,
+            seed=seeds,
+            task=readout.tasks,
+        ),
+        "wise": grid(seed=seeds if params.wise.alphas else [], task=curved),
+        "peft": grid(method=peft.methods, seed=seeds, task=peft.tasks),
+        "paradigm": grid(paradigm=params.paradigm.paradigms, seed=seeds, task=params.paradigm.tasks),
+        "trajectory": grid(seed=seeds, task=params.trajectory.tasks),
     }
 
 

@@ -1,6 +1,8 @@
 """paradigm: how well grafts work after fine-tuning with another optimizer, for the tasks of one seed."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,9 +10,11 @@ from stages.lib.params import load_params
 def main(paradigm: str, seed: int) -> None:
     """Fine-tune in this way, find regions of every size, graft, and measure."""
     params = load_params(
-        "model", "runtime", "finetune", "graft.region", "graft.rule", "localizer.learned", "calibration.bins",
-        "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.max_steps", "paradigm.adamw",
+        "tasks", "model.mode", "model.max_length", "runtime", "finetune", "graft.region", "graft.rule",
+        "localizer.learned", "calibration.bins", "study.test_max", "paradigm.tasks", "paradigm.sparsities",
+        "paradigm.max_steps", "paradigm.adamw",
     )  # fmt: skip
+    make_folders(paths.reading_dir("paradigm", (paradigm,), seed))
 
     from stages.lib import runtime
     from stages.study.paradigms import finetune_and_graft

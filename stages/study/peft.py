@@ -1,6 +1,8 @@
 """peft: one parameter-efficient method trained from the pretrained model, for the tasks of one seed."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,8 +10,10 @@ from stages.lib.params import load_params
 def main(method: str, seed: int) -> None:
     """Train, and measure on test and training rows."""
     params = load_params(
-        "model", "runtime", "graft.region", "calibration.bins", "study.test_max", "peft.tasks", "peft.training",
+        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "calibration.bins", "study.test_max",
+        "study.tasks", "peft.tasks", "peft.training",
     )  # fmt: skip
+    make_folders(paths.reading_dir("peft", (method,), seed))
 
     from stages.lib import runtime
     from stages.study.parameter_efficient import train_and_measure

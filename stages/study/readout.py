@@ -1,6 +1,8 @@
 """readout: one use of one localizer's masks at one size, for the tasks of one seed."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,9 +10,10 @@ from stages.lib.params import load_params
 def main(readout: str, localizer: str, sparsity: str, seed: int) -> None:
     """Put the masks into the model that way, and measure on test and training rows."""
     params = load_params(
-        "model", "runtime", "finetune", "graft.region", "calibration.bins", "study.test_max", "readout.tasks",
-        "readout.learning_rates",
+        "tasks", "model.mode", "model.max_length", "runtime", "finetune", "graft.region", "calibration.bins",
+        "study.test_max", "study.tasks", "readout.tasks", "readout.learning_rates",
     )  # fmt: skip
+    make_folders(paths.reading_dir("readout", (readout, localizer, sparsity), seed))
 
     from stages.lib import runtime
     from stages.study.readouts import read

@@ -1,17 +1,15 @@
 """Settings of the single-task study, and the rules between them and the main pipeline."""
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
 from stages.lib.localizers.settings import name_problems
-from stages.lib.settings import AdamWParams, Name, Rate, Section, Seed, Share, is_on, not_among
+from stages.lib.settings import AdamWParams, Choice, Name, Rate, Section, Share, Tasks, is_on, not_among
 
 
 class StudyParams(Section):
-    tasks: list[Name] = Field(min_length=1, description="which of `tasks` the study is about")
-    seeds: list[Seed] = Field(min_length=1, description="which of `seeds` the study is about")
+    tasks: Tasks
     test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
 
 
@@ -28,16 +26,12 @@ class ReadoutParams(Section):
     readouts: list[Literal["graft", "retrain", "reset", "prune"]] = Field(description="uses of a mask")
     localizers: list[Name] = Field(description="whose masks; among sweep.localizers")
     sparsities: list[Share] = Field(description="masks of these sizes; among sweep.sparsities")
-    tasks: list[Name] = Field(min_length=1)
-    seeds: list[Seed]
+    tasks: Tasks
     learning_rates: list[Rate] = Field(min_length=1, description="grid of retrain, chosen on dev")
 
 
 class WiseParams(Section):
-    alphas: list[Annotated[float, Field(ge=0, le=1)]] = Field(
-        min_length=1, description="weights of the fine-tuned model"
-    )
-    seeds: list[Seed]
+    alphas: list[Annotated[float, Field(ge=0, le=1)]] = Field(description="weights of the fine-tuned model")
 
 
 class PeftTraining(Section):
@@ -50,15 +44,13 @@ class PeftTraining(Section):
 
 class PeftParams(Section):
     methods: list[Annotated[str, StringConstraints(pattern=r"^(lora|houlsby|pfeiffer)_[1-9][0-9]{0,4}$")]]
-    tasks: list[Name] = Field(min_length=1)
-    seeds: list[Seed]
+    tasks: Tasks
     training: PeftTraining
 
 
 class ParadigmParams(Section):
     paradigms: list[Literal["sgd", "adamw", "adamw_l1", "standard"]] = Field(description="ways to fine-tune")
-    tasks: list[Name] = Field(min_length=1)
-    seeds: list[Seed]
+    tasks: Tasks
     sparsities: list[Share] = Field(description="selected / graftable parameters of the grafts")
     max_steps: int | None = Field(ge=1, description="hard cap on steps; null for none")
     adamw: AdamWParams
@@ -71,8 +63,7 @@ class Checkpoints(Section):
 
 
 class TrajectoryParams(Section):
-    tasks: list[Name] = Field(min_length=1)
-    seeds: list[Seed]
+    tasks: Tasks
     checkpoints: Checkpoints
 
 
@@ -88,24 +79,23 @@ SECTIONS: dict[str, Any] = {
 }
 
 
+# what fine-tunes anew needs no anchor, so paradigms may be of any task
+TASKS = (
+    Choice("study.tasks"),
+    Choice("paradigm.tasks"),
+    *(Choice(f"{section}.tasks", "study.tasks") for section in ("readout", "peft", "trajectory")),
+)
+
+
 def problems(values: dict[str, Any]) -> list[str]:
-    """The study's lists choose from other lists.  A stage that an empty list switches off has no rules."""
-    found = [problem for place, source in _choices(values) for problem in not_among(values, place, source)]
+    """Read-outs are of masks of the sweep.  A stage that an empty list switches off has no rules."""
+    found = [
+        problem
+        for name in ("localizers", "sparsities")
+        if is_on(values, "readout")
+        for problem in not_among(values, f"readout.{name}", f"sweep.{name}")
+    ]
     return found + _paradigm_problems(values) + _sweep_problems(values)
-
-
-def _choices(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every list of the study with the list that it chooses from, both as dotted keys."""
-    if "study" in values:
-        yield from ((f"study.{name}", name) for name in ("tasks", "seeds"))
-    for section in [*SECTIONS][1:]:
-        if is_on(values, section):
-            lists = [name for name in ("tasks", "seeds") if hasattr(values[section], name)]
-            # paradigms fine-tune anew, so they need no anchor and may be of any task
-            sources = [name if section == "paradigm" else f"study.{name}" for name in lists]
-            yield from ((f"{section}.{name}", source) for name, source in zip(lists, sources, strict=True))
-    if is_on(values, "readout"):
-        yield from ((f"readout.{name}", f"sweep.{name}") for name in ("localizers", "sparsities"))
 
 
 def _paradigm_problems(values: dict[str, Any]) -> list[str]:

@@ -1,6 +1,8 @@
 """sweep: the mask of one localizer at one size, and how good its graft is, for all tasks of one seed."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,9 +10,13 @@ from stages.lib.params import load_params
 def main(localizer: str, sparsity: str, seed: int) -> None:
     """Find the masks, graft, and measure."""
     params = load_params(
-        "model", "runtime", "graft.region", "graft.rule", "calibration.bins", "study.tasks", "study.test_max",
-        f"localizer.{localizer}",
+        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "graft.rule", "calibration.bins",
+        "study.tasks", "study.test_max", f"localizer.{localizer}",
     )  # fmt: skip
+    make_folders(
+        paths.SWEEP / localizer / sparsity / str(seed),
+        paths.reading_dir("sweep", (localizer, sparsity), seed),
+    )
 
     from stages.lib import runtime
     from stages.study.localizer_sweep import sweep

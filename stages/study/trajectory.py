@@ -1,6 +1,8 @@
 """trajectory: checkpoints of fine-tuning and their grafts in one region, for the tasks of one seed."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,9 +10,11 @@ from stages.lib.params import load_params
 def main(seed: int) -> None:
     """Fine-tune as before, look at every checkpoint, find the regions of one, and measure."""
     params = load_params(
-        "model", "runtime", "finetune", "graft.region", "graft.rule", "localizer.learned", "calibration.bins",
-        "study.test_max", "trajectory.tasks", "trajectory.checkpoints",
+        "tasks", "model.mode", "model.max_length", "runtime", "finetune", "graft.region", "graft.rule",
+        "localizer.learned", "calibration.bins", "study.test_max", "study.tasks", "trajectory.tasks",
+        "trajectory.checkpoints",
     )  # fmt: skip
+    make_folders(paths.reading_dir("trajectory", (), seed))
 
     from stages.lib import runtime
     from stages.study.checkpoints import trace

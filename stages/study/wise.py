@@ -2,6 +2,7 @@
 
 from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -9,15 +10,16 @@ from stages.lib.params import load_params
 def main(seed: int) -> None:
     """Measure both interpolations of every task that has out-of-distribution test sets."""
     params = load_params(
-        "model", "runtime", "graft.region", "calibration.bins", "study.tasks", "study.test_max", "wise.alphas",
+        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "calibration.bins", "study.tasks",
+        "study.test_max", "wise.alphas",
     )  # fmt: skip
+    make_folders(paths.reading_dir("wise", (), seed))
 
     from stages.lib import runtime
     from stages.study.interpolation_grid import interpolate
 
     machine = runtime.start(params.runtime)
-    paths.reading_dir("wise", (), seed).mkdir(parents=True, exist_ok=True)
-    for task in params.study.tasks:
+    for task in params.study.tasks if params.wise.alphas else []:
         print(interpolate(task, seed, params, machine))
 
 

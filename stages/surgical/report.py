@@ -114,16 +114,18 @@ class Surgical:
         return {"fim": self.fim, "surgery": runs, "robustness": self.checkpoints, "regions": self.regions}
 
 
-def collect(fim: FimParams, surgery: SurgeryParams, robustness: RobustnessParams, limits: SurgicalParams) -> Surgical:
+def collect(
+    seeds: list[int], fim: FimParams, surgery: SurgeryParams, robustness: RobustnessParams, limits: SurgicalParams
+) -> Surgical:
     """Read the cells that the settings name, and the learned masks of the scored ones.
 
     Raises DataError for missing records, and where two selections of different layers were trained alike.
     """
-    scored, needs = grid(seed=fim.seeds, task=fim.tasks), ("stage", "rows")
+    scored, needs = grid(seed=seeds, task=fim.tasks), ("stage", "rows")
     fims = Records("surgical", "fim", "metrics/fim/{seed}/{task}.json", scored, needs=needs)
-    operated = grid(selection=surgery.selections, seed=surgery.seeds, task=surgery.tasks)
+    operated = grid(selection=surgery.selections, seed=seeds, task=surgery.tasks)
     operations = Records("surgical", "surgery", "metrics/surgery/{selection}/{seed}/{task}.json", operated, needs=needs)
-    trained = grid(seed=robustness.seeds, task=robustness.tasks)
+    trained = grid(seed=seeds, task=robustness.tasks)
     steps = Records("surgical", "robustness", "metrics/robustness/{seed}/{task}.json", trained, needs=needs)
     masks = Records("", "mask", "masks/learned/{seed}/{task}.safetensors", scored, "{task}-{seed}")
     require_files("make surgical", fims, operations, steps, masks)

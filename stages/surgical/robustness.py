@@ -1,6 +1,8 @@
 """robustness: the FIM score of every layer while all of them are fine-tuned, for all tasks of one seed."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,8 +10,10 @@ from stages.lib.params import load_params
 def main(seed: int) -> None:
     """Fine-tune, and score the layers and measure their movement on the way."""
     params = load_params(
-        "model", "runtime", "surgery.score", "surgery.training", "robustness.tasks", "robustness.every",
+        "tasks", "model.mode", "model.max_length", "runtime", "surgery.score", "surgery.training", "robustness.tasks",
+        "robustness.every",
     )  # fmt: skip
+    make_folders(paths.reading_dir("robustness", (), seed))
 
     from stages.lib import runtime
     from stages.surgical.rank_robustness import watch_training

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from stages.lib.settings import Name, Rate, Section, Seed, Share, at, not_among
+from stages.lib.settings import Choice, Rate, Section, Share, Tasks, at
 from stages.surgical.selections import Selection
 
 Target = Literal["label_logit", "empirical", "expected"]
@@ -24,8 +24,7 @@ class FimScores(Section):
 
 
 class FimParams(Section):
-    tasks: list[Name] = Field(min_length=1, description="which of `tasks` get FIM scores")
-    seeds: list[Seed] = Field(min_length=1, description="which of `seeds`")
+    tasks: Tasks
     scores: FimScores
 
 
@@ -66,8 +65,7 @@ class SurgeryParams(Section):
     selections: list[Annotated[str, AfterValidator(_checked)]] = Field(
         description="which layers are trained: all, none, or top_K, bottom_K, random_K, first_K, middle_K, last_K"
     )
-    tasks: list[Name] = Field(min_length=1)
-    seeds: list[Seed]
+    tasks: Tasks
     test_max: int = Field(ge=0, description="rows of the test set; 0 for all")
     draws: int = Field(ge=1, description="sets of layers that a random_K draws")
     score: ChosenScore
@@ -75,8 +73,7 @@ class SurgeryParams(Section):
 
 
 class RobustnessParams(Section):
-    tasks: list[Name] = Field(min_length=1)
-    seeds: list[Seed]
+    tasks: Tasks
     every: int = Field(ge=1, description="steps between two scorings of the model in training")
 
 
@@ -96,24 +93,11 @@ SECTIONS: dict[str, Any] = {
 }
 
 
+TASKS = (Choice("fim.tasks"), Choice("surgery.tasks", "fim.tasks"), Choice("robustness.tasks"))
+
+
 def problems(values: dict[str, Any]) -> list[str]:
-    """Lists choose from other lists, and a warm-up is shorter than training.  What is off has no rules."""
-    places = {"fim": "", "robustness": ""} | ({"surgery": "fim."} if _operates(values) else {})
-    found = [
-        problem
-        for section, source in places.items()
-        for name in ("tasks", "seeds")
-        for problem in not_among(values, f"{section}.{name}", f"{source}{name}")
-        if section != "robustness" or values[section].seeds
-    ]
-    return found + _surgery_problems(values)
-
-
-def _operates(values: dict[str, Any]) -> bool:
-    return "surgery" in values and values["surgery"].selections != [] != values["surgery"].seeds
-
-
-def _surgery_problems(values: dict[str, Any]) -> list[str]:
+    """The score that chooses is among those there are, and a warm-up is shorter than training."""
     if "surgery" not in values:
         return []
     score, training = values["surgery"].score, values["surgery"].training

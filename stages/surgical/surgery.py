@@ -1,6 +1,8 @@
 """surgery: fine-tuning of one selection of layers, for all tasks of one seed."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,8 +10,10 @@ from stages.lib.params import load_params
 def main(selection: str, seed: int) -> None:
     """Train the selected layers from the pretrained model, and measure."""
     params = load_params(
-        "model", "runtime", "surgery.tasks", "surgery.test_max", "surgery.draws", "surgery.score", "surgery.training",
+        "tasks", "model.mode", "model.max_length", "runtime", "fim.tasks", "surgery.tasks", "surgery.test_max",
+        "surgery.draws", "surgery.score", "surgery.training",
     )  # fmt: skip
+    make_folders(paths.reading_dir("surgery", (selection,), seed))
 
     from stages.lib import runtime
     from stages.surgical.layer_surgery import operate

@@ -16,7 +16,7 @@ def main() -> None:
     from stages.surgical.figures import FIGURES
     from stages.surgical.report import EXACT, collect, numbers, report
 
-    data = collect(params.fim, params.surgery, params.robustness, params.surgical)
+    data = collect(params.seeds, params.fim, params.surgery, params.robustness, params.surgical)
     draw = plot_data(data.plots, EXACT), figures(FIGURES, data)
     publish("surgical", report(data), numbers(data), *draw, settings=params)
 

@@ -1,6 +1,8 @@
 """arithmetic: task addition and negation with the vectors of one method, for all tasks of one seed."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,9 +10,12 @@ from stages.lib.params import load_params
 def main(method: str, seed: int) -> None:
     """Choose alpha on dev, and measure on test."""
     params = load_params(
-        "model", "runtime", "graft.region", "talos.tasks", "talos.test_max", "talos.dev_max", "arithmetic.points",
-        "arithmetic.addition", "arithmetic.negation",
+        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "talos.tasks", "talos.test_max",
+        "talos.dev_max", "arithmetic.points", "arithmetic.addition", "arithmetic.negation",
     )  # fmt: skip
+    make_folders(paths.reading_dir("arithmetic", (method,), seed))
+    if not params.talos.tasks:
+        return
 
     from stages.lib import runtime
     from stages.talos.vector_arithmetic import add_and_negate

@@ -1,13 +1,18 @@
 """disentangle: how far two tasks' vectors of one method disturb each other, for one seed."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
 @stage
 def main(method: str, seed: int) -> None:
     """Lay the vectors of each pair over each other, at every point of a grid of coefficients."""
-    params = load_params("model", "runtime", "graft.region", "disentangle.grid")
+    params = load_params(
+        "tasks", "talos.tasks", "model.mode", "model.max_length", "runtime", "graft.region", "disentangle.grid",
+    )  # fmt: skip
+    make_folders(paths.reading_dir("disentangle", (method,), seed))
 
     from stages.lib import runtime
     from stages.talos.disentanglement import disentangle

@@ -1,6 +1,8 @@
 """edit: the task vectors of one method, for all tasks of one seed."""
 
+from stages.lib import paths
 from stages.lib.entry import stage
+from stages.lib.io import make_folders
 from stages.lib.params import load_params
 
 
@@ -8,9 +10,12 @@ from stages.lib.params import load_params
 def main(method: str, seed: int) -> None:
     """Train them, or take them from the main pipeline, and see what each does to every task."""
     params = load_params(
-        "model", "runtime", "finetune.optimizer", "finetune.momentum", "graft.region", "graft.rule", "localizer",
-        "talos.tasks", "talos.sparsity", "talos.test_max", "edit.training",
+        "tasks", "model.mode", "model.max_length", "runtime", "finetune.optimizer", "finetune.momentum",
+        "graft.region", "graft.rule", "localizer", "talos.tasks", "talos.sparsity", "talos.test_max", "edit.training",
     )  # fmt: skip
+    make_folders(paths.EDIT / method / str(seed), paths.reading_dir("edit", (method,), seed))
+    if not params.talos.tasks:
+        return
 
     from stages.lib import runtime
     from stages.talos.task_vectors import make_vectors

@@ -33,10 +33,10 @@ COLUMNS = {
 
 
 def collect(
-    talos: TalosParams, edit: EditParams, arithmetic: ArithmeticParams, disentangle: DisentangleParams
+    seeds: list[int], talos: TalosParams, edit: EditParams, arithmetic: ArithmeticParams, disentangle: DisentangleParams
 ) -> Collected:
     """Read the records of the cells that the settings name; raises DataError for a missing one, MaskError for a damaged mask."""
-    tasks, seeds = talos.tasks, talos.seeds
+    tasks = talos.tasks
     pairs = [f"{first}+{second}" for first, second in disentangle.grid.pairs.items()]
     edited, scored, added, crossed = (
         Records("talos", stage, f"metrics/{stage}/{path}.json", cells)

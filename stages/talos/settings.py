@@ -6,15 +6,14 @@ from pydantic import Field
 
 from stages.lib.errors import did_you_mean
 from stages.lib.localizers.settings import NAMES, name_problems
-from stages.lib.settings import Name, Rate, Section, Seed, Share, not_among
+from stages.lib.settings import Choice, Name, Rate, Section, Share, Tasks, at, not_among
 
 # besides these, every localizer trains the parameters that it selects
 METHODS = ("full", "graft", "linear", "attention")
 
 
 class TalosParams(Section):
-    tasks: list[Name] = Field(min_length=2, description="which of `tasks` are added and negated")
-    seeds: list[Seed] = Field(description="which of `seeds` are used")
+    tasks: Tasks
     sparsity: Share = Field(description="selected / graftable parameters of the masks that are trained within")
     test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
     dev_max: int = Field(ge=0, description="dev rows of each task that alpha is chosen on; 0 for all")
@@ -62,7 +61,7 @@ class ArithmeticParams(Section):
 
 
 class AlphaGrid(Section):
-    pairs: dict[Name, Name] = Field(min_length=1, description="task -> task beside it")
+    pairs: dict[Name, Name] = Field(description="task -> task beside it")
     reach: float = Field(ge=1, le=100, description="alphas go from -reach to reach")
     points: int = Field(ge=3, le=101, description="alphas on each axis")
     rows: int = Field(ge=1, description="test rows of each task that are predicted")
@@ -82,9 +81,16 @@ SECTIONS: dict[str, Any] = {
 }
 
 
+TASKS = (
+    Choice("talos.tasks", least=2),
+    Choice("arithmetic.negation.controls", "talos.tasks"),
+    Choice("disentangle.grid.pairs", "talos.tasks"),
+)
+
+
 def problems(values: dict[str, Any]) -> list[str]:
-    """Lists choose from other lists, and every task has a control.  A stage that an empty list switches off has no rules."""
-    found = [problem for name in ("tasks", "seeds") for problem in not_among(values, f"talos.{name}", name)]
+    """Methods choose from other lists, and no task is its own control.  A stage that an empty list switches off has no rules."""
+    found = []
     known, methods = (*METHODS, *NAMES), values["edit"].methods if "edit" in values else []
     found += name_problems(values, "edit.methods", [name for name in methods if name in NAMES])
     for name in methods:
@@ -93,38 +99,11 @@ def problems(values: dict[str, Any]) -> list[str]:
             found.append(f"edit.methods: unknown method {name!r}{near}; known: {', '.join(known)}")
     for section in ("arithmetic", "disentangle"):
         found += not_among(values, f"{section}.methods", "edit.methods")
-    return found + _control_problems(values) + _pair_problems(values)
-
-
-def _control_problems(values: dict[str, Any]) -> list[str]:
-    if "talos" not in values or not _has_methods(values, "arithmetic"):
-        return []
-    tasks, controls, found = values["talos"].tasks, values["arithmetic"].negation.controls, []
-    for task in tasks:
-        if task not in controls:
-            found.append(f"arithmetic.negation.controls: {task} has none; give it another one of {', '.join(tasks)}")
-        elif controls[task] == task:
-            found.append(f"arithmetic.negation.controls.{task}: {task} is the task itself")
-        elif controls[task] not in tasks:
-            found.append(_stranger(f"arithmetic.negation.controls.{task}", controls[task], tasks))
-    return found
-
-
-def _pair_problems(values: dict[str, Any]) -> list[str]:
-    if "talos" not in values or not _has_methods(values, "disentangle"):
-        return []
-    tasks, found = values["talos"].tasks, []
-    for first, second in values["disentangle"].grid.pairs.items():
-        if first == second:
-            found.append(f"disentangle.grid.pairs.{first}: {first} is the task itself")
-        found += [_stranger("disentangle.grid.pairs", task, tasks) for task in (first, second) if task not in tasks]
-    return found
-
-
-def _has_methods(values: dict[str, Any], section: str) -> bool:
-    """Tells whether a section is fine by itself and has methods."""
-    return section in values and bool(values[section].methods)
-
-
-def _stranger(place: str, task: str, tasks: list[str]) -> str:
-    return f"{place}: {task!r} is not among talos.tasks ({', '.join(tasks)}){did_you_mean(task, tasks)}"
+    tables = [("arithmetic", "negation.controls"), ("disentangle", "grid.pairs")]
+    return found + [
+        f"{section}.{setting}.{task}: {task} is the task itself"
+        for section, setting in tables
+        if section in values
+        for task, other in at(values, f"{section}.{setting}").items()
+        if task == other
+    ]

@@ -17,7 +17,7 @@ def main() -> None:
     from stages.talos.frames import collect
     from stages.talos.report import numbers, report
 
-    talos = collect(params.talos, params.edit, params.arithmetic, params.disentangle)
+    talos = collect(params.seeds, params.talos, params.edit, params.arithmetic, params.disentangle)
     publish("talos", report(talos), numbers(talos), plot_data(talos.frames), figures(FIGURES, talos), settings=params)
 
 

@@ -98,7 +98,8 @@ def negation(
 
     A weak control has nothing to lose: it starts less than a margin above chance.
     """
-    control, target_dev, control_dev = settings.controls[task], {}, {}
+    control = settings.controls.get(task) or next(other for other in model.views if other != task)
+    target_dev, control_dev = {}, {}
     for alpha in alphas:
         scores = accuracies(model, {task: -alpha}, [(task, "dev"), (control, "dev")])
         target_dev[alpha], control_dev[alpha] = scores[task, "dev"], scores[control, "dev"]

@@ -5,6 +5,7 @@ params.yaml and are laid over the built-in one of the same name, field by field.
 """
 
 import string
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -170,6 +171,17 @@ def registry() -> dict[str, dict[str, Any]]:
 def packaged_tasks() -> list[str]:
     """Names of the built-in tasks that need no hub and no files of the user's."""
     return [name for name, entry in registry().items() if "packaged" in entry]
+
+
+def unknown_tasks(place: str, names: Iterable[str], custom: Mapping[str, Any]) -> list[str]:
+    """A problem for each of the names at `place` that is no built-in task and none of the user's own, with the nearest one."""
+    known = {*registry(), *custom}
+    return [
+        f"{place}: unknown task {name!r}{did_you_mean(name, known)}; known: {', '.join(sorted(known))}; "
+        "define your own under `task:`"
+        for name in names
+        if name not in known
+    ]
 
 
 def resolve_tasks(custom: dict[str, dict[str, Any]]) -> tuple[dict[str, TaskSpec], list[str]]:

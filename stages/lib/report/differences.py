@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from stages.lib.settings import Params, at
+from stages.lib.settings import Params, at, is_partial
 
 SHOWN = 4
 
@@ -51,9 +51,7 @@ def plain(params: Params) -> dict[str, Any]:
     """Settings that a stage asked for, under the dotted keys it asked with: {"tasks": [...], "graft.region": [...], "model": {...}}."""
     found: dict[str, Any] = {}
     for name, value in vars(params).items():
-        parts = (
-            {f"{name}.{key}": part for key, part in vars(value).items()} if isinstance(value, Params) else {name: value}
-        )
+        parts = {f"{name}.{key}": part for key, part in vars(value).items()} if is_partial(value) else {name: value}
         found |= {key: _dumped(part) for key, part in parts.items()}
     return found
 
