@@ -4,8 +4,9 @@ A stage depends on metrics/code/<pipeline>/<stage>.json: a digest of every modul
 functions and through other modules.  It is of the syntax, so comments, docstrings and layout may change.  A file of
 another kind is there by its content if a module names it and it lies beside that module or the script.
 
-Localizers are loaded by name, so no import tells of them.  <stage>/<localizer>.json has the module of that name, too;
-a base share at the end of the name doesn't count, and a name without a module is one of the stage's own.
+Localizers are loaded by name, so no import tells of them.  <stage>/<localizer>.json has the module of that name, too, and,
+unless they are among the stage's params, its settings; a share at the end of the name doesn't count, and a name without a
+module is one of the stage's own.
 """
 
 import ast
@@ -21,6 +22,7 @@ from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.errors import ParamsError
 from stages.lib.io import read_json, write_json
+from stages.lib.localizers.settings import NAMES, localizer_in
 from stages.lib.params import load_params
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
@@ -46,13 +48,14 @@ def main(file: str) -> None:
     print(f"code: {len(digests)} files of digests for {file}")
 
 
-def code_digests(file: Path) -> dict[Path, dict[str, str]]:
-    """What lies where for the stages of a dvc.yaml: path of each file of code -> its digest."""
+def code_digests(file: Path) -> dict[Path, dict[str, Any]]:
+    """What lies where for the stages of a dvc.yaml: path of each file of code -> its digest, localizer.NAME -> its settings."""
     entries = load_yaml(file, ParamsError)["stages"].values()
     keys = [key for entry in entries if _module(entry) == "stages.code" for key in entry.get("params", [])]
     settings = vars(load_params(*keys))
     return {
         place: {str(path): read(path).digest for path in sorted(closure(_module(entry), _localizer(place)))}
+        | (_settings(place, settings) if "${item." in dep and not _lists_localizer(entry) else {})
         for entry in entries
         for dep in entry["deps"]
         if dep.startswith(f"{paths.CODE}/")
@@ -85,8 +88,17 @@ def _places(dep: str, matrix: dict[str, str], settings: dict[str, Any]) -> Itera
 
 def _localizer(place: Path) -> str:
     """Module of the localizer that a file of digests is named after; of no module, if it is named after its stage."""
-    name = re.sub(r"_[0-9.]+$", "", place.stem) if place.parts[: len(paths.CODE.parts) + 2] != place.parts else ""
+    name = localizer_in(place.stem) if place.parts[: len(paths.CODE.parts) + 2] != place.parts else ""
     return ".".join([*LOCALIZERS.parts, name])
+
+
+def _lists_localizer(entry: dict[str, Any]) -> bool:
+    return any(key.startswith("localizer") for key in entry.get("params", []))
+
+
+def _settings(place: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    name = localizer_in(place.stem)
+    return {f"localizer.{name}": at(settings, f"localizer.{name}").model_dump()} if name in NAMES else {}
 
 
 def closure(*modules: str) -> set[Path]:

@@ -111,7 +111,8 @@ def test_the_code_stage_depends_on_all_code_of_its_pipeline_and_on_nothing_else(
         for dep in stage["deps"]
         for setting in re.findall(r"\$\{((?!item\.)[\w.]+)\}", dep if lies_in(dep, str(paths.CODE)) else "")
     }
-    assert {*entry.get("params", [])} == lists | named
+    localized = {name for name in PIPELINES[name] if calls(script(name), "load_localizer")}
+    assert {*entry.get("params", [])} == lists | named | ({"localizer"} if localized else set())
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -154,7 +155,20 @@ def test_a_file_that_is_named_after_a_localizer_has_its_module_too(name):
         localizer = re.sub(r"_[0-9.]+$", "", place.stem) if place.stem != of_stage else ""
         file = f"stages/lib/localizers/{localizer}.py"
         assert (file in files) >= Path(file).is_file()
-        assert {*files} == {*map(str, code.closure(module(of_stage), f"stages.lib.localizers.{localizer}"))}
+        assert ("localizer." + localizer in files) == (localizer in NAMES and bool(asked_by_name(of_stage)))
+        read = {path for path in files if not path.startswith("localizer.")}
+        assert read == {*map(str, code.closure(module(of_stage), f"stages.lib.localizers.{localizer}"))}
+
+
+def asked_by_name(stage: str) -> list[str]:
+    """The argument whose localizer's settings a script asks for, which have to be among its digests."""
+    return [call.args[0].id for call in calls(script(stage), "load_localizer")]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stage_that_asks_for_settings_by_a_name_has_it_in_the_name_of_its_digests(name):
+    for argument in asked_by_name(name):
+        assert deps(name, code=True) == [f"{paths.CODE}/{PIPELINE_OF[name]}/{name}/${{item.{argument}}}.json"]
 
 
 @cache

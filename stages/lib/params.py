@@ -21,6 +21,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from stages.lib import paths
 from stages.lib.data.tasks import unknown_tasks
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem
+from stages.lib.localizers.settings import NAMES, localizer_in
 from stages.lib.settings import Params, at, lists
 from stages.lib.yaml12 import load_yaml
 
@@ -50,6 +51,16 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
         part = values[section] if not setting else _more(getattr(chosen, section, None), values[section], setting)
         setattr(chosen, section, part)
     return chosen
+
+
+def load_localizer(name: str, path: Path = paths.PARAMS) -> Any:
+    """The section `localizer` with the settings of the localizer in this name alone, or of none if there is none in it.
+
+    A stage that asks for them depends on a file of digests that bears this name and has them (stages/code.py): DVC
+    knows no params for `learned_0.1`, or for a name that is no localizer.
+    """
+    found = localizer_in(name)
+    return load_params(f"localizer.{found}", path=path).localizer if found in NAMES else None
 
 
 def _more(part: Any, section: Any, setting: str) -> Any:

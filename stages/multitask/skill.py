@@ -3,16 +3,17 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import load_params
+from stages.lib.params import load_localizer, load_params
 
 
 @stage
 def main(paradigm: str, localizer: str, seed: int) -> None:
     """Find the regions and store them as mask files."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "graft.rule", "localizer",
+        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "graft.rule",
         "multitask.tasks", "skill.sparsities",
     )  # fmt: skip
+    params.localizer = load_localizer(localizer)
     make_folders(*(paths.SKILL / paradigm / localizer / str(seed) / str(size) for size in params.skill.sparsities))
     if not params.multitask.tasks:
         return

@@ -4,6 +4,7 @@ A localizer is a file of this folder that bears its name.  One that needs settin
 params.yaml gives none.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,11 @@ from stages.lib.settings import Rate, Section
 # files of this folder that are no localizers
 SUPPORT = ("__init__", "evidence", "registry", "settings", "stratified")
 NAMES = tuple(sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {*SUPPORT}))
+
+
+def localizer_in(name: str) -> str:
+    """The localizer that a name with a share at its end is about: `learned` of learned_0.1."""
+    return re.sub(r"_[0-9.]+$", "", name)
 
 
 class NoSettings(Section):
