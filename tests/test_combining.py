@@ -18,7 +18,7 @@ from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.select import top_k
 from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.localizers.movement import movement
-from stages.lib.merging.names import MERGED
+from stages.lib.merging.names import LOCALIZED, MERGED
 from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.predictions import read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
@@ -32,7 +32,7 @@ from stages.merge.figures import FIGURES
 from stages.merge.merged_models import Group, alpha_curve, combine
 from stages.merge.report import Model, collect, numbers, report
 from stages.merge.settings import CombinationParams, MergeParams
-from tests.pico import TOY, finetune_settings, model_settings, runtime, toy_rows
+from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 ROOT = Path(__file__).parents[1]
 SEED = 0
@@ -42,11 +42,12 @@ GROUP = "both"
 
 
 def settings(mode: str = "standard", **combination: object) -> SimpleNamespace:
-    search = SimpleNamespace(**{"alphas": [0.0, 0.5, 1.0], "dev_max": 0, **combination})
+    search = SimpleNamespace(**{"alphas": [0.0, 0.5, 1.0], "strictness": [0.2, 0.6], "dev_max": 0, **combination})
     return SimpleNamespace(
         model=model_settings(mode),
         finetune=SimpleNamespace(train=["layers"]),
-        graft=SimpleNamespace(region=["layers"]),
+        graft=graft_settings(),
+        localizer=all_localizers(steps=3),
         calibration=SimpleNamespace(bins=15),
         merge=SimpleNamespace(groups={GROUP: TASKS}, test_max=60),
         combination=SimpleNamespace(search=search, shares=SimpleNamespace(ties=0.5, dare=0.5)),
@@ -140,7 +141,7 @@ def test_a_stitched_model_predicts_as_each_task_alone_with_those_values(mode):
 
 
 def test_nothing_added_is_the_pretrained_model_with_trained_heads(mode):
-    for method in ("grafted_arithmetic", "ties", "dare"):
+    for method in ("grafted_arithmetic", "ties", "dare", "consensus"):
         assert same(predicted(method, mode, alphas=[0.0]), stored(PRETRAINED))
     assert not same(predicted("arithmetic", mode, alphas=[0.5]), stored(PRETRAINED))  # the control
 
@@ -151,9 +152,30 @@ def test_methods_that_are_one_at_some_weight_agree_bit_for_bit(mode):
     assert not same(predicted("average", mode), predicted("stitch_sum", mode))  # the control
 
 
+def test_a_localizer_named_with_a_share_has_its_own_masks_stitched_by_the_mean(mode):
+    assert same(predicted("movement_0.2", mode), predicted("stitch_mean", mode)), "these grafts are of that size"
+    assert not same(predicted("grown_0.2", mode), predicted("movement_0.2", mode))  # the control
+    rows = read_json(paths.merged_record("movement_0.2", GROUP, SEED))["rows"]
+    scores = {(row["task"], row["variant"]): row["score"] for row in rows}
+    assert all(scores[task, LOCALIZED] == scores[task, GRAFTED] for task in TASKS)
+    assert read_json(paths.merged_record("movement_0.2", GROUP, SEED))["kind"] == LOCALIZED
+
+
+def test_consensus_adds_what_two_tasks_select_each_by_its_own_lambda(mode):
+    combine("consensus", GROUP, SEED, settings(mode, strictness=[0.0, 0.3, 1e9]), runtime())
+    record = read_json(paths.merged_record("consensus", GROUP, SEED))
+    assert {*record["lambdas"]} == {*TASKS} and {*record["lambdas"].values()} <= {0.0, 0.3, 1e9}
+    assert 0 < record["selected"] <= read_anatomy(paths.PRETRAINED).region(["layers"]).size
+    everything = predicted("consensus", mode, strictness=[0.0], alphas=[0.5])
+    assert same(everything, predicted("average", mode)), "with a lambda of 0 all that both tasks moved is in"
+    assert same(predicted("consensus", mode, strictness=[1e9], alphas=[0.5]), stored(PRETRAINED)), (
+        "and with a huge one nothing"
+    )
+
+
 def test_of_one_task_everything_is_its_own_model(mode):
     for kind, variant in ((FINETUNED, FINETUNED), (GRAFTED, GRAFTED)):
-        group = Group.open(kind, ["toy"], SEED, settings(mode), runtime())
+        group = Group.open("average" if kind == FINETUNED else "stitch_mean", ["toy"], SEED, settings(mode), runtime())
         model = LabelModel.load(paths.PRETRAINED, TOY, model_settings(mode), runtime())
         model.put(
             {**group.models["toy"], **{name: part.detach() for name, part in group.shared.heads()["toy"].items()}}
@@ -185,7 +207,7 @@ def test_a_record_says_how_the_model_was_made(mode):
 
 
 def test_alpha_looks_at_dev_rows_alone_and_at_so_many(mode):
-    group = Group.open(FINETUNED, TASKS, SEED, settings(mode), runtime())
+    group = Group.open("average", TASKS, SEED, settings(mode), runtime())
     vector = {name: torch.zeros_like(values, dtype=torch.float64) for name, values in group.pretrained.items()}
     for task in TASKS:
         paths.sample(task, SEED, "test").unlink()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,8 @@ from stages.lib.errors import MaskError, TrainingError
 from stages.lib.graft.apply import graft, transplant
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
-from stages.lib.localizers.learned import LearnedMask, MaskLogits, learn_mask
+from stages.lib.localizers.evidence import DevRating, Evidence
+from stages.lib.localizers.learned import LEARNED, MOVEMENT, LearnedMask, MaskLogits, learn_from, learn_mask
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.localizers.settings import Learning
@@ -70,11 +72,11 @@ class Small:
         return MaskLogits.around(self.base, self.pretrained, self.finetuned, offset)
 
     def learn(
-        self, settings: Learning, k: int = 30, rule: str = "top_k", dev_score: Callable | None = None
+        self, settings: Learning, k: int = 30, rule: str = "top_k", dev_rating: Callable | None = None
     ) -> tuple[LearnedMask, MaskLogits]:
         """The result and the final T."""
         logits = self.start(settings.offset)
-        learned = learn_mask(self.weights, logits, Budget(k, rule), settings, self.loss_gradient, dev_score)
+        learned = learn_mask(self.weights, logits, Budget(k, rule), settings, self.loss_gradient, dev_rating)
         return learned, logits
 
     def base_at(self, name: str) -> Tensor:
@@ -190,15 +192,55 @@ def first_rise(steps: int, budget: int, wanting: int) -> float:
 
     learn_mask(small.weights, logits, Budget(budget), settings, constant)
     after_first = [*seen, small.region.flatten(logits.logits) + settings.offset][1]
-    return float(after_first.sort(descending=True).values[min(budget, wanting) - 1])
+    return float(after_first.sort(descending=True).values[min(budget, (wanting + 1) // 2) - 1])
 
 
 @pytest.mark.parametrize("steps", [1, 7])
 def test_the_first_relative_step_lifts_the_place_of_the_budget_by_one_of_steps(steps):
     assert first_rise(steps, budget=9, wanting=50) == pytest.approx(1 / steps, rel=1e-6)
     assert first_rise(steps, budget=9, wanting=4) == pytest.approx(1 / steps, rel=1e-6), (
-        "fewer want in than the budget holds"
+        "fewer want in than the budget holds: their median"
     )
+
+
+def first_step(k: int, rises: Tensor, **changes: Any) -> tuple[float, float]:
+    """Step size and weight of the l1 norm where the loss lifts the mask logits by these amounts."""
+    small, logits = Small(base=0), None
+    logits, settings = small.start(10.0), changed(RELATIVE, steps=1, **changes)
+    slope = float(
+        torch.sigmoid(torch.tensor(10.0, dtype=torch.float64)) * torch.sigmoid(torch.tensor(-10.0, dtype=torch.float64))
+    )
+    for (name, weight), part in zip(small.weights.items(), rises.split(small.region.sizes), strict=True):
+        weight.grad = -part.view_as(weight) / slope / (small.finetuned[name] - small.pretrained[name])
+    return logits.relative(small.weights, settings, k)
+
+
+def test_the_relative_rate_never_takes_the_smallest_rise_for_its_measure():
+    size = Small().region.size
+    rises = torch.full((size,), -1e-8, dtype=torch.float64)
+    rises[:6] = torch.tensor([4.0, 3.0, 2.0, 1.0, 1e-3, 1e-13], dtype=torch.float64) * 1e-8
+    assert first_step(3, rises)[0] == pytest.approx(1 / 2e-8, rel=1e-6)
+    assert first_step(6, rises)[0] == first_step(40, rises)[0] == pytest.approx(1 / 2e-8, rel=1e-6)
+    old = 1 / float(rises[rises > 0].min())
+    assert old > 1e5 * first_step(40, rises)[0], "control: the smallest that wants in"
+
+
+def test_l1_is_in_units_of_the_measured_rise_and_leaves_the_rate_alone():
+    rises = torch.linspace(-1, 1, Small().region.size, dtype=torch.float64) * 1e-8
+    rate, l1 = first_step(9, rises, l1=0.5)
+    assert rate == first_step(9, rises)[0] and first_step(9, rises)[1] == 0
+    assert first_step(9, rises * 1000, l1=0.5)[1] == pytest.approx(1000 * l1)
+    slope = float(torch.sigmoid(torch.tensor(-10.0, dtype=torch.float64)))
+    assert l1 * slope * (1 - slope) == pytest.approx(0.5 / rate), "half of what lifts the last of the budget"
+
+
+def test_a_heavy_relative_l1_does_not_blow_up_the_step():
+    """With the penalty within the measure fewer and fewer want in, and the steps grew without bound."""
+    ends = {}
+    for l1 in (0.0, 0.5, 2.0):
+        logits = Small().learn(changed(RELATIVE, steps=5, l1=l1), 30)[1].logits
+        ends[l1] = max(float(values.abs().max()) for values in logits.values())
+    assert ends[2.0] < 2 * max(ends[0.0], 10.0)
 
 
 def test_relative_rate_stands_still_if_nothing_wants_in():
@@ -245,20 +287,21 @@ def test_without_steps_threshold_is_the_base():
     assert small.learn(changed(RELATIVE, steps=0), 30, "threshold")[0].mask.equals(small.base)
 
 
-def rated(scores: list[tuple[float, float]], eval_steps: int = 1) -> tuple[LearnedMask, list[GraftMask]]:
-    """Learning with these dev scores, and the masks that were rated, read back from the weights."""
-    small, seen, left = Small(), [], iter(scores)
+def rated(ranks: list[tuple[float, float]], eval_steps: int = 1) -> tuple[LearnedMask, list[GraftMask]]:
+    """Learning with these ratings (agreement, minus loss), and the masks that were rated, read back from the weights."""
+    small, seen, left = Small(), [], iter(ranks)
 
-    def score() -> tuple[float, float]:
+    def rating() -> DevRating:
         values = {name: weight.detach().clone() for name, weight in small.weights.items()}
         grafted = {name: (values[name] == small.finetuned[name]) for name in values}
         seen.append(GraftMask.from_region_indices(small.region, small.region.flatten(grafted).nonzero().reshape(-1)))
-        return next(left)
+        agreement, minus_loss = next(left)
+        return DevRating(agreement, 0.5, -minus_loss)
 
-    return small.learn(changed(ABSOLUTE, steps=4, eval_steps=eval_steps), dev_score=score)[0], seen
+    return small.learn(changed(ABSOLUTE, steps=4, eval_steps=eval_steps), dev_rating=rating)[0], seen
 
 
-def test_best_dev_score_is_kept_and_the_first_of_equals():
+def test_the_mask_of_most_agreement_is_kept_and_the_first_of_equals():
     result, seen = rated([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.7, -0.1), (0.9, -1.5)])
     assert result.step == 1 and result.mask.equals(seen[1])
     assert not seen[1].equals(seen[4]), "control: the last one is another"
@@ -270,8 +313,26 @@ def test_best_dev_score_is_kept_and_the_first_of_equals():
 def test_start_and_last_step_are_rated_whatever_eval_steps_is():
     result, seen = rated([(0.1, 0.0), (0.2, 0.0), (0.3, 0.0)], eval_steps=3)
     assert len(seen) == 3 and result.step == 4
-    assert [entry["step"] for entry in result.history if "dev_accuracy" in entry] == [0, 3, 4]
+    assert [entry["step"] for entry in result.history if "dev_agreement" in entry] == [0, 3, 4]
     assert [entry["step"] for entry in result.history if "train_loss" in entry] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("learned", "movement", "kept"),
+    [((0.9, 0.8), (0.8, 0.9), LEARNED), ((0.9, 0.8), (0.9, 0.8), LEARNED), ((0.9, 0.8), (0.9, 0.9), MOVEMENT), ((0.8, 0.9), (0.9, 0.1), MOVEMENT)],
+)  # fmt: skip
+def test_a_learned_mask_that_loses_to_movement_on_dev_gives_way_and_says_so(learned, movement, kept):
+    small = Small()
+    ratings = iter([DevRating(0.1, 0.1, 1.0), DevRating(*learned, 1.0), DevRating(*movement, 0.1)])
+    evidence = Evidence(
+        small.region, small.pretrained, small.finetuned, small.weights, lambda _size: small.loss_gradient,
+        small.loss_gradient, lambda *_: {}, np.random.default_rng(0), lambda: next(ratings),
+    )  # fmt: skip
+    found = learn_from(small.base, evidence, changed(RELATIVE, eval_steps=10), Budget(30))
+    moved = movement_mask(small.region, movement_order(small.pretrained, small.finetuned, small.region, 30), 30)
+    assert found.mask.selected == 30 and found.record["kept"] == kept
+    assert found.mask.equals(moved) == (kept == MOVEMENT)
+    assert found.record["dev"][MOVEMENT] == {"agreement": movement[0], "accuracy": movement[1], "loss": 0.1}
 
 
 def test_what_is_rated_is_the_binary_graft():
@@ -279,12 +340,12 @@ def test_what_is_rated_is_the_binary_graft():
 
 
 def test_without_eval_steps_dev_is_never_asked():
-    def refuse() -> tuple[float, float]:
+    def refuse() -> DevRating:
         raise AssertionError("dev was rated")
 
-    assert Small().learn(ABSOLUTE, dev_score=refuse)[0].step == ABSOLUTE.steps
+    assert Small().learn(ABSOLUTE, dev_rating=refuse)[0].step == ABSOLUTE.steps
     with pytest.raises(AssertionError, match="dev was rated"):
-        Small().learn(changed(ABSOLUTE, eval_steps=20), dev_score=refuse)
+        Small().learn(changed(ABSOLUTE, eval_steps=20), dev_rating=refuse)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -319,7 +380,7 @@ def held_arrays(extra: bool, settings: Learning) -> float:
         counts.append(live_bytes([*small.weights.values(), *(weight.grad for weight in small.weights.values())]))
         return loss
 
-    learn_mask(small.weights, small.start(), Budget(30), settings, gradient, lambda: (0.0, 0.0))
+    learn_mask(small.weights, small.start(), Budget(30), settings, gradient, lambda: DevRating(0.0, 0.0, 0.0))
     return (max(counts) - elsewhere) / (4 * small.region.size)
 
 
@@ -380,8 +441,26 @@ def test_a_localizer_chooses_by_dev_where_it_may(make_cell):
     for dev in (cell.rows["dev"], None):
         evidence = evidence_of(opened, "learned", cell.rows["train"], dev)
         records.append(find_mask("learned", evidence, settings, Budget(200)).record)
-    assert [entry["step"] for entry in records[0]["history"] if "dev_accuracy" in entry] == [0, 2, 4]
-    assert records[1]["step"] == 4 and not [entry for entry in records[1]["history"] if "dev_accuracy" in entry]
+    assert [entry["step"] for entry in records[0]["history"] if "dev_agreement" in entry] == [0, 2, 4]
+    assert records[1]["step"] == 4 and not [entry for entry in records[1]["history"] if "dev_agreement" in entry]
+    assert records[0]["kept"] in (LEARNED, MOVEMENT) and "kept" not in records[1]
+
+
+def test_agreement_is_with_the_fine_tuned_model_not_with_the_labels(make_cell):
+    cell = make_cell("prompt")
+    opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
+    wrong = [
+        {**row, "label": next(name for name in opened.model.task.labels if name != row["label"])}
+        for row in cell.rows["dev"]
+    ]
+    evidence = evidence_of(opened, "learned", cell.rows["train"], wrong)
+    evidence.put_graft(GraftMask.full(opened.region))
+    whole = evidence.dev_rating()
+    assert whole.agreement == 1 and whole.accuracy == pytest.approx(
+        1 - dev_score(cell.load(), opened.model.encode(cell.rows["dev"]))[0]
+    )
+    evidence.put_graft(GraftMask.empty(opened.region))
+    assert evidence.dev_rating().agreement < 1, "control: the pretrained model"
 
 
 def test_a_loss_that_diverges_names_the_learning_rate(make_cell):

@@ -19,7 +19,6 @@ from stages.lib.graft.select import top_k
 from stages.lib.localizers.attribution import attribution
 from stages.lib.localizers.bias import biases
 from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.grown import put_graft
 from stages.lib.localizers.layerwise import layer_of
 from stages.lib.localizers.learned import MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
@@ -94,7 +93,7 @@ def test_exactly_k_on_a_real_model(make_cell, name, k):
         {n: values.clone() for n, values in tensors.items()} for tensors in (evidence.pretrained, evidence.finetuned)
     ]
     mask = mask_of(name, evidence, k)
-    assert mask.selected == k and mask.region == cell.region
+    assert mask.selected <= k and (mask.selected == k or name == "stitch") and mask.region == cell.region
     for kept, tensors in zip(before, (evidence.pretrained, evidence.finetuned), strict=True):
         assert all(torch.equal(kept[n], tensors[n]) for n in kept), "the two models are never changed"
     values = graft(evidence.pretrained, evidence.finetuned, mask)
@@ -106,7 +105,8 @@ def test_the_whole_region_is_the_largest_mask(quadratic, name):
     region = quadratic.region
     evidence = quadratic.evidence(quadratic.curve)
     most = sum(values.numel() for n, values in evidence.pretrained.items() if n.endswith(".bias"))
-    assert mask_of(name, evidence, region.size).selected == (most if name == "bias" else region.size)
+    whole = mask_of(name, evidence, region.size).selected
+    assert whole < region.size if name == "stitch" else whole == (most if name == "bias" else region.size)
     if name == "bias":
         assert 0 < most < region.size, "control: there are others than biases"
 
@@ -139,6 +139,8 @@ def test_ties_are_broken_by_region_index(name):
         assert first != [0, 1, 2, 3], "control: this one has no ties"
     elif name == "tensorwise":
         assert first == [0, 1, 6, 7]
+    elif name == "stitch":
+        assert first == [], "control: nothing crosses the threshold"
     else:
         assert first == [0, 1, 2, 3]
 
@@ -331,7 +333,7 @@ def test_grown_masks_add_what_the_graft_gains_most_from(quadratic):
 
 def test_the_graft_put_in_place_is_the_graft(quadratic):
     mask = mask_of("random", quadratic.evidence(), 25)
-    put_graft(quadratic.evidence(), mask)
+    quadratic.evidence().put_graft(mask)
     wanted = graft(quadratic.pretrained, quadratic.finetuned, mask)
     assert all(torch.equal(quadratic.weights[name], values) for name, values in wanted.items())
 
@@ -351,16 +353,27 @@ def test_learning_from_attribution_starts_from_its_order(make_cell):
     assert not start.equals(mask_of("learned", evidence, 90, **how)), "control"
 
 
-def test_stitching_is_learning_from_the_whole_top_k_with_l1(quadratic):
+def test_stitching_to_exactly_k_is_learning_from_the_whole_top_k_with_l1(quadratic):
     q, order = quadratic, movement_order(quadratic.pretrained, quadratic.finetuned, quadratic.region, 25)
-    how = {"l1": 0.1, "rate_kind": "absolute", "learning_rate": 1000.0}
-    stitched = mask_of("stitch", q.evidence(), 25, **how)
+    how = {"l1": 0.1, "rate_kind": "absolute", "learning_rate": 1000.0, "offset": 5.0}
+    stitched = mask_of("stitch_exact", q.evidence(), 25, **how)
     start = MaskLogits.around(movement_mask(q.region, order, 25), q.pretrained, q.finetuned, 5.0)
-    settings = localizer_settings("stitch", **how)
+    settings = localizer_settings("stitch_exact", **how)
     assert stitched.equals(learn_mask(q.weights, start, Budget(25), settings, q.backward).mask)
     without = settings.model_copy(update={"l1": 0.0})
     start = MaskLogits.around(movement_mask(q.region, order, 25), q.pretrained, q.finetuned, 5.0)
     assert not stitched.equals(learn_mask(q.weights, start, Budget(25), without, q.backward).mask), "control"
+
+
+def test_stitching_as_its_authors_do_keeps_what_crosses_the_threshold(quadratic):
+    q, k = quadratic, 60
+    how = {"base_share": 0.1, "rate_kind": "absolute", "learning_rate": 5.0, "l1": 0.02, "offset": 1.0, "steps": 20}
+    stitched = mask_of("stitch", q.evidence(), k, **how)
+    order = movement_order(q.pretrained, q.finetuned, q.region, k)
+    start = MaskLogits.around(movement_mask(q.region, order, q.region.budget(0.1)), q.pretrained, q.finetuned, 1.0)
+    settings = localizer_settings("stitch", **how)
+    assert stitched.equals(learn_mask(q.weights, start, Budget(k, "threshold"), settings, q.backward).mask)
+    assert 0 < stitched.selected < k == mask_of("stitch_exact", q.evidence(), k, **how).selected, "control: no exact k"
 
 
 def penalised(q: Quadratic, logits: dict[str, Tensor], l1: float) -> Tensor:

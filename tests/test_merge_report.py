@@ -1,19 +1,18 @@
 """The report of merged models claims what its figures bear, and its settings are checked."""
 
 from itertools import product
-from typing import get_args
 
 import pandas as pd
 import pytest
 
 from stages.lib import paths
 from stages.lib.errors import ParamsError
-from stages.lib.merging.names import KINDS, NAMES, TUNED
+from stages.lib.merging.names import KINDS, LOCALIZED, NAMES, TUNED, kind_of, read_localized
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.params import validate
 from stages.lib.yaml12 import load_yaml
 from stages.merge.report import FRAMES, Merged, claims, model_table
-from stages.merge.settings import METHODS, SECTIONS
+from stages.merge.settings import SECTIONS
 
 TASKS, SEEDS = ["a", "b", "c"], [1, 2]
 SCORES = {PRETRAINED: 0.5, GRAFTED: 0.8, FINETUNED: 0.9, "stitch_mean": 0.79, "stitch_sum": 0.6, "average": 0.7}
@@ -85,8 +84,10 @@ def test_the_main_table_has_single_task_models_and_sizes():
 # --- Settings --------------------------------------------------------------------------------------------------
 
 
-def test_the_methods_that_settings_allow_are_those_there_are():
-    assert get_args(METHODS) == NAMES and {*TUNED} <= {*NAMES}
+def test_a_name_says_what_a_method_merges():
+    assert {*TUNED} <= {*NAMES} and all(read_localized(name) is None for name in (*NAMES, "stitch_0", "0.5", "a_2"))
+    assert read_localized("stitch_0.01") == ("stitch", 0.01) and read_localized("attribution_learned_1")[1] == 1
+    assert (kind_of("average"), kind_of("stitch_mean"), kind_of("stitch_0.01")) == (FINETUNED, GRAFTED, LOCALIZED)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,8 @@ def test_the_methods_that_settings_allow_are_those_there_are():
         ({"merge": {"groups": {"two": ["movies", "movies"]}}}, "merge.groups.two: movies, movies is not allowed"),
         ({"merge": {"groups": {"two": ["movies", "tweet"]}}}, r"merge.groups.two: 'tweet' is not among tasks \(movies, .*did you mean 'tweets'"),
         ({"combination": {"seeds": [99]}}, r"combination.seeds: 99 is not among seeds \(13, 21\)"),
-        ({"combination": {"methods": ["stich_mean"]}}, r"combination.methods.0: 'stich_mean' is not allowed.*did you mean 'stitch_mean'"),
+        ({"combination": {"methods": ["stich_mean"]}}, r"combination.methods: unknown method 'stich_mean' \(did you mean 'stitch_mean'"),
+        ({"combination": {"methods": ["stich_0.01"]}}, r"combination.methods: unknown localizer 'stich' \(did you mean 'stitch'"),
         ({"combination": {"search": {"alphas": [-0.5], "dev_max": 32}}}, "combination.search.alphas.0: -0.5 is not allowed"),
         ({"combination": {"shares": {"ties": 0.2, "dare": 0.0}}}, "combination.shares.dare: 0.0 is not allowed"),
     ],

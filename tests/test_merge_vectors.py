@@ -6,6 +6,7 @@ from peft.utils import merge_utils
 
 from stages.lib.graft.region import Region
 from stages.lib.merging.arithmetic import add, task_vector
+from stages.lib.merging.consensus import agreed, tall_mask, within
 from stages.lib.merging.vectors import dared, elected, summed
 
 
@@ -87,3 +88,23 @@ def test_dare_scales_what_stays_and_keeps_the_sum_on_average():
     assert {*vector.unique().tolist()} == {0.0, 5.0}
     assert float(vector.mean()) == pytest.approx(1, abs=0.03)
     assert same(dared(pretrained, models, 1.0, 1), summed(pretrained, models))
+
+
+def test_consensus_keeps_what_two_tasks_move_together():
+    vectors = {
+        "a": {"w": torch.tensor([1.0, 1.0, 0.0, 0.1, 1.0])},
+        "b": {"w": torch.tensor([1.0, 0.0, 0.0, 1.0, -1.0])},
+        "c": {"w": torch.tensor([0.0, 0.0, 0.0, 1.0, 0.5])},
+    }
+    total = add(vectors)
+    masks = [tall_mask(vector, total, 0.5) for vector in vectors.values()]
+    assert [mask["w"].tolist() for mask in masks] == [
+        [True, True, False, False, True],
+        [True, False, False, True, True],
+        [False, False, False, True, True],
+    ]
+    kept = within(total, agreed(masks))["w"]
+    assert kept.tolist() == pytest.approx([2.0, 0.0, 0.0, 2.1, 0.5]), "one task's own and nobody's are left out"
+    assert agreed(masks, 1)["w"].tolist() == [True, True, False, True, True]
+    sizes = [int(tall_mask(vectors["a"], total, strictness)["w"].sum()) for strictness in (0.0, 0.5, 1.0, 3.0)]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] == 4, "stricter selects less"

@@ -89,7 +89,6 @@ stages:
     outs:
       - metrics/toy.md
       - metrics/toy.report.json
-    plots:
       - plots/toy:
           cache: false
 """,

@@ -24,7 +24,7 @@ TEXT = "\n".join((ROOT / f"{page}.md").read_text(encoding="utf-8") for page in P
 MOST_WORDS = 1300
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 ENDINGS = "py|yaml|md|json|jsonl|csv|tsv|png|txt|toml|safetensors|lock"
-MADE = [path for name in ALL for path in output_paths(name, "outs", "metrics", "plots")]
+MADE = [path for name in ALL for path in output_paths(name, "outs", "metrics")]
 
 
 def fences(language: str) -> list[str]:

@@ -166,25 +166,31 @@ def test_rounds_keep_exactly_a_share_of_all_and_lie_within_each_other(make_cell,
     evidence, settings = evidence_of(make_cell("prompt")), localizer_settings("talos", rounds=4)
     region = evidence.region
     k = region.budget(sparsity)
-    found = [*calibrate(evidence, settings, k)]
+    found = [*calibrate(evidence, settings, Budget(k))]
     sizes = [int((k / region.size) ** (r / 4) * region.size + 1e-6) for r in (1, 2, 3)] + [k]
-    assert [mask.selected for mask in found] == sizes == round_sizes(region.size, k, 4)
+    assert [mask.selected for mask in found] == sizes == round_sizes(region.size, Budget(k), 4)
     inside = [{*mask.region_indices().tolist()} for mask in found]
     assert all(later < earlier for earlier, later in pairwise(inside))
     assert same(dict(evidence.weights), dict(evidence.pretrained)), "the weights are the pretrained ones again"
-    assert round_sizes(1000, 100, 4) == [562, 316, 177, 100], "of all parameters, not of those still in"
+    assert round_sizes(1000, Budget(100), 4) == [562, 316, 177, 100], "of all parameters, not of those still in"
+    small = Region({"a": (1009,)})
+    asked = Budget.of(small, 0.1, "top_k", "talos.sparsity")
+    assert round_sizes(1009, asked, 4) == [567, 319, 179, 100], "by the share that was asked for"
+    assert round_sizes(1009, Budget(100), 4) == [566, 317, 178, 100], "control: by the share that 100 of 1009 are"
 
 
 def test_scoring_again_without_attenuation_is_a_single_round(make_cell):
     evidence = evidence_of(make_cell("prompt"))
     k = evidence.region.budget(0.1)
     plain = {"mode": "expected", "attenuation": 1.0}
-    *_, once = calibrate(evidence, localizer_settings("talos", **plain, rounds=1), k)
-    *_, four = calibrate(evidence, localizer_settings("talos", **plain, rounds=4), k)
+    *_, once = calibrate(evidence, localizer_settings("talos", **plain, rounds=1), Budget(k))
+    *_, four = calibrate(evidence, localizer_settings("talos", **plain, rounds=4), Budget(k))
     assert once.equals(four)
     squares = sensitivity(evidence, localizer_settings("talos", **plain))
     assert once.equals(top_k(evidence.region, {name: -values for name, values in squares.items()}, k))
-    *_, attenuated = calibrate(evidence, localizer_settings("talos", **plain | {"attenuation": 0.1}, rounds=4), k)
+    *_, attenuated = calibrate(
+        evidence, localizer_settings("talos", **plain | {"attenuation": 0.1}, rounds=4), Budget(k)
+    )
     assert not attenuated.equals(four), "the control"
 
 

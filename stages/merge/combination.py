@@ -9,8 +9,8 @@ from stages.lib.params import load_params
 def main(method: str, seed: int) -> None:
     """Merge, choose the weight on dev if there is one, and measure on the test set of every task."""
     params = load_params(
-        "model", "runtime", "finetune.train", "graft.region", "calibration.bins", "merge", "combination.search",
-        "combination.shares",
+        "model", "runtime", "finetune.train", "graft.region", "graft.rule", "localizer", "calibration.bins", "merge",
+        "combination.search", "combination.shares",
     )  # fmt: skip
 
     from stages.lib import runtime

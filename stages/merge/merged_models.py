@@ -12,27 +12,36 @@ from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask_file import StoredMask, read_mask, require_model
+from stages.lib.graft.region import Tensors
 from stages.lib.io import read_rows, write_json
-from stages.lib.merging.arithmetic import choose_alpha, mean_normalised, shifted
+from stages.lib.localizers.registry import Budget, find_mask
+from stages.lib.merging.arithmetic import choose_alpha, mean_normalised, shifted, task_vector
+from stages.lib.merging.consensus import agreed, tall_mask, within
 from stages.lib.merging.names import (
     ARITHMETIC,
     AVERAGE,
+    CONSENSUS,
     DARE,
     GRAFTED_ARITHMETIC,
-    KINDS,
+    LOCALIZED,
+    MEAN,
     MERGED,
     STITCHES,
     SUM,
     TIES,
     TUNED,
+    kind_of,
+    read_localized,
 )
 from stages.lib.merging.stitch import stitch
 from stages.lib.merging.vectors import dared, elected, summed
 from stages.lib.metrics.classification import accuracy
 from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
 from stages.lib.metrics.scores import Row, score_rows
-from stages.lib.metrics.variants import GRAFTED
+from stages.lib.metrics.variants import FINETUNED
 from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
+from stages.lib.models.cell import GraftCell
+from stages.lib.models.evidence import evidence_of
 from stages.lib.models.loading import bytes_of, read_tensors
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
@@ -41,7 +50,7 @@ from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import Params
 from stages.lib.text.encoding import Example
 from stages.merge.collisions import count_collisions
-from stages.merge.settings import AlphaSearch, VectorShares
+from stages.merge.settings import AlphaSearch
 
 
 @dataclass(frozen=True)
@@ -61,19 +70,22 @@ class Group:
     grafts: list[StoredMask]
 
     @classmethod
-    def open(cls, kind: str, tasks: list[str], seed: int, params: Params, machine: Runtime) -> "Group":
-        """Load what is to be merged: grafts from their mask files, or fine-tuned models."""
+    def open(cls, method: str, tasks: list[str], seed: int, params: Params, machine: Runtime) -> "Group":
+        """Load what a method merges: grafts from their mask files or by a localizer of its own, or fine-tuned models."""
         anatomy = read_anatomy(paths.PRETRAINED)
         with seeded_torch("combination", seed):  # the new heads, which trained ones replace
             shared = SharedModel.load(paths.PRETRAINED, [read_task(task) for task in tasks], params.model, machine)
         for task, view in shared.views.items():
             view.put(read_tensors(paths.finetuned(task, seed), anatomy.names([HEAD])))
-        if kind != GRAFTED:
+        if kind_of(method) == FINETUNED:
             moved = anatomy.names([group for group in params.finetune.train if group != HEAD])
             models = {task: read_tensors(paths.finetuned(task, seed), moved) for task in tasks}
             return cls(seed, shared, anatomy, read_tensors(paths.PRETRAINED, moved), models, [])
         pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
-        grafts = [_graft(task, seed, anatomy, params.graft.region, pretrained) for task in tasks]
+        if kind_of(method) == LOCALIZED:
+            grafts = [localize(method, task, seed, params, machine) for task in tasks]
+        else:
+            grafts = [_graft(task, seed, anatomy, params.graft.region, pretrained) for task in tasks]
         models = {
             task: transplant(pretrained, graft.values, graft.mask) for task, graft in zip(tasks, grafts, strict=True)
         }
@@ -95,22 +107,37 @@ def _graft(task: str, seed: int, anatomy: Anatomy, groups: list[str], pretrained
     return stored
 
 
+def localize(method: str, task: str, seed: int, params: Params, machine: Runtime) -> StoredMask:
+    """The graft of a task by the localizer, and of the size, that a name such as stitch_0.01 says."""
+    localizer, share = read_localized(method)
+    cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
+    evidence = evidence_of(cell, localizer, cell.rows("train"), cell.rows("dev"))
+    budget = Budget.of(cell.region, share, params.graft.rule, "combination.methods")
+    mask = find_mask(localizer, evidence, getattr(params.localizer, localizer), budget).mask
+    about = {"task": task, "seed": seed, "mode": params.model.mode, "model": cell.anatomy.name}
+    pretrained = {name: values.cpu() for name, values in cell.pretrained.items()}
+    return StoredMask(
+        mask, cell.values_at(mask), cell.head, {**about, "fingerprint": cell.region.fingerprint(pretrained)}
+    )
+
+
 # of an index in a mask file: the tensors of a model have fewer than 2^31 parameters
 INDEX_BYTES = 4
 
 
 def combine(method: str, group: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store what one merged model of a group predicts, how it was made and its scores; gives one line about it."""
-    tasks = params.merge.groups[group]
-    cell = Group.open(KINDS[method], tasks, seed, params, machine)
+    tasks, kind = params.merge.groups[group], kind_of(method)
+    cell = Group.open(method, tasks, seed, params, machine)
     tensors, facts = merge(method, cell, params.combination)
-    cell.put(tensors)
     rows = []
     with progress(f"combination {method} {group}-{seed}", len(tasks), "task") as bar:
         for task in tasks:
-            rows += _measured(cell, task, paths.merged_logits(method, group, task, seed), params)
+            models = {LOCALIZED: cell.models[task]} if kind == LOCALIZED else {}
+            target = paths.merged_logits(method, group, task, seed)
+            rows += _measured(cell, task, {**models, MERGED: tensors}, target, params)
             bar.update(1)
-    header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": KINDS[method]}
+    header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": kind}
     header |= {"tasks": tasks, "model_parameters": cell.anatomy.parameters, "head_bytes": cell.head_bytes()}
     write_json(paths.merged_record(method, group, seed), {**header, **facts, "rows": rows})
     scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == MERGED)
@@ -122,12 +149,14 @@ def merge(method: str, cell: Group, settings: SimpleNamespace) -> tuple[dict[str
     facts: dict[str, Any] = {"bytes": bytes_of(cell.pretrained.values())}
     if cell.grafts:
         # the union of the masks is the same by every rule
-        united = stitch(cell.grafts, cell.pretrained, STITCHES.get(method, SUM))
+        own_rule = MEAN if kind_of(method) == LOCALIZED else SUM
+        united = stitch(cell.grafts, cell.pretrained, STITCHES.get(method, own_rule))
         facts = {"bytes": _stored_bytes(united), "single_bytes": [_stored_bytes(graft) for graft in cell.grafts]}
         facts |= {"graftable": united.mask.region.size, "collisions": count_collisions(cell.grafts, cell.pretrained)}
-        if method in STITCHES:
+        if method in STITCHES or kind_of(method) == LOCALIZED:
             return transplant(cell.pretrained, united.values, united.mask), facts
-    vector = _vector(method, cell, settings.shares)
+    vector, found = _vector(method, cell, settings)
+    facts |= found
     if method not in TUNED:
         return shifted(cell.pretrained, vector, 1 / len(cell.models)), facts
     curve = alpha_curve(cell, vector, settings.search)
@@ -153,14 +182,39 @@ def alpha_curve(cell: Group, vector: dict[str, Tensor], search: AlphaSearch) -> 
     return curve
 
 
-def _vector(method: str, cell: Group, shares: VectorShares) -> dict[str, Tensor]:
+def _vector(method: str, cell: Group, settings: SimpleNamespace) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The vector of a method, and the facts of how it was made."""
+    shares = settings.shares
     if method in (AVERAGE, ARITHMETIC, GRAFTED_ARITHMETIC):
-        return summed(cell.pretrained, cell.models)
+        return summed(cell.pretrained, cell.models), {}
     if method == TIES:
-        return elected(cell.pretrained, cell.models, shares.ties)
+        return elected(cell.pretrained, cell.models, shares.ties), {}
     if method == DARE:
-        return dared(cell.pretrained, cell.models, shares.dare, cell.seed)
+        return dared(cell.pretrained, cell.models, shares.dare, cell.seed), {}
+    if method == CONSENSUS:
+        return consensus(cell, settings.search)
     raise ValueError(f"unknown method {method!r}")
+
+
+def consensus(cell: Group, search: AlphaSearch) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The sum of the task vectors where two tasks or more select it, each by the lambda that is best for it on dev.
+
+    Of equally good lambdas it is the smallest.  A task is rated with the sum within its own mask, as its authors do.
+    """
+    total, masks, chosen = summed(cell.pretrained, cell.models), [], {}
+    with progress("lambdas on dev", len(cell.models) * len(search.strictness), "point") as bar:
+        for task, view in cell.shared.views.items():
+            dev, scores = view.encode(_dev_rows(task, cell.seed, search.dev_max)), {}
+            vector = task_vector(cell.pretrained, cell.models[task])
+            for strictness in search.strictness:
+                cell.put(shifted(cell.pretrained, within(total, tall_mask(vector, total, strictness))))
+                scores[strictness] = _accuracy(cell, task, dev)
+                bar.update(1)
+            chosen[task] = choose_alpha(scores)
+            masks.append(tall_mask(vector, total, chosen[task]))
+    both = agreed(masks)
+    selected = sum(int(mask.sum()) for mask in both.values())
+    return within(total, both), {"lambdas": chosen, "selected": selected}
 
 
 def _dev_rows(task: str, seed: int, most: int) -> list[dict]:
@@ -174,12 +228,15 @@ def _accuracy(cell: Group, task: str, examples: list[Example]) -> float:
     return accuracy(predict(cell.shared.views[task], examples).numpy(), [example.label for example in examples])
 
 
-def _measured(cell: Group, task: str, target: Path, params: Params) -> list[Row]:
-    """Store the logits of the test rows; gives the rows of the merged and of the single-task models."""
-    n, view = params.merge.test_max, cell.shared.views[task]
+def _measured(cell: Group, task: str, models: dict[str, Tensors], target: Path, params: Params) -> list[Row]:
+    """Store the logits of the test rows by these models; gives their rows, and those of the stored single-task models."""
+    n, view, logits = params.merge.test_max, cell.shared.views[task], {}
     examples = view.encode(read_rows(paths.sample(task, cell.seed, "test"))[: n or None])
     labels = np.array([example.label for example in examples])
-    merged = Predictions(view.task.labels, {task: labels}, {task: {MERGED: predict(view, examples).numpy()}})
+    for variant, tensors in models.items():
+        cell.put(tensors)
+        logits[variant] = predict(view, examples).numpy()
+    merged = Predictions(view.task.labels, {task: labels}, {task: logits})
     write_predictions(target, merged)
     together = _stored("reference", task, cell.seed, n) | _stored("evaluate", task, cell.seed, n) | merged
     return [{"task": task, **row} for row in score_rows(together, read_task(task), params.calibration.bins)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from stages.lib.merging.names import KINDS, MEAN, MERGED
+from stages.lib.merging.names import MEAN, MERGED, kind_of, read_localized
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
@@ -97,7 +97,7 @@ class Model:
             return f"{frame[frame.group == self.group].head_bytes.mean() / MEGA:.2f}"
         if self.method not in SINGLES:
             return f"{(self.rows.bytes + self.rows.head_bytes).mean() / MEGA:.2f}"
-        made_of = frame[(frame.group == self.group) & (frame.method.map(KINDS) == self.method)]
+        made_of = frame[(frame.group == self.group) & (frame.method.map(kind_of) == self.method)]
         return f"{(made_of.single_bytes + made_of.head_bytes).mean() / MEGA:.2f}" if len(made_of) else ""
 
 
@@ -105,6 +105,8 @@ def label(method: str) -> str:
     """A method's name for people, with what it merges."""
     if method in SINGLE_NAMES:
         return SINGLE_NAMES[method]
+    if localized := read_localized(method):
+        return f"stitched {words(localized[0])} masks of {small_percent(localized[1])}"
     return words(method) + ("" if "graft" in method or "stitch" in method else " of whole models")
 
 
@@ -126,7 +128,7 @@ def _rows(record: Row, seen: set[tuple[Any, ...]]) -> Iterable[tuple[str, Row]]:
     cell: Cell = {name: record[name] for name in ("group", "method", "seed")}
     place = (cell["group"], cell["seed"])
     scores = {(row["task"], row["variant"]): row for row in record["rows"]}
-    single = {task: scores[task, KINDS[cell["method"]]]["score"] for task in record["tasks"]}
+    single = {task: scores[task, kind_of(cell["method"])]["score"] for task in record["tasks"]}
     for (task, variant), row in scores.items():
         if variant == MERGED:
             own = row["score"] / single[task] if single[task] else UNDEFINED
@@ -343,7 +345,7 @@ def kept(group: Group) -> list[Finding]:
 
     The best one would be chosen on the test rows.
     """
-    methods = [method for method in group.merged.methods if KINDS[method] == GRAFTED]
+    methods = [method for method in group.merged.methods if kind_of(method) == GRAFTED]
     if not methods:
         return []
     method = STITCHED if STITCHED in methods else methods[0]

@@ -1,23 +1,14 @@
 """Settings of merged models, and the rules between them and the main pipeline."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from stages.lib.errors import did_you_mean
+from stages.lib.localizers.settings import NAMES as LOCALIZERS
+from stages.lib.localizers.settings import name_problems
+from stages.lib.merging.names import NAMES, read_localized
 from stages.lib.settings import Name, Section, Seed, Share, not_among
-
-METHODS = Literal[
-    "stitch_mean",
-    "stitch_sum",
-    "stitch_sequence",
-    "stitch_largest",
-    "grafted_arithmetic",
-    "average",
-    "arithmetic",
-    "ties",
-    "dare",
-]
 
 
 class MergeParams(Section):
@@ -29,6 +20,9 @@ class AlphaSearch(Section):
     alphas: list[Annotated[float, Field(ge=0)]] = Field(
         min_length=1, description="weights of what is added to the pretrained model, chosen on dev"
     )
+    strictness: list[Annotated[float, Field(ge=0)]] = Field(
+        min_length=1, description="lambdas of consensus, chosen for each task on dev"
+    )
     dev_max: int = Field(ge=0, description="dev rows of each task that choose; 0 for all")
 
 
@@ -38,7 +32,7 @@ class VectorShares(Section):
 
 
 class CombinationParams(Section):
-    methods: list[METHODS] = Field(description="ways to make one model of several")
+    methods: list[Name] = Field(description="ways to make one model of several")
     seeds: list[Seed] = Field(description="which of `seeds` are used")
     search: AlphaSearch
     shares: VectorShares
@@ -58,7 +52,7 @@ COST_FACTORS = {"group_tasks": group_tasks}
 
 def problems(values: dict[str, Any]) -> list[str]:
     """Groups choose from the tasks, and every one is of two or more."""
-    found = not_among(values, "combination.seeds", "seeds")
+    found = not_among(values, "combination.seeds", "seeds") + _method_problems(values)
     groups = values["merge"].groups if "merge" in values else {}
     for name, tasks in groups.items():
         if len({*tasks}) < max(2, len(tasks)):
@@ -66,6 +60,18 @@ def problems(values: dict[str, Any]) -> list[str]:
             found.append(f"merge.groups.{name}: {shown} is not allowed: should be two tasks or more, each of them once")
         found += _strange(f"merge.groups.{name}", tasks, values.get("tasks", tasks))
     return found
+
+
+def _method_problems(values: dict[str, Any]) -> list[str]:
+    methods = [name for name in getattr(values.get("combination"), "methods", []) if name not in NAMES]
+    localized = {name: read[0] for name in methods if (read := read_localized(name))}
+    unknown = [name for name in methods if name not in localized]
+    known = ", ".join(NAMES)
+    return name_problems(values, "combination.methods", [*localized.values()]) + [
+        f"combination.methods: unknown method {name!r}{did_you_mean(name, (*NAMES, *LOCALIZERS))}; known: {known}, and "
+        "LOCALIZER_SHARE, such as stitch_0.01"
+        for name in unknown
+    ]
 
 
 def _strange(place: str, tasks: list[str], known: list[str]) -> list[str]:

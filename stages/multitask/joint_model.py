@@ -68,9 +68,9 @@ class JointCell:
         """Give these values to the weights that all tasks share."""
         next(iter(self.shared.views.values())).put(tensors)
 
-    def train_rows(self, task: str) -> list[dict]:
-        """A task's training rows."""
-        return read_rows(paths.sample(task, self.seed, "train"))
+    def rows(self, task: str, split: str = "train") -> list[dict]:
+        """A task's rows of a split."""
+        return read_rows(paths.sample(task, self.seed, split))
 
     def header(self) -> dict[str, Any]:
         """The entries that every record and mask of this cell has."""

@@ -6,7 +6,7 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-from stages.lib.models.evidence import evidence_about
+from stages.lib.models.evidence import evidence_about, with_dev
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
@@ -63,5 +63,6 @@ def store(cell: JointCell, task: str, name: str, sparsity: float, mask: GraftMas
 
 
 def _evidence(cell: JointCell, task: str, localizer: str) -> Evidence:
-    view, rows, words = cell.shared.views[task], cell.train_rows(task), ("skill", localizer, task, cell.seed)
-    return evidence_about(view, cell.region, cell.pretrained, cell.joint, rows, words)
+    view, words = cell.shared.views[task], ("skill", localizer, task, cell.seed)
+    evidence = evidence_about(view, cell.region, cell.pretrained, cell.joint, cell.rows(task), words)
+    return with_dev(evidence, view, cell.rows(task, "dev"))

@@ -87,7 +87,7 @@ def purified(cell: JointCell, start: Source, params: Params) -> Source:
             cell.region,
             cell.pretrained,
             cell.joint,
-            cell.train_rows(task),
+            cell.rows(task),
             ("purify", start.name, task, cell.seed),
         )
         for task in start.members

@@ -149,7 +149,7 @@ def regions_at(
     then, found = replace(cell, finetuned=at), {}
     for sparsity in params.trajectory.checkpoints.sparsities:
         budget = Budget.of(cell.region, sparsity, params.graft.rule, "trajectory.checkpoints.sparsities")
-        evidence = evidence_of(then, "learned", rows)
+        evidence = evidence_of(then, "learned", rows, cell.rows("dev"))
         found[sparsity] = find_mask("learned", evidence, params.localizer.learned, budget).mask
     return found
 

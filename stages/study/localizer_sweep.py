@@ -33,11 +33,11 @@ def sweep(name: str, sparsity: str, task: str, seed: int, params: Params, machin
     order, origin = read_order(paths.rank(name, task, seed))
     identity, train, examples = _identity(cell), cell.rows("train"), []
     require_model(paths.rank(name, task, seed), origin, cell.region, identity["fingerprint"], cell.anatomy.name)
-    evidence = counted(evidence_of(cell, name, train), len(train), examples.append)
+    evidence = counted(evidence_of(cell, name, train, cell.rows("dev")), len(train), examples.append)
     budget = Budget.of(cell.region, float(sparsity), params.graft.rule, "sweep.sparsities")
-    mask = find_mask(name, evidence, getattr(params.localizer, name), budget, order).mask
-    cost = origin["gradient_examples"] + sum(examples)
-    about = {**identity, "localizer": name, "sparsity": float(sparsity), "gradient_examples": cost}
+    found = find_mask(name, evidence, getattr(params.localizer, name), budget, order)
+    mask, cost = found.mask, origin["gradient_examples"] + sum(examples)
+    about = {**identity, "localizer": name, "sparsity": float(sparsity), "gradient_examples": cost, **found.record}
     write_mask(paths.sweep_mask(name, sparsity, task, seed), StoredMask(mask, cell.values_at(mask), cell.head, about))
     evaluation = study_evaluation(cell, params.study.test_max)
     cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
@@ -46,7 +46,8 @@ def sweep(name: str, sparsity: str, task: str, seed: int, params: Params, machin
     predictions = evaluation.predictions()
     rows = variant_rows(predictions, task, seed, params.calibration.bins)
     record = {**cell.about(), "localizer": name, "sparsity": float(sparsity), "selected": mask.selected}
-    write_reading("sweep", (name, sparsity), {**record, "about": {"gradient_examples": cost}}, predictions, rows)
+    extra = {key: about[key] for key in ("gradient_examples", "kept", "step") if key in about}
+    write_reading("sweep", (name, sparsity), {**record, "about": extra}, predictions, rows)
     return f"sweep {name} {sparsity} {task}-{seed}: {mask.selected:,} parameters, {evaluation.describe()}"
 
 

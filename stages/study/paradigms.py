@@ -71,7 +71,7 @@ def predict_grafts(
 def masks(cell: GraftCell, train_rows: list[dict], params: Params, sparsity: float) -> dict[str, GraftMask]:
     """The learned mask, and the movement mask of as many parameters, as the main pipeline compares them."""
     budget = Budget.of(cell.region, sparsity, params.graft.rule, "paradigm.sparsities")
-    evidence = evidence_of(cell, "learned", train_rows)
+    evidence = evidence_of(cell, "learned", train_rows, cell.rows("dev"))
     learned = find_mask("learned", evidence, params.localizer.learned, budget).mask
     order = movement_order(cell.pretrained, cell.finetuned, cell.region, learned.selected)
     return {MOVEMENT_GRAFTED: movement_mask(cell.region, order, learned.selected), GRAFTED: learned}

@@ -14,6 +14,7 @@ from stages.lib.graft.select import top_k
 from stages.lib.io import read_rows, write_json
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.random import rank_at_random
+from stages.lib.localizers.registry import Budget
 from stages.lib.localizers.settings import NoSettings, Talos
 from stages.lib.localizers.talos import calibrate, least_sensitive, sensitivity
 from stages.lib.metrics.classification import accuracy, majority_share
@@ -98,20 +99,22 @@ def prune(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
 def compare(evidence: Evidence, params: Params, task: str, seed: int) -> list[dict[str, Any]]:
     """Overlap of the talos mask with those of other ways to calibrate it."""
     region, rows = evidence.region, []
-    k = region.budget(params.talos.sparsity)
+    budget = Budget.of(region, params.talos.sparsity, "top_k", "talos.sparsity")
     names = params.sensitivity.variants
-    usual = calibrated(evidence, params.localizer.talos, {}, k, (task, seed)) if names else None
+    usual = calibrated(evidence, params.localizer.talos, {}, budget, (task, seed)) if names else None
     for name in names:
         words = (name, task, seed) if name == "other_draw" else (task, seed)
-        other = calibrated(evidence, params.localizer.talos, VARIANTS[name], k, words)
-        rows.append({"variant": name, "iou": iou(usual, other), "chance": chance_iou(k, k, region.size)})
+        other = calibrated(evidence, params.localizer.talos, VARIANTS[name], budget, words)
+        rows.append({"variant": name, "iou": iou(usual, other), "chance": chance_iou(budget.k, budget.k, region.size)})
     return rows
 
 
-def calibrated(evidence: Evidence, settings: Talos, changes: dict[str, Any], k: int, words: tuple[object, ...]) -> Any:
+def calibrated(
+    evidence: Evidence, settings: Talos, changes: dict[str, Any], budget: Budget, words: tuple[object, ...]
+) -> Any:
     """Region indices of a talos mask, labels drawn by these words."""
     drawing = replace(evidence, generator=draws("talos", *words))
-    *_, mask = calibrate(drawing, settings.model_copy(update=changes), k)
+    *_, mask = calibrate(drawing, settings.model_copy(update=changes), budget)
     return mask.region_indices().numpy()
 
 

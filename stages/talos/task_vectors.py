@@ -125,7 +125,7 @@ def choose_mask(method: str, cell: GraftCell, params: Params) -> tuple[GraftMask
     if method == ATTENTION:
         return attention_mask(cell.region), 0
     rows, passes = cell.rows("train"), []
-    evidence = evidence_of(cell, method, rows)
+    evidence = evidence_of(cell, method, rows, cell.rows("dev"))
     labels = len(cell.model.task.labels)
 
     def counted(n: int, mode: Any = "empirical", draws: int = 1, *generator: Any) -> Any:

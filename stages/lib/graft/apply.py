@@ -16,6 +16,15 @@ def graft(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str,
     return transplant(pretrained, values_at(finetuned, mask), mask)
 
 
+def graft_into(weights: Tensors, pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> None:
+    """Set live weights to the graft of a mask, in place and on their device."""
+    for name in mask.region.shapes:
+        weights[name].data.copy_(pretrained[name])
+        if name in mask.indices:
+            at = mask.indices[name].to(weights[name].device)
+            weights[name].data.view(-1)[at] = finetuned[name].reshape(-1)[at]
+
+
 def values_at(tensors: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     """The values a mask selects: name -> shape (number selected there,), a copy."""
     return {name: tensors[name].detach().reshape(-1)[indices] for name, indices in mask.indices.items()}

@@ -2,11 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from stages.lib.graft.apply import graft_into
+from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region, Tensors
+
+
+class DevRating(NamedTuple):
+    """A model on dev: share of predictions equal to the fine-tuned model's, accuracy, mean cross-entropy in nats."""
+
+    agreement: float
+    accuracy: float
+    loss: float
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Higher is better: the agreement, then less loss."""
+        return self.agreement, -self.loss
 
 
 @dataclass(frozen=True)
@@ -25,7 +40,7 @@ class Evidence:
     own loss with the weights as they are; the loss of the true label unless a mode of
     models/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
-    `dev_score()`, where a localizer may choose by dev, rates the model with the weights as they are: higher is better.
+    `dev_rating()`, where a localizer may choose by dev, rates the model with the weights as they are, and may leave others.
     """
 
     region: Region
@@ -36,12 +51,16 @@ class Evidence:
     full_gradient: Callable[[], float]
     squared_gradients: Callable[..., Tensors]
     generator: np.random.Generator
-    dev_score: Callable[[], tuple[float, float]] | None = None
+    dev_rating: Callable[[], DevRating] | None = None
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""
         for name, weight in self.weights.items():
             weight.data.copy_(tensors[name])
+
+    def put_graft(self, mask: GraftMask) -> None:
+        """Overwrite the weights with the graft of a mask."""
+        graft_into(self.weights, self.pretrained, self.finetuned, mask)
 
 
 def counted(evidence: Evidence, train: int, note: Callable[[int], object]) -> Evidence:

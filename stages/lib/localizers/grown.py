@@ -24,19 +24,10 @@ def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> 
     k, start = budget.k, budget.k // START_PART
     mask = movement_mask(evidence.region, order, start)
     for number in range(1, settings.rounds + 1):
-        put_graft(evidence, mask)
+        evidence.put_graft(mask)
         evidence.full_gradient()
         mask = _extended(evidence, mask, start + (k - start) * number // settings.rounds)
     return FoundMask(mask)
-
-
-def put_graft(evidence: Evidence, mask: GraftMask) -> None:
-    """Set the weights to the graft of a mask, in place."""
-    evidence.put(evidence.pretrained)
-    for name, indices in mask.indices.items():
-        weight = evidence.weights[name].data
-        at = indices.to(weight.device)
-        weight.view(-1)[at] = evidence.finetuned[name].reshape(-1)[at]
 
 
 def _extended(evidence: Evidence, mask: GraftMask, k: int) -> GraftMask:

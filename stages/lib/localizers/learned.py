@@ -10,6 +10,10 @@ gamma = sigmoid(T), and a gradient step on S is the same step on T.  So one arra
 is all the state there is: it starts at +offset on the base and at -offset elsewhere, and
 gamma > 0.5 means T > 0.  Beyond the model and its gradients this holds three arrays of the
 region's size: pretrained, finetuned, T.
+
+Steps are full-batch as long as the training set is no larger than `batch_size`.  Where dev may be looked at, the mask
+that is kept is the one whose graft agrees most with the fine-tuned model there, and one that agrees less than the
+movement mask of its size is given up for that.
 """
 
 import math
@@ -19,22 +23,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stages.lib.graft.apply import graft_into
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region, Tensors
 from stages.lib.graft.select import kth_largest, top_k
-from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.evidence import DevRating, Evidence
 from stages.lib.localizers.movement import movement_mask, rank_by_movement
 from stages.lib.localizers.registry import Budget, FoundMask, Localizer
 from stages.lib.localizers.settings import Learning
 
+LEARNED, MOVEMENT = "learned", "movement"
+
 
 @dataclass(frozen=True)
 class LearnedMask:
-    """What came out: the best mask, the step it was found at, and what was seen on the way."""
+    """What came out: the best mask, the step it was found at, what was seen on the way, its rating where dev was asked."""
 
     mask: GraftMask
     step: int
     history: list[dict[str, float]]
+    rating: DevRating | None = None
 
 
 @dataclass
@@ -72,23 +80,25 @@ class MaskLogits:
         for name, logits in self.logits.items():
             logits.sub_(self.gradient(name, weights[name].grad, l1), alpha=rate)
 
-    def relative_rate(self, weights: Tensors, settings: Learning, k: int) -> float:
-        """The step size that `rate_kind="relative"` stands for, from the first gradient.
+    def relative(self, weights: Tensors, settings: Learning, k: int) -> tuple[float, float]:
+        """(step size, weight of the l1 norm) that `rate_kind="relative"` stands for, from the first gradient.
 
-        With learning_rate 1 the parameter that is at place `k` among those that want in would get there just at the
-        last step, if gradients stayed as they are.  That has no unit of the loss, the model or the data set.
-        Near -offset the slope of sigmoid grows like exp(T), so a logit that rises by u a step takes
-        about 1/u steps to the threshold: the rate is learning_rate / (steps * u) for u at place `k`.
+        Its measure is u, how far the loss lifts the parameter at place `k` among those that it wants in.  Near -offset the
+        slope of sigmoid grows like exp(T), so a logit that rises by u a step takes about 1/u steps to the threshold:
+        with learning_rate 1, i.e. learning_rate / (steps * u), that parameter would get there just at the last step,
+        and with l1 1 the penalty holds it where it is.  Neither has a unit of the loss, the model or the data set.
+        Where the loss wants in few more than `k` the measure is the median of them: the least of all is next to 0.
         """
         # kept in the weights, which are blended anew before they are used again: no fourth array
         for name, weight in weights.items():
-            weight.data.copy_(self.gradient(name, weight.grad, settings.l1).neg_())
-        wants_in = {name: weight.data for name, weight in weights.items()}
-        positive = sum(int((rise > 0).sum()) for rise in wants_in.values())
-        if positive == 0:
-            return 0.0
-        reference = float(kth_largest(self.region, wants_in, min(k, positive)))
-        return settings.learning_rate / (settings.steps * reference)
+            weight.data.copy_(self.gradient(name, weight.grad).neg_())
+        rises = {name: weight.data for name, weight in weights.items()}
+        wanted = sum(int((rise > 0).sum()) for rise in rises.values())
+        if wanted == 0:
+            return 0.0, 0.0
+        measure = float(kth_largest(self.region, rises, min(k, (wanted + 1) // 2)))
+        gamma = 1 / (1 + math.exp(settings.offset))
+        return settings.learning_rate / (settings.steps * measure), settings.l1 * measure / (gamma * (1 - gamma))
 
     def rounded(self, budget: Budget) -> GraftMask:
         """The binary mask: the budget.k highest logits, or (threshold) those above 0 among them.
@@ -105,14 +115,6 @@ class MaskLogits:
         at = indices.to(self.logits[name].device)
         return (self.finetuned[name].reshape(-1)[at] - self.pretrained[name].reshape(-1)[at]).abs()
 
-    def round_into(self, weights: Tensors, mask: GraftMask) -> None:
-        """Set weights to the binary graft, in place."""
-        for name in self.region.shapes:
-            weights[name].data.copy_(self.pretrained[name])
-            if name in mask.indices:
-                at = mask.indices[name].to(weights[name].device)
-                weights[name].data.view(-1)[at] = self.finetuned[name].reshape(-1)[at]
-
 
 def learn_mask(
     weights: Tensors,
@@ -120,49 +122,71 @@ def learn_mask(
     budget: Budget,
     settings: Learning,
     loss_gradient: Callable[[], float],
-    dev_score: Callable[[], tuple[float, float]] | None = None,
+    dev_rating: Callable[[], DevRating] | None = None,
 ) -> LearnedMask:
     """Learn which parameters carry the skill, as many as the budget allows.
 
     weights: the live parameters of the model, overwritten; `loss_gradient()` computes the training
     loss with them and leaves dLoss/dweight in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times
-    the gradient, as the paper does (1e7, tuned to RoBERTa-base), `"relative"` by MaskLogits.relative_rate.
-    `dev_score()` rates the model with the rounded graft in place every `eval_steps` steps, higher tuples better; the
-    best one seen is returned, the first of equals.  Raises FloatingPointError if the loss is not a number.
+    the gradient, as the paper does (1e7, tuned to RoBERTa-base), `"relative"` by MaskLogits.relative.
+    `dev_rating()` rates the model with the rounded graft in place every `eval_steps` steps and at the end; the mask of
+    highest rank is returned, the first of equals.  Raises FloatingPointError if the loss is not a number.
     """
     history: list[dict[str, float]] = []
-    best: tuple[tuple[float, float], GraftMask, int] | None = None
-    rate = settings.learning_rate
-    rates_dev = dev_score is not None and settings.eval_steps > 0
+    best: tuple[GraftMask, int, DevRating | None] | None = None
+    rate, l1 = settings.learning_rate, settings.l1
+    rates_dev = dev_rating is not None and settings.eval_steps > 0
     for step in range(settings.steps + 1):
         if step == settings.steps or (rates_dev and step % settings.eval_steps == 0):
-            mask, score = start.rounded(budget), (float(step), 0.0)
+            mask, rating = start.rounded(budget), None
             if rates_dev:
-                start.round_into(weights, mask)
-                score = dev_score()
-                rated = {"selected": mask.selected, "dev_accuracy": score[0], "dev_loss": -score[1]}
-                history.append({"step": step, **rated})
-            if best is None or score > best[0]:
-                best = (score, mask, step)
+                graft_into(weights, start.pretrained, start.finetuned, mask)
+                rating = dev_rating()
+                rated = {f"dev_{name}": value for name, value in rating._asdict().items()}
+                history.append({"step": step, "selected": mask.selected, **rated})
+            if best is None or rating.rank > best[2].rank:
+                best = (mask, step, rating)
         if step < settings.steps:
             start.blend_into(weights)
             loss = loss_gradient()
             if not math.isfinite(loss):
                 raise FloatingPointError(f"the loss became {loss} at step {step}")
             if step == 0 and settings.rate_kind == "relative":
-                rate = start.relative_rate(weights, settings, budget.k)
-            start.step(weights, rate, settings.l1)
+                rate, l1 = start.relative(weights, settings, budget.k)
+            start.step(weights, rate, l1)
             history.append({"step": step, "train_loss": loss})
-    return LearnedMask(best[1], best[2], history)
+    mask, step, rating = best
+    return LearnedMask(mask, step, history, rating)
 
 
 def refine_by_learning(evidence: Evidence, settings: Learning, order: Tensor, budget: Budget) -> FoundMask:
-    """The learned mask whose base is the first int(base_share * k) of `order`."""
-    base = movement_mask(evidence.region, order, int(settings.base_share * budget.k))
+    """The learned mask whose base is the first int(base_share * k) of `order`, or the movement mask; see `learn_from`."""
+    return learn_from(
+        movement_mask(evidence.region, order, int(settings.base_share * budget.k)), evidence, settings, budget
+    )
+
+
+def learn_from(base: GraftMask, evidence: Evidence, settings: Learning, budget: Budget) -> FoundMask:
+    """The mask learned from a base, or the movement mask of its size where dev likes that better.
+
+    Better: more agreement with the fine-tuned model, or as much and a higher accuracy.  What the mask's file says of it:
+    `rule`, the `step` it is of, the `history`; and where dev was asked `kept` (learned | movement) and `dev`, the ratings
+    of both.
+    """
     start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, settings.offset)
     gradient = evidence.batch_gradients(settings.batch_size)
-    learned = learn_mask(evidence.weights, start, budget, settings, gradient, evidence.dev_score)
-    return FoundMask(learned.mask, {"rule": budget.rule, "step": learned.step, "history": learned.history})
+    learned = learn_mask(evidence.weights, start, budget, settings, gradient, evidence.dev_rating)
+    record = {"rule": budget.rule, "step": learned.step, "history": learned.history}
+    if learned.rating is None:
+        return FoundMask(learned.mask, record)
+    size = learned.mask.selected
+    moved = movement_mask(base.region, rank_by_movement(evidence, settings, size), size)
+    evidence.put_graft(moved)
+    rating = evidence.dev_rating()
+    loses = rating[:2] > learned.rating[:2]
+    ratings = {LEARNED: learned.rating._asdict(), MOVEMENT: rating._asdict()}
+    record |= {"kept": MOVEMENT if loses else LEARNED, "dev": ratings}
+    return FoundMask(moved if loses else learned.mask, record)
 
 
 LOCALIZER = Localizer("learned from a base of those that moved most", rank_by_movement, refine_by_learning)

@@ -24,11 +24,13 @@ from stages.lib.settings import Section
 class Budget:
     """Size of a mask: exactly `k` parameters (top_k), or at most k, those with gamma above 0.5 (threshold).
 
-    The rule is for localizers that learn a gamma; all others select k.
+    The rule is for localizers that learn a gamma; all others select k.  `share` is what was asked for: k is its
+    share of the region, rounded down.
     """
 
     k: int
     rule: Literal["top_k", "threshold"] = "top_k"
+    share: float | None = None
 
     @classmethod
     def of(cls, region: Region, sparsity: float, rule: Literal["top_k", "threshold"], setting: str) -> "Budget":
@@ -41,7 +43,7 @@ class Budget:
             raise MaskError(
                 f"{setting}: {sparsity} of {size:,} graftable parameters is less than one; the smallest is {1 / size:.2g}"
             )
-        return cls(k, rule)
+        return cls(k, rule, sparsity)
 
 
 @dataclass(frozen=True)

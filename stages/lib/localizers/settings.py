@@ -26,12 +26,25 @@ class Learning(Section):
 
     base_share: float = Field(ge=0, le=1, description="size of the base as a share of the budget")
     offset: float = Field(gt=0, le=50, description="mask logits start at -offset, on the base at +offset")
-    l1: float = Field(ge=0, description="weight of the sum of all mask values in the loss")
+    l1: float = Field(
+        ge=0,
+        description="weight of the sum of all mask values in the loss; relative: 1 would keep the last of the budget out",
+    )
     steps: int = Field(ge=0, description="gradient steps on the mask logits; 0 keeps the base alone")
     rate_kind: Literal["relative", "absolute"] = Field(description="relative: scale-free; absolute: as the paper's")
     learning_rate: Rate = Field(description="relative: about 1 on any model; absolute: step size")
     batch_size: int = Field(ge=1, description="examples per step; the whole training set if it is smaller")
-    eval_steps: int = Field(ge=0, description="steps between dev scores in stage mask, best one kept; 0 keeps the last")
+    eval_steps: int = Field(
+        ge=0,
+        description="steps between ratings by agreement on dev: the best mask is kept, or movement where that is better; "
+        "0 keeps the last and asks nothing",
+    )
+
+
+class Stitching(Learning):
+    """Learning as Localize-and-Stitch has it (stitch.py)."""
+
+    base_share: float = Field(ge=0, le=1, description="size of the base as a share of the region")
 
 
 class Attribution(Section):
@@ -74,7 +87,8 @@ class Talos(Section):
 
 SETTINGS: dict[str, type[Section]] = {
     "learned": Learning,
-    "stitch": Learning,
+    "stitch": Stitching,
+    "stitch_exact": Learning,
     "attribution": Attribution,
     "attribution_learned": AttributionLearned,
     "grown": Grown,

@@ -1,10 +1,24 @@
-"""The mask of Localize-and-Stitch (He et al., 2025): learned from the whole top k by movement, with an l1 penalty.
+"""The mask of Localize-and-Stitch (He et al., 2025) as its authors learn it: a tiny base, and an l1 penalty on what comes in.
 
-It differs from `learned` in its settings alone: `base_share` 1, and an `l1` above 0.
+Their data-free variant takes the 5 % that moved most: the localizer `movement` at 0.05.
 """
 
-from stages.lib.localizers.learned import refine_by_learning
-from stages.lib.localizers.movement import rank_by_movement
-from stages.lib.localizers.registry import Localizer
+from torch import Tensor
 
-LOCALIZER = Localizer("learned from all that moved most, with an l1 penalty", rank_by_movement, refine_by_learning)
+from stages.lib.graft.mask import GraftMask
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.learned import learn_from
+from stages.lib.localizers.movement import rank_by_movement
+from stages.lib.localizers.registry import Budget, FoundMask, Localizer
+from stages.lib.localizers.settings import Stitching
+
+
+def refine_by_stitching(evidence: Evidence, settings: Stitching, order: Tensor, budget: Budget) -> FoundMask:
+    """What ends above the threshold, at most the budget, learned from the `base_share` of the region that moved most."""
+    base = GraftMask.from_region_indices(evidence.region, order[: evidence.region.budget(settings.base_share)])
+    return learn_from(base, evidence, settings, Budget(budget.k, "threshold", budget.share))
+
+
+LOCALIZER = Localizer(
+    "learned from the very few that moved most, with an l1 penalty", rank_by_movement, refine_by_stitching
+)

@@ -33,28 +33,31 @@ def refine_by_rounds(evidence: Evidence, settings: Talos, _order: Tensor | None,
     The weights are the pretrained ones again afterwards.  The order is not used: it is that of a
     single round.
     """
-    *_, mask = calibrate(evidence, settings, budget.k)
+    *_, mask = calibrate(evidence, settings, budget)
     return FoundMask(mask)
 
 
-def calibrate(evidence: Evidence, settings: Talos, k: int) -> Iterator[GraftMask]:
-    """The mask of every round, each within the one before, the last of exactly k parameters.
+def calibrate(evidence: Evidence, settings: Talos, budget: Budget) -> Iterator[GraftMask]:
+    """The mask of every round, each within the one before, the last of exactly budget.k parameters.
 
     From the second round on the weights that are out are `settings.attenuation` (rho) times
     the pretrained ones: 1 only scores again, 0 prunes.
     """
     region, mask = evidence.region, GraftMask.full(evidence.region)
-    for size in round_sizes(region.size, k, settings.rounds):
+    for size in round_sizes(region.size, budget, settings.rounds):
         put_attenuated(evidence, mask, settings.attenuation)
         mask = least_sensitive(sensitivity(evidence, settings), mask, size)
         yield mask
     evidence.put(evidence.pretrained)
 
 
-def round_sizes(size: int, k: int, rounds: int) -> list[int]:
-    """Parameters kept after each round: floor((k / size)^(r / rounds) * size), the last one k exactly."""
-    share = k / size
-    return [max(k, int(share ** (number / rounds) * size + 1e-6)) for number in range(1, rounds)] + [k]
+def round_sizes(size: int, budget: Budget, rounds: int) -> list[int]:
+    """Parameters kept after each round: floor(share^(r / rounds) * size), the last one budget.k exactly.
+
+    The share is the one that was asked for, not k / size, which is a little smaller where k was rounded down.
+    """
+    share = budget.k / size if budget.share is None else budget.share
+    return [max(budget.k, int(share ** (number / rounds) * size + 1e-6)) for number in range(1, rounds)] + [budget.k]
 
 
 def sensitivity(evidence: Evidence, settings: Talos) -> Tensors:

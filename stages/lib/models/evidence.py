@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
+import torch
 
 from stages.lib.graft.region import Region, Tensors
-from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.evidence import DevRating, Evidence
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.predicting import dev_score, loss_gradient
+from stages.lib.models.predicting import loss_gradient, predict
 from stages.lib.runtime import numpy_generator
 from stages.lib.text.batching import shuffled
 from stages.lib.text.encoding import Example
@@ -22,15 +23,34 @@ def evidence_of(
 ) -> Evidence:
     """Evidence about a cell for one localizer, whose draws do not depend on which others there are.
 
-    The cell's weights may change from here on.  With `dev_rows` the localizer may choose by its dev score.
+    The cell's weights may change from here on.  With `dev_rows` the localizer may choose by dev.
     """
     words = (cell.task, cell.seed)
     evidence = evidence_about(cell.model, cell.region, cell.pretrained, cell.finetuned, train_rows, ("mask", *words))
     evidence = replace(evidence, generator=draws(localizer, *words))
-    if dev_rows is None:
-        return evidence
-    dev = cell.model.encode(dev_rows)
-    return replace(evidence, dev_score=lambda: dev_score(cell.model, dev))
+    return evidence if dev_rows is None else with_dev(evidence, cell.model, dev_rows)
+
+
+def with_dev(evidence: Evidence, model: LabelModel, dev_rows: list[dict]) -> Evidence:
+    """The same evidence for a localizer that may choose by dev.
+
+    The fine-tuned model that a mask has to agree with is the region's fine-tuned values in place of all its pretrained ones.
+    """
+    dev = model.encode(dev_rows)
+    labels = torch.tensor([example.label for example in dev])
+    wanted: list[torch.Tensor] = []
+
+    def rating() -> DevRating:
+        logits = predict(model, dev)
+        said = logits.argmax(1)
+        if not wanted:  # predicted when it is asked for, and once
+            evidence.put(evidence.finetuned)
+            wanted.append(predict(model, dev).argmax(1))
+        agreement, accuracy = ((said == others).double().mean() for others in (wanted[0], labels))
+        loss = torch.nn.functional.cross_entropy(logits.double(), labels)
+        return DevRating(float(agreement), float(accuracy), float(loss))
+
+    return replace(evidence, dev_rating=rating)
 
 
 def evidence_about(

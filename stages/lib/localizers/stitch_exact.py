@@ -1,0 +1,10 @@
+"""This project's version of Localize-and-Stitch: learned from the whole budget by movement, with an l1 penalty, to exactly k.
+
+It differs from `learned` in its settings alone: `base_share` 1, and an `l1` above 0.
+"""
+
+from stages.lib.localizers.learned import refine_by_learning
+from stages.lib.localizers.movement import rank_by_movement
+from stages.lib.localizers.registry import Localizer
+
+LOCALIZER = Localizer("learned from all that moved most, with an l1 penalty", rank_by_movement, refine_by_learning)
