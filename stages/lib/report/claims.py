@@ -25,7 +25,7 @@ from stages.lib.yaml12 import load_yaml
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class Statement:
-    """A row of claims.yaml; `words` and `figure` may have {fields} of the finding, {words}, {mean}, {n} and {limit}.
+    """A row of claims.yaml; `words`, `figure` and `plot` may have {fields} of the finding, {words}, {mean}, {n} and {limit}.
 
     `given`: measures that have to be above 0 by their own intervals, or the claim is not measurable.  Claims of one
     `family` (a row that makes several is one) are corrected together for how many there are.
@@ -145,13 +145,13 @@ def _claim(candidate: _Candidate, p_value: float | None, family: int, here: str)
     fields |= finding.fields
     verdict = Verdict.OPEN if finding.void else verdict_of(value, row.rule, limit, p_value)
     empty = isinstance(value, Estimate) and not value.units
-    figure = value.words() if empty else _Words().format(row.figure, **fields) + finding.void
+    figure = (value.words() if empty else _Words().format(row.figure, **fields)) + finding.void
     alone = candidate.p_value
     if verdict is Verdict.UNCLEAR and alone is not None and alone < 1 - CONFIDENCE:
         figure += f"; its own interval excludes the limit, but not after Holm's correction for {family} claims"
     return Claim(
         _Words().format(row.words, **fields), verdict, figure, exceptions(limit) if callable(exceptions) else exceptions,
-        "; ".join(filter(None, setting)), row.paper, row.plot,
+        "; ".join(filter(None, setting)), row.paper, _Words().format(row.plot, **fields),
     )  # fmt: skip
 
 
