@@ -305,9 +305,7 @@ def test_the_mask_of_most_agreement_is_kept_and_the_first_of_equals():
     result, seen = rated([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.9, -1.5)])
     assert result.step == 2 and result.mask.equals(seen[1])
     assert not seen[1].equals(seen[3]), "control: the last one is another"
-    assert rated([(0.5, -1.0), (0.9, -1.0), (0.9, -0.9), (0.9, -1.5)])[0].step == 3, (
-        "the loss decides between equals"
-    )
+    assert rated([(0.5, -1.0), (0.9, -1.0), (0.9, -0.9), (0.9, -1.5)])[0].step == 3, "the loss decides between equals"
 
 
 def test_the_last_step_is_rated_whatever_eval_steps_is_and_the_start_never():
