@@ -2,23 +2,27 @@
 
 from stages.lib import paths
 from stages.lib.entry import stage
-from stages.lib.io import write_json
+from stages.lib.io import read_json, require, write_json
 from stages.lib.params import load_params
 
 
 @stage
 def main(seed: int) -> None:
-    """Derive ECE, reliability and confidence histograms of every task from the stored predictions."""
+    """Derive ECE, reliability, confidence histograms and the frontier of every task from the stored predictions."""
     params = load_params("tasks", "calibration")
 
-    from stages.lib.metrics.predictions import read_predictions
+    from stages.lib.metrics.frontier import frontier
+    from stages.lib.metrics.predictions import read_cell
     from stages.lib.metrics.scores import calibration_scores
 
     settings = params.calibration
     for task in params.tasks:
-        parts = [read_predictions(paths.predictions(made_by, task, seed)) for made_by in ("reference", "evaluate")]
-        scores = calibration_scores(parts[0] | parts[1], settings.bins, settings.histogram_bins)
-        write_json(paths.scores("calibration", task, seed), {**settings.model_dump(), "scores": scores})
+        tests, dev = read_cell(task, seed), read_cell(task, seed, dev=True)
+        scores = calibration_scores(tests, settings.bins, settings.histogram_bins)
+        evaluated = read_json(require(paths.scores("evaluate", task, seed), f"evaluate@{task}-{seed}"))
+        about = {"bins": settings.bins, "histogram_bins": settings.histogram_bins}
+        rows = frontier(tests, dev, task, evaluated, settings.bins)
+        write_json(paths.scores("calibration", task, seed), {**about, "scores": scores, "frontier": rows})
         errors = ", ".join(f"{name} {value['ece']:.3f}" for name, value in scores[task].items())
         print(f"calibration {task}-{seed}: {errors} (ECE)")
 

@@ -1,4 +1,4 @@
-"""evaluate: what the grafted models of one (task, seed) predict, and how good they are."""
+"""evaluate: what the grafted models of one (task, seed) and the controls for their calibration predict, and how good they are."""
 
 from stages.lib import paths
 from stages.lib.entry import stage
@@ -8,26 +8,25 @@ from stages.lib.params import load_params
 
 @stage
 def main(task: str, seed: int) -> None:
-    """Store the logits of the grafted models, and the scores of all four models on the task's test set."""
-    params = load_params("model.mode", "model.max_length", "runtime", "graft.region")
+    """Store the logits of the grafts and the controls, and the scores of all models on the task's test set."""
+    params = load_params(
+        "model.mode",
+        "model.max_length",
+        "runtime",
+        "graft.region",
+        "calibration.wise_alphas",
+        "calibration.graft_alphas",
+    )
 
     from stages.lib import runtime
-    from stages.lib.data.task_cards import read_task, read_test_sets
-    from stages.lib.evaluation.evaluation import Evaluation, grafts
-    from stages.lib.metrics.predictions import read_predictions, write_predictions
+    from stages.lib.data.task_cards import read_task
+    from stages.lib.evaluation.grafts import predict_grafts
+    from stages.lib.metrics.predictions import read_cell
     from stages.lib.metrics.scores import classification_scores
-    from stages.lib.models.label_model import LabelModel
 
-    spec = read_task(task)
-    model = LabelModel.load(paths.finetuned(task, seed), spec, params.model, runtime.start(params.runtime))
-    evaluation = Evaluation(model, read_test_sets(task, seed), variants=2)
-    with evaluation.progress(f"evaluate {task}-{seed}"):
-        for variant, tensors in grafts(model, task, seed, params.graft.region):
-            model.put(tensors)
-            evaluation.predict(variant)
-    write_predictions(paths.predictions("evaluate", task, seed), evaluation.predictions())
-    together = read_predictions(paths.predictions("reference", task, seed)) | evaluation.predictions()
-    write_json(paths.scores("evaluate", task, seed), {"scores": {task: classification_scores(together, spec)[task]}})
+    evaluation, fitted = predict_grafts(task, seed, params, runtime.start(params.runtime))
+    scores = classification_scores(read_cell(task, seed), read_task(task))[task]
+    write_json(paths.scores("evaluate", task, seed), {**fitted, "scores": {task: scores}})
     print(f"evaluate {task}-{seed}: {evaluation.describe()}")
 
 

@@ -12,12 +12,11 @@ def main(seed: int) -> None:
     params = load_params("tasks")
 
     from stages.lib.data.task_cards import read_task
-    from stages.lib.metrics.predictions import read_predictions
+    from stages.lib.metrics.predictions import read_cell
     from stages.lib.metrics.scores import classification_scores
 
     for task in params.tasks:
-        parts = [read_predictions(paths.predictions(made_by, task, seed)) for made_by in ("reference", "evaluate")]
-        scores = classification_scores(parts[0] | parts[1], read_task(task))
+        scores = classification_scores(read_cell(task, seed), read_task(task))
         del scores[task]
         write_json(paths.scores("ood", task, seed), {"scores": scores})
         print(f"ood {task}-{seed}: {len(scores)} test set(s) of other tasks")

@@ -40,6 +40,12 @@ LocalizerParams = create_model(
 class CalibrationParams(Section):
     bins: int = Field(ge=2, le=1000, description="equal-width confidence bins of ECE")
     histogram_bins: int = Field(ge=2, le=1000, description="bars of the confidence histogram")
+    wise_alphas: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        min_length=1, description="weights of the fine-tuned model among which dev chooses that of WiSE-FT"
+    )
+    graft_alphas: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        description="weights of the graft between the pretrained model and the graft, for the frontier"
+    )
 
 
 class OodParams(Section):

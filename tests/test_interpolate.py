@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from stages.lib.graft.apply import graft
+from stages.lib.graft.interpolate import wise_ft, wise_graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
 from stages.lib.models.predicting import predict
-from stages.study.interpolate import wise_ft, wise_graft
 
 ALPHAS = [0.0, 0.1, 0.25, 0.5, 0.7, 0.9, 1.0]
 

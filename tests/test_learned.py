@@ -302,18 +302,16 @@ def rated(ranks: list[tuple[float, float]], eval_steps: int = 1) -> tuple[Learne
 
 
 def test_the_mask_of_most_agreement_is_kept_and_the_first_of_equals():
-    result, seen = rated([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.7, -0.1), (0.9, -1.5)])
-    assert result.step == 1 and result.mask.equals(seen[1])
-    assert not seen[1].equals(seen[4]), "control: the last one is another"
-    assert rated([(0.5, -1.0), (0.9, -1.0), (0.9, -0.9), (0.7, -0.1), (0.9, -1.5)])[0].step == 2, (
-        "the loss decides between equals"
-    )
+    result, seen = rated([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.9, -1.5)])
+    assert result.step == 2 and result.mask.equals(seen[1])
+    assert not seen[1].equals(seen[3]), "control: the last one is another"
+    assert rated([(0.5, -1.0), (0.9, -1.0), (0.9, -0.9), (0.9, -1.5)])[0].step == 3, "the loss decides between equals"
 
 
-def test_start_and_last_step_are_rated_whatever_eval_steps_is():
-    result, seen = rated([(0.1, 0.0), (0.2, 0.0), (0.3, 0.0)], eval_steps=3)
-    assert len(seen) == 3 and result.step == 4
-    assert [entry["step"] for entry in result.history if "dev_agreement" in entry] == [0, 3, 4]
+def test_the_last_step_is_rated_whatever_eval_steps_is_and_the_start_never():
+    result, seen = rated([(0.2, 0.0), (0.3, 0.0)], eval_steps=3)
+    assert len(seen) == 2 and result.step == 4
+    assert [entry["step"] for entry in result.history if "dev_agreement" in entry] == [3, 4]
     assert [entry["step"] for entry in result.history if "train_loss" in entry] == [0, 1, 2, 3]
 
 
@@ -323,7 +321,7 @@ def test_start_and_last_step_are_rated_whatever_eval_steps_is():
 )  # fmt: skip
 def test_a_learned_mask_that_loses_to_movement_on_dev_gives_way_and_says_so(learned, movement, kept):
     small = Small()
-    ratings = iter([DevRating(0.1, 0.1, 1.0), DevRating(*learned, 1.0), DevRating(*movement, 0.1)])
+    ratings = iter([DevRating(*learned, 1.0), DevRating(*movement, 0.1)])
     evidence = Evidence(
         small.region, small.pretrained, small.finetuned, small.weights, lambda _size: small.loss_gradient,
         small.loss_gradient, lambda *_: {}, np.random.default_rng(0), lambda: next(ratings),
@@ -336,7 +334,7 @@ def test_a_learned_mask_that_loses_to_movement_on_dev_gives_way_and_says_so(lear
 
 
 def test_what_is_rated_is_the_binary_graft():
-    assert all(mask.selected == 30 for mask in rated([(0.5, -1.0)] * 5)[1])
+    assert all(mask.selected == 30 for mask in rated([(0.5, -1.0)] * 4)[1])
 
 
 def test_without_eval_steps_dev_is_never_asked():
@@ -441,7 +439,7 @@ def test_a_localizer_chooses_by_dev_where_it_may(make_cell):
     for dev in (cell.rows["dev"], None):
         evidence = evidence_of(opened, "learned", cell.rows["train"], dev)
         records.append(find_mask("learned", evidence, settings, Budget(200)).record)
-    assert [entry["step"] for entry in records[0]["history"] if "dev_agreement" in entry] == [0, 2, 4]
+    assert [entry["step"] for entry in records[0]["history"] if "dev_agreement" in entry] == [2, 4]
     assert records[1]["step"] == 4 and not [entry for entry in records[1]["history"] if "dev_agreement" in entry]
     assert records[0]["kept"] in (LEARNED, MOVEMENT) and "kept" not in records[1]
 

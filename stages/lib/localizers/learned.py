@@ -129,15 +129,15 @@ def learn_mask(
     weights: the live parameters of the model, overwritten; `loss_gradient()` computes the training
     loss with them and leaves dLoss/dweight in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times
     the gradient, as the paper does (1e7, tuned to RoBERTa-base), `"relative"` by MaskLogits.relative.
-    `dev_rating()` rates the model with the rounded graft in place every `eval_steps` steps and at the end; the mask of
-    highest rank is returned, the first of equals.  Raises FloatingPointError if the loss is not a number.
+    `dev_rating()` rates the model with the rounded graft in place after every `eval_steps` steps and at the end; the mask
+    of highest rank is returned, the first of equals.  Raises FloatingPointError if the loss is not a number.
     """
     history: list[dict[str, float]] = []
     best: tuple[GraftMask, int, DevRating | None] | None = None
     rate, l1 = settings.learning_rate, settings.l1
     rates_dev = dev_rating is not None and settings.eval_steps > 0
     for step in range(settings.steps + 1):
-        if step == settings.steps or (rates_dev and step % settings.eval_steps == 0):
+        if step == settings.steps or (rates_dev and step and step % settings.eval_steps == 0):
             mask, rating = start.rounded(budget), None
             if rates_dev:
                 graft_into(weights, start.pretrained, start.finetuned, mask)

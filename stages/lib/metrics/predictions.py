@@ -13,8 +13,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from stages.lib import paths
 from stages.lib.errors import DataError
 from stages.lib.io import replacing
+
+DEV = ":dev"
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,23 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
         save_file(tensors, partial, metadata={"label_names": json.dumps(predictions.label_names)})
 
 
-def read_predictions(path: Path) -> Predictions:
-    """Read predictions; raises DataError if the file is missing or damaged."""
+def dev_set(task: str) -> str:
+    """Name of a task's dev rows in the file, where they stand among its test sets."""
+    return f"{task}{DEV}"
+
+
+def read_cell(task: str, seed: int, dev: bool = False) -> Predictions:
+    """What all models of a (task, seed) of the main pipeline predict, on the test sets or (`dev`) on the task's dev rows."""
+    files = [paths.predictions(stage, task, seed) for stage in ("reference", "evaluate")]
+    first, second = (read_predictions(file, dev) for file in files)
+    return first | second
+
+
+def read_predictions(path: Path, dev: bool = False) -> Predictions:
+    """Read predictions on test sets; with `dev` those on dev rows alone, under the name of the task.
+
+    Raises DataError if the file is missing or damaged.
+    """
     if not path.exists():
         raise DataError(f"{path}: no such predictions; `dvc repro` makes them")
     labels: dict[str, np.ndarray] = {}
@@ -64,6 +82,9 @@ def read_predictions(path: Path) -> Predictions:
             names = json.loads(file.metadata()["label_names"])
             for key in file.keys():  # noqa: SIM118 - not a dict
                 kind, test_set, *variant = key.split("/")
+                if test_set.endswith(DEV) != dev:
+                    continue
+                test_set = test_set.removesuffix(DEV)
                 if kind == "labels":
                     labels[test_set] = file.get_tensor(key)
                 else:

@@ -5,3 +5,12 @@ FINETUNED = "finetuned"
 MOVEMENT_GRAFTED = "movement_grafted"
 GRAFTED = "grafted"
 VARIANTS = (PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED)
+
+# What a graft's calibration is compared with, both fitted on dev: the fine-tuned model at one temperature, and all
+# weights between the pretrained and the fine-tuned model.
+TEMPERED = "finetuned_tempered"
+WISE_FT = "wise_ft"
+CONTROLS = (TEMPERED, WISE_FT)
+
+# models between the pretrained model and the graft, `wise_graft_0.25`
+WISE_GRAFT = "wise_graft"

@@ -1,0 +1,99 @@
+"""The grafted models of a cell, and the two controls for their calibration, fitted on dev rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.lib import paths
+from stages.lib.data.task_cards import read_task
+from stages.lib.evaluation.evaluation import Evaluation, cell_sets
+from stages.lib.graft.apply import graft, transplant
+from stages.lib.graft.interpolate import wise_ft, wise_graft
+from stages.lib.graft.mask_file import read_mask, require_model
+from stages.lib.graft.order_file import read_order
+from stages.lib.io import read_rows
+from stages.lib.localizers.movement import movement_mask
+from stages.lib.metrics.predictions import read_predictions, write_predictions
+from stages.lib.metrics.temperature import temperature, tempered
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, WISE_FT, WISE_GRAFT
+from stages.lib.models.anatomy import HEAD, LM_HEAD, read_anatomy
+from stages.lib.models.label_model import LabelModel, reset_to_pretrained
+from stages.lib.models.predicting import dev_score
+from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Everything that fine-tuning moved and that has pretrained values: both sets of them, and the live model."""
+
+    model: LabelModel
+    pretrained: dict[str, Tensor]
+    finetuned: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, model: LabelModel) -> "Moved":
+        """Take a fine-tuned model, which is reset to its pretrained values, but for a new head."""
+        anatomy = read_anatomy(paths.PRETRAINED)
+        groups = {*anatomy.groups.values()} - {HEAD} - ({LM_HEAD} if model.mode == "standard" else set())
+        names = anatomy.names(sorted(groups))
+        finetuned = {name: model.parameters()[name].detach().clone() for name in names}
+        pretrained = reset_to_pretrained(model, anatomy, paths.PRETRAINED, names)
+        moved = [name for name in names if not torch.equal(pretrained[name], finetuned[name])]
+        return cls(model, *({name: values[name] for name in moved} for values in (pretrained, finetuned)))
+
+    def best_alpha(self, dev_rows: list[dict], alphas: list[float]) -> float:
+        """The weight of the fine-tuned model with the best dev score, the first of equals (predicting.dev_score)."""
+        dev = self.model.encode(dev_rows)
+
+        def score(alpha: float) -> tuple[float, float]:
+            self.model.put(wise_ft(self.pretrained, self.finetuned, alpha))
+            return dev_score(self.model, dev)
+
+        return max(alphas, key=score)
+
+
+def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:
+    """Store what the grafts and the controls of a cell predict; gives the evaluation, and what the controls were fitted to.
+
+    The fine-tuned model's temperature comes from the logits that `reference` stored.
+    """
+    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
+    evaluation, moved = Evaluation(model, cell_sets(task, seed), variants=3), Moved.of(model)
+    with evaluation.progress(f"evaluate {task}-{seed}"):
+        alpha = moved.best_alpha(read_rows(paths.sample(task, seed, "dev")), params.calibration.wise_alphas)
+        model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
+        evaluation.predict(WISE_FT)
+        model.put(moved.pretrained)
+        for variant, tensors, sets in grafts(moved, seed, params):
+            model.put(tensors)
+            evaluation.predict(variant, sets)
+    reference, predictions = paths.predictions("reference", task, seed), evaluation.predictions()
+    dev = read_predictions(reference, dev=True)
+    degrees = temperature(dev.logits[task][FINETUNED], dev.labels[task])
+    for name, logits in tempered(read_predictions(reference), degrees).logits.items():
+        predictions.logits[name].update(logits)
+    write_predictions(paths.predictions("evaluate", task, seed), predictions)
+    return evaluation, {"temperature": degrees, "wise_alpha": alpha}
+
+
+def grafts(moved: Moved, seed: int, params: Params) -> Iterator[tuple[str, dict[str, Tensor], list[str]]]:
+    """Each grafted variant: its name, its region's tensors, and the sets that it is for if not for all.
+
+    They come from a cell's stored mask and movement order; raises MaskError if those belong to another model.
+    """
+    task, anatomy = moved.model.task.name, read_anatomy(paths.PRETRAINED)
+    region = anatomy.region(params.graft.region)
+    pretrained = {name: moved.model.parameters()[name].detach().cpu().clone() for name in region.shapes}
+    finetuned = {name: moved.finetuned.get(name, values).cpu() for name, values in pretrained.items()}
+    stored, (order, origin) = read_mask(paths.learned(task, seed)), read_order(paths.movement(task, seed))
+    fingerprint = region.fingerprint(pretrained)
+    for path, about in ((paths.learned(task, seed), stored.about), (paths.movement(task, seed), origin)):
+        require_model(path, about, region, fingerprint, anatomy.name)
+    yield MOVEMENT_GRAFTED, graft(pretrained, finetuned, movement_mask(region, order, stored.mask.selected)), []
+    for alpha in params.calibration.graft_alphas:
+        yield f"{WISE_GRAFT}_{alpha}", wise_graft(pretrained, finetuned, stored.mask, alpha), [task]
+    yield GRAFTED, transplant(pretrained, stored.values, stored.mask), []
