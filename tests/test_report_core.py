@@ -289,7 +289,7 @@ def test_markdown_and_terminal_say_the_same():
 
 def test_publishing_writes_all_files_and_rounds_what_is_not_exact(capsys):
     frames = {
-        "some": pd.DataFrame({"score": [0.12345678], "sparsity": [1.2345678e-5], "task": ["a"]}),
+        "some": pd.DataFrame({"score": [0.12345678], "small": [1.23456e-7], "sparsity": [1.2345678e-5], "task": ["a"]}),
         "none": pd.DataFrame(),
     }
     settings = Params(seeds=(13,), graft=Params(region=["layers"]), model=model_settings("prompt"))
@@ -300,5 +300,5 @@ def test_publishing_writes_all_files_and_rounds_what_is_not_exact(capsys):
     assert {path.name for path in Path("metrics").iterdir()} == {"toy.md", "toy.json", "toy.report.json"}
     assert read_json(Path("metrics/toy.json")) == {"a": {"mean": 0.123457}}
     assert [path.name for path in Path("plots/toy").iterdir()] == ["some.csv"]
-    assert Path("plots/toy/some.csv").read_text() == "score,sparsity,task\n0.123457,1.2345678e-05,a\n"
+    assert Path("plots/toy/some.csv").read_text() == "score,small,sparsity,task\n0.1235,1.235e-07,1.2345678e-05,a\n"
     assert "it is so" in capsys.readouterr().out

@@ -51,6 +51,23 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
+class Paper:
+    """The published figure: what it `says`, its `place`, and the `size` of the graft, the model and the n it was measured with."""
+
+    says: str
+    place: str = ""
+    size: str = ""
+    model: str = ""
+    n: str = ""
+
+    def __str__(self) -> str:
+        """`95 % (Table 2; 0.01 %, RoBERTa-base, 5 seeds)`."""
+        measured = ", ".join(filter(None, (self.size, self.model, self.n)))
+        source = "; ".join(filter(None, (self.place, measured)))
+        return f"{self.says} ({source})" if source else self.says
+
+
+@dataclass(frozen=True)
 class Claim:
     """A claim, what is said of it, the figure, and what does not follow it."""
 
@@ -58,6 +75,9 @@ class Claim:
     verdict: Verdict
     figure: str
     exceptions: list[str]
+    here: str = ""
+    paper: Paper | None = None
+    plot: str = ""
 
     @property
     def holds(self) -> bool | None:
