@@ -61,7 +61,7 @@ def ood(results: Results) -> Figure:
     trained = [task for task, _ in results.leaks]
     labels = {
         f"{task} -> {test}": f"{wrapped(name_of(results.tasks[task]))}\n→ {wrapped(test, 10)}\n"
-        + _rows(results.summary["ood"][task][test])
+        + _rows(results.of(task, test))
         for task, test in results.leaks
     }
     grouped = results.ood.assign(group=results.ood.task + " -> " + results.ood.test_set)
@@ -80,8 +80,7 @@ def reliability(results: Results) -> Figure:
     panels = drawn.subplots(2 * rows, columns, squeeze=False, sharex=True, sharey="row", height_ratios=[3, 1] * rows)
     for diagram, task in _panels(results, panels[::2]):
         _draw_diagram(diagram, results.reliability[results.reliability.task == task])
-        part = results.summary["task"][task]
-        errors = " → ".join(percent(part[variant]["ece_mean"]) for variant in (FINETUNED, GRAFTED))
+        errors = " → ".join(percent(results.by_cell("ece")[variant][task].mean()) for variant in (FINETUNED, GRAFTED))
         diagram.set_title(f"{_panel_title(results, task)}\nECE {errors} %")
     for strip, task in _panels(results, panels[1::2]):
         _draw_counts(strip, results.reliability[results.reliability.task == task])
@@ -202,21 +201,20 @@ def _draw_counts(panel: Axes, bins: pd.DataFrame) -> None:
 
 
 def _by_task(results: Results, measure: str) -> Bars:
-    parts, tasks = results.summary["task"], results.tasks
-    labels = {name: f"{wrapped(name_of(task))}\n{_rows(parts[name])}" for name, task in tasks.items()}
-    return Bars(results.scores.assign(group=results.scores.task), labels, _any_f1(results, [*tasks]), measure)
+    labels = {name: f"{wrapped(name_of(task))}\n{_rows(results.of(name))}" for name, task in results.tasks.items()}
+    return Bars(results.scores.assign(group=results.scores.task), labels, _any_f1(results, [*results.tasks]), measure)
 
 
 def _panel_title(results: Results, task: str) -> str:
-    return f"{wrapped(name_of(results.tasks[task]), 18)}, {_rows(results.summary['task'][task])}"
+    return f"{wrapped(name_of(results.tasks[task]), 18)}, {_rows(results.of(task))}"
 
 
-def _rows(part: dict[str, dict[str, int]]) -> str:
-    return f"n = {part[GRAFTED]['n']:,}"
+def _rows(scores: pd.DataFrame) -> str:
+    return f"n = {scores.n.min():,}"
 
 
 def _details(results: Results) -> str:
-    shares = bounds([*map(small_percent, sorted(mask["sparsity"] for mask in results.summary["mask"].values()))])
+    shares = bounds([*map(small_percent, sorted(results.masks.selected / results.masks.graftable))])
     size = counts(task=len(results.tasks), seed=len(results.seeds))
     return f"{size}, graft of {shares} of the graftable parameters"
 

@@ -14,12 +14,12 @@ def main() -> None:
 
     from stages.figures import FIGURES
     from stages.lib.report.publish import figures, plot_data, publish
-    from stages.report import collect, report
+    from stages.report import collect, details, headline, report
 
     results = collect(params.tasks, params.seeds, params.ood)
+    made = report(results, params.summary, params.ood.leaks)
     draw = plot_data(results.plots, empty=True), figures(FIGURES, results)
-    tables = report(results, params.summary, params.ood.leaks)
-    publish("summary", tables, results.summary, *draw, settings=params, empty=True)
+    publish("summary", made, headline(results), details(results, params.ood.leaks), *draw, settings=params)
 
 
 if __name__ == "__main__":

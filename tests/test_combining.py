@@ -30,7 +30,7 @@ from stages.lib.training.finetuning import TrainingCell, finetune
 from stages.lib.yaml12 import load_yaml
 from stages.merge.figures import FIGURES
 from stages.merge.merged_models import Group, alpha_curve, combine
-from stages.merge.report import Model, collect, numbers, report
+from stages.merge.report import Model, collect, details, report
 from stages.merge.settings import CombinationParams, MergeParams
 from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
@@ -238,7 +238,7 @@ def test_the_report_has_every_method_and_tells_what_is_missing(mode):
         combine(method, GROUP, SEED, settings(mode), runtime())
     merged = collect([SEED], *chosen(methods))
     assert len(merged.frames["scores"]) == (len(methods) + 3) * len(TASKS)
-    stored = clean(numbers(merged))
+    stored = clean(details(merged))
     assert {*stored["model"][GROUP]} == {PRETRAINED, FINETUNED, GRAFTED, *methods}
     assert stored["model"][GROUP]["average"]["retained"]["mean"] == pytest.approx(
         np.mean(Model(merged, GROUP, "average").cells("retained")), abs=1e-6
@@ -247,7 +247,7 @@ def test_the_report_has_every_method_and_tells_what_is_missing(mode):
     scores = {(row["task"], row["variant"]): row["score"] for row in record["rows"]}
     own = [scores[task, MERGED] / scores[task, FINETUNED] for task in TASKS]
     assert stored["model"][GROUP]["ties"]["own"]["mean"] == pytest.approx(np.mean(own), abs=1e-6)
-    written = report(merged)
+    written = report(merged, "some model")
     assert {claim.text.partition(": ")[0] for claim in written.claims} == {GROUP} and len(written.tables) == 3
     assert all(draw(merged) for draw in FIGURES.values())
     paths.merged_record("ties", GROUP, SEED).unlink()
@@ -258,5 +258,5 @@ def test_the_report_has_every_method_and_tells_what_is_missing(mode):
 
 def test_without_methods_the_report_says_so():
     merged = collect([SEED], *chosen([]))
-    assert report(merged).facts == ["combination: off, so without any merged model"]
-    assert numbers(merged) == {} and not any(draw(merged) for draw in FIGURES.values())
+    assert report(merged, "some model").facts == ["combination: off, so without any merged model"]
+    assert details(merged) == {} and not any(draw(merged) for draw in FIGURES.values())

@@ -27,7 +27,7 @@ BEFORE = {f"{stage}@{task}-13" for stage in ("sample", "finetune", "movement", "
 def files(copy: Copy) -> dict[str, bytes]:
     return copy.files("metrics/sequence", "plots/continual") | {
         str(path): (copy.folder / path).read_bytes()
-        for path in (paths.report("continual"), paths.report("continual").with_suffix(".md"))
+        for path in (paths.report_details("continual"), paths.report("continual").with_suffix(".md"))
     }
 
 
@@ -73,14 +73,14 @@ def test_another_order_and_another_setting_of_a_method_make_only_their_own_cells
     }
     before = {name: data for name, data in story["first"][1].items() if "/grafting/there/" in name}
     assert len(before) == 4 and all(found[name] == data for name, data in before.items())
-    summary = json.loads(found[str(paths.report("continual"))])
-    assert {*summary["order"]} == {"there", "back"} and summary["measure"]["ewc"]["average"]["n"] == 2
+    summary = json.loads(found[str(paths.report_details("continual"))])
+    assert {*summary["order"]} == {"there", "back"} and summary["measure"]["ewc"]["average"]["n"] == 1
 
 
 def test_a_method_that_is_dropped_is_in_no_table_although_its_files_are_there(story):
     run, found = story["fewer"]
     assert run.executed == ["continual"] and any("/ewc/" in name for name in found)
-    summary = json.loads(found[str(paths.report("continual"))])
+    summary = json.loads(found[str(paths.report_details("continual"))])
     assert {*summary["measure"]} == {"grafting"} and "ewc" not in found["plots/continual/accuracy.csv"].decode()
 
 

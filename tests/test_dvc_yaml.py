@@ -356,7 +356,11 @@ def test_a_stage_writes_where_its_name_or_the_paths_module_says(name):
     written = output_paths(name, "outs")
     if name in REPORTS:
         written = [path for path in written if not lies_in(path, str(paths.PLOTS))]
-        assert written == [str(REPORTS[name][0].with_suffix(".md")), str(paths.report_document(name))]
+        assert written == [
+            str(REPORTS[name][0].with_suffix(".md")),
+            str(paths.report_document(name)),
+            str(paths.report_details(name)),
+        ]
     elif PIPELINE_OF[name] == MAIN:
         assert written == [*map(str, OUTPUTS[name])]
     else:

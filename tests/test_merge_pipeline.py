@@ -34,7 +34,8 @@ class Step:
 def repro(copy: Copy) -> Step:
     run = copy.repro(FILE)
     report = copy.folder / paths.report("merge")
-    return Step(run, json.loads(report.read_text()), report.with_suffix(".md").read_text())
+    numbers = json.loads((copy.folder / paths.report_details("merge")).read_text())
+    return Step(run, numbers, report.with_suffix(".md").read_text())
 
 
 @pytest.fixture(scope="module")

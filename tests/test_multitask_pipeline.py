@@ -44,7 +44,7 @@ def is_text(name: str) -> bool:
 
 def repro(copy: Copy) -> Step:
     run = copy.repro(FILE)
-    numbers = json.loads((copy.folder / paths.report("multitask")).read_text())
+    numbers = json.loads((copy.folder / paths.report_details("multitask")).read_text())
     places = ("models/joint", "masks/skill", "metrics/level", "metrics/transfer", "plots/multitask")
     files = copy.files(*places)
     for path in (paths.report("multitask"), paths.report("multitask").with_suffix(".md")):
@@ -69,13 +69,13 @@ def test_one_command_makes_the_joint_model_and_all_that_follows_from_it(story):
     before = {"fetch", "model", "reference@13", *(f"{stage}@{task}-13" for stage in MAIN for task in TASKS)}
     assert {*story["first"].run.executed} == before | MATRIX
     assert {*story["first"].numbers} >= {"joint", "gain", "overlap"}
-    assert story["first"].numbers["joint"]["sgd"]["joint"]["n"] == len(TASKS)
+    assert story["first"].numbers["joint"]["sgd"]["average"]["joint"]["n"] == len(TASKS)
 
 
 def test_another_task_computes_its_own_cells_and_the_joint_model_with_its_regions(story):
     own = {f"{stage}@{ADDED}-13" for stage in MAIN}
     assert {*story["more"].run.executed} == own | {"fetch", "reference@13"} | MATRIX
-    assert story["more"].numbers["joint"]["sgd"]["joint"]["n"] == len(TASKS) + 1
+    assert story["more"].numbers["joint"]["sgd"]["average"]["joint"]["n"] == len(TASKS) + 1
     assert len(story["more"].about(ADDED)) > 5
 
 

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import chdir
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from stages.lib.graft.mask_indices import FORMAT, VERSION
 from stages.lib.io import write_json
 from stages.lib.metrics.predictions import Predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
+from stages.lib.report.document import Claim
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.publish import figures
 from stages.lib.report.stats import clean
@@ -25,7 +27,7 @@ from stages.multitask import contrasts
 from stages.multitask.contrasts import Matrix, matrices
 from stages.multitask.figures import makers
 from stages.multitask.load import PURIFIED, SINGLE, UNION, Multitask, collect
-from stages.multitask.report import claims, numbers, report
+from stages.multitask.report import details, headline, report
 
 TASKS = ["sst2", "cr", "ag_news", "qnli"]
 SEEDS = [13, 21]
@@ -35,6 +37,7 @@ GRAFTABLE = sum(map(prod, SHAPES.values()))
 SELECTED = 200
 IN_PATHS = ("sgd", "learned", "0.01")
 BEFORE, AFTER, N = 0.5, 0.9, 40
+HERE = "some model, prompt, 16 shots"
 
 
 def params(tasks: list[str] = TASKS, seeds: list[int] = SEEDS, **changes: Any) -> SimpleNamespace:
@@ -104,11 +107,12 @@ class Writer:
         """Half of a region is the task's own in every seed; similar tasks share a quarter."""
         places = np.random.default_rng(11).permutation(GRAFTABLE)
         for number, task in enumerate(settings.multitask.tasks):
-            own = places[300 + 100 * number :][:100]
-            shared = (
-                places[:50] if any(task in members for members in GROUPS.values()) else places[100 + 50 * number :][:50]
+            own = places[1000 + 100 * number :][:100]
+            group = next(
+                (place for place, members in enumerate(settings.multitask.groups.values()) if task in members), None
             )
-            rest = self.random.choice(places[1000:], 50, replace=False)
+            shared = places[50 * (number + 2 if group is None else group) :][:50]
+            rest = self.random.choice(places[2500:], 50, replace=False)
             self.mask(task, seed, np.sort(np.concatenate([own, shared, rest])))
 
     def mask(self, task: str, seed: int, indices: np.ndarray) -> None:
@@ -147,17 +151,14 @@ def draw(data: Multitask, folder: Path) -> list[Path]:
     return sorted(folder.glob("*.png"))
 
 
-def titles(data: Multitask) -> list[str]:
-    return [table.title for table in report(data).tables]
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Multitask:
     return data_in(tmp_path_factory.mktemp("multitask"))
 
 
-def verdicts(data: Multitask) -> dict[str, bool | None]:
-    return {claim.text.partition(": ")[2].split(":")[0]: claim.holds for claim in claims(data)}
+def claim(data: Multitask, words: str) -> Claim:
+    [found] = [claim for claim in report(data, HERE).claims if words in claim.text]
+    return found
 
 
 # --- What is read ----------------------------------------------------------------------------------------------
@@ -189,13 +190,13 @@ def test_single_task_accuracy_is_that_of_the_same_first_rows(data):
 
 
 def test_overlap_stands_between_chance_and_two_seeds_of_one_task(data):
-    values = {kind: matrix_of(data).overlap_rows(kind) for kind in contrasts.OVERLAP_KINDS}
+    values = matrix_of(data).overlaps
     means = {kind: rows.overlap.mean() for kind, rows in values.items()}
     assert means[contrasts.TWO_SEEDS] == pytest.approx(0.75, abs=0.05)
-    assert means[contrasts.SAME_MODEL_ALIKE] == pytest.approx(0.25, abs=0.05)
-    assert means[contrasts.SAME_MODEL_UNALIKE] < 0.05
-    assert values[contrasts.SAME_MODEL].chance.mean() == pytest.approx(SELECTED / GRAFTABLE)
-    assert (len(values[contrasts.SAME_MODEL]), len(values[contrasts.TWO_SEEDS])) == (24, 8)
+    assert means[contrasts.ONE_MODEL_ALIKE] == pytest.approx(0.25, abs=0.05)
+    assert means[contrasts.ONE_MODEL_UNALIKE] < 0.05
+    assert values[contrasts.ONE_MODEL].chance.mean() == pytest.approx(SELECTED / GRAFTABLE)
+    assert (len(values[contrasts.ONE_MODEL]), len(values[contrasts.TWO_SEEDS])) == (24, 8)
     diagonal = matrix_of(data).overlap_grid.mean
     assert diagonal.at["cr", "cr"] == pytest.approx(0.75, abs=0.05)  # not 1, which a region has with itself
 
@@ -244,57 +245,70 @@ def test_where_the_joint_model_gained_nothing_there_is_no_number_and_it_is_shown
     data = data_in(tmp_path, after={"qnli": 0.52})
     assert matrix_of(data).gain_grid(SINGLE).mean["qnli"].isna().all()
     assert matrix_of(data).gain_grid(SINGLE).mean.drop(columns="qnli").notna().all(axis=None)
-    [table] = [table for table in report(data).tables if "No relative gains" in table.title]
-    assert [row.cells[0] for row in table.rows] == ["qnli", "qnli"] and "5 points" in table.title
-    assert numbers(data)["joint"]["sgd"]["undefined"] == 2
+    assert details(data)["joint"]["sgd"]["average"]["undefined"] == 2
+    assert details(data)["joint"]["sgd"]["qnli"]["undefined"] == 2
     assert matrix_of(data).highest_own() == (6, 6)
+    assert "without 2 of 8 cells, in which the joint model gained less than 5 points" in claim(data, FROM_OWN).figure
     assert len(draw(data, tmp_path)) == 4
 
 
-def test_a_joint_model_that_gained_nothing_at_all_leaves_a_report_without_gains(tmp_path):
+def test_a_joint_model_that_gained_nothing_at_all_leaves_nothing_to_measure(tmp_path):
     data = data_in(tmp_path, after=dict.fromkeys(TASKS, 0.4))
-    assert {path.stem for path in draw(data, tmp_path)} == {
-        "joint",
-        "gain_sgd_learned_0.01",
-        "overlap_sgd_learned_0.01",
-    }
-    stored = clean(numbers(data))
-    assert stored["joint"]["sgd"]["undefined"] == 8 and stored["gain"]["sgd"]["learned"]["0.01"] == {}
-    assert DIAGONAL not in verdicts(data) and "No relative gains" in to_markdown(report(data))
-
-
-def test_without_such_a_task_there_is_no_such_table(data):
-    assert not [title for title in titles(data) if "No relative gains" in title]
-    assert matrix_of(data).highest_own() == (8, 8)
+    names = {"joint", "gain_sgd_learned_0.01", "overlap_sgd_learned_0.01"}
+    assert {path.stem for path in draw(data, tmp_path)} == names
+    assert details(data)["joint"]["sgd"]["average"]["undefined"] == 8 and details(data)["gain"] == {}
+    for words in (FROM_OWN, KEEPS, ISOLATED, PROXY):
+        assert claim(data, words).verdict == "not measurable"
 
 
 # --- Claims ----------------------------------------------------------------------------------------------------
 
-DIAGONAL, SIMILAR = "the diagonal dominates", "a task gains more from the regions of similar tasks than from others"
+FROM_OWN, FROM_ALIKE = "gains more from its own region", "from the regions of similar tasks"
+KEEPS, ISOLATED, PURER = "of the joint model's gain on them", "than for the excluded ones", "to purify it"
+DISJOINT, SAME, CLOSER, PROXY = "are disjoint", "regions of one task overlap more", "Regions of similar tasks", "proxy"
+SIX = [*TASKS, "snli", "mnli"]
+TWO_GROUPS = {"sentiment": ["sst2", "cr"], "inference": ["snli", "mnli"]}
 
 
-def test_effects_that_are_there_are_found(data):
-    seen = verdicts(data)
-    assert seen[DIAGONAL] is seen[SIMILAR] is True
-    assert seen["regions of similar tasks overlap more than those of dissimilar ones"] is True
-    assert seen["a purified union does more for its tasks than the union did"] is True
-    assert seen["of two joint models, regions of one task overlap more than those of two tasks"] is True
-    assert seen["the joint model is at most 2 points less accurate than single-task ones"] is True
+def test_effects_that_are_there_are_found_and_say_what_they_were_measured_with(tmp_path, monkeypatch):
+    monkeypatch.setitem(GROUPS, "inference", ["snli", "mnli"])
+    data = data_in(tmp_path, params(SIX, groups=TWO_GROUPS))
+    for words in (FROM_OWN, FROM_ALIKE, KEEPS, ISOLATED, PURER, SAME, CLOSER, DISJOINT, "One model for all"):
+        assert claim(data, words).verdict == "holds", words
+    own = claim(data, FROM_OWN)
+    assert own.here == f"sgd, learned, regions of 1.00 %; {HERE}; 6 tasks, 2 seeds"
+    assert own.paper.place == "figure 8b" and own.plot == "gain_sgd_learned_0.01.png"
 
 
 def test_effects_that_are_not_there_are_not_claimed_and_said_not_to_be(tmp_path):
-    data = data_in(tmp_path, own=0.1, alike=0.1, other=0.8)
-    seen = verdicts(data)
-    assert seen[DIAGONAL] is seen[SIMILAR] is False
-    [claim] = [claim for claim in claims(data) if DIAGONAL in claim.text]
-    assert claim.exceptions == TASKS and "highest of all regions in 0 of 8" in claim.figure
-    assert "**does not hold**: sgd, learned, 1.00 %: the diagonal dominates" in to_markdown(report(data))
+    data = data_in(tmp_path, own=0.1, alike=0.8, other=0.8)
+    found = claim(data, FROM_OWN)
+    assert found.verdict == "does not hold" and found.exceptions == TASKS and "in 0 of 8" in found.figure
+    assert claim(data, KEEPS).verdict == "does not hold"
+
+
+def test_what_rests_on_one_task_is_shown_but_not_judged(tmp_path, data):
+    """The one excluded task of a union gains as much as its own tasks, or not: it says nothing about other tasks."""
+    alone = data_in(tmp_path, params(groups={"most": TASKS[:3]}))
+    found = claim(alone, ISOLATED)
+    assert found.verdict == "not measurable" and "one side rests on a single task" in found.figure
+    assert "+" in found.figure, "the number is shown"
+    assert claim(data, ISOLATED).verdict == "holds"  # the control: two excluded tasks
+
+
+def test_a_difference_of_one_task_among_many_cells_is_not_shown(tmp_path):
+    """Eight cells of which one task's are far above the others' were "holds" when each counted by itself."""
+    data = data_in(tmp_path)
+    far = data.gains.assign(gain=0.1 + 0.3 * (data.gains.source == data.gains.target))
+    far.loc[(far.source == "qnli") & (far.target == "qnli"), "gain"] = 3.0
+    assert claim(replace(data, gains=far), FROM_OWN).verdict == "not shown"
+    assert claim(data, FROM_OWN).verdict == "holds"
 
 
 def test_overlap_and_transfer_correlate_where_they_do(data, tmp_path):
     there = matrix_of(data).similarity
-    assert there.pairs == 12 and there.rho > 0
-    assert matrix_of(data_in(tmp_path, alike=0.1, other=0.5)).similarity.rho < there.rho  # the control
+    assert there.units == 12 and there.mean > 0 and there.low < there.mean < there.high
+    assert matrix_of(data_in(tmp_path, alike=0.1, other=0.5)).similarity.mean < there.mean  # the control
 
 
 # --- The whole report ------------------------------------------------------------------------------------------
@@ -305,15 +319,16 @@ def test_all_of_it_is_written_and_the_numbers_are_numbers(data, tmp_path):
     names = {"joint", "similarity", "gain_sgd_learned_0.01", "overlap_sgd_learned_0.01"}
     assert {path.stem for path in drawn} == names
     assert all(np.ptp(imread(path)[..., :3]) > 0.5 for path in drawn)
-    stored = clean(numbers(data))
-    gain, overlap = (stored[name]["sgd"]["learned"]["0.01"] for name in ("gain", "overlap"))
-    assert gain["own_region"]["n"] == 8
-    assert gain["own_minus_others"]["mean"] == pytest.approx(
-        gain["own_region"]["mean"] - gain["other_regions"]["mean"], abs=1e-5
+    stored, shown = clean(details(data)), clean(headline(data))
+    gain, own = stored["gain"]["sgd"]["learned"]["0.01"], stored["measured"]["sgd_learned_0.01"]["own"]
+    assert (gain["own_region"]["mean"]["tasks"], gain["own_region"]["mean"]["seeds"]) == (4, 2)
+    assert own["mean"] == pytest.approx(
+        gain["own_region"]["mean"]["mean"] - gain["other_regions"]["mean"]["mean"], abs=1e-5
     )
-    assert overlap["similar_minus_dissimilar"]["low"] < overlap["similar_minus_dissimilar"]["mean"]
-    assert {*stored} == {"joint", "gain", "overlap", "similarity"}
-    assert "union, its tasks" in to_markdown(report(data))
+    assert own["low"] < own["mean"] and {*stored} == {"joint", "gain", "overlap", "measured"}
+    assert shown["gain"]["own_region"] == gain["own_region"]["mean"]["mean"]
+    assert sum(len(part) if isinstance(part, dict) else 1 for part in shown.values()) <= 5
+    assert "union, its tasks" in to_markdown(report(data, HERE))
 
 
 def test_equal_records_give_equal_draw(data, tmp_path):
@@ -328,18 +343,17 @@ def test_equal_records_give_equal_draw(data, tmp_path):
 def test_one_seed_has_no_ceiling_and_says_so(tmp_path):
     data = data_in(tmp_path, params(seeds=[13]))
     assert np.isnan(np.diag(matrix_of(data).overlap_grid.mean)).all()
-    assert matrix_of(data).overlap_rows(contrasts.TWO_SEEDS).empty
-    assert len(draw(data, tmp_path)) == 4 and "two seeds" not in [
-        row.cells[0] for table in report(data).tables for row in table.rows
-    ]
+    assert matrix_of(data).overlaps[contrasts.TWO_SEEDS].empty
+    assert len(draw(data, tmp_path)) == 4 and "two seeds, one task |" not in to_markdown(report(data, HERE))
+    assert {claim.verdict for claim in report(data, HERE).claims} == {"not measurable"}
 
 
 @pytest.mark.parametrize("off", ["paradigms", "localizers"])
 def test_a_stage_that_is_off_is_named_and_the_rest_is_reported(tmp_path, off):
     data = data_in(tmp_path, params(**{off: []}))
-    text = to_markdown(report(data))
+    text = to_markdown(report(data, HERE))
     assert "off, so without tables and figures" in text
-    assert {name for name, part in numbers(data).items() if part} == (set() if off == "paradigms" else {"joint"})
+    assert {name for name, part in details(data).items() if part} == (set() if off == "paradigms" else {"joint"})
     assert {path.stem for path in draw(data, tmp_path)} == (set() if off == "paradigms" else {"joint"})
 
 

@@ -16,10 +16,10 @@ from stages.commands.page.provenance import durations
 from stages.commands.page.render import write_page
 from stages.commands.page.results import DATA, caption_of
 from stages.lib import paths
-from stages.lib.errors import DataError, StorageError
+from stages.lib.errors import StorageError
 from stages.lib.params import data_files, load_params
 from stages.lib.report.differences import compare, plain, written
-from stages.lib.report.document import Claim, Report, Row, Table, Verdict, write_report
+from stages.lib.report.document import Claim, Paper, Report, Row, Table, Verdict, write_report
 from stages.lib.report.hover import read_values
 from stages.lib.report.style import figure, save, styled
 from tests.browser import look_at, needs_chromium
@@ -320,33 +320,25 @@ def committed(name: str) -> bool:
     return not subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_page_of_what_reproduces_is_made_of_the_committed_numbers():
-    if not committed("metrics/*.json"):
-        pytest.skip("the numbers here are not the committed ones")
+def test_the_page_of_what_reproduces_is_made_of_the_committed_reports():
+    if not committed("metrics/*.report.json") or not [*ROOT.glob("metrics/*.report.json")]:
+        pytest.skip("the reports here are not the committed ones")
     assert (ROOT / reproduction.PAGE).read_text(encoding="utf-8") == reproduction.markdown(ROOT)
 
 
-def test_a_claim_is_judged_by_its_number_or_the_lower_end_of_its_interval(tmp_path, monkeypatch):
-    def judge(numbers, **entry):
-        row = {"words": "c", "paper": "p", "unit": "percent", **entry}
-        monkeypatch.setattr(reproduction, "data_files", lambda _: {"study": [{"measure": "for the report"}, row]})
-        (tmp_path / "metrics/study.json").write_text(json.dumps(numbers))
-        [found] = reproduction.rows(tmp_path)
-        return found.here, found.verdict
-
+def test_the_page_of_what_reproduces_has_the_claims_of_publications_alone(tmp_path):
     (tmp_path / "metrics").mkdir()
-    least = {"at": ["a"], "rule": "at_least", "limit": 0.4}
-    assert judge({"a": 0.4}, **least) == ("40.0 %", "holds")
-    assert judge({"a": 0.399}, **least) == ("39.9 %", "does not hold")
-    assert judge({}, **least) == ("", "not measurable")
-    above = {"at": ["a"], "unit": "points"}
-    apart = {"n": 8, "mean": 0.05, "low": 0.01, "high": 0.09}
-    assert judge({"a": apart}, **above) == ("+5.0 points (95 % interval +1.0 to +9.0), n = 8", "holds")
-    assert judge({"a": apart | {"low": -0.01}}, **above)[1] == "not shown"
-    assert judge({"a": apart | {"low": -0.09, "high": -0.01}}, **above)[1] == "does not hold"
-    pair = {"a": {"n": 2, "mean": 0.3}, "b": {"n": 2, "mean": 0.4}}
-    assert judge(pair, **above, less=["b"]) == ("-10.0 points, n = 2", "does not hold")
-    assert judge(pair | {"b": {"n": 8, "mean": 0.4}}, **above, less=["b"]) == ("", "not measurable")
-    assert judge({"a": {"n": 1, "mean": 0.3}}, **above) == ("+30.0 points, n = 1", "not measurable")
-    with pytest.raises(DataError, match="claims.yaml: claims.0.rule"):
-        judge({}, **above, rule="over")
+    theirs = Claim(
+        "It holds.", Verdict.HOLDS, "96 %", [], "tiny, 4 tasks", Paper("> 95 %", "Table 2", "0.01 %"), "a.png"
+    )
+    ours = Claim("Ours.", Verdict.FAILS, "1 %", [])
+    (tmp_path / paths.PARAMS).write_text((ROOT / paths.PARAMS).read_text())
+    settings = plain(load_params("model", path=ROOT / paths.PARAMS))
+    document = tmp_path / paths.report_document("study")
+    write_report(document, Report("", "", [], [], [theirs, ours], settings))
+    page = reproduction.markdown(tmp_path)
+    assert "| It holds. | > 95 % (Table 2; 0.01 %) | 96 % | tiny, 4 tasks | **holds** |" in page and "Ours." not in page
+    settings["model"]["name"] = "another"
+    write_report(document, Report("", "", [], [], [theirs, ours], settings))
+    page = reproduction.markdown(tmp_path)
+    assert "It holds." not in page and "- study: left out, made under other settings (model.name another, now" in page

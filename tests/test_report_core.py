@@ -18,7 +18,7 @@ from stages.lib.report.document import Claim, Report, Row, Verdict, read_report,
 from stages.lib.report.document import Table as Printed
 from stages.lib.report.load import Records, frame_of, grid, in_order, published, require_files
 from stages.lib.report.markdown import to_markdown
-from stages.lib.report.stats import Difference, clean, compared, known, mean_of, paired, t_quantile
+from stages.lib.report.stats import Estimate, clean, compared, known, mean_of, paired, t_quantile
 from stages.lib.report.table import Column, Line, Table, by, count, number, share, shown, stored, values_in
 from stages.lib.report.terminal import to_terminal
 from stages.lib.settings import Params
@@ -173,8 +173,8 @@ def test_tables_are_shown_with_a_title_and_stored_with_a_name():
 # --- Claims ----------------------------------------------------------------------------------------------------
 
 
-def difference(mean: float, low: float | None, high: float | None) -> Difference:
-    return Difference(4, mean, 0.1, low, high, 3)
+def difference(mean: float, low: float | None, high: float | None) -> Estimate:
+    return Estimate(4, mean, 0.1, low, high, 3)
 
 
 @pytest.mark.parametrize(

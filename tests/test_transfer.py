@@ -13,7 +13,6 @@ from stages.lib.localizers.settings import NAMES
 from stages.lib.models.evidence import from_tensors
 from stages.multitask.gain import gained, relative_gain
 from stages.multitask.settings import read_name
-from stages.multitask.similarity import correlate
 from stages.multitask.unions import purify, summed_gradient, union
 from tests.pico import localizer_settings
 
@@ -163,45 +162,6 @@ def _at(weights, other: Evidence):
         return value
 
     return gradient
-
-
-# --- Overlap against transfer ----------------------------------------------------------------------------------
-
-
-def square(function, size: int = 6) -> np.ndarray:
-    return np.array([[function(row, column) for column in range(size)] for row in range(size)], float)
-
-
-def test_what_rises_with_overlap_correlates_and_the_diagonal_does_not_count():
-    overlap = square(lambda row, column: 10 * row + column)
-    found = correlate(overlap, overlap**3 + 1000 * np.eye(6), np.random.default_rng(0))
-    assert (found.pairs, found.rho, found.high) == (30, pytest.approx(1), pytest.approx(1))
-    turned = correlate(overlap, -overlap, np.random.default_rng(0))
-    assert turned.rho == pytest.approx(-1) and turned.high < 0
-
-
-def test_noise_has_an_interval_around_nothing():
-    generator = np.random.default_rng(4)
-    found = correlate(generator.normal(size=(9, 9)), generator.normal(size=(9, 9)), np.random.default_rng(0))
-    assert found.low < 0 < found.high and abs(found.rho) < 0.4
-
-
-def test_missing_values_are_left_out_and_too_few_pairs_give_nothing():
-    overlap = square(lambda row, column: 10 * row + column, 4)
-    gain = overlap.copy()
-    gain[:, 1] = np.nan
-    found = correlate(overlap, gain, np.random.default_rng(0))
-    assert found.pairs == 9 and found.rho == pytest.approx(1)
-    two = correlate(overlap[:2, :2], overlap[:2, :2], np.random.default_rng(0))
-    assert (two.pairs, two.rho, two.low) == (2, None, None)
-    flat = correlate(overlap, np.ones((4, 4)), np.random.default_rng(0))
-    assert (flat.pairs, flat.rho) == (12, None)
-
-
-def test_equal_draws_give_an_equal_interval():
-    generator = np.random.default_rng(5)
-    values = generator.normal(size=(2, 5, 5))
-    assert correlate(*values, np.random.default_rng(1)) == correlate(*values, np.random.default_rng(1))
 
 
 # --- Names -----------------------------------------------------------------------------------------------------

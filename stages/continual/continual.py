@@ -13,13 +13,16 @@ def main() -> None:
     )  # fmt: skip
 
     from stages.continual.figures import makers
-    from stages.continual.report import collect, numbers, report
+    from stages.continual.report import collect, details, headline, report
+    from stages.lib.report.format import measured_with
     from stages.lib.report.publish import figures, plot_data, publish
 
     data = collect(params.seeds, params.sequence, params.order)
-    frames = {"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory}
-    draw = plot_data(frames, exact=()), figures(makers(data), data)
-    publish("continual", report(data), numbers(data), *draw, settings=params)
+    frames = plot_data({"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory}, exact=())
+    drawn = figures(makers(data), data)
+    publish(
+        "continual", report(data, measured_with(params)), headline(data), details(data), frames, drawn, settings=params
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -12,18 +12,17 @@ from matplotlib.figure import Figure
 
 from stages.continual.report import Sequences
 from stages.lib.metrics.variants import FINETUNED
-from stages.lib.report.format import bounds, counted
+from stages.lib.report.format import bounds, counted, percent
 from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style
 from stages.lib.report.style import wrapped
 
 PANEL_HEIGHT = 2.5
-# One look for each method, whichever others are drawn.
+# One look for each method, whichever others are drawn; those not named here follow.
 LOOKS = {"grafting": 0, "replay": 3, "ewc": 4, "naive": 5}
+OTHER_LOOKS = (1, 2, 6, 7, 8)
 ALONE = "a model for each task"
-# Accuracies in % at the ends of the colour scale, whose darkest part is left out.
-LIGHT, DARK = 30, 115
-# above this white is easier to read on them than black
-WHITE_FROM = 85
+# of the colour scale: its darkest part is left out, and from this share on white is easier to read than black
+DARKEST, WHITE_FROM = 0.85, 0.6
 
 
 def steps_figure(data: Sequences, order: str) -> Figure:
@@ -32,9 +31,9 @@ def steps_figure(data: Sequences, order: str) -> Figure:
     height, width = grid(len(tasks))
     drawn = framed(
         PANEL_HEIGHT * height,
-        "Learning one task after another: a line that falls has forgotten; grafting must stay level",
+        _found(data, order),
         _details(data, order),
-        "A panel for each task, from its own step on. Points: means over seeds; whiskers: standard deviation. "
+        f"A panel for each task, from its own step on. Points: means over seeds{_whiskers(data)}. "
         "Black: fine-tuned alone, not in a sequence.",
         [*data.methods, ALONE],
     )
@@ -43,7 +42,7 @@ def steps_figure(data: Sequences, order: str) -> Figure:
         if place >= len(tasks):
             panel.set_axis_off()
             continue
-        _draw_steps(panel, rows[rows.task == tasks[place]], data.methods)
+        _draw_steps(panel, rows[rows.task == tasks[place]], _looks(data.methods))
         panel.axhline(100 * alone[alone.task == tasks[place]].accuracy.mean(), label=ALONE, **LEVELS[FINETUNED])
         panel.set_title(wrapped(f"{place + 1}. {tasks[place]}", 26))
         _step_axis(panel, tasks, place + width >= len(tasks))
@@ -60,9 +59,9 @@ def matrix_figure(data: Sequences, order: str) -> Figure:
     lines = math.ceil(len(data.methods) / columns)
     drawn = framed(
         lines * (1.5 + 0.26 * len(tasks)),
-        "Accuracy on every task (column) after every step (row): what a column loses downwards is forgotten",
+        _found(data, order),
         _details(data, order),
-        "Accuracy in %, means over seeds. Grafting's columns must not change.",
+        "Accuracy in % on every task (column) after every step (row), means over seeds. What a column loses downwards is forgotten.",
         [],
     )
     panels = drawn.subplots(lines, columns, squeeze=False)
@@ -71,7 +70,7 @@ def matrix_figure(data: Sequences, order: str) -> Figure:
             panel.set_axis_off()
             continue
         method = data.methods[place]
-        _draw_matrix(panel, mean_matrix(rows[rows.method == method]), tasks)
+        _draw_matrix(panel, mean_matrix(rows[rows.method == method]), tasks, rows.accuracy.min(), rows.accuracy.max())
         panel.set_title(method)
     return drawn
 
@@ -81,13 +80,17 @@ def mean_matrix(rows: pd.DataFrame) -> np.ndarray:
     return rows.pivot_table(index="step", columns="place", values="accuracy").sort_index().to_numpy(float)
 
 
-def _draw_steps(panel: Axes, rows: pd.DataFrame, methods: list[str]) -> None:
-    for method in methods:
+def _draw_steps(panel: Axes, rows: pd.DataFrame, looks: dict[str, int]) -> None:
+    for method, look in looks.items():
         steps = rows[rows.method == method].groupby("step").accuracy.agg(["mean", "std"])
-        panel.errorbar(
-            steps.index, 100 * steps["mean"], 100 * steps["std"].fillna(0),
-            label=method, capsize=2.5, elinewidth=0.9, **line_style(LOOKS[method]),
-        )  # fmt: skip
+        error = None if steps["std"].isna().any() else 100 * steps["std"]
+        style = {"label": method, "capsize": 2.5, "elinewidth": 0.9, **line_style(look)}
+        panel.errorbar(steps.index, 100 * steps["mean"], error, **style)
+
+
+def _looks(methods: list[str]) -> dict[str, int]:
+    others = iter(cycle(OTHER_LOOKS))
+    return {method: LOOKS[method] if method in LOOKS else next(others) for method in methods}
 
 
 def _step_axis(panel: Axes, tasks: list[str], bottom: bool) -> None:
@@ -101,23 +104,30 @@ def _step_axis(panel: Axes, tasks: list[str], bottom: bool) -> None:
         panel.set_xlabel("step" if many else "after learning")
 
 
-def _draw_matrix(panel: Axes, values: np.ndarray, tasks: list[str]) -> None:
+def _draw_matrix(panel: Axes, values: np.ndarray, tasks: list[str], lowest: float, highest: float) -> None:
+    span = max(highest - lowest, 0.01)
     panel.grid(False)
-    panel.imshow(100 * values, cmap="Blues", vmin=LIGHT, vmax=DARK, aspect="auto")
+    panel.imshow(values, cmap="Blues", vmin=lowest, vmax=lowest + span / DARKEST, aspect="auto")
     panel.set_xticks(range(len(tasks)), tasks, rotation=40, ha="right", rotation_mode="anchor", fontsize=9)
     panel.set_yticks(range(len(tasks)), [f"after {task}" for task in tasks], fontsize=9)
     panel.spines[["left", "bottom"]].set_visible(False)
-    size: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 10 if len(tasks) <= 8 else 8}
-    decimals = 1 if len(tasks) <= 8 else 0
+    size, decimals = (10, 1) if len(tasks) <= 8 else (8, 0)
     for (step, task), value in np.ndenumerate(values):
         if not np.isnan(value):
-            panel.text(
-                task,
-                step,
-                f"{100 * value:.{decimals}f}",
-                color="white" if 100 * value > WHITE_FROM else "black",
-                **size,
-            )
+            color = "white" if value - lowest > WHITE_FROM * span else "black"
+            look = {"ha": "center", "va": "center", "fontsize": size, "color": color}
+            panel.text(task, step, percent(value, decimals), **look)
+
+
+def _found(data: Sequences, order: str) -> str:
+    """What the sequence shows: how much each method has forgotten."""
+    forgotten = data.measure[data.measure.order == order].groupby("method").forgetting.mean()
+    parts = ", ".join(f"{method} {percent(forgotten[method])}" for method in data.methods)
+    return f"Forgotten by the end of the sequence, in points on all tasks but the last: {parts}"
+
+
+def _whiskers(data: Sequences) -> str:
+    return "; whiskers: standard deviation over seeds" if len(data.seeds) > 1 else ""
 
 
 def _details(data: Sequences, order: str) -> str:

@@ -1,7 +1,8 @@
-"""The report on continual learning: the paper's Table 4, forgetting and transfer, memory, and claims."""
+"""The report on continual learning: the paper's Table 4, forgetting and transfer, memory, and what the claims measure."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,18 @@ from stages.continual.forgetting import average_accuracy, backward_transfer, for
 from stages.continual.settings import SequenceParams
 from stages.lib.errors import DataError
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.report import document
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
-from stages.lib.report.format import bounds, counted, points, spread
+from stages.lib.report.format import bounds, counted, counts, percent, points, small_percent
 from stages.lib.report.load import Cell, Records, Row, frame_of, published
-from stages.lib.report.stats import Difference, mean_of, paired
-from stages.lib.report.table import Column, Line, Table, numbers_of, share
+from stages.lib.report.stats import Estimate, estimate, known, mean_of
+from stages.lib.report.table import Column, Line, Table, share, shown
 
-PAPER = Path(__file__).with_name("paper.yaml")
-CLAIMS = Path(__file__).with_name("claims.yaml")
+HERE = Path(__file__).parent
 # our methods by the paper's names
 PAPER_NAMES = {FINETUNED: "FT", "naive": "ContinualFT", "grafting": "GraftingContinual"}
-GRAFTING = "grafting"
+NAIVE, GRAFTING = "naive", "grafting"
 CELL = ["method", "order", "seed"]
-TASK = ["order", "seed", "task"]
 NUMBERS = ["n", "accuracy", "accuracy_se", "score", "f1", "ece", "loss", "agreement", "unchanged", "agreement_with_own"]
 MEMORY = ["head", "skill", "model", "region", "own"]
 # of one walk through a sequence, in the order in which they are reported
@@ -39,7 +37,6 @@ MEASURES: dict[str, Callable[[np.ndarray], float]] = {
 }
 OFF = "off: no method, no order or no seed is set, so there is nothing to report"
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-LEAST_SHOWN = 0.1
 
 
 @dataclass(frozen=True)
@@ -63,10 +60,15 @@ class Sequences:
         rows = self.accuracy[self.accuracy.step > 0]
         return rows if order is None else rows[rows.order == order]
 
-    def last(self, order: str | None = None) -> pd.DataFrame:
-        """Rows after the last step."""
-        rows = self.steps(order)
-        return rows[rows.step == rows.length]
+    def cells(self, method: str, at: str, measure: str = "accuracy", earlier: bool = False) -> pd.Series:
+        """A measure by (order, seed, task) right after the task (at="place") or at the end ("length").
+
+        `earlier`: of the tasks that others followed, since the last one of an order cannot have been forgotten.
+        """
+        rows = self.steps()
+        rows = rows[(rows.method == method) & (rows.step == rows[at])]
+        rows = rows[rows.place < rows.length] if earlier else rows
+        return rows.set_index(["order", "seed", "task"])[measure].astype(float)
 
     def later(self, method: str) -> pd.DataFrame:
         """Rows of a method about tasks that were learned in an earlier step."""
@@ -77,6 +79,11 @@ class Sequences:
         """Rows about the fine-tuned or pretrained model, each (order, seed, task) once."""
         rows = self.accuracy[self.accuracy.variant == variant].drop_duplicates(["order", "seed", "task"])
         return rows if order is None else rows[rows.order == order]
+
+    @property
+    def kept(self) -> pd.DataFrame:
+        """Rows of `memory` after the last task of each sequence."""
+        return self.memory.loc[self.memory.groupby(CELL, sort=False).place.idxmax()]
 
 
 def collect(seeds: list[int], settings: SequenceParams, orders: dict[str, list[str]]) -> Sequences:
@@ -128,71 +135,56 @@ def matrix(rows: pd.DataFrame) -> np.ndarray:
     return rows.pivot(index="step", columns="place", values="accuracy").sort_index().to_numpy(float)
 
 
-def report(data: Sequences) -> Report:
-    """Tables, and which of the paper's claims hold."""
-    sizes = (counted(len(data.orders), "order"), counted(len(data.seeds), "seed"), counted(len(data.methods), "method"))
+def report(data: Sequences, here: str) -> Report:
+    """Tables, and which of the paper's claims hold; `here` is what all were measured with."""
+    size = f"{here}; {counts(order=len(data.orders), seed=len(data.seeds), method=len(data.methods))}"
     if not data.orders:
-        return Report("Continual learning", ", ".join(sizes), [], [OFF], [])
-    tables = [last_step_table(data, order).text() for order in data.orders]
-    if not any({*_paper()["FT"]} & {*tasks} for tasks in data.orders.values()):
-        tables.append(paper_table())
-    tables += [measure_table(data).text(), memory_table(data).text()]
-    return Report("Continual learning", ", ".join(sizes), tables, [], claims(data))
+        return Report("Continual learning", size, [], [OFF], [])
+    claims = judge(read_statements(HERE / "claims.yaml"), CLAIM_MEASURES, data, here)
+    return Report("Continual learning", size, shown(tables(data)), [], claims)
 
 
-def _paper() -> dict[str, dict[str, tuple[float, float]]]:
-    return published(PAPER)["table4"]
+# --- Tables and numbers ----------------------------------------------------------------------------------------
 
 
-# --- Tables ----------------------------------------------------------------------------------------------------
+def tables(data: Sequences) -> list[Table]:
+    """The paper's Table 4 for every order, averages over orders, and memory."""
+    return [*(last_step_table(data, order) for order in data.orders), measure_table(data), memory_table(data)]
 
 
 def last_step_table(data: Sequences, order: str) -> Table:
     """Table 4: accuracy on every task after the last one was learned, the paper's values below ours."""
-    tasks, last = data.orders[order], data.last(order)
+    tasks, steps, paper = data.orders[order], data.steps(order), published(HERE / "paper.yaml")["table4"]
+    last = steps[steps.step == steps.length]
     models = {variant: data.alone(variant, order) for variant in (PRETRAINED, FINETUNED)}
     models |= {method: last[last.method == method] for method in data.methods}
     columns = [share(task, lambda rows, task=task: rows[rows.task == task].accuracy, task) for task in tasks]
     columns.append(share("mean", lambda rows: rows.groupby("seed").accuracy.mean()))
-    lines = [_line(model, rows, order) for model, rows in models.items()]
+    lines = [
+        Line(
+            PAPER_NAMES[model] if model == FINETUNED else model, rows, (order, model),
+            paper=paper.get(PAPER_NAMES.get(model)), source=f"  paper: {PAPER_NAMES.get(model)}",
+        )
+        for model, rows in models.items()
+    ]  # fmt: skip
     tested = bounds([f"{rows:,}" for rows in sorted({int(last.n.min()), int(last.n.max())})])
     notes = [
         f"tasks in the order in which they were learned: {', '.join(tasks)}; accuracy in % after the last one",
-        f"mean (standard deviation over seeds), n = {last.groupby('method').seed.nunique().max()} a row; "
-        f"on {tested} test rows a task",
+        f"mean (standard deviation over seeds) of {counted(len(data.seeds), 'seed')}, on {tested} test rows a task",
         "FT: a model of its own for each task, at the cap of finetune.max_steps; no method of a sequence",
         "naive is the paper's ContinualFT, grafting its GraftingContinual",
     ]
-    if {*tasks} & {*_paper()["FT"]}:
+    if {*tasks} & {*paper["FT"]}:
         notes.append(
             "paper: RoBERTa-base in prompt mode, 4096-shot, QNLI then AG News then SST-2; no target for others"
         )
-    return Table(f"Table 4: after the last task, order {order}", ["method"], columns, lines, notes, stored=tasks)
+    title = f"Table 4: after the last task, order {order}"
+    return Table(title, ["method"], columns, lines, notes, "order", tasks)
 
 
-def _line(model: str, rows: pd.DataFrame, order: str) -> Line:
-    theirs = PAPER_NAMES.get(model, "")
-    return Line(
-        theirs if model == FINETUNED else model,
-        rows,
-        (order, model),
-        paper=_paper().get(theirs),
-        source=f"  paper: {theirs}",
-    )
-
-
-def paper_table() -> document.Table:
-    """The paper's own table 4, where none of its tasks is among ours."""
-    rows = [
-        document.Row("paper", [f"  paper: {name}", *(spread(*value) for value in values.values()), ""])
-        for name, values in _paper().items()
-    ]
-    note = "RoBERTa-base in prompt mode, 4096-shot, tasks in this order; accuracy in %; none of our orders has one of these"
-    return document.Table("Table 4 of the paper", ["method", *_paper()["FT"], "mean"], rows, [note])
-
-
-def _of_method(frame: pd.DataFrame, method: str) -> pd.DataFrame:
-    return frame[frame.method == method]
+def _by_seed(measure: str) -> Callable[["tuple[Sequences, str]"], pd.Series]:
+    """Mean over orders in each seed, of a line of (data, method): two orders of the same tasks are not two samples."""
+    return lambda line: line[0].measure[line[0].measure.method == line[1]].groupby("seed")[measure].mean()
 
 
 def _in_points(values: pd.Series) -> str:
@@ -201,71 +193,63 @@ def _in_points(values: pd.Series) -> str:
 
 
 def measure_table(data: Sequences) -> Table:
-    """Average accuracy, forgetting and backward transfer of every method, over orders and seeds."""
+    """Average accuracy, forgetting, backward transfer and calibration of every method."""
     columns = [
-        Column("n", lambda rows: str(len(rows)), str),
-        share("average accuracy at the end", "average"),
-        share("average when just learned", "learned"),
-        Column("forgetting", "forgetting", _in_points, "forgetting"),
-        Column("backward transfer", "backward_transfer", _in_points, "backward_transfer"),
+        share("average accuracy at the end", _by_seed("average"), "average"),
+        share("average when just learned", _by_seed("learned"), "learned"),
+        Column("forgetting", _by_seed("forgetting"), _in_points, "forgetting"),
+        Column("backward transfer", _by_seed("backward_transfer"), _in_points, "backward_transfer"),
     ]
-    lines = [Line(method, _of_method(data.measure, method), method) for method in data.methods]
+    if data.accuracy.ece.notna().any():
+        ece = [("ECE when just learned", "place", "learned_ece"), ("ECE at the end", "length", "ece")]
+        columns += [
+            share(title, lambda line, at=at: line[0].cells(line[1], at, "ece").groupby("seed").mean(), key)
+            for title, at, key in ece
+        ]
+    lines = [Line(method, (data, method), method) for method in data.methods]
     notes = [
-        "mean (standard deviation over orders and seeds); n: sequences, one for each order and seed",
-        "accuracies in %; forgetting and backward transfer in percentage points, over all tasks but the last",
+        f"mean (standard deviation over seeds) of means over {counted(len(data.orders), 'order')}; {counted(len(data.seeds), 'seed')}",
+        "accuracies and expected calibration errors (ECE) in %, over all tasks; forgetting and backward transfer in percentage "
+        "points, over all tasks but the last of an order, which cannot have been forgotten",
         "forgetting: best accuracy since a task was learned, before the last step - accuracy at the end (Chaudhry et al.)",
         "backward transfer: accuracy at the end - accuracy when just learned (Lopez-Paz and Ranzato)",
     ]
-    return Table("Over all orders and seeds", ["method"], columns, lines, notes, stored=[*MEASURES])
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Bytes kept beside one model of `whole` bytes: after the first task, after the last, per task."""
-
-    first: float
-    last: float
-    each: float
-    whole: float
-    share: str
-
-    @classmethod
-    def of(cls, rows: pd.DataFrame) -> "Kept":
-        """The means over the sequences of one method."""
-        last = at_the_end(rows)
-        each, whole = (last["skill"] / last.place).mean(), rows.model.max()
-        percent = 100 * each / whole
-        share = f"{percent:.1f} %" if percent >= LEAST_SHOWN else f"{percent:.2g} %"
-        return cls(rows[rows.place == 1]["skill"].mean(), last["skill"].mean(), each, whole, share)
-
-
-def at_the_end(memory: pd.DataFrame) -> pd.DataFrame:
-    """Rows after the last task of each sequence."""
-    return memory.loc[memory.groupby(["order", "seed"]).place.idxmax()]
+    stored = [column.key for column in columns]
+    return Table("Over all orders and seeds", ["method"], columns, lines, notes, "measure", stored)
 
 
 def memory_table(data: Sequences) -> Table:
     """Bytes to be kept beside one model."""
-    sizes = data.memory.drop_duplicates(TASK)
-    whole, tasks = sizes.model.max(), sizes.groupby(["order", "seed"]).task.nunique().mean()
-    last = at_the_end(sizes)
-    lines = [Line(method, Kept.of(_of_method(data.memory, method))) for method in data.methods]
-    lines.append(Line("a model for each task", Kept(whole, tasks * whole, whole, whole, "100.0 %"), kind="average"))
+    kept = data.kept
+    first, each = data.memory[data.memory.place == 1].groupby("method")["skill"].mean(), kept["skill"] / kept.place
+    rows = pd.DataFrame(
+        {"first": first, "last": kept.groupby("method")["skill"].mean(), "each": each.groupby(kept.method).mean()}
+    )
+    whole, tasks = kept.model.max(), kept.groupby(["order", "seed"]).place.max().mean()
+    rows.loc["a model for each task"] = [whole, tasks * whole, whole]
+    rows["share"] = rows["each"] / whole
     columns = [
-        Column("after the first task", lambda kept: kept.first, size),
-        Column("after the last", lambda kept: kept.last, size),
-        Column("per task", lambda kept: kept.each, size),
-        Column("of a model, per task", lambda kept: kept.share, str),
+        *(
+            Column(title, lambda row, name=name: float(row[name]), size, name)
+            for title, name in (("after the first task", "first"), ("after the last", "last"), ("per task", "each"))
+        ),
+        Column("of a model, per task", lambda row: float(row.share), small_percent, "share"),
     ]
+    lines = [Line(method, rows.loc[method], method) for method in data.methods]
+    lines.append(Line("a model for each task", rows.iloc[-1], kind="average"))
     notes = [
-        "bytes kept beside one model of "
-        f"{size(whole)}, means over orders and seeds; per task: after the last step, over the number of tasks",
-        f"without the heads of standard mode, which every method keeps ({size(float((last['head'] / last.place).mean()))} a task)",
+        f"bytes kept beside one model of {size(whole)}, means over orders and seeds; per task: after the last step, over the number of tasks",
+        f"without the heads of standard mode, which every method keeps ({size(float((kept['head'] / kept.place).mean()))} a task)",
         "grafting: index and value of a task's own parameters, 4 bytes each; it goes back to the pretrained model",
         "replay: stored rows as text; ewc: Fisher information and anchor, of all tasks together",
-        *_taken(data),
     ]
-    return Table("Memory", ["method"], columns, lines, notes)
+    taken = data.memory[(data.memory.place > 1) & data.memory.own.notna()]
+    if len(taken):
+        lost = 1 - (taken.own.astype(float) / taken.region.astype(float)).mean()
+        notes.append(
+            f"grafting: of the region of a task after the first, {percent(lost)} % were taken by earlier tasks"
+        )
+    return Table("Memory", ["method"], columns, lines, notes, "memory", [column.key for column in columns])
 
 
 def size(count: float) -> str:
@@ -276,108 +260,93 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def _taken(data: Sequences) -> list[str]:
-    """Share of later regions that earlier tasks had taken."""
-    rows = data.memory[(data.memory.place > 1) & data.memory.own.notna()]
-    if rows.empty:
-        return []
-    shares = 1 - rows.own.astype(float) / rows.region.astype(float)
-    return [
-        f"grafting: of the region of a task after the first, {100 * shares.mean():.1f} % were taken by earlier tasks"
-    ]
+def headline(data: Sequences) -> dict[str, Any]:
+    """What `dvc metrics` shows: accuracy at the end and forgetting, of naive fine-tuning and grafting."""
+    return {
+        name: {method: mean_of(_by_seed(name)((data, method))).mean for method in (NAIVE, GRAFTING) if method in data.methods}
+        for name in ("average", "forgetting")
+        if data.orders
+    }  # fmt: skip
 
 
-# --- Numbers and claims ----------------------------------------------------------------------------------------
-
-
-def numbers(data: Sequences) -> dict[str, Any]:
-    """The numbers for `dvc metrics`: nested dicts of n, mean and sd; empty where the stage is off.
-
-    measure    method -> average, learned, forgetting, backward_transfer -> n, mean, sd (over orders and seeds)
-    order      order -> method -> task -> n, mean, sd of its accuracy after the last task (over seeds)
-    alone      order -> task -> the same of its own fine-tuned model
-    difference grafting-naive -> the same of the paired difference of their averages, and its 95 % interval
-    memory     method -> bytes kept after the last task, beside one model and heads
-    unchanged  method -> share of later tests with the same logits as right after a task's own step
-    """
+def details(data: Sequences) -> dict[str, Any]:
+    """Every number: the tables, what the claims compare, and the share of later tests with the same logits."""
     if not data.orders:
         return {}
-    by_order = {order: last_step_table(data, order).numbers()[order] for order in data.orders}
-    difference = averages(data, GRAFTING, "naive")
-    return {
-        "measure": measure_table(data).numbers(),
-        "order": {order: {method: models[method] for method in data.methods} for order, models in by_order.items()},
-        "alone": {order: models[FINETUNED] for order, models in by_order.items()},
-        "difference": {"grafting-naive": numbers_of(difference)} if difference.n else {},
-        "memory": {name: numbers_of(at_the_end(_of_method(data.memory, name))["skill"]) for name in data.methods},
-        "unchanged": {
-            name: numbers_of(mean_of(data.later(name).unchanged.astype(float)).mean) for name in data.methods
-        },
-    }
+    found: dict[str, Any] = {"order": {}}
+    for table in tables(data):
+        found.setdefault(table.name, {}).update(table.numbers())
+    both = {NAIVE, GRAFTING} <= {*data.methods}
+    gaps = {measure: gap(data, GRAFTING, NAIVE, "length", measure) for measure in ("accuracy", "ece")} if both else {}
+    unchanged = {name: float(data.later(name).unchanged.astype(float).mean()) for name in data.methods}
+    return {**found, "grafting_minus_naive": known(gaps), "unchanged": unchanged}
 
 
-def claims(data: Sequences) -> list[document.Claim]:
-    """Those of claims.yaml that the methods which ran can tell about."""
-    return judge(read_statements(CLAIMS), CLAIM_MEASURES, data)
+# --- What the claims measure -----------------------------------------------------------------------------------
+
+
+def gap(
+    data: Sequences, first: str, second: str, at: str, measure: str = "accuracy", earlier: bool = False
+) -> Estimate:
+    """A measure of one method less that of another; orders and seeds are averaged within a task."""
+    return estimate(data.cells(first, at, measure, earlier) - data.cells(second, at, measure, earlier))
 
 
 def unchanged(data: Sequences) -> list[Finding]:
     """An answer: grafting's logits on earlier tasks stay the same, by what was predicted and not by averages."""
-    if GRAFTING not in data.methods:
-        return []
     same = {method: data.later(method).unchanged.astype(bool) for method in data.methods}
-    others = [f"{name} in {values.sum()} of {len(values)}" for name, values in same.items() if name != GRAFTING]
-    fields = {"same": same[GRAFTING].sum(), "tests": counted(len(same[GRAFTING]), "later test")}
+    if GRAFTING not in same:
+        return []
+    own = same.pop(GRAFTING)
+    others = ", ".join(f"{name} in {values.sum()} of {len(values)}" for name, values in same.items())
+    fields = {"same": own.sum(), "tests": counted(len(own), "later test"), "others": f"; {others}" if others else ""}
+    return [Finding(bool(own.all()), fields)]
+
+
+def loss(data: Sequences, method: str) -> list[Finding]:
+    """Accuracy right after a task less that at the end, of all tasks but the last of each order."""
+    if method not in data.methods:
+        return []
+    learned, end = (data.cells(method, at, earlier=True) for at in ("place", "length"))
+    fields = {"first": learned.groupby("task").mean().mean(), "second": end.groupby("task").mean().mean()}
+    return [Finding(estimate(learned - end), fields, partial(_short_of, learned - end))]
+
+
+def compared(
+    data: Sequences, first: str, second: str, at: str, measure: str = "accuracy", tasks: str = "all"
+) -> list[Finding]:
+    """A measure of one method less that of another at the end or when just learned, of all tasks or the `earlier` ones.
+
+    `earlier` beside all tasks: the difference on those that could have been forgotten.
+    """
+    if not {first, second} <= {*data.methods} or data.accuracy[measure].isna().all():
+        return []
+    values = [data.cells(method, at, measure, tasks == "earlier") for method in (first, second)]
+    means = dict(zip(("first", "second"), (value.groupby("task").mean().mean() for value in values), strict=True))
+    fields = {**means, "earlier": points(gap(data, first, second, at, measure, True).mean)}
     return [
         Finding(
-            bool(same[GRAFTING].all()),
-            {**fields, "others": "".join(f"; {text}" for text in [", ".join(others)] if text)},
+            gap(data, first, second, at, measure, tasks == "earlier"), fields, partial(_short_of, values[0] - values[1])
         )
     ]
 
 
-def _accuracies(data: Sequences, method: str, at: str, earlier: bool) -> pd.Series:
-    """Accuracy of each (order, seed, task) right after the task (at="place") or at the end ("length")."""
-    rows = _of_method(data.steps(), method)
-    rows = rows[rows.place < rows.length] if earlier else rows
-    return rows[rows.step == rows[at]].set_index(TASK).accuracy
+def _short_of(values: pd.Series, limit: float) -> list[str]:
+    means = values.groupby("task", sort=False).mean()
+    return [f"{task} {points(value)}" for task, value in means.items() if not value > limit]
 
 
-def earlier_loss(data: Sequences, method: str) -> Difference:
-    """Accuracy right after a task less that at the end, of all tasks but the last."""
-    return paired(*(_accuracies(data, method, at, True) for at in ("place", "length")))
-
-
-def earlier_tasks(data: Sequences, first: str, second: str) -> Difference:
-    """Difference of two methods' accuracies at the end, of all tasks but the last."""
-    return paired(*(_accuracies(data, method, "length", True) for method in (first, second)))
-
-
-def just_learned(data: Sequences, first: str, second: str) -> Difference:
-    """Difference of two methods' accuracies right after each task."""
-    return paired(*(_accuracies(data, method, "place", False) for method in (first, second)))
-
-
-def averages(data: Sequences, first: str, second: str) -> Difference:
-    """Difference of two methods' average accuracies at the end, over orders and seeds."""
-    return paired(*(_of_method(data.measure, name).set_index(["order", "seed"]).average for name in (first, second)))
+def gained(data: Sequences) -> Finding:
+    """Control of whatever is kept: naive fine-tuning has gained something over the pretrained model."""
+    before = data.alone(PRETRAINED).set_index(["order", "seed", "task"]).accuracy.astype(float)
+    lacks = "not measurable where fine-tuning has not been shown to gain over the pretrained model"
+    return Finding(estimate(data.cells(NAIVE, "place") - before), lacks=lacks)
 
 
 def memory(data: Sequences) -> list[Finding]:
     """The largest share of a model that grafting keeps for a task."""
-    rows = _of_method(data.memory, GRAFTING)
-    if rows.empty:
-        return []
-    last = at_the_end(rows)
-    largest = float((last["skill"] / last.place / last.model).max())
-    return [Finding(largest, {"share": largest})]
+    kept = data.kept[data.kept.method == GRAFTING]
+    return [Finding(float((kept["skill"] / kept.place / kept.model).max()))] if len(kept) else []
 
 
-CLAIM_MEASURES = {
-    "unchanged": unchanged,
-    "earlier_loss": earlier_loss,
-    "earlier_tasks": earlier_tasks,
-    "just_learned": just_learned,
-    "averages": averages,
-    "memory": memory,
-}
+CLAIM_MEASURES = {"unchanged": unchanged, "loss": loss, "compared": compared, "gained": gained, "memory": memory}

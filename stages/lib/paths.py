@@ -112,8 +112,13 @@ def reading_record(stage: str, axes: tuple[str, ...], task: str, seed: int) -> P
 
 
 def report(pipeline: str) -> Path:
-    """Every number that a pipeline reports, `summary` for the main one; `.md` beside it has the tables."""
+    """The few numbers of a pipeline that `dvc metrics` shows, `summary` for the main one; `.md` beside it has the tables."""
     return METRICS / f"{pipeline}.json"
+
+
+def report_details(pipeline: str) -> Path:
+    """Every number that a pipeline reports."""
+    return METRICS / f"{pipeline}.details.json"
 
 
 def report_document(pipeline: str) -> Path:

@@ -1,12 +1,14 @@
 """Figures of merged models: scores of every method on every task, and how alpha was chosen."""
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.lib.report.format import counted, percent
 from stages.lib.report.line_styles import DASHES, LEVELS, explain, framed, line_styles
 from stages.lib.report.stats import mean_of
-from stages.merge.report import Merged, Model, label
+from stages.merge.report import Merged, Model
 
 ROW = 0.4
 # of a row, over which the points of its tasks are spread
@@ -37,8 +39,9 @@ def methods_figure(merged: Merged) -> Figure | None:
     entries = [*tasks, "mean of tasks", *LINE_NAMES.values()]
     drawn = framed(
         (ROW * len(merged.methods) + MARGINS) * len(merged.groups),
-        "How well one model does several tasks, by the way it was made",
-        "Points: score on the test set of each task, mean over seeds.  Bars: mean over tasks, with its standard deviation over seeds.",
+        _best(merged),
+        f"Test score of one model on several tasks; {counted(len(merged.seeds), 'seed')}; n = {_rows(merged)} test rows a task",
+        f"Points: each task, mean over seeds. Bars: mean over tasks{_whiskers(merged)}. "
         "Lines: means of the single-task models, and of the pretrained model with the tasks' trained heads.",
         entries,
     )
@@ -61,7 +64,7 @@ def _draw_methods(panel: Axes, merged: Merged, group: str, styles: dict) -> None
     panel.errorbar(
         [100 * value.mean for value in means],
         rows,
-        xerr=[100 * (value.sd or 0) for value in means],
+        xerr=[100 * value.sd for value in means] if len(merged.seeds) > 1 else None,
         label="mean of tasks",
         capsize=3,
         elinewidth=1.2,
@@ -69,7 +72,7 @@ def _draw_methods(panel: Axes, merged: Merged, group: str, styles: dict) -> None
     )
     for name, look in LINES.items():
         panel.axvline(100 * Model(merged, group, name).seeds().mean(), label=LINE_NAMES[name], **look)
-    panel.set_yticks(rows, [label(name) for name in merged.methods])
+    panel.set_yticks(rows, [merged.label(name) for name in merged.methods])
     panel.set_ylim(len(merged.methods) - 0.5, -0.5)
     panel.grid(visible=True, axis="x")
     panel.set_title(group, loc="left")
@@ -83,22 +86,58 @@ def alphas_figure(merged: Merged) -> Figure | None:
     methods = [name for name in merged.methods if name in {*frame.method}]
     drawn = framed(
         CURVE_HEIGHT,
-        "How much of the tasks' vectors to add, as dev rows tell",
-        "Accuracy on dev / accuracy of the task's own model of the same kind, mean over tasks, then over seeds.",
-        "Error bars: standard deviation over seeds.  At 0 the model is the pretrained one with the tasks' trained heads.",
-        [label(name) for name in methods],
+        f"Alpha that dev chooses, mean over seeds: {_chosen(frame, methods, merged)}",
+        f"Accuracy on dev / that of the task's own model of the same kind, mean over tasks and {counted(len(merged.seeds), 'seed')}",
+        f"At 0 the model is the pretrained one with the tasks' trained heads{_whiskers(merged)}.",
+        [merged.label(name) for name in methods],
     )
     panels = drawn.subplots(1, len(merged.groups), squeeze=False, sharey=True)[0]
     for panel, group in zip(panels, merged.groups, strict=True):
         for name, look in line_styles(methods).items():
             part = frame[(frame.group == group) & (frame.method == name)].groupby("alpha").normalised
-            spreads = 100 * part.std(ddof=1).fillna(0)
-            panel.errorbar(part.mean().index, 100 * part.mean(), yerr=spreads, label=label(name), capsize=2, **look)
+            spreads = 100 * part.std(ddof=1) if len(merged.seeds) > 1 else None
+            panel.errorbar(
+                part.mean().index, 100 * part.mean(), yerr=spreads, label=merged.label(name), capsize=2, **look
+            )
         panel.set_title(group, loc="left")
         panel.set_xlabel("alpha, the weight of the added vector")
     panels[0].set_ylabel("of the own model, in %")
     explain(drawn, panels)
     return drawn
+
+
+def _best(merged: Merged) -> str:
+    """The best method of each group, and what the tasks' own models score."""
+    parts = []
+    for group in merged.groups:
+        scores = {name: mean_of(Model(merged, group, name).seeds()).mean for name in (*merged.methods, FINETUNED)}
+        own, best = scores.pop(FINETUNED), max(scores, key=scores.get)
+        parts.append(
+            f"{group}: {merged.label(best)}, {percent(scores[best])} % (own fine-tuned models {percent(own)} %)"
+        )
+    return f"The best merged model of {'; of '.join(parts)}"
+
+
+def _chosen(frame: pd.DataFrame, methods: list[str], merged: Merged) -> str:
+    means = frame.groupby(["group", "method", "alpha"]).normalised.mean()
+    chosen = {
+        group: ", ".join(f"{merged.label(name)} {means[group, name].idxmax():g}" for name in methods)
+        for group in merged.groups
+    }
+    return (
+        "; ".join(f"{group}: {text}" for group, text in chosen.items())
+        if len(chosen) > 1
+        else next(iter(chosen.values()))
+    )
+
+
+def _rows(merged: Merged) -> str:
+    rows = merged.frames["scores"].n
+    return " to ".join(f"{int(number):,}" for number in sorted({rows.min(), rows.max()}))
+
+
+def _whiskers(merged: Merged) -> str:
+    return "; whiskers: standard deviation over seeds" if len(merged.seeds) > 1 else ""
 
 
 FIGURES = {"methods": methods_figure, "alphas": alphas_figure}

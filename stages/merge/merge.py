@@ -12,13 +12,22 @@ def main() -> None:
         "localizer", "calibration.bins", "calibration.wise_alphas", "calibration.graft_alphas", "ood", "merge", "combination",
     )  # fmt: skip
 
+    from stages.lib.report.format import measured_with
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.merge.figures import FIGURES
-    from stages.merge.report import collect, numbers, report
+    from stages.merge.report import collect, details, headline, report
 
     merged = collect(params.seeds, params.merge, params.combination)
-    draw = plot_data(merged.frames, exact=()), figures(FIGURES, merged)
-    publish("merge", report(merged), numbers(merged), *draw, settings=params)
+    frames, drawn = plot_data(merged.frames, exact=()), figures(FIGURES, merged)
+    publish(
+        "merge",
+        report(merged, measured_with(params)),
+        headline(merged),
+        details(merged),
+        frames,
+        drawn,
+        settings=params,
+    )
 
 
 if __name__ == "__main__":

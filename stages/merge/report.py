@@ -2,41 +2,38 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from stages.lib.merging.names import MEAN, MERGED, kind_of, read_localized
+from stages.lib.merging.names import MEAN, MERGED, read_localized
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
-from stages.lib.report.format import counted, percent, small_percent, words
+from stages.lib.report.format import counts, percent, points, small_percent, words
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
-from stages.lib.report.stats import Difference, mean_of, paired
-from stages.lib.report.table import Column, Line, Table, numbers_of, share
+from stages.lib.report.stats import Estimate, estimate, known, mean_of
+from stages.lib.report.table import Column, Line, Table, share, shown
 from stages.merge.settings import CombinationParams, MergeParams
 
 CLAIMS = Path(__file__).with_name("claims.yaml")
 STITCHED = f"stitch_{MEAN}"
-SINGLES = (PRETRAINED, FINETUNED, GRAFTED)
 SINGLE_NAMES = {
     PRETRAINED: "pretrained, own heads",
     GRAFTED: "own graft of each task",
     FINETUNED: "own fine-tuned model of each task",
 }
+SINGLES = (*SINGLE_NAMES,)
 UNDEFINED = float("nan")
 MEGA = 1e6
 FRAMES = {
     "scores": ["group", "method", "seed", "task", "n", "score", "accuracy", "ece", "retained", "single", "own"],
-    "models": ["group", "method", "seed", "alpha", "bytes", "head_bytes", "single_bytes"],
+    "models": ["group", "method", "seed", "kind", "alpha", "bytes", "head_bytes", "single_bytes"],
     "dev": ["group", "method", "seed", "alpha", "normalised"],
     "collisions": ["group", "seed", "tasks", "graftable", "union", "colliding", "opposed", "chance_union", "chance_colliding"],
 }  # fmt: skip
-INTERVALS = (
-    "Intervals are t-intervals for the mean of paired differences of single cells (task, seed), which takes cells as "
-    "independent; the seeds of one task are not quite."
-)
 
 
 @dataclass(frozen=True)
@@ -46,14 +43,26 @@ class Merged:
     scores: one row for each (group, method, seed, task); the single-task models are methods too, called
     pretrained, finetuned and grafted.  `single` is the score of the task's own model of the same kind,
     `own` is score / single and `retained` score / fine-tuned score.
-    models: one row for each merged model.  dev: its curve of alphas.  collisions: one row for each
-    (group, seed) that has grafts.
+    models: one row for each merged model; `kind` is the single-task model that it is made of.  dev: its curve of
+    alphas.  collisions: one row for each (group, seed) that has grafts.
     """
 
     groups: dict[str, list[str]]
     methods: list[str]
     seeds: list[int]
     frames: dict[str, pd.DataFrame]
+
+    def kind(self, method: str) -> str:
+        """What a method merges, or the method itself where it is a single-task model."""
+        kinds = self.frames["models"].set_index("method").kind
+        return method if method in SINGLES else kinds[kinds.index == method].iloc[0]
+
+    def label(self, method: str) -> str:
+        """A method's name for people, with what it merges."""
+        if localized := read_localized(method):
+            return f"stitched {words(localized[0])} masks of {small_percent(localized[1])}"
+        whole = " of whole models" if self.kind(method) == FINETUNED else ""
+        return SINGLE_NAMES.get(method) or words(method) + whole
 
 
 @dataclass(frozen=True)
@@ -63,11 +72,6 @@ class Model:
     merged: Merged
     group: str
     method: str
-
-    @property
-    def label(self) -> str:
-        """Its name for people, with what it merges."""
-        return label(self.method)
 
     @property
     def rows(self) -> pd.DataFrame:
@@ -85,29 +89,16 @@ class Model:
         """The mean of a measure over tasks, for each seed."""
         return self.cells(measure).groupby("seed").mean()
 
-    def alphas(self) -> pd.Series | None:
-        """The alpha of each seed; None where nothing is scaled."""
-        alphas = self.rows.alpha.dropna()
-        return alphas if len(alphas) else None
-
     def megabytes(self) -> str:
         """To be kept beside the pretrained model; empty for single-task models that no merged model is made of."""
-        frame = self.merged.frames["models"]
-        if self.method == PRETRAINED:
-            return f"{frame[frame.group == self.group].head_bytes.mean() / MEGA:.2f}"
         if self.method not in SINGLES:
             return f"{(self.rows.bytes + self.rows.head_bytes).mean() / MEGA:.2f}"
-        made_of = frame[(frame.group == self.group) & (frame.method.map(kind_of) == self.method)]
-        return f"{(made_of.single_bytes + made_of.head_bytes).mean() / MEGA:.2f}" if len(made_of) else ""
-
-
-def label(method: str) -> str:
-    """A method's name for people, with what it merges."""
-    if method in SINGLE_NAMES:
-        return SINGLE_NAMES[method]
-    if localized := read_localized(method):
-        return f"stitched {words(localized[0])} masks of {small_percent(localized[1])}"
-    return words(method) + ("" if "graft" in method or "stitch" in method else " of whole models")
+        models = self.merged.frames["models"]
+        models = models[models.group == self.group]
+        if self.method != PRETRAINED:
+            models = models[models.kind == self.method]
+        kept = models.head_bytes + (0 if self.method == PRETRAINED else models.single_bytes)
+        return f"{kept.mean() / MEGA:.2f}" if len(models) else ""
 
 
 def collect(seeds: list[int], merge: MergeParams, combination: CombinationParams) -> Merged:
@@ -128,7 +119,7 @@ def _rows(record: Row, seen: set[tuple[Any, ...]]) -> Iterable[tuple[str, Row]]:
     cell: Cell = {name: record[name] for name in ("group", "method", "seed")}
     place = (cell["group"], cell["seed"])
     scores = {(row["task"], row["variant"]): row for row in record["rows"]}
-    single = {task: scores[task, kind_of(cell["method"])]["score"] for task in record["tasks"]}
+    single = {task: scores[task, record["kind"]]["score"] for task in record["tasks"]}
     for (task, variant), row in scores.items():
         if variant == MERGED:
             own = row["score"] / single[task] if single[task] else UNDEFINED
@@ -138,7 +129,10 @@ def _rows(record: Row, seen: set[tuple[Any, ...]]) -> Iterable[tuple[str, Row]]:
     seen.add(("scores", *place))
     sizes = {name: record[name] for name in ("bytes", "head_bytes")}
     singles = sum(record.get("single_bytes", [record["bytes"]] * len(record["tasks"])))
-    yield "models", {**cell, **sizes, "single_bytes": singles, "alpha": record.get("alpha", UNDEFINED)}
+    yield (
+        "models",
+        {**cell, **sizes, "kind": record["kind"], "single_bytes": singles, "alpha": record.get("alpha", UNDEFINED)},
+    )
     yield from (("dev", {**cell, **point}) for point in record.get("dev", []))
     if "collisions" in record and ("collisions", *place) not in seen:
         seen.add(("collisions", *place))
@@ -146,55 +140,51 @@ def _rows(record: Row, seen: set[tuple[Any, ...]]) -> Iterable[tuple[str, Row]]:
         yield "collisions", {**cell, **shared, **record["collisions"]}
 
 
-def report(merged: Merged) -> Report:
-    """Tables and claims, or that there are none."""
-    size = f"{counted(len(merged.groups), 'group')} of tasks, {counted(len(merged.seeds), 'seed')}"
+def report(merged: Merged, here: str) -> Report:
+    """Tables and claims, or that there are none; `here` is what all were measured with."""
+    size = f"{here}; {counts(group=len(merged.groups), seed=len(merged.seeds))}"
     if not merged.methods:
         return Report("Several tasks in one model", size, [], ["combination: off, so without any merged model"], [])
-    tables = [model_table(merged), *(task_table(merged, group) for group in merged.groups), *collision_tables(merged)]
-    texts = [table.text() for table in tables]
-    return Report("Several tasks in one model", size, texts, [INTERVALS, *_at_the_edge(merged)], claims(merged))
+    claims = judge(read_statements(CLAIMS), MEASURES, merged, here)
+    return Report("Several tasks in one model", size, shown(tables(merged)), _at_the_edge(merged), claims)
 
 
 def _at_the_edge(merged: Merged) -> list[str]:
     """Methods for which dev chose the largest alpha there was."""
-    largest = merged.frames["dev"].alpha.max()
-    models = merged.frames["models"]
-    names = [label(name) for name in models[models.alpha == largest].method.unique()]
-    if not names:
-        return []
-    return [f"The largest alpha, {largest:g}, was chosen for {', '.join(names)}: a larger one may be better."]
+    largest, models = merged.frames["dev"].alpha.max(), merged.frames["models"]
+    names = ", ".join(merged.label(name) for name in models[models.alpha == largest].method.unique())
+    return [f"The largest alpha, {largest:g}, was chosen for {names}: a larger one may be better."] if names else []
 
 
-# --- Tables ----------------------------------------------------------------------------------------------------
+# --- Tables and numbers ----------------------------------------------------------------------------------------
 
 
-def _over_seeds(title: str, measure: str, key: str) -> Column:
-    return share(title, lambda model: model.seeds(measure), key)
+def tables(merged: Merged) -> list[Table]:
+    """All models, the score of each on every task, and collisions."""
+    return [model_table(merged), *(task_table(merged, group) for group in merged.groups), collision_table(merged)]
+
+
+def _merged_only(of: Any) -> Any:
+    """A column that single-task models have nothing in."""
+    return lambda model: pd.Series(dtype=float) if model.method in SINGLES else of(model)
 
 
 MODEL_COLUMNS = [
-    Column("n", lambda model: str(len(model.cells())), str),
-    _over_seeds("score", "score", "score"),
-    Column(
-        "of own",
-        lambda model: None if model.method in SINGLES else model.seeds("own"),
-        lambda values: "" if values is None else mean_of(values).text(),
-        "own",
-    ),
-    _over_seeds("of FT", "retained", "retained"),
+    share("score", Model.seeds, "score"),
+    share("of own", _merged_only(partial(Model.seeds, measure="own")), "own"),
+    share("of FT", partial(Model.seeds, measure="retained"), "retained"),
     share("worst of FT", lambda model: model.cells("retained").groupby("seed").min()),
-    Column("", lambda model: None if model.method in SINGLES else model.rows.bytes, str, "bytes"),
+    Column("", _merged_only(lambda model: model.rows.bytes), str, "bytes"),
     Column(
         "alpha",
-        lambda model: model.alphas(),
-        lambda alphas: "" if alphas is None else ", ".join(f"{alpha:g}" for alpha in alphas),
+        lambda model: model.rows.alpha.dropna(),
+        lambda alphas: ", ".join(f"{alpha:g}" for alpha in alphas),
         "alpha",
     ),
-    Column("MB", lambda model: model.megabytes(), str),
+    Column("MB", Model.megabytes, str),
 ]
 MODEL_NOTES = [
-    "in %: mean over tasks, then mean (standard deviation) over seeds; n: tasks times seeds",
+    "in %: mean over tasks, then mean (standard deviation) over seeds",
     "of own: score / that of the task's own model of the same kind, graft or fine-tuned; of FT: score / that of the fine-tuned one",
     "worst of FT: the lowest of these over tasks, for each seed",
     "alpha: weight of what is added to the pretrained model, chosen on dev, a value for each seed",
@@ -206,166 +196,115 @@ def model_table(merged: Merged) -> Table:
     """All models of every group: over seeds, of means over tasks."""
     lines = []
     for group, tasks in merged.groups.items():
-        lines += [Line(f"{group}: {', '.join(tasks)}"), *_lines(merged, group, ("average", "ours"))]
+        lines += [Line(f"{group}: {', '.join(tasks)}"), *_lines(merged, group)]
     stored = ("score", "own", "retained", "bytes", "alpha")
-    return Table("One model for several tasks", ["model"], MODEL_COLUMNS, lines, MODEL_NOTES, stored=stored)
+    return Table("One model for several tasks", ["model"], MODEL_COLUMNS, lines, MODEL_NOTES, "model", stored)
 
 
 def task_table(merged: Merged, group: str) -> Table:
     """The score of every model on each task."""
-    columns = [
-        share(task, lambda model, task=task: model.cells().xs(task, level="task"), task)
-        for task in merged.groups[group]
-    ]
-    frame = merged.frames["scores"]
+    tasks, frame = merged.groups[group], merged.frames["scores"]
+    columns = [share(task, lambda model, task=task: model.cells().xs(task, level="task"), task) for task in tasks]
     sizes = frame[frame.group == group].groupby("task").n.min()
     notes = ["in %: mean (standard deviation over seeds)"]
-    notes.append("test rows: " + ", ".join(f"{task} {int(sizes[task])}" for task in merged.groups[group]))
+    notes.append("test rows: " + ", ".join(f"{task} {int(sizes[task])}" for task in tasks))
     if ((frame.score - frame.accuracy).abs() > 1e-9).any():
         notes.append("the task's own metric, which isn't accuracy for all of them")
-    lines = _lines(merged, group, ("average", "ours"))
-    return Table(f"Score on each task: {group}", ["model"], columns, lines, notes, stored=merged.groups[group])
+    return Table(f"Score on each task: {group}", ["model"], columns, _lines(merged, group), notes, "task", tasks)
 
 
-def _lines(merged: Merged, group: str, kinds: tuple[str, str]) -> list[Line]:
-    """The single-task models, then the merged ones; stored in the order of SINGLES."""
-    names = [(name, kinds[0]) for name in (PRETRAINED, GRAFTED, FINETUNED)] + [
-        (name, kinds[1]) for name in merged.methods
+def _lines(merged: Merged, group: str) -> list[Line]:
+    """The single-task models, then the merged ones."""
+    names = [*dict.fromkeys(SINGLES, "average").items(), *dict.fromkeys(merged.methods, "ours").items()]
+    return [Line(merged.label(name), Model(merged, group, name), (group, name), kind) for name, kind in names]
+
+
+def collision_table(merged: Merged) -> Table:
+    """Parameters that several grafts of a group select; without lines where there are no grafts."""
+    columns = [
+        Column("union", lambda rows: float((rows["union"] / rows.graftable).mean()), small_percent, "union"),
+        Column("colliding", lambda rows: float(rows.colliding.mean()), "{:,.0f}".format, "colliding"),
+        share("share", lambda rows: rows.colliding / rows["union"], "share"),
+        share("chance", lambda rows: rows.chance_colliding / rows.chance_union, "chance"),
+        share("opposed", lambda rows: rows.opposed / rows.colliding, "opposed"),
     ]
-    places = {name: place for place, name in enumerate((*SINGLES, *merged.methods))}
-    return [
-        Line(label(name), Model(merged, group, name), (group, name), kind, place=places[name]) for name, kind in names
+    notes = [
+        "union: selected by any graft, of the graftable parameters; colliding: by two or more, a number and the share of the union in %",
+        "chance: the share for random masks of the same sizes; opposed: colliding ones that one graft moves up and another down, in %",
+        "mean (standard deviation over seeds); a group is one number, so nothing is judged by it",
     ]
+    lines = [Line(group, rows, group) for group, rows in merged.frames["collisions"].groupby("group", sort=False)]
+    stored = [column.key for column in columns]
+    return Table("Parameters that several grafts select", ["group"], columns, lines, notes, "collisions", stored)
 
 
-def _of(part: str, whole: str, title: str) -> Column:
-    return Column(title, lambda rows: rows[part] / rows[whole], _spread)
-
-
-def _spread(shares: pd.Series) -> str:
-    value = mean_of(shares)
-    return value.text() if value.n else percent(None)
-
-
-COLLISION_COLUMNS = [
-    Column("n", len, str),
-    Column("union", lambda rows: (rows["union"] / rows.graftable).mean(), small_percent),
-    Column("colliding", lambda rows: rows.colliding.mean(), "{:,.0f}".format),
-    _of("colliding", "union", "share"),
-    _of("chance_colliding", "chance_union", "chance"),
-    _of("opposed", "colliding", "opposed"),
-    *(
-        Column("", lambda rows, name=name: float(rows[name].mean()), str, name)
-        for name in ("graftable", "union", "colliding", "opposed", "chance_union", "chance_colliding")
-    ),
-]
-COLLISION_NOTES = [
-    "union: selected by any graft, of the graftable parameters; colliding: by two or more, a number and the share of the union in %",
-    "chance: the share for random masks of the same sizes; opposed: colliding ones that one graft moves up and another down, in %",
-    "n: seeds; mean (standard deviation over seeds)",
-]
-
-
-def collision_tables(merged: Merged) -> list[Table]:
-    """Collisions: parameters that several grafts of a group select; none where there are no grafts."""
-    parts = merged.frames["collisions"].groupby("group", sort=False)
-    lines = [Line(group, rows, group) for group, rows in parts]
-    stored = [column.key for column in COLLISION_COLUMNS if column.key]
-    title = "Parameters that several grafts select"
-    return [Table(title, ["group"], COLLISION_COLUMNS, lines, COLLISION_NOTES, stored=stored)] if lines else []
-
-
-# --- Numbers and claims ----------------------------------------------------------------------------------------
-
-
-def numbers(merged: Merged) -> dict[str, Any]:
-    """The numbers for `dvc metrics`; empty if combination is off.
-
-    model       group -> method -> score, own, retained, alpha, bytes -> n, mean, sd over seeds, of means over tasks;
-                the single-task models are methods too
-    task        group -> task -> method -> n, mean, sd of the score over seeds
-    collisions  group -> union, colliding, opposed, chance_union, chance_colliding, graftable -> mean over seeds
-    difference  group -> method, against the stitched mean -> n, mean, sd, low, high, positive over cells
-    """
-    if not merged.methods:
-        return {}
-    by_task = {}
-    for group, tasks in merged.groups.items():
-        methods = task_table(merged, group).numbers()[group]
-        by_task[group] = {task: {name: methods[name][task] for name in methods} for task in tasks}
+def headline(merged: Merged) -> dict[str, Any]:
+    """What `dvc metrics` shows: of the first group, scores of single-task models, of stitched grafts and of averaged models."""
+    names = [*SINGLES, *(name for name in (STITCHED, "average") if name in merged.methods)]
     return {
-        "model": model_table(merged).numbers(),
-        "task": by_task,
-        "collisions": {name: part for table in collision_tables(merged) for name, part in table.numbers().items()},
-        "difference": {group: part for group in merged.groups if (part := _differences(merged, group))},
+        group: {name: mean_of(Model(merged, group, name).seeds()).mean for name in names}
+        for group in [*merged.groups][:1]
+        if merged.methods
     }
 
 
-def _differences(merged: Merged, group: str) -> dict[str, Any]:
-    if STITCHED not in merged.methods:
-        return {}
-    others = [name for name in merged.methods if name != STITCHED]
-    return {name: numbers_of(_better(Group(merged, group), STITCHED, name)) for name in others}
+def details(merged: Merged) -> dict[str, Any]:
+    """Every number: tables by name, and each other method against the stitched mean."""
+    found: dict[str, Any] = {}
+    for table in tables(merged) if merged.methods else []:
+        found.setdefault(table.name, {}).update(table.numbers())
+    others = [name for name in merged.methods if name != STITCHED] if STITCHED in merged.methods else []
+    gaps = {group: {name: _gap(merged, group, STITCHED, name) for name in others} for group in merged.groups}
+    return {**found, "stitched_minus": known(gaps) if others else {}}
 
 
-@dataclass(frozen=True)
-class Group:
-    """The tasks of one group, as the claims are made for it."""
-
-    merged: Merged
-    name: str
-
-    def cells(self, method: str, measure: str = "score") -> pd.Series:
-        """A measure of each (seed, task)."""
-        return Model(self.merged, self.name, method).cells(measure)
+# --- What the claims measure -----------------------------------------------------------------------------------
 
 
-def claims(merged: Merged) -> list:
-    """Those of claims.yaml for each group."""
-    statements = read_statements(CLAIMS)
-    return [claim for name in merged.groups for claim in judge(statements, MEASURES, Group(merged, name))]
+def _gap(merged: Merged, group: str, first: str, second: str) -> Estimate:
+    return estimate(Model(merged, group, first).cells() - Model(merged, group, second).cells())
 
 
-def _better(group: Group, better: str, worse: str) -> Difference:
-    return paired(group.cells(better), group.cells(worse))
+def higher(merged: Merged, first: str, whole: bool) -> list[Finding]:
+    """Score of one method less that of every other one that ran, of whole models or else of grafts, for each group."""
+    others = [name for name in merged.methods if name != first and (merged.kind(name) == FINETUNED) == whole]
+    others = others if first in merged.methods else []
+    findings = []
+    for group, second in ((group, second) for group in merged.groups for second in others):
+        models = [Model(merged, group, name) for name in (first, second)]
+        means = [mean_of(model.seeds()).mean for model in models]
+        fields = {"group": group, "first": merged.label(first), "second": merged.label(second)}
+        fields |= dict(zip(("ours", "theirs"), means, strict=True))
+        gap = models[0].cells() - models[1].cells()
+        findings.append(Finding(_gap(merged, group, first, second), fields, partial(_short_of, gap, points)))
+    return findings
 
 
-def higher(group: Group, first: str, second: str) -> list[Finding]:
-    """Score of one method less that of another, over cells; nothing where one has not run."""
-    if not {first, second} <= {*group.merged.methods}:
-        return []
-    means = (group.cells(first) - group.cells(second)).groupby("task").mean()
-    losers = [task for task in group.merged.groups[group.name] if means[task] < 0]
-    fields = {"group": group.name, "first": label(first), "second": label(second)}
-    return [Finding(_better(group, first, second), fields, losers)]
-
-
-def kept(group: Group) -> list[Finding]:
+def kept(merged: Merged) -> list[Finding]:
     """Score / own graft's score, by the stitched mean or else the first method with grafts.
 
     The best one would be chosen on the test rows.
     """
-    methods = [method for method in group.merged.methods if kind_of(method) == GRAFTED]
-    if not methods:
-        return []
-    method = STITCHED if STITCHED in methods else methods[0]
-    shares = group.cells(method, "own")
-    value, by_task = paired(shares, shares * 0), shares.groupby("task", sort=False).mean()
-    interval = "" if value.low is None else f", 95 % interval {percent(value.low)} to {percent(value.high)}"
-    fields = {"group": group.name, "method": label(method), "share": value.mean, "interval": interval, "n": value.n}
-    return [Finding(value, fields, lambda limit: [task for task, kept in by_task.items() if kept < limit])]
+    methods = [method for method in merged.methods if merged.kind(method) == GRAFTED]
+    method = STITCHED if STITCHED in methods else methods[0] if methods else ""
+    findings = []
+    for group in merged.groups if method else []:
+        shares = Model(merged, group, method).cells("own")
+        fields = {"group": group, "method": merged.label(method)}
+        findings.append(Finding(estimate(shares), fields, partial(_short_of, shares, percent)))
+    return findings
 
 
-def collisions(group: Group) -> list[Finding]:
-    """Share of the union that several grafts select, less that of random masks, over seeds."""
-    frame = group.merged.frames["collisions"]
-    rows = frame[frame.group == group.name].set_index("seed")
-    if rows.empty:
-        return []
-    shares, chance = rows.colliding / rows["union"], rows.chance_colliding / rows.chance_union
-    value = paired(shares, chance)
-    fields = {"group": group.name, "share": shares.mean(), "chance": chance.mean(), "mean": value.mean, "n": value.n}
-    return [Finding(value, fields)]
+def gained(merged: Merged) -> Finding:
+    """Control of what is kept: the tasks' own grafts have gained something over the pretrained model."""
+    gaps = [Model(merged, group, GRAFTED).cells() - Model(merged, group, PRETRAINED).cells() for group in merged.groups]
+    lacks = "not measurable where the grafts themselves have not been shown to gain over the pretrained model"
+    return Finding(estimate(pd.concat(gaps)), lacks=lacks)
 
 
-MEASURES = {"higher": higher, "kept": kept, "collisions": collisions}
+def _short_of(values: pd.Series, write: Any, limit: float) -> list[str]:
+    means = values.groupby("task", sort=False).mean()
+    return [f"{task} {write(value)}" for task, value in means.items() if not value > limit]
+
+
+MEASURES = {"higher": higher, "kept": kept, "gained": gained}

@@ -1,32 +1,28 @@
 """The numbers of one matrix of regions and tasks, and the comparisons that the paper's claims are about.
 
-What two kinds of regions do is compared on the same task, since relative gains on different tasks have
-different scales: a cell is a (target task, seed), for unions a (union, target task, seed).
+What two kinds of regions do is compared on the same task, since relative gains on different tasks have different
+scales.  A value belongs to the task of a region and to the one it is tested on, so both are left out by the jackknife.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
 import pandas as pd
 
+from stages.lib.metrics.ranks import spearman
 from stages.lib.report.format import small_percent
-from stages.lib.report.stats import Difference, paired
+from stages.lib.report.stats import Estimate, estimate
 from stages.multitask.load import MATRIX, PURIFIED, SINGLE, UNION, Multitask
-from stages.multitask.similarity import Correlation, correlate
 
 OWN, OTHERS, ALIKE, UNALIKE = "own region", "other regions", "regions of similar tasks", "regions of other tasks"
-UNION_IN, UNION_OUT = "union, its tasks", "union, other tasks"
-PURIFIED_IN, PURIFIED_OUT = "purified, its tasks", "purified, other tasks"
-GAIN_KINDS = (OWN, OTHERS, ALIKE, UNALIKE, UNION_IN, UNION_OUT, PURIFIED_IN, PURIFIED_OUT)
-
-SAME_MODEL, SAME_MODEL_ALIKE, SAME_MODEL_UNALIKE = "one model, two tasks", "similar tasks", "dissimilar tasks"
+UNION_IN, UNION_OUT = "union, its tasks", "union, excluded tasks"
+PURIFIED_IN, PURIFIED_OUT = "purified, its tasks", "purified, excluded tasks"
+ONE_MODEL, ONE_MODEL_ALIKE, ONE_MODEL_UNALIKE = "one model, two tasks", "similar tasks", "dissimilar tasks"
 TWO_SEEDS, TWO_SEEDS_OTHER = "two seeds, one task", "two seeds, two tasks"
-OVERLAP_KINDS = (SAME_MODEL, SAME_MODEL_ALIKE, SAME_MODEL_UNALIKE, TWO_SEEDS, TWO_SEEDS_OTHER)
-
-CELL = ["target", "seed"]
-# the bootstrap's draws are the same in every report
-BOOTSTRAP_SEED = 0
+# fewer pairs than this say nothing about ranks
+FEWEST_PAIRS = 3
 
 
 @dataclass(frozen=True)
@@ -40,6 +36,15 @@ class Grid:
     sd: pd.DataFrame
     n: pd.DataFrame
     full: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Mean of one side and of the other over tasks, and `value`, the first less the second."""
+
+    first: float
+    second: float
+    value: Estimate
 
 
 @dataclass(frozen=True)
@@ -62,45 +67,11 @@ class Matrix:
         return f"{self.paradigm}_{self.localizer}_{self.sparsity}"
 
     @cached_property
-    def gains(self) -> pd.DataFrame:
-        """Its rows of `gains`."""
-        return self._rows(self.data.gains)
-
-    @cached_property
-    def overlaps(self) -> pd.DataFrame:
-        """Its rows of `overlaps`."""
-        return self._rows(self.data.overlaps)
-
-    def _rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        return frame[(frame[MATRIX] == [self.paradigm, self.localizer, self.sparsity]).all(axis=1)]
-
-    def gain_grid(self, kind: str) -> Grid:
-        """Relative gain of every source of a kind (rows) on every task (columns)."""
-        sources = self.data.tasks if kind == SINGLE else [*self.data.unions]
-        rows = self.gains[self.gains.kind == kind]
-        return _grid(rows, ("source", "target"), "gain", sources, self.data.tasks)
-
-    @cached_property
-    def overlap_grid(self) -> Grid:
-        """|A ∩ B| / |B| of every two regions of one seed; on the diagonal those of one task in different seeds."""
-        rows = self.overlaps[same_seed(self.overlaps) | same_task(self.overlaps)]
-        # two seeds make two ordered pairs, which are one measurement
-        seeds = rows[["first_seed", "second_seed"]]
-        rows = rows.assign(low=seeds.min(axis=1), high=seeds.max(axis=1))
-        once = rows.groupby(["first", "second", "low", "high"])["overlap"].mean().reset_index()
-        return _grid(once, ("first", "second"), "overlap", self.data.tasks, self.data.tasks)
-
-    @cached_property
-    def similarity(self) -> Correlation:
-        """Overlap of two tasks' regions against what the one's graft does for the other, both means over seeds."""
-        overlap, gain = self.overlap_grid.mean, self.gain_grid(SINGLE).mean
-        return correlate(overlap.to_numpy(float), gain.to_numpy(float), np.random.default_rng(BOOTSTRAP_SEED))
-
-    def gain_rows(self, kind: str) -> pd.DataFrame:
-        """The relative gains of one of GAIN_KINDS, those that can't be said left out."""
-        rows = self.gains.dropna(subset=["gain"])
-        single, union, purified = (rows.kind == name for name in (SINGLE, UNION, PURIFIED))
+    def gains(self) -> dict[str, pd.DataFrame]:
+        """Rows of `gains` by kind of region, those that can't be said left out."""
+        rows = self._rows(self.data.gains).dropna(subset=["gain"])
         inside, alike = rows.inside.astype(bool), rows.alike.astype(bool)
+        single, union, purified = (rows.kind == name for name in (SINGLE, UNION, PURIFIED))
         chosen = {
             OWN: single & inside,
             OTHERS: single & ~inside,
@@ -111,57 +82,109 @@ class Matrix:
             PURIFIED_IN: purified & inside,
             PURIFIED_OUT: purified & ~inside,
         }
-        return rows[chosen[kind]]
+        return {kind: rows[these] for kind, these in chosen.items()}
 
-    def gain_by_cell(self, kind: str) -> pd.Series:
-        """Their means by (target, seed); of unions by (source, target, seed)."""
-        by = ["source", *CELL] if kind in GAIN_KINDS[4:] else CELL
-        return self.gain_rows(kind).groupby(by, sort=False)["gain"].mean()
-
-    def gain_difference(self, first: str, second: str) -> Difference:
-        """first - second, over the cells that have both."""
-        return paired(self.gain_by_cell(first), self.gain_by_cell(second))
-
-    def overlap_rows(self, kind: str) -> pd.DataFrame:
-        """The pairs of regions of one of OVERLAP_KINDS."""
-        rows = self.overlaps
-        one_model, one_task, alike = same_seed(rows), same_task(rows), rows.alike.astype(bool)
+    @cached_property
+    def overlaps(self) -> dict[str, pd.DataFrame]:
+        """Ordered pairs of regions by kind; `seed` is the first region's."""
+        rows = self._rows(self.data.overlaps).assign(seed=lambda rows: rows.first_seed)
+        one_model, one_task = rows.first_seed == rows.second_seed, rows["first"] == rows["second"]
+        alike = rows.alike.astype(bool)
         chosen = {
-            SAME_MODEL: one_model,
-            SAME_MODEL_ALIKE: one_model & alike,
-            SAME_MODEL_UNALIKE: one_model & ~alike,
+            ONE_MODEL: one_model,
+            ONE_MODEL_ALIKE: one_model & alike,
+            ONE_MODEL_UNALIKE: one_model & ~alike,
             TWO_SEEDS: ~one_model & one_task,
             TWO_SEEDS_OTHER: ~one_model & ~one_task,
         }
-        return rows[chosen[kind]]
+        return {kind: rows[these] for kind, these in chosen.items()}
 
-    def overlap_difference(self, first: str, second: str) -> Difference:
-        """first - second, by the second region's task and seed."""
-        by = ["second", "second_seed"]
-        return paired(*(self.overlap_rows(kind).groupby(by)["overlap"].mean() for kind in (first, second)))
+    def _rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        return frame[(frame[MATRIX] == [self.paradigm, self.localizer, self.sparsity]).all(axis=1)]
+
+    def gain_grid(self, kind: str) -> Grid:
+        """Relative gain of every source of a kind (rows) on every task (columns)."""
+        rows = self._rows(self.data.gains)
+        sources = self.data.tasks if kind == SINGLE else [*self.data.unions]
+        return _grid(rows[rows.kind == kind], ("source", "target"), "gain", sources, self.data.tasks)
+
+    @cached_property
+    def overlap_grid(self) -> Grid:
+        """|A ∩ B| / |B| of every two regions of one seed; on the diagonal those of one task in different seeds."""
+        rows = pd.concat([self.overlaps[ONE_MODEL], self.overlaps[TWO_SEEDS]])
+        # two seeds make two ordered pairs, which are one measurement
+        seeds = rows[["first_seed", "second_seed"]]
+        rows = rows.assign(low=seeds.min(axis=1), high=seeds.max(axis=1))
+        once = rows.groupby(["first", "second", "low", "high"])["overlap"].mean().reset_index()
+        return _grid(once, ("first", "second"), "overlap", self.data.tasks, self.data.tasks)
+
+    def gain(self, kind: str) -> Estimate:
+        """Relative gain over the tasks that regions of a kind are tested on."""
+        return estimate(self.gains[kind].set_index(["target", "seed"]).gain, ("target",))
+
+    def overlap(self, kind: str) -> Estimate:
+        """Overlap over pairs of tasks."""
+        return estimate(self.overlaps[kind].set_index(["first", "second", "seed"]).overlap, ("first", "second"))
+
+    def gain_contrast(self, first: str, second: str) -> Contrast:
+        """Gains from two kinds of single regions, on tasks that have both."""
+        sides = [self.gains[kind] for kind in (first, second)]
+        both = {*sides[0].target} & {*sides[1].target}
+        return contrast(*(rows[rows.target.isin(both)] for rows in sides), "gain", ("source", "target"))
+
+    def union_contrast(self, first: str, second: str) -> Contrast:
+        """Gains from unions on tasks of theirs and on others: of one union these are different tasks."""
+        return contrast(self.gains[first], self.gains[second], "gain", ("target",))
+
+    def overlap_contrast(self, first: str, second: str) -> Contrast:
+        """Overlaps of two kinds of pairs."""
+        return contrast(self.overlaps[first], self.overlaps[second], "overlap", ("first", "second"))
+
+    @cached_property
+    def similarity(self) -> Estimate:
+        """Spearman's correlation of two tasks' overlap with what the one's region does for the other, over ordered pairs."""
+        gains = self.gains[OTHERS].set_index(["source", "target", "seed"]).gain
+        overlaps = self.overlaps[ONE_MODEL].set_index(["first", "second", "seed"]).overlap
+        cells = pd.concat({"overlap": overlaps.rename_axis(gains.index.names), "gain": gains}, axis=1)
+        value = estimate(cells, ("source", "target"), _rank_correlation)
+        return value if value.units and not np.isnan(value.mean) else Estimate(0, None, None)
 
     def highest_own(self) -> tuple[int, int]:
         """(cells in which the own region gains more than every other, cells where relative gains can be said)."""
-        best = self.gain_rows(OTHERS).groupby(CELL)["gain"].max()
-        both = pd.concat({"own": self.gain_by_cell(OWN), "best": best}, axis=1).dropna()
+        own, others = (self.gains[kind].groupby(["target", "seed"])["gain"].max() for kind in (OWN, OTHERS))
+        both = pd.concat({"own": own, "best": others}, axis=1).dropna()
         return int((both.own > both.best).sum()), len(both)
+
+
+def contrast(first: pd.DataFrame, second: pd.DataFrame, value: str, tasks: Sequence[str]) -> Contrast:
+    """Mean of a value over the rows of one side less that over the other's; a unit may be on both."""
+    rows = pd.concat([first.assign(side=1.0), second.assign(side=0.0)])
+    inside, values = rows.side.to_numpy(), rows[value].to_numpy(float)
+    sums = {"first": inside * values, "firsts": inside, "second": (1 - inside) * values, "seconds": 1 - inside}
+    cells = pd.DataFrame(sums, index=pd.MultiIndex.from_frame(rows[[*tasks, "seed"]]))
+    means = [_mean(cells.groupby(level=[*tasks]).mean(), side) for side in ("first", "second")]
+    return Contrast(*means, estimate(cells if not np.isnan(means).any() else cells[:0], tasks, _difference))
+
+
+def _mean(units: pd.DataFrame, side: str) -> float:
+    count = units[f"{side}s"].sum()
+    return float(units[side].sum() / count) if count else np.nan
+
+
+def _difference(units: pd.DataFrame) -> float:
+    return _mean(units, "first") - _mean(units, "second")
+
+
+def _rank_correlation(units: pd.DataFrame) -> float:
+    rho = spearman(units.overlap, units.gain) if len(units) >= FEWEST_PAIRS else None
+    return np.nan if rho is None else rho
 
 
 @cache
 def matrices(data: Multitask) -> list[Matrix]:
-    """All of them, in the order of params.yaml; the same ones each time, since a bootstrap hangs on each."""
+    """All of them, in the order of params.yaml; the same ones each time, since they keep what they have computed."""
     keys = data.gains[MATRIX].drop_duplicates().itertuples(index=False, name=None)
     return [Matrix(data, *key) for key in keys]
-
-
-def same_seed(rows: pd.DataFrame) -> pd.Series:
-    """Pairs of regions of one joint model."""
-    return rows.first_seed == rows.second_seed
-
-
-def same_task(rows: pd.DataFrame) -> pd.Series:
-    """Pairs of regions of one task, which are of different seeds."""
-    return rows["first"] == rows["second"]
 
 
 def _grid(rows: pd.DataFrame, places: tuple[str, str], value: str, names: list[str], tasks: list[str]) -> Grid:

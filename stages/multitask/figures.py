@@ -7,9 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.lib.report.format import counted, percent, small_percent
-from stages.lib.report.line_styles import explain, framed, grid
-from stages.multitask.contrasts import SAME_MODEL, TWO_SEEDS, Matrix, matrices
+from stages.lib.report.format import counted, counts, percent, points, small_percent
+from stages.lib.report.line_styles import explain, framed
+from stages.multitask.contrasts import ONE_MODEL, OTHERS, OWN, TWO_SEEDS, Matrix, matrices
 from stages.multitask.heatmap import Block, Words, heatmap
 from stages.multitask.load import PURIFIED, SINGLE, UNION, Multitask
 
@@ -20,61 +20,66 @@ LOOKS = {
     "single": {"marker": "D", "color": "#0072B2", "markersize": 7, "markerfacecolor": "white", "markeredgewidth": 1.6},
     "joint": {"marker": "o", "color": "#009E73", "markersize": 8},
 }
+PAIRS = {
+    "similar tasks": {"marker": "o", "facecolor": "#0072B2", "edgecolor": "#0072B2", "zorder": 4},
+    "dissimilar tasks": {"marker": "s", "facecolor": "white", "edgecolor": "#D55E00", "zorder": 3},
+}
 SHIFT = 0.16
+BLOCKS = {SINGLE: "region of", UNION: "union of the regions of", PURIFIED: "the same, purified"}
 
 
 def gain_figure(matrix: Matrix) -> Figure:
     """Figure 8b, c and d: what the region of a row does for the task of a column."""
     blocks = [_gain_block(matrix, kind, title) for kind, title in BLOCKS.items()]
-    blocks = [block for block in blocks if block.grid.full.to_numpy().any()]
+    best, cells = matrix.highest_own()
+    own, others = (percent(matrix.gain(kind).mean, 0) for kind in (OWN, OTHERS))
+    found = f"In {best} of {counted(cells, 'cell')} a task gains most from its own region ({own} % on average, from others {others} %)"
     least = f"{100 * matrix.data.least_gain:g} points"
     words = Words(
-        title="Relative gain in % of a task (column) from a region (row); paper: highest on the diagonal",
-        details=_details(matrix),
-        caption="0: pretrained, 100: joint model; below 0 white, above 100 as dark as 100. Below a value: standard deviation "
-        "over seeds, or n of the seeds that have one. No value: the joint model gained too little to divide by.",
+        title=found if cells else f"No relative gains: the joint model gained less than {least} on every task",
+        details=f"Relative gain in % of a task (column) from a region (row): {_details(matrix)}",
+        caption=f"0: pretrained, 100: joint model; a cell of the title is a task in a seed. {_below(matrix, 'seeds')}",
         across="tested on",
         frame="the row's own tasks",
         mark="similar tasks",
-        unknown=f"no value, gain below {least}",
+        unknown=f"no value, joint model gained less than {least}",
     )
-    return heatmap(blocks, words, 1.0)
-
-
-BLOCKS = {
-    SINGLE: "region of",
-    UNION: "union of the regions of",
-    PURIFIED: "the same, purified",
-}
+    return heatmap([block for block in blocks if block.grid.full.to_numpy().any()], words)
 
 
 def _gain_block(matrix: Matrix, kind: str, title: str) -> Block:
     data = matrix.data
     members = {task: [task] for task in data.tasks} if kind == SINGLE else data.unions
     own = {(name, task) for name, tasks in members.items() for task in tasks}
-    similar = _similar(data) if kind == SINGLE else set()
-    return Block(title, matrix.gain_grid(kind), own, similar)
+    return Block(title, matrix.gain_grid(kind), own, _similar(data) if kind == SINGLE else set())
 
 
 def overlap_figure(matrix: Matrix) -> Figure:
     """Figure 8a; its diagonal, 1 for any region with itself, is the same task in different seeds."""
-    values = matrix.overlap_grid
-    chance = matrix.overlap_rows(SAME_MODEL).chance.mean()
-    ceiling = matrix.overlap_rows(TWO_SEEDS).overlap.mean()
-    top = float(np.nanmax([*values.mean.to_numpy(float).ravel(), 0.01]))
-    known = "not known from one seed" if pd.isna(ceiling) else f"{percent(ceiling)} %"
+    chance, two_tasks, one_task = (
+        matrix.overlaps[ONE_MODEL].chance.mean(),
+        matrix.overlap(ONE_MODEL).mean,
+        matrix.overlap(TWO_SEEDS).mean,
+    )
+    same = "" if one_task is None else f", those of one task in two seeds by {percent(one_task)} %"
     words = Words(
-        title="Overlap in %: how much of the column's region lies in the row's; paper: most for similar tasks",
-        details=f"{_details(matrix)}; chance {small_percent(chance)}, one task in two seeds {known}",
+        title=f"Regions of two tasks overlap by {percent(two_tasks)} %{same}; random ones by {small_percent(chance)}",
+        details=f"Share of the column's region that lies in the row's, in %: {_details(matrix)}",
         caption="Diagonal: regions of one task in two seeds, as much as two joint models agree on. All else: two tasks in one "
-        "joint model. Below a value: standard deviation over seeds, on the diagonal over pairs of seeds.",
+        f"joint model. {_below(matrix, 'seeds, on the diagonal over pairs of seeds')}",
         across="share of the region of",
         frame="one task, two seeds",
         mark="similar tasks",
         unknown="takes two seeds",
     )
     diagonal = {(task, task) for task in matrix.data.tasks}
-    return heatmap([Block("region of", values, diagonal, _similar(matrix.data))], words, top)
+    return heatmap([Block("region of", matrix.overlap_grid, diagonal, _similar(matrix.data))], words)
+
+
+def _below(matrix: Matrix, over: str) -> str:
+    return f"Below a value: standard deviation over {over}, or n of the seeds that have one." * (
+        len(matrix.data.seeds) > 1
+    )
 
 
 def _similar(data: Multitask) -> set[tuple[str, str]]:
@@ -82,36 +87,42 @@ def _similar(data: Multitask) -> set[tuple[str, str]]:
 
 
 def _details(matrix: Matrix) -> str:
-    size = f"{counted(len(matrix.data.tasks), 'task')}, mean over {counted(len(matrix.data.seeds), 'seed')}"
-    return f"{matrix.title} of the graftable parameters; {size}"
+    return f"{matrix.title} of the graftable parameters; {counts(task=len(matrix.data.tasks), seed=len(matrix.data.seeds))}"
 
 
 def joint_figure(data: Multitask) -> Figure | None:
     """Accuracy of one model for all tasks beside one for each."""
     if data.levels.empty:
         return None
-    paradigms = [*data.levels.paradigm.unique()]
-    title = "Accuracy of one model for all tasks beside one model for each"
-    details = f"{counted(len(data.tasks), 'task')}, {counted(len(data.seeds), 'seed')}"
-    caption = (
-        "Points: mean over seeds; whiskers: standard deviation over seeds. Pretrained: under the joint model's heads."
+    gaps = (data.levels.joint - data.levels.single).groupby(data.levels.paradigm, sort=False).mean()
+    found = ", ".join(f"{points(gap)} points ({paradigm})" for paradigm, gap in gaps.items())
+    whiskers = "; whiskers: standard deviation over seeds" if len(data.seeds) > 1 else ""
+    drawn = framed(
+        PANEL * len(gaps),
+        f"One model for all tasks against one for each: {found} on average",
+        f"{counts(task=len(data.tasks), seed=len(data.seeds))}; n = {_rows(data)} test rows a task",
+        f"Points: mean over seeds{whiskers}. Pretrained: under the joint model's heads.",
+        [*LOOKS],
     )
-    drawn = framed(PANEL * len(paradigms), title, details, caption, [*LOOKS])
-    panels = drawn.subplots(len(paradigms), 1, squeeze=False, sharex=True)[:, 0]
-    for paradigm, panel in zip(paradigms, panels, strict=True):
+    panels = drawn.subplots(len(gaps), 1, squeeze=False, sharex=True)[:, 0]
+    for paradigm, panel in zip(gaps.index, panels, strict=True):
         _draw_levels(panel, data, data.levels[data.levels.paradigm == paradigm])
         panel.set_title(paradigm)
     explain(drawn, panels[:1])
     return drawn
 
 
+def _rows(data: Multitask) -> str:
+    return " to ".join(f"{number:,}" for number in sorted({data.levels.n.min(), data.levels.n.max()}))
+
+
 def _draw_levels(panel: Axes, data: Multitask, levels: pd.DataFrame) -> None:
-    groups = levels.groupby("task")
-    places = np.arange(len(data.tasks))
+    groups, places = levels.groupby("task"), np.arange(len(data.tasks))
     for number, (name, look) in enumerate(LOOKS.items()):
         mean, sd = (100 * values.loc[data.tasks] for values in (groups[name].mean(), groups[name].std(ddof=1)))
+        error = sd if sd.notna().all() else None
         shifted = places + SHIFT * (number - 1)
-        panel.errorbar(shifted, mean, sd.fillna(0), linestyle="", capsize=3, elinewidth=1, label=name, **look)
+        panel.errorbar(shifted, mean, error, linestyle="", capsize=3, elinewidth=1, label=name, **look)
     panel.set_xticks(places, data.tasks, rotation=30 if len(places) > 6 else 0)
     panel.set_ylabel("accuracy (%)")
     panel.margins(x=0.08, y=0.12)
@@ -119,48 +130,41 @@ def _draw_levels(panel: Axes, data: Multitask, levels: pd.DataFrame) -> None:
 
 def similarity_figure(data: Multitask) -> Figure | None:
     """Every ordered pair of tasks: overlap of their regions against what one's graft does for the other."""
-    chosen = [matrix for matrix in matrices(data) if matrix.similarity.pairs]
+    chosen = [matrix for matrix in matrices(data) if matrix.similarity.units]
     if not chosen:
         return None
-    rows, columns = grid(len(chosen)) if len(chosen) > 1 else (1, 1)
-    title = "Overlap and transfer: what a task gains from another's region, by how much the two overlap"
-    caption = "Each point is an ordered pair of different tasks, means over seeds. rho: Spearman's, with its bootstrap interval over tasks."
-    details = f"{counted(len(data.tasks), 'task')}, {counted(len(data.seeds), 'seed')}"
-    drawn = framed(PANEL * rows, title, details, caption, ["similar tasks", "dissimilar tasks"])
-    panels = drawn.subplots(rows, columns, squeeze=False)
-    for place, panel in enumerate(panels.flat):
-        if place >= len(chosen):
-            panel.set_axis_off()
-            continue
-        _draw_pairs(panel, chosen[place])
-        if place % columns == 0:
-            panel.set_ylabel("relative gain (%)")
-        if place + columns >= len(chosen):
-            panel.set_xlabel("overlap of regions (%)")
+    rhos = ", ".join(f"{matrix.similarity.mean:+.2f}" for matrix in chosen)
+    drawn = framed(
+        PANEL * -(-len(chosen) // 2),
+        f"What a task gains from another's region, by how much the two overlap: Spearman's rho {rhos}",
+        f"{counts(task=len(data.tasks), seed=len(data.seeds))}; a point is an ordered pair of tasks, mean over seeds",
+        "Pairs that share a task are not independent, so the 95 % interval of rho is the jackknife's over tasks.",
+        [*PAIRS],
+    )
+
+    columns = min(2, len(chosen))
+    panels = drawn.subplots(-(-len(chosen) // columns), columns, squeeze=False)
+    for panel, matrix in zip(panels.flat, chosen, strict=False):
+        _draw_pairs(panel, matrix)
+    for panel in panels.flat[len(chosen) :]:
+        panel.set_axis_off()
+    for panel in panels[:, 0]:
+        panel.set_ylabel("relative gain (%)")
     explain(drawn, panels.flat[: len(chosen)])
     return drawn
 
 
 def _draw_pairs(panel: Axes, matrix: Matrix) -> None:
     overlap, gain, tasks = matrix.overlap_grid.mean, matrix.gain_grid(SINGLE).mean, matrix.data.tasks
-    alike = _similar(matrix.data)
-    pairs = [(one, other) for one in tasks for other in tasks if one != other]
-    looks = {
-        "similar tasks": (lambda pair: pair in alike, {"marker": "o", "facecolor": "#0072B2", "edgecolor": "#0072B2"}),
-        "dissimilar tasks": (
-            lambda pair: pair not in alike,
-            {"marker": "s", "facecolor": "white", "edgecolor": "#D55E00"},
-        ),
-    }
-    for label, (belongs, look) in looks.items():
-        chosen = [pair for pair in pairs if belongs(pair)]
-        x, y = ([100 * table.at[pair] for pair in chosen] for table in (overlap, gain))
-        panel.scatter(x, y, s=34, linewidths=1.3, label=label, zorder=4 - (label != "similar tasks"), **look)
+    pairs, alike = {(one, other) for one in tasks for other in tasks if one != other}, _similar(matrix.data)
+    for (label, look), belong in zip(PAIRS.items(), (pairs & alike, pairs - alike), strict=True):
+        x, y = ([100 * table.at[pair] for pair in sorted(belong)] for table in (overlap, gain))
+        panel.scatter(x, y, s=34, linewidths=1.3, label=label, **look)
     panel.axhline(0, color="#777777", linewidth=1)
+    panel.set_xlabel("overlap of regions (%)")
     value = matrix.similarity
-    rho = "rho not known" if value.rho is None else f"rho {value.rho:+.2f}"
-    interval = "" if value.low is None else f" ({value.low:+.2f} to {value.high:+.2f})"
-    panel.set_title(f"{matrix.title}\n{rho}{interval}, {value.pairs} pairs")
+    interval = "no interval" if value.low is None else f"{value.low:+.2f} to {value.high:+.2f}"
+    panel.set_title(f"{matrix.title}\nrho {value.mean:+.2f} ({interval}), {counted(value.units, 'pair')}")
 
 
 def makers(data: Multitask) -> dict[str, Callable[[Multitask], Figure | None]]:

@@ -1,4 +1,4 @@
-"""Matrices as heatmaps with the values in their cells, legible from 2 x 2 to 13 x 13 and more."""
+"""Matrices as heat-maps with the values in their cells, legible from 2 x 2 to 13 x 13 and more."""
 
 from dataclasses import dataclass
 
@@ -13,23 +13,22 @@ from matplotlib.patches import Rectangle
 from stages.lib.report.style import figure, legend
 from stages.multitask.contrasts import Grid
 
-# one hue, evenly darker: the same order in grey
-COLORS: Colormap = LinearSegmentedColormap.from_list("blues", ["#FFFFFF", "#9CCBE8", "#0072B2", "#003B5C"])
+# one hue above 0 and another below, each evenly darker: the same order in grey
+COLORS: Colormap = LinearSegmentedColormap.from_list(
+    "signed", ["#7A3600", "#D55E00", "#F6C9A0", "#FFFFFF", "#9CCBE8", "#0072B2", "#003B5C"], 512
+)
 # from this share of the darkest on, text is white
 DARK = 0.5
-UNKNOWN_LOOK = {"facecolor": "#EEEEEE", "hatch": "////"}
-LINES = {"edgecolor": "#BBBBBB", "linewidth": 0.6}
-# in inches: the names below the columns, and a row
-NAMES, LOWEST, TALLEST, ALL_ROWS = 1.5, 0.40, 0.62, 5.6
-# in rows: what a block has above it for its title
-APART = 1.2
+UNKNOWN_LOOK = {"facecolor": "#EEEEEE", "hatch": "////", "edgecolor": "#BBBBBB", "linewidth": 0.6}
+# in inches: the names below the columns, what a block has above it, and a row
+NAMES, APART, LOWEST, TALLEST, ALL_ROWS = 1.2, 0.45, 0.40, 0.62, 5.6
 # size of values, by how many columns there are, and of what stands below them
 SIZES, MANY, SMALLER = (11.0, 9.5), 8, 0.79
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of a heatmap that belong together; `framed` and `marked` hold (row, column) names."""
+    """Rows of a heat-map that belong together; `framed` and `marked` hold (row, column) names."""
 
     title: str
     grid: Grid
@@ -39,7 +38,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Words:
-    """The texts around a heatmap: `frame`, `mark` and `unknown` say what such cells are."""
+    """The texts around a heat-map: `frame`, `mark` and `unknown` say what such cells are."""
 
     title: str
     details: str
@@ -50,69 +49,61 @@ class Words:
     unknown: str
 
 
-def heatmap(blocks: list[Block], words: Words, top: float) -> Figure:
-    """Blocks of rows below each other over the same columns.  Values are shown in %; `top` is the darkest one.
+def heatmap(blocks: list[Block], words: Words) -> Figure:
+    """Blocks of rows below each other over the same columns, values in %; the colours reach as far as the values.
 
     A cell says its mean and, below it, the deviation over seeds, or of how few seeds it is where it lacks
     some.  One without a value is hatched, a framed one has a thick edge, a marked one a triangle.
     """
-    columns = [*blocks[0].grid.mean.columns]
-    rows = sum(len(block.grid.mean) + APART for block in blocks)
+    columns, rows = [*blocks[0].grid.mean.columns], [len(block.grid.mean) for block in blocks]
+    values = np.concatenate([block.grid.mean.to_numpy(float).ravel() for block in blocks])
+    top = float(np.nanmax([0.01, *np.abs(values)]))
     height = float(np.clip(ALL_ROWS / len(columns), LOWEST, TALLEST))
-    drawn = figure(height * rows + NAMES, words.title, words.details, words.caption)
-    panel = drawn.subplots()
-    bottom = _draw_blocks(panel, blocks, columns, top)
-    panel.set(xlim=(-0.5, len(columns) - 0.5), ylim=(bottom - 0.4, 0.4))
+    drawn = figure(height * sum(rows) + APART * len(blocks) + NAMES, words.title, words.details, words.caption)
+    panels = drawn.subplots(len(blocks), 1, squeeze=False, sharex=True, height_ratios=rows)[:, 0]
+    for panel, block in zip(panels, blocks, strict=True):
+        _draw_block(panel, block, top, SIZES[len(columns) > MANY])
     slanted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if len(columns) > MANY else {}
-    panel.set_xticks(range(len(columns)), columns, **slanted)
-    panel.tick_params(length=0)
-    panel.set_xlabel(words.across)
-    panel.grid(visible=False)
-    panel.spines[:].set_visible(False)
-    _explain(drawn, panel, words, blocks)
-    bar = drawn.colorbar(matplotlib.cm.ScalarMappable(Normalize(0, 100 * top), COLORS), ax=panel, shrink=0.7, pad=0.02)
-    bar.set_label("%")
+    panels[-1].set_xticks(range(len(columns)), columns, **slanted)
+    panels[-1].set_xlabel(words.across)
+    _explain(drawn, panels[0], words, blocks)
+    scale = matplotlib.cm.ScalarMappable(Normalize(-100 * top, 100 * top), COLORS)
+    bar = drawn.colorbar(scale, ax=[*panels], shrink=0.7, pad=0.02, label="%")
+    bar.ax.set_ylim(100 * min(float(np.nanmin([0.0, *values])), 0.0), 100 * top)
     bar.outline.set_visible(False)
     return drawn
 
 
-def _draw_blocks(panel: Axes, blocks: list[Block], columns: list[str], top: float) -> float:
-    """Draw them from y = 0 downwards; gives where they end."""
-    start, names = 0.0, {}
-    size = SIZES[len(columns) > MANY]
-    for block in blocks:
-        start += APART
-        panel.text(-0.5, start - 0.6, block.title, va="bottom", fontsize=10.5, color="#333333")
-        for row, name in enumerate(block.grid.mean.index):
-            names[start + row] = name
-            for column, target in enumerate(columns):
-                _draw_cell(panel, (column, start + row), block, (name, target), top, size)
-        start += len(block.grid.mean)
-    panel.set_yticks([*names], [*names.values()])
-    return start
+def _draw_block(panel: Axes, block: Block, top: float, size: float) -> None:
+    mean = block.grid.mean
+    panel.imshow(mean.to_numpy(float), cmap=COLORS, vmin=-top, vmax=top, aspect="auto")
+    panel.set_title(block.title, loc="left", fontsize=10.5, color="#333333")
+    panel.set_yticks(range(len(mean)), mean.index)
+    panel.tick_params(length=0)
+    panel.grid(visible=False)
+    panel.spines[:].set_visible(False)
+    for row, name in enumerate(mean.index):
+        for column, target in enumerate(mean.columns):
+            for part in _marks(panel, (column, row), block, (name, target), top, size):
+                part.set_in_layout(False)  # it lies in the panel, and measuring hundreds of them takes long
 
 
-def _draw_cell(
-    panel: Axes, at: tuple[float, float], block: Block, place: tuple[str, str], top: float, size: float
-) -> None:
-    x, y = at
-    mean = block.grid.mean.at[place]
-    share = 0.0 if pd.isna(mean) else float(np.clip(mean / top, 0, 1))
-    color = "white" if share > DARK else "black"
-    look = UNKNOWN_LOOK if pd.isna(mean) else {"facecolor": COLORS(share)}
-    parts = [panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **look, **LINES))]
+def _marks(panel: Axes, at: tuple[int, int], block: Block, place: tuple[str, str], top: float, size: float) -> list:
+    (x, y), mean = at, block.grid.mean.at[place]
+    color = "white" if abs(mean) / top > DARK else "black"
+    parts = []
+    if pd.isna(mean):
+        parts.append(panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **UNKNOWN_LOOK)))
+    else:
+        below, look = _below(block.grid, place), {"ha": "center", "va": "center", "color": color}
+        parts.append(panel.text(x, y - 0.14 * bool(below), _hundredths(mean), fontsize=size, **look))
+        parts.append(panel.text(x, y + 0.26, below, fontsize=size * SMALLER, **look))
     if place in block.framed:
-        edge = Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, edgecolor="black", linewidth=2, zorder=4)
-        parts.append(panel.add_patch(edge))
+        edge = {"fill": False, "edgecolor": "black", "linewidth": 2, "zorder": 4}
+        parts.append(panel.add_patch(Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, **edge)))
     if place in block.marked:
         parts += panel.plot(x - 0.36, y - 0.33, marker="^", markersize=4, color=color, zorder=5)
-    if not pd.isna(mean):
-        below = _below(block.grid, place)
-        aligned = {"ha": "center", "va": "center", "color": color}
-        parts.append(panel.text(x, y - 0.14 * bool(below), _hundredths(mean), fontsize=size, **aligned))
-        parts.append(panel.text(x, y + 0.26, below, fontsize=size * SMALLER, **aligned))
-    for part in parts:
-        part.set_in_layout(False)  # it lies in the panel, and measuring hundreds of them takes long
+    return parts
 
 
 def _below(grid: Grid, place: tuple[str, str]) -> str:
@@ -135,5 +126,5 @@ def _explain(drawn: Figure, panel: Axes, words: Words, blocks: list[Block]) -> N
     if any(block.marked for block in blocks):
         panel.plot([], [], linestyle="", marker="^", markersize=6, color="black", label=words.mark)
     if any(block.grid.mean.isna().any(axis=None) for block in blocks):
-        panel.add_patch(Rectangle((0, 0), 0, 0, label=words.unknown, **UNKNOWN_LOOK, **LINES))
+        panel.add_patch(Rectangle((0, 0), 0, 0, label=words.unknown, **UNKNOWN_LOOK))
     legend(drawn, panel)

@@ -12,14 +12,18 @@ def main() -> None:
         "localizer", "calibration.bins", "ood", "multitask", "joint", "skill", "transfer",
     )  # fmt: skip
 
+    from stages.lib.report.format import measured_with
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.multitask.figures import makers
     from stages.multitask.load import collect
-    from stages.multitask.report import numbers, report
+    from stages.multitask.report import details, headline, report
 
     data = collect(params)
-    frames = {"level": data.levels, "gain": data.gains, "overlap": data.overlaps}
-    publish("multitask", report(data), numbers(data), plot_data(frames), figures(makers(data), data), settings=params)
+    frames = plot_data({"level": data.levels, "gain": data.gains, "overlap": data.overlaps})
+    drawn = figures(makers(data), data)
+    publish(
+        "multitask", report(data, measured_with(params)), headline(data), details(data), frames, drawn, settings=params
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_ove
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import DAGGER
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
-from stages.lib.report.stats import Difference, paired
+from stages.lib.report.stats import Estimate, paired
 from stages.settings import OodParams
 from stages.study.settings import (
     ParadigmParams,
@@ -190,7 +190,7 @@ class Study:
         }
         return {name: gap.dropna() for name, gap in gaps.items() if gap.notna().any()}
 
-    def compared(self, sparsity: float, measure: str = "score") -> dict[tuple[str, str], Difference]:
+    def compared(self, sparsity: float, measure: str = "score") -> dict[tuple[str, str], Estimate]:
         """Every two localizers: first - second, paired by cell, at this sparsity."""
         values = {name: by_cell(self.grafts(name, sparsity), measure) for name in self.localizers}
         return {pair: paired(*(values[name] for name in pair)) for pair in combinations(values, 2)}

@@ -15,7 +15,7 @@ from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
 from stages.lib.report.format import DAGGER, bounds, counted, percent, points, small_percent
 from stages.lib.report.load import published
-from stages.lib.report.stats import Difference, mean_of, paired
+from stages.lib.report.stats import Estimate, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, share, shown, stored
 from stages.study import bound
 from stages.study.frames import (
@@ -559,7 +559,7 @@ def kept(study: Study, least: float) -> list[Finding]:
     return [Finding(bool(enough), {"least": least, "size": size, "kept": means[size].text(), "n": means[size].n})]
 
 
-def difference(study: Study, first: str, second: str, measure: str = "score") -> Difference:
+def difference(study: Study, first: str, second: str, measure: str = "score") -> Estimate:
     """A measure of the first of SELECTIONS - of the second."""
     return paired(*(by_cell(SELECTIONS[name](study), measure) for name in (first, second)))
 
@@ -606,20 +606,20 @@ def overlap_falls(study: Study) -> list[Finding]:
     return [Finding(paired(small, large), fields)]
 
 
-def in_middle_layers(study: Study) -> Difference:
+def in_middle_layers(study: Study) -> Estimate:
     """Share of the learned regions in the middle third of the layers - that by chance."""
     layers = study.places("layer")[0].query(f"layer != {OUTSIDE}")
     count = layers.layer.max() + 1
     return _excess(layers[(layers.layer >= count / 3) & (layers.layer < 2 * count / 3)])
 
 
-def in_kinds(study: Study, *kinds: str) -> Difference:
+def in_kinds(study: Study, *kinds: str) -> Estimate:
     """Share of the learned regions in these kinds of modules - that by chance."""
     places, _ = study.places("kind")
     return _excess(places[places.kind.isin(kinds)])
 
 
-def _excess(rows: pd.DataFrame) -> Difference:
+def _excess(rows: pd.DataFrame) -> Estimate:
     sums = rows.groupby(CELL)[["share", "chance"]].sum()
     return paired(sums.share, sums.chance)
 

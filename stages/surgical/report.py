@@ -28,7 +28,7 @@ from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
 from stages.lib.report.format import bounds, counted, counts, off_line, percent, points
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
-from stages.lib.report.stats import Difference, Mean, mean_of, paired
+from stages.lib.report.stats import Estimate, Mean, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, by, share, shown, stored
 from stages.surgical.selections import Selection, order
 from stages.surgical.settings import FimParams, RobustnessParams, SurgeryParams, SurgicalParams
@@ -261,7 +261,7 @@ def plain(value: Mean | pd.Series) -> str:
     return f"{value.mean:.2f}" + ("" if value.sd is None else f" ({value.sd:.2f})")
 
 
-def gap(value: Difference) -> str:
+def gap(value: Estimate) -> str:
     """A difference with its interval, empty without cells."""
     if not value.n:
         return ""
@@ -355,7 +355,7 @@ def _selections(data: Surgical) -> Table:
     return Table("Fine-tuning of selected layers", ["selection"], columns, lines, notes, "surgery", names)
 
 
-def against(data: Surgical, selection: str, other: str, cells: set[tuple] | None = None) -> Difference:
+def against(data: Surgical, selection: str, other: str, cells: set[tuple] | None = None) -> Estimate:
     """Score of a selection less that of another, paired by cell, or by these; of no cells if one wasn't made."""
     runs = data.runs
     if cells is not None:

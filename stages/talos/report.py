@@ -12,7 +12,7 @@ from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
 from stages.lib.report.format import counted, off_line
 from stages.lib.report.load import Collected, in_order, published
-from stages.lib.report.stats import Difference, compared, known, mean_of, paired
+from stages.lib.report.stats import Estimate, compared, known, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, by, count, number, share, shown, stored, values_in
 from stages.talos.frames import CELL
 
@@ -205,12 +205,12 @@ def tables(talos: Collected) -> list[Table]:
 # --- What the claims measure ---------------------------------------------------------------------------------------
 
 
-def added(talos: Collected, first: str, second: str) -> Difference:
+def added(talos: Collected, first: str, second: str) -> Estimate:
     """Accuracy of first - second after addition, over (task, seed)."""
     return compared(talos.frames["addition"], "accuracy", (first, second), CELL)
 
 
-def negated(talos: Collected, first: str, second: str) -> Difference:
+def negated(talos: Collected, first: str, second: str) -> Estimate:
     """Target accuracy of second - first after negation, so positive where first takes more; weak controls left out."""
     frame = talos.frames["negation"]
     return compared(frame[~frame.weak_control.astype(bool)], "accuracy", (second, first), CELL)
@@ -227,7 +227,7 @@ def disentangled(talos: Collected, first: str, second: str) -> Finding:
     return _unless_idle(talos, first, compared(means, "mean", (second, first), ["pair", "seed"]))
 
 
-def _unless_idle(talos: Collected, method: str, value: Difference) -> Finding:
+def _unless_idle(talos: Collected, method: str, value: Estimate) -> Finding:
     """Where a method leaves its own tasks alone too, that it leaves other ones alone says nothing."""
     frame = talos.frames["localization"]
     own = frame[(frame.method == method) & (frame.trained_on == frame.task)]
@@ -244,14 +244,14 @@ def pruned(talos: Collected, kind: str, other: str = "") -> list[Finding]:
     return [Finding(paired(values[kind], values[other]) if other else mean_of(values[kind]))]
 
 
-def alike(talos: Collected) -> Difference:
+def alike(talos: Collected) -> Estimate:
     """IoU of the TaLoS masks of two tasks - that by chance."""
     frame = talos.frames["task_iou"]
     both = frame[frame.method == "talos"].set_index(["first", "second", "seed"])
     return paired(both.iou.astype(float), both.chance.astype(float))
 
 
-def query_and_key(talos: Collected) -> Difference:
+def query_and_key(talos: Collected) -> Estimate:
     """Share of attention's query and key that TaLoS selects - share of the whole region."""
     frame = talos.frames["tensors"]
     own = frame[frame.method == "talos"]

@@ -1,121 +1,63 @@
-"""What reproduces and what does not: claims of publications beside the numbers of the reports.
+"""What reproduces and what does not: the claims of publications, beside what the reports of this project say of them.
 
-python -m stages.commands.page.reproduction        writes stages/REPRODUCTION.md from metrics/*.json
+python -m stages.commands.page.reproduction        writes stages/REPRODUCTION.md from metrics/*.report.json
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field, TypeAdapter, ValidationError
 
 from stages.commands.page.results import MAIN
 from stages.lib import paths
-from stages.lib.errors import DataError, plain_problem
-from stages.lib.io import read_json, write_text
-from stages.lib.params import data_files
-from stages.lib.report.claims import Rule, is_published, verdict_of
-from stages.lib.report.document import Verdict
-from stages.lib.report.stats import Difference, Mean
-from stages.lib.settings import Section
+from stages.lib.errors import ParamsError
+from stages.lib.io import write_text
+from stages.lib.params import PIPELINES, validate
+from stages.lib.report.differences import other_settings, told
+from stages.lib.report.document import HOW_JUDGED, Report, read_report
+from stages.lib.yaml12 import load_yaml
 
 PAGE = Path("stages/REPRODUCTION.md")
-INTRO = """# What reproduces and what does not
+INTRO = f"""# What reproduces and what does not
 
-Written by `python -m stages.commands.page.reproduction` from `metrics/*.json`; change nothing here by hand.
+Written by `python -m stages.commands.page.reproduction` from `metrics/*.report.json`; change nothing here by hand.
 
-The paper's numbers are of RoBERTa-base with prompts, on GLUE and other public sets, with 5 seeds. Ours are of the
-default settings (`params.yaml`): a smaller model with a new head, other tasks, few seeds, a larger region. So
-the effects can be compared and the sizes can't. A claim holds if the number is on its side of the limit. A difference
-with an interval holds if all of the interval is, does not hold if none of it is, and is not shown otherwise. n counts
-cells, that is tasks times seeds, and of one cell nothing follows.
+Beside each claim stands the paper's figure with its size, model and n, and ours with the same. Ours are of the default settings
+(`params.yaml`): small models and few seeds, to run on a laptop, so the effects can be compared and the sizes can't.
+
+{HOW_JUDGED}
 """
 
 
-class Published(Section):
-    """A row of claims.yaml that holds a claim of a publication against a stored number (see stages/claims.yaml)."""
-
-    words: str
-    paper: str
-    at: list[str]
-    less: list[str] = Field(default=[])
-    unit: Literal["percent", "points"]
-    rule: Rule = "above"
-    limit: float = 0.0
-    plot: str = ""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A claim beside its number; `here` is empty where the report has none, `plot` where there is no figure."""
-
-    claim: Published
-    here: str
-    verdict: Verdict
-    plot: Path | None
-
-
-def rows(folder: Path) -> Iterator[Row]:
-    """Every such claim of the pipelines, judged by the reports in a project folder."""
-    for pipeline, stored in data_files("claims.yaml").items():
-        report = folder / paths.report(pipeline or MAIN)
-        numbers = read_json(report) if report.is_file() else {}
-        for claim in _published(pipeline, stored):
-            value = _value(claim, numbers)
-            verdict = verdict_of(value, claim.rule, claim.limit) if getattr(value, "n", 0) != 1 else Verdict.OPEN
-            plot = paths.report_plots(pipeline) / claim.plot if claim.plot else None
-            yield Row(claim, "" if value is None else _written(value, claim.unit), verdict, plot)
-
-
 def markdown(folder: Path) -> str:
-    """The page: a table of all claims, then their figures."""
-    found = [*rows(folder)]
-    lines = ["| the paper says | in the paper | here | verdict |", "| :-- | :-- | :-- | :-- |"]
-    lines += [
-        f"| {row.claim.words} | {row.claim.paper} | {row.here or 'not run'} | **{row.verdict}** |" for row in found
+    """The page: a table of all claims made under the settings of params.yaml, then their figures."""
+    reports, left_out = read_reports(folder)
+    found = [(name, claim) for name, report in reports for claim in report.claims if claim.paper]
+    lines = ["| claim | in the paper | here | measured with | verdict |", "| :-- | :-- | :-- | :-- | :-- |"]
+    for _, claim in found:
+        cells = claim.text, str(claim.paper), claim.figure, claim.here, f"**{claim.verdict}**"
+        lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
+    plots = dict.fromkeys(paths.report_plots(name) / claim.plot for name, claim in found if claim.plot)
+    pictures = [
+        f"![{plot.relative_to(paths.PLOTS).with_suffix('')}](../{plot})" for plot in plots if (folder / plot).is_file()
     ]
-    plots = dict.fromkeys(row.plot for row in found if row.plot and (folder / row.plot).is_file())
-    pictures = [f"![{plot.relative_to(paths.PLOTS).with_suffix('')}](../{plot})" for plot in plots]
+    lines += ["", *left_out] if left_out else []
     return "\n".join([INTRO, *lines, "", "## Figures", "", "\n\n".join(pictures), ""])
 
 
-def _published(pipeline: str, stored: list[Any]) -> list[Published]:
-    try:
-        return TypeAdapter(list[Published]).validate_python([row for row in stored if is_published(row)])
-    except ValidationError as problem:
-        words = plain_problem(problem.errors()[0], "claims", list[Published])
-        raise DataError(f"{paths.PIPELINES / pipeline / 'claims.yaml'}: {words}") from None
-
-
-def _value(claim: Published, numbers: dict[str, Any]) -> Difference | Mean | float | None:
-    value = _number(numbers, claim.at)
-    if value is None or not claim.less:
-        return value
-    less = _number(numbers, claim.less)
-    if less is None or getattr(less, "n", None) != getattr(value, "n", None):
-        return None
-    difference = getattr(value, "mean", value) - getattr(less, "mean", less)
-    return Mean(value.n, difference, None) if isinstance(value, Mean) else difference
-
-
-def _number(numbers: Any, place: list[str]) -> Difference | Mean | float | None:
-    for name in place:
-        numbers = numbers.get(name) if isinstance(numbers, dict) else None
-    if not isinstance(numbers, dict):
-        return numbers
-    mean = Mean(numbers.get("n", 0), numbers.get("mean"), numbers.get("sd"))
-    if mean.mean is None or "low" not in numbers:
-        return None if mean.mean is None else mean
-    return Difference(mean.n, mean.mean, mean.sd, numbers["low"], numbers["high"], numbers.get("positive", 0))
-
-
-def _written(value: Difference | Mean | float, unit: str) -> str:
-    sign, name = ("+", "points") if unit == "points" else ("", "%")
-    text = f"{100 * getattr(value, 'mean', value):{sign}.1f} {name}"
-    if isinstance(value, Difference):
-        text += f" (95 % interval {100 * value.low:{sign}.1f} to {100 * value.high:{sign}.1f})"
-    return f"{text}, n = {value.n}" if isinstance(value, Mean) else text
+def read_reports(folder: Path) -> tuple[list[tuple[str, Report]], list[str]]:
+    """The reports of a project folder that were made under its params.yaml, by name; and lines that name the others."""
+    values = validate(load_yaml(folder / paths.PARAMS, ParamsError))
+    reports, left_out = [], []
+    for name in (pipeline or MAIN for pipeline in PIPELINES):
+        document = folder / paths.report_document(name)
+        if not document.is_file():
+            left_out.append(f"- {name}: not run")
+            continue
+        report = read_report(document)
+        others = other_settings(report.settings, values)
+        if others:
+            left_out.append(f"- {name}: left out, made under other settings ({told(others)})")
+        else:
+            reports.append((name, report))
+    return reports, left_out
 
 
 def main() -> None:

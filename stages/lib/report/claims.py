@@ -1,14 +1,14 @@
-"""The claims of a pipeline (claims.yaml) judged by what it measured; the rules are the same for all of them.
+"""The claims of a pipeline (claims.yaml) judged by what it measured; one rule for all of them.
 
-A claim is a row: its `words`, the `paper`'s place, the `measure` that a pipeline's report offers and what it is taken
-`of`, and the rule.  above, below: the whole 95 % interval of a difference is, or a number without interval is;
-at_least, at_most: the mean is.  `limit` stands once, here, or is the name of a setting.  An answer (yes or no) needs no rule.
+A claim is a row: its `words`, the paper's figure, the `measure` that a pipeline's report offers and what it is taken `of`,
+and the `limit` that the value is held against, which stands once, here, or is the name of a setting.  An estimate is judged
+by its 95 % interval over tasks, never by its mean; an exact number or answer (the same logits, bytes) by itself.
 """
 
 import operator
 import string
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,107 +17,146 @@ from pydantic.dataclasses import dataclass as checked
 
 from stages.lib.errors import DataError
 from stages.lib.report import format as written
-from stages.lib.report.document import Claim, Verdict
-from stages.lib.report.stats import Difference, Mean
+from stages.lib.report.document import Claim, Paper, Verdict
+from stages.lib.report.format import counts
+from stages.lib.report.stats import CONFIDENCE, Estimate, holm
 from stages.lib.yaml12 import load_yaml
-
-Rule = Literal["above", "below", "at_least", "at_most"]
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class Statement:
-    """A row of claims.yaml; `words` and `figure` may have {fields} of the finding, {words}, {mean}, {n} and {limit}."""
+    """A row of claims.yaml; `words`, `figure` and `plot` may have {fields} of the finding, {words}, {mean}, {n} and {limit}.
+
+    `given`: measures that have to be above 0 by their own intervals, or the claim is not measurable.  Claims of one
+    `family` (a row that makes several is one) are corrected together for how many there are.
+    """
 
     words: str
     measure: str
     of: list[Any] = field(default_factory=list)
-    rule: Rule = "above"
+    rule: Literal["above", "below"] = "above"
     limit: float | str = 0.0
     figure: str = "{difference}"
-    paper: str = ""
+    given: list[str] = field(default_factory=list)
+    family: str = ""
+    paper: Paper | None = None
+    plot: str = ""
 
 
 @dataclass(frozen=True)
 class Finding:
     """The value that one claim is judged by, what its words need, and what does not follow it (by the limit where that decides).
 
-    `void` says why the value tells nothing; then the claim is not measurable, whatever it is.
+    `size` is the graft's, where there is one.  `void` says why the value tells nothing; then the claim is not measurable.
+    As a control (`given`), `lacks` says what is missing where it is not above 0.
     """
 
-    value: Difference | Mean | float | bool | None
+    value: Estimate | float | bool | None
     fields: Mapping[str, Any] = field(default_factory=dict)
     exceptions: list[str] | Callable[[float], list[str]] = field(default_factory=list)
     void: str = ""
+    size: str = ""
+    lacks: str = ""
 
 
-Measure = Callable[..., Finding | Difference | Iterable[Finding]]
+Measure = Callable[..., Finding | Estimate | Iterable[Finding]]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    statement: Statement
+    finding: Finding
+    limit: float
+    family: str
+
+    @property
+    def p_value(self) -> float | None:
+        value = self.finding.value
+        return value.p_value(self.limit) if isinstance(value, Estimate) and not self.finding.void else None
 
 
 def read_statements(path: Path) -> list[Statement]:
-    """The rows of a claims.yaml that are about the report's own data; raises DataError for one that is none."""
-    rows = [row for row in load_yaml(path, DataError) if not is_published(row)]
+    """The rows of a claims.yaml; raises DataError for one that is none."""
     try:
-        return TypeAdapter(list[Statement]).validate_python(rows)
+        return TypeAdapter(list[Statement]).validate_python(load_yaml(path, DataError))
     except ValidationError as problem:
         [first, *_] = problem.errors()
         raise DataError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def is_published(row: Any) -> bool:
-    """Tells whether a row of claims.yaml is for the page of what reproduces, which reads stored numbers."""
-    return isinstance(row, dict) and "at" in row
-
-
 def judge(
-    statements: Iterable[Statement],
-    measures: Mapping[str, Measure],
-    data: Any,
-    settings: Any = None,
-    empty: bool = False,
+    statements: Iterable[Statement], measures: Mapping[str, Measure], data: Any, here: str = "", settings: Any = None
 ) -> list[Claim]:
     """The claims in the order of the rows; a measure takes the data and what it is `of`, and gives a finding, several or none.
 
-    Differences without any common cell are left out, or not measurable with `empty`.
+    `here` says what all were measured with (model, mode, shots); names of settings as limits are looked up in `settings`.
     """
-    return [
-        _claim(statement, finding, _limit(statement.limit, settings))
-        for statement in statements
-        for finding in _findings(measures[statement.measure](data, *statement.of))
-        if empty or not isinstance(finding.value, Difference) or finding.value.n
+    candidates = [
+        _Candidate(
+            row, _controlled(finding, row, measures, data), _limit(row.limit, settings), row.family or str(place)
+        )
+        for place, row in enumerate(statements)
+        for finding in _findings(measures[row.measure](data, *row.of))
     ]
+    families: dict[str, list[_Candidate]] = {}
+    for candidate in candidates:
+        if candidate.p_value is not None:
+            families.setdefault(candidate.family, []).append(candidate)
+    corrected = {
+        id(candidate): (p_value, len(family))
+        for family in families.values()
+        for candidate, p_value in zip(family, holm([each.p_value for each in family]), strict=True)
+    }
+    return [_claim(candidate, *corrected.get(id(candidate), (None, 0)), here) for candidate in candidates]
 
 
-def verdict_of(value: Difference | Mean | float | bool | None, rule: str, limit: float) -> Verdict:
-    """The four words: see the head of this module and `Verdict.of_interval`."""
-    if isinstance(value, Difference) and rule in ("above", "below"):
-        return value.above(limit) if rule == "above" else value.below(limit)
-    value = value.mean if isinstance(value, Mean) else value
+def _controlled(finding: Finding, row: Statement, measures: Mapping[str, Measure], data: Any) -> Finding:
+    """The finding, void where one of the row's controls is not shown to be above 0."""
+    for name in row.given:
+        for control in _findings(measures[name](data)):
+            p_value = control.value.p_value() if isinstance(control.value, Estimate) else None
+            if p_value is None or p_value >= 1 - CONFIDENCE or control.value.mean < 0:
+                return replace(finding, void=f"; {control.lacks}: {control.value.words()}")
+    return finding
+
+
+def verdict_of(value: Estimate | float | bool | None, rule: str, limit: float, p_value: float | None = None) -> Verdict:
+    """The four words; an estimate's by its p-value (corrected for its family), an exact number's by itself."""
+    if isinstance(value, Estimate):
+        if p_value is None:
+            return Verdict.OPEN
+        if p_value >= 1 - CONFIDENCE:
+            return Verdict.UNCLEAR
+        value = value.mean
     if value is None or isinstance(value, bool):
         return Verdict.of(value)
-    compare = {"above": operator.gt, "below": operator.lt, "at_least": operator.ge, "at_most": operator.le}[rule]
-    return Verdict.of(bool(compare(value, limit)))
+    return Verdict.of((operator.gt if rule == "above" else operator.lt)(value, limit))
 
 
-def _claim(statement: Statement, finding: Finding, limit: float) -> Claim:
-    value, exceptions = finding.value, finding.exceptions
-    fields = {"limit": limit}
-    if isinstance(value, Mean):
-        fields |= {"mean": value.mean, "n": value.n, "spread": value.text()}
-    if isinstance(value, Difference):
-        fields |= {"difference": value.words(), "low": value.low, "high": value.high, "positive": value.positive}
+def _claim(candidate: _Candidate, p_value: float | None, family: int, here: str) -> Claim:
+    row, finding, limit = candidate.statement, candidate.finding, candidate.limit
+    value, exceptions, fields = finding.value, finding.exceptions, {"limit": limit, "size": finding.size}
+    setting = [finding.size, here]
+    if isinstance(value, Estimate):
+        fields |= {"mean": value.mean, "n": value.n, "difference": value.words(), "percent": value.words("%")}
+        setting.append(counts(task=value.tasks, seed=value.seeds))
+    elif value is not None:
+        fields["value"] = value
     fields |= finding.fields
-    empty = isinstance(value, Difference) and not value.n
-    figure = value.words() if empty else _Words().format(statement.figure, **fields) + finding.void
+    verdict = Verdict.OPEN if finding.void else verdict_of(value, row.rule, limit, p_value)
+    empty = isinstance(value, Estimate) and not value.units
+    figure = (value.words() if empty else _Words().format(row.figure, **fields)) + finding.void
+    alone = candidate.p_value
+    if verdict is Verdict.UNCLEAR and alone is not None and alone < 1 - CONFIDENCE:
+        figure += f"; its own interval excludes the limit, but not after Holm's correction for {family} claims"
     return Claim(
-        _Words().format(statement.words, **fields),
-        Verdict.OPEN if finding.void else verdict_of(value, statement.rule, limit),
-        figure,
-        exceptions(limit) if callable(exceptions) else exceptions,
-    )
+        _Words().format(row.words, **fields), verdict, figure, exceptions(limit) if callable(exceptions) else exceptions,
+        "; ".join(filter(None, setting)), row.paper, _Words().format(row.plot, **fields),
+    )  # fmt: skip
 
 
-def _findings(given: Finding | Difference | Iterable[Finding]) -> list[Finding]:
-    if isinstance(given, Difference):
+def _findings(given: Finding | Estimate | Iterable[Finding]) -> list[Finding]:
+    if isinstance(given, Estimate):
         return [Finding(given)]
     return [given] if isinstance(given, Finding) else [*given]
 

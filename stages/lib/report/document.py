@@ -39,15 +39,8 @@ class Verdict(StrEnum):
 
     @classmethod
     def of(cls, holds: bool | None) -> "Verdict":
-        """Of a number and its limit; None where there is no number."""
+        """Of an exact answer; None where there is none."""
         return cls.OPEN if holds is None else cls.HOLDS if holds else cls.FAILS
-
-    @classmethod
-    def of_interval(cls, low: float | None, high: float | None, limit: float = 0.0) -> "Verdict":
-        """Of "above the limit": holds or fails where the whole interval does, and is not shown where it spans the limit."""
-        if low is None or high is None:
-            return cls.OPEN
-        return cls.HOLDS if low > limit else cls.FAILS if high < limit else cls.UNCLEAR
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,10 @@ class Paper:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, what is said of it, the figure, and what does not follow it."""
+    """A claim and what is said of it: the figure, `here` (the settings it was measured under), what does not follow it.
+
+    `plot` is a figure of the pipeline's folder; `paper` is None for a claim of our own.
+    """
 
     text: str
     verdict: Verdict
@@ -79,23 +75,20 @@ class Claim:
     paper: Paper | None = None
     plot: str = ""
 
-    @property
-    def holds(self) -> bool | None:
-        """True or False; None where it can't be measured."""
-        return None if self.verdict is Verdict.OPEN else self.verdict is Verdict.HOLDS
 
-
-HEADING = "Verdict, on averages over tasks"
-# said below the verdict where a claim is not shown
+HEADING = "Verdicts"
+# said below the heading
 HOW_JUDGED = (
-    "A difference holds where all of its 95 % interval is above 0, does not hold where all of it is below, and is not shown "
-    "otherwise."
+    "Tasks are the sample: seeds of a task are averaged first. A claim holds where the 95 % interval over tasks (jackknife) lies "
+    "on its side of the limit, does not hold where it lies on the other side, and is not shown where it spans the limit; "
+    "claims of one family are corrected together (Holm). One task or one seed has no interval, so nothing follows from it; "
+    "nor where a control says that there is nothing to measure."
 )
 
 
 @dataclass(frozen=True)
 class Report:
-    """All of it, in the order it is read: setting, tables, facts about the masks, verdict.
+    """All of it, in the order it is read: setting, tables, facts about the masks, verdicts.
 
     `settings` are those of params.yaml that it was made under (stages/lib/report/differences.py); `publish` stores them.
     """
@@ -109,8 +102,8 @@ class Report:
 
     @property
     def how_judged(self) -> str:
-        """The meaning of the words of the verdict where they need to be told; else empty."""
-        return HOW_JUDGED if any(claim.verdict is Verdict.UNCLEAR for claim in self.claims) else ""
+        """The meaning of the words of the verdicts; empty where there is none."""
+        return HOW_JUDGED if self.claims else ""
 
 
 def write_report(path: Path, report: Report) -> None:

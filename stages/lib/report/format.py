@@ -64,6 +64,13 @@ def bounds(texts: list[str]) -> str:
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
 
 
+def measured_with(params: Any) -> str:
+    """Model, mode and shots of this run, and the graft's size if it was asked for: of `model.name`, `model.mode`, `data.k`, `graft.sparsity`."""
+    sparsity = getattr(getattr(params, "graft", None), "sparsity", None)
+    size = "" if sparsity is None else f", graft of {small_percent(sparsity)}"
+    return f"{params.model.name}, {params.model.mode}, {counted(params.data.k, 'shot')}{size}"
+
+
 def off_line(stages: list[str]) -> list[str]:
     """A line that says which stages are off; none if none is."""
     return [f"off, so without tables and figures: {', '.join(stages)}"] if stages else []

@@ -31,7 +31,9 @@ def _emphasis(kind: str, cell: str) -> str:
 
 
 def _claim(claim: Claim) -> str:
-    lines = [f"- **{claim.verdict}**: {claim.text}: {_escaped(claim.figure)}"]
+    lines = [f"- **{claim.verdict}**: {_escaped(claim.text)}: {_escaped(claim.figure)}"]
+    if claim.paper:
+        lines.append(f"  - the paper: {_escaped(str(claim.paper))}; here: {_escaped(claim.here)}")
     if claim.exceptions:
         lines.append(f"  - not so in: {_escaped(', '.join(claim.exceptions))}")
     return "\n".join(lines)

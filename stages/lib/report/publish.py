@@ -27,19 +27,20 @@ Draw = Callable[[Path], object]
 
 
 def publish(
-    pipeline: str, report: Report, numbers: dict[str, Any], *draw: Draw, settings: Params, empty: bool = False
+    pipeline: str, report: Report, headline: dict[str, Any], details: dict[str, Any], *draw: Draw, settings: Params
 ) -> None:
-    """Write metrics/<pipeline>.md, .json and .report.json, let each of `draw` write into plots/<pipeline>, print the report.
+    """Write metrics/<pipeline>.md, .json, .details.json and .report.json, let `draw` write into plots/<pipeline>, print the report.
 
+    The headline is what `dvc metrics diff` shows: a few numbers at 4 decimals.  Undefined numbers and empty parts are left out.
     `settings` are all that the stage asked for, so all that its numbers depend on; they are stored with the report.
-    Numbers are rounded; undefined ones are left out, and empty parts unless `empty`.
     """
     plots = paths.report_plots(pipeline)
     plots.mkdir(parents=True, exist_ok=True)
     for write in draw:
         write(plots)
     write_text(paths.report(pipeline).with_suffix(".md"), to_markdown(report))
-    write_json(paths.report(pipeline), clean({name: part for name, part in numbers.items() if part or empty}))
+    write_json(paths.report(pipeline), clean(headline, DECIMALS))
+    write_json(paths.report_details(pipeline), clean({name: part for name, part in details.items() if part}))
     write_report(paths.report_document(pipeline), replace(report, settings=plain(settings)))
     show(report)
 

@@ -1,6 +1,11 @@
-"""Means over cells with how many and how spread, and paired differences with their 95 % interval."""
+"""Means over cells with how many and how spread, and estimates over tasks with their 95 % interval.
 
-from collections.abc import Mapping, Sequence
+Tasks are the sample: another seed of a task is no other task.  An estimate averages each task (or each pair of tasks) over
+its seeds first; its interval is the jackknife's over tasks (Tukey, 1958; Arvesen, 1969), which for one value a task is the
+t-interval of these values, and which also holds where a value belongs to two tasks or is a ratio of means.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -8,11 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stages.lib.report.document import Verdict
-from stages.lib.report.format import points, spread
+from stages.lib.report.format import counts, percent, points, spread
 
 CONFIDENCE = 0.95
-# what two differences may differ by and still be the same
+# what two tasks may differ by and still be the same
 ROUNDING = 1e-9
 DECIMALS = 6
 
@@ -35,42 +39,60 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Difference(Mean):
-    """Mean of paired differences, with `positive` of them above 0, and the t-interval for it.
+class Estimate(Mean):
+    """A mean over tasks; `error` is its standard error by the jackknife, and `positive` of its `units` are above 0.
 
-    There is none for fewer than 2, nor for 2 that are the same: shares of a few rows often are by
-    chance, and an interval without width would tell far too much.
+    A unit is a task, or a pair of tasks.  There is no error, so no interval, for fewer than 2 tasks or 2 seeds, nor for 2
+    tasks that are the same: shares of a few rows often are by chance, and an interval without width would tell far too much.
     """
 
-    low: float | None
-    high: float | None
-    positive: int
+    tasks: int = 0
+    seeds: int = 0
+    units: int = 0
+    positive: int | None = None
+    error: float | None = None
 
     @property
-    def above_zero(self) -> Verdict:
-        """The verdict on "above 0", by the interval; not measurable without one."""
-        return self.above(0.0)
+    def low(self) -> float | None:
+        """Lower end of the 95 % interval."""
+        return None if self.error is None else self.mean - _t_quantile(self.tasks - 1) * self.error
 
-    def above(self, limit: float) -> Verdict:
-        """The verdict on "above the limit", by the interval."""
-        return Verdict.of_interval(self.low, self.high, limit)
+    @property
+    def high(self) -> float | None:
+        """Upper end of the 95 % interval."""
+        return None if self.error is None else self.mean + _t_quantile(self.tasks - 1) * self.error
 
-    def below(self, limit: float) -> Verdict:
-        """The verdict on "below the limit", by the interval."""
-        if self.low is None or self.high is None:
-            return Verdict.OPEN
-        return Verdict.of_interval(-self.high, -self.low, -limit)
+    def p_value(self, limit: float = 0.0) -> float | None:
+        """Two-sided, of the limit: below 0.05 just where the interval excludes it; None without an interval."""
+        from scipy.stats import t
 
-    def words(self) -> str:
-        """In percentage points: "+1.2 points, 95 % interval +0.4 to +2.0, higher in 5 of 6 cells"."""
-        if self.n == 0:
+        if self.error is None:
+            return None
+        if self.error <= ROUNDING:
+            return float(abs(self.mean - limit) <= ROUNDING)
+        return float(2 * t.sf(abs(self.mean - limit) / self.error, self.tasks - 1))
+
+    def words(self, unit: str = "points") -> str:
+        """In percentage points or another unit ("%"): "+1.2 points (95 % interval +0.4 to +2.0; 4 tasks, 2 seeds; above 0 in 3 of 4)"."""
+        if not self.units:
             return "no common cells"
-        interval = "" if self.low is None else f", 95 % interval {points(self.low)} to {points(self.high)}"
-        return f"{points(self.mean)} points{interval}, higher in {self.positive} of {self.n} cells"
+        write = points if unit == "points" else percent
+        interval = "no interval" if self.error is None else f"95 % interval {write(self.low)} to {write(self.high)}"
+        above = (
+            f"; above 0 in {self.positive} of {self.units}" if unit == "points" and self.positive is not None else ""
+        )
+        return f"{write(self.mean)} {unit} ({interval}; {counts(task=self.tasks, seed=self.seeds)}{above})"
 
     def numbers(self) -> dict[str, float | int]:
         """As a part of the metrics file, without what is undefined."""
-        return super().numbers() | _defined({"low": self.low, "high": self.high, "positive": self.positive})
+        interval = {
+            "tasks": self.tasks,
+            "seeds": self.seeds,
+            "low": self.low,
+            "high": self.high,
+            "positive": self.positive,
+        }
+        return super().numbers() | _defined(interval)
 
 
 def mean_of(values: pd.Series | np.ndarray) -> Mean:
@@ -82,30 +104,76 @@ def mean_of(values: pd.Series | np.ndarray) -> Mean:
     return Mean(len(known), float(known.mean()), float(known.std(ddof=1)) if len(known) > 1 else None)
 
 
-def paired(first: pd.Series, second: pd.Series) -> Difference:
-    """first - second over the cells that both have, told by their index."""
-    differences = (first - second).dropna().to_numpy(float)
-    mean, low, high = mean_of(differences), None, None
-    if mean.n > 2 or (mean.n == 2 and mean.sd > ROUNDING):
-        half = t_quantile(mean.n - 1) * mean.sd / np.sqrt(mean.n)
-        low, high = float(mean.mean - half), float(mean.mean + half)
-    return Difference(mean.n, mean.mean, mean.sd, low, high, int((differences > 0).sum()))
+def estimate(
+    values: pd.Series | pd.DataFrame, tasks: Sequence[str] = ("task",), statistic: Callable[[Any], float] = np.mean
+) -> Estimate:
+    """A statistic of values whose index names their cells: a level `seed`, and levels that name `tasks`.
+
+    It takes one mean for each task (or pair of tasks), over seeds and all else that is no task; of a frame, a frame of
+    such means, so that it can make a ratio or a correlation of two columns.
+    """
+    cells = values.dropna()
+    units = cells.groupby(level=[*tasks]).mean()
+    if not len(units):
+        return Estimate(0, None, None)
+    names, seeds = units.index.to_frame(index=False), cells.index.get_level_values("seed").nunique()
+    every, alone = pd.unique(names.to_numpy().ravel()), isinstance(units, pd.Series)
+    return Estimate(
+        len(cells),
+        float(statistic(units)),
+        float(units.std(ddof=1)) if alone and len(units) > 1 else None,
+        len(every),
+        seeds,
+        len(units),
+        int((units > ROUNDING).sum()) if alone else None,
+        _jackknife(units, [units[(names != name).all(axis=1).to_numpy()] for name in every], statistic)
+        if seeds > 1
+        else None,
+    )
+
+
+def _jackknife(units: Any, without: Sequence[Any], statistic: Callable[[Any], float]) -> float | None:
+    """Standard error by the pseudo-values of leaving out each task; None where too few tasks are left for one."""
+    count = len(without)
+    if count < 2 or not all(map(len, without)):
+        return None
+    pseudo = count * float(statistic(units)) - (count - 1) * np.array([float(statistic(left)) for left in without])
+    error = float(pseudo.std(ddof=1) / np.sqrt(count))
+    return None if np.isnan(error) or (count == 2 and error <= ROUNDING) else error
+
+
+def paired(first: pd.Series, second: pd.Series, tasks: Sequence[str] = ("task",)) -> Estimate:
+    """first - second over the cells that both have, told by their index (see `estimate`)."""
+    return estimate(first - second, tasks)
 
 
 def compared(
-    frame: pd.DataFrame, measure: str, pair: tuple[str, str], cell: Sequence[str], by: str = "method"
-) -> Difference:
+    frame: pd.DataFrame,
+    measure: str,
+    pair: tuple[str, str],
+    cell: Sequence[str],
+    by: str = "method",
+    tasks: Sequence[str] = ("task",),
+) -> Estimate:
     """Of a measure the first - the second of a `pair` of methods, paired by cell."""
     rows = frame[[by, *cell, measure]]
-    return paired(*(rows[rows[by] == name].set_index([*cell])[measure].astype(float) for name in pair))
+    return paired(*(rows[rows[by] == name].set_index([*cell])[measure].astype(float) for name in pair), tasks)
 
 
 @cache
-def t_quantile(freedom: int) -> float:
+def _t_quantile(freedom: int) -> float:
     """Two-sided 95 % quantile of Student's t: 12.71 for 1 degree of freedom, 1.96 for many."""
     from scipy.stats import t  # takes a second to import
 
     return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values of one family, each corrected for how many there are (Holm, 1979)."""
+    order, corrected = np.argsort(p_values, kind="stable"), np.empty(len(p_values))
+    factors = np.arange(len(p_values), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(np.asarray(p_values)[order] * factors), 1)
+    return corrected.tolist()
 
 
 def known(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,16 +182,14 @@ def known(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: numbers for name, numbers in found.items() if numbers and numbers.get("n") != 0}
 
 
-def clean(value: Any) -> Any:
+def clean(value: Any, decimals: int = DECIMALS) -> Any:
     """A part of a metrics file with its numbers rounded, and without undefined ones."""
     if isinstance(value, dict):
-        parts = {name: clean(part) for name, part in value.items()}
+        parts = {name: clean(part, decimals) for name, part in value.items()}
         return {name: part for name, part in parts.items() if part is not None}
-    if value is None:
-        return None
     if isinstance(value, float):
         # adding 0 makes -0.0 plain
-        return None if pd.isna(value) else round(float(value), DECIMALS) + 0.0
+        return None if pd.isna(value) else round(float(value), decimals) + 0.0
     return value if value is None else int(value)
 
 

@@ -9,14 +9,14 @@ import pandas as pd
 
 from stages.lib.report import document
 from stages.lib.report.format import percent, points, spread
-from stages.lib.report.stats import Difference, Mean, mean_of
+from stages.lib.report.stats import Estimate, Mean, mean_of
 
 Key = str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class Column:
-    """`of` aggregates a line's data to one value for each cell (a Series), a Mean, a Difference or a number; `form` writes that.
+    """`of` aggregates a line's data to one value for each cell (a Series), a Mean, a Estimate or a number; `form` writes that.
 
     `key` is the column's name in the metrics file and among the paper's values.  The name of a frame's
     column may stand for `of`: that column, nothing where the frame has none.
@@ -165,7 +165,7 @@ def count(*cell: str, title: str = "n") -> Column:
     return Column(title, lambda data: data.groupby([*cell]).ngroups, str)
 
 
-def differences(title: str, of: Callable[[Any], Difference], key: str = "") -> list[Column]:
+def differences(title: str, of: Callable[[Any], Estimate], key: str = "") -> list[Column]:
     """Three columns of a paired difference in percentage points: its mean and the bounds of its interval."""
     bounds = (("mean", title, key), ("low", "95 % from", ""), ("high", "95 % to", ""))
     return [

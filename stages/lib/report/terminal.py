@@ -24,6 +24,7 @@ def to_terminal(report: Report) -> RenderableType:
             Text.assemble((f"{claim.verdict}: ", VERDICT_STYLES.get(claim.verdict, "bold yellow")), claim.text)
         )
         parts.append(_indented(claim.figure))
+        parts += [_indented(f"the paper: {claim.paper}; here: {claim.here}")] if claim.paper else []
         parts += [_indented("not so in: " + ", ".join(claim.exceptions))] if claim.exceptions else []
     return Group(*parts)
 
