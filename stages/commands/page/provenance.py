@@ -37,7 +37,7 @@ def uncommitted() -> list[str]:
 
 def made_on(path: Path) -> str:
     """Day and commit of a file that is as git has it, else the day it was written."""
-    known = git("log", "-1", "--format=%cs, commit %h", "--", str(path))
+    known = git("log", "-1", "--format=%cs (commit %h)", "--", str(path))
     if known and str(path) not in uncommitted():
         return known
     return f"{datetime.fromtimestamp(path.stat().st_mtime, UTC):%Y-%m-%d}"
