@@ -9,9 +9,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, VARIANTS
+from stages.lib.metrics.frontier import GRAFT_TEMPERED
+from stages.lib.metrics.variants import (
+    FINETUNED,
+    GRAFTED,
+    MOVEMENT_GRAFTED,
+    PRETRAINED,
+    TEMPERED,
+    VARIANTS,
+    WISE_FT,
+    WISE_GRAFT,
+)  # fmt: skip
 from stages.lib.report.format import DAGGER, bounds, counts, name_of, percent, small_percent, words
-from stages.lib.report.style import LINES, NARROW_BARS, bar_style, figure, legend, wrapped
+from stages.lib.report.style import COLORS, LINES, NARROW_BARS, bar_style, figure, legend, wrapped
 from stages.report import Results
 
 LEAST_PER_ROW, MOST_PER_ROW = 3, 7
@@ -19,6 +29,16 @@ ROW_HEIGHT, DIAGRAM_HEIGHT, HISTOGRAM_HEIGHT = 3.1, 3.3, 2.3
 BAR = 0.21
 # the accuracy of fewer rows than this is not drawn: it is hardly more than chance
 FEWEST_ROWS = 10
+# colour, marker, filled or open: open where a temperature was fitted
+FRONTIER = {
+    PRETRAINED: ("#999999", "o", True), FINETUNED: (COLORS[FINETUNED], "o", True), TEMPERED: (COLORS[FINETUNED], "o", False),
+    WISE_FT: ("#CC79A7", "^", True), MOVEMENT_GRAFTED: (COLORS[MOVEMENT_GRAFTED], "D", True), GRAFTED: (COLORS[GRAFTED], "s", True),
+    GRAFT_TEMPERED: (COLORS[GRAFTED], "s", False),
+}  # fmt: skip
+FRONTIER_NAMES = {PRETRAINED: "pre", FINETUNED: "FT", TEMPERED: "FT / T", WISE_FT: "WiSE-FT", MOVEMENT_GRAFTED: "movement",
+    GRAFTED: "graft", GRAFT_TEMPERED: "graft / T"}  # fmt: skip
+# a top probability above this is a sure prediction
+SURE = 0.9
 # points across, for a bin with hardly any rows and for one with all of them
 SMALLEST_MARKER, LARGEST_MARKER = 2.0, 9.0
 
@@ -38,14 +58,17 @@ class Bars:
 
 def accuracy(results: Results) -> Figure:
     """Score of every variant on each task's own test set."""
-    return _bars_figure(
-        results, "Score (paper: the graft comes close to the fine-tuned model)", _by_task(results, "score")
-    )
+    means = results.by_cell("score").groupby("task").mean().mean()
+    title = f"The graft scores {percent(means[GRAFTED])} % where the fine-tuned model has {percent(means[FINETUNED])} %"
+    return _bars_figure(results, title, _by_task(results, "score"))
 
 
 def calibration(results: Results) -> Figure:
     """Calibration error of every variant on each task's own test set."""
-    title = "Calibration error (paper: the graft's is below the fine-tuned model's)"
+    means = results.by_cell("ece").groupby("task").mean().mean()
+    title = (
+        f"Calibration error: {percent(means[GRAFTED])} % with the graft, {percent(means[FINETUNED])} % when fine-tuned"
+    )
     return _bars_figure(results, title, _by_task(results, "ece"))
 
 
@@ -65,7 +88,8 @@ def ood(results: Results) -> Figure:
         for task, test in results.leaks
     }
     grouped = results.ood.assign(group=results.ood.task + " -> " + results.ood.test_set)
-    title = "Out of distribution (paper: the graft at least matches the fine-tuned model)"
+    means = grouped.groupby(["variant", "group"]).score.mean().groupby("variant").mean()
+    title = f"Out of distribution: {percent(means[GRAFTED])} % with the graft, {percent(means[FINETUNED])} % when fine-tuned"
     return _bars_figure(results, title, Bars(grouped, labels, _any_f1(results, trained)), "Trained task → test set. ")
 
 
@@ -73,7 +97,7 @@ def reliability(results: Results) -> Figure:
     """Accuracy against confidence for each task, with the share of test rows in each bin of confidence below it."""
     rows, columns = _grid(len(results.tasks))
     drawn = figure(
-        DIAGRAM_HEIGHT * rows, "Reliability (paper: the graft is closer to the diagonal than the fine-tuned model)",
+        DIAGRAM_HEIGHT * rows, "Reliability: accuracy in each bin of confidence",
         _details(results), "ECE: finetuned → grafted, mean over seeds. Below each diagram: share of test rows in each bin "
         f"of confidence, all seeds together. Markers grow with it; bins of fewer than {FEWEST_ROWS} rows are not drawn.",
     )  # fmt: skip
@@ -96,7 +120,12 @@ def reliability(results: Results) -> Figure:
 def confidence(results: Results) -> Figure:
     """Confidence of the models in their predictions, for each task (figure 6 of the paper)."""
     rows, columns = _grid(len(results.tasks))
-    title = "Confidence (paper: the fine-tuned model is sure of nearly everything, the graft less often)"
+    sure = results.confidence[results.confidence.low >= SURE].groupby("variant")["count"].sum()
+    shares = sure / results.confidence.groupby("variant")["count"].sum()
+    title = (
+        f"Surer than {percent(SURE, 0)} %: the fine-tuned model of {percent(shares[FINETUNED], 0)} % of the rows, "
+        f"the graft of {percent(shares[GRAFTED], 0)} %"
+    )
     caption = "Top probability: the probability of the predicted label. All seeds together."
     drawn = figure(HISTOGRAM_HEIGHT * rows, title, _details(results), caption)
     panels = drawn.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
@@ -119,8 +148,63 @@ def confidence(results: Results) -> Figure:
     return drawn
 
 
+def frontier(results: Results) -> Figure:
+    """Score against calibration error of the graft and of what is simpler, for each task and for their mean."""
+    ece = results.by_cell("ece").groupby("task").mean().mean()
+    title = (
+        f"ECE {percent(ece[FINETUNED])} % fine-tuned, {percent(ece[TEMPERED])} % with one temperature, "
+        f"{percent(ece[WISE_FT])} % by WiSE-FT, {percent(ece[GRAFTED])} % grafted"
+    )
+    caption = (
+        "Up and left is better. FT: fine-tuned; / T: at one temperature; this and the weight of WiSE-FT are fitted on dev rows. Line: between the pretrained model and "
+        "the graft. Means over seeds; the first panel is their mean over tasks."
+    )
+    means = (
+        results.frontier.groupby(["task", "method", "alpha"], dropna=False, sort=False)[["score", "ece"]]
+        .mean()
+        .reset_index()
+    )
+    # dev chooses another alpha in each cell, which are one point all the same
+    means = (
+        means.assign(alpha=means.alpha.where(means.method == WISE_GRAFT))
+        .groupby(["task", "method", "alpha"], dropna=False, sort=False)
+        .mean()
+        .reset_index()
+    )
+    parts = {
+        "mean over tasks": means.groupby(["method", "alpha"], dropna=False, sort=False)[["score", "ece"]]
+        .mean()
+        .reset_index()
+    }
+    parts |= {wrapped(name_of(spec), 18): means[means.task == task] for task, spec in results.tasks.items()}
+    rows, columns = _grid(len(parts))
+    drawn = figure(DIAGRAM_HEIGHT * rows, title, _details(results), caption)
+    panels = drawn.subplots(rows, columns, squeeze=False)
+    for panel, (name, part) in zip(panels.flat, parts.items(), strict=False):
+        _draw_frontier(panel, part)
+        panel.set_title(name)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("score (%)")
+    for panel in panels.flat[len(parts) :]:
+        panel.set_axis_off()
+    legend(drawn, panels[0, 0])
+    return drawn
+
+
+def _draw_frontier(panel: Axes, points: pd.DataFrame) -> None:
+    line = points[points.method == WISE_GRAFT].sort_values("alpha")
+    panel.plot(100 * line.ece, 100 * line.score, color=COLORS[GRAFTED], linewidth=1.0, zorder=2)
+    for method, (color, marker, face) in FRONTIER.items():
+        own = points[points.method == method]
+        look = {"facecolor": color if face else "white", "edgecolor": color, "marker": marker, "s": 42, "zorder": 3}
+        panel.scatter(100 * own.ece, 100 * own.score, label=FRONTIER_NAMES[method], **look)
+    panel.set_xlabel("ECE (%)")
+    panel.margins(0.12)
+
+
 FIGURES: dict[str, Callable[[Results], Figure]] = {
     "accuracy": accuracy, "calibration": calibration, "reliability": reliability, "confidence": confidence, "ood": ood,
+    "frontier": frontier,
 }  # fmt: skip
 
 

@@ -18,7 +18,16 @@ from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import DataError
 from stages.lib.graft.mask_indices import read_header
 from stages.lib.io import read_json, require
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, VARIANTS
+from stages.lib.metrics.variants import (
+    CONTROLS,
+    FINETUNED,
+    GRAFTED,
+    MOVEMENT_GRAFTED,
+    PRETRAINED,
+    TEMPERED,
+    VARIANTS,
+    WISE_FT,
+)
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
 from stages.lib.report.format import MARKED, MARKS, counted, counts, name_of, percent, points, small_percent
@@ -36,6 +45,8 @@ OOD_COLUMNS = [*KEYS, "n", *MEASURES]
 SCORED = ["n", *(name for name in MEASURES if name != "ece")]
 CALIBRATED = ["n", "ece", "bin_count", "bin_confidence", "bin_accuracy", "histogram"]
 CELL = ["task", "seed"]
+# in the header of a mask, where dev preferred it to the learned one
+MOVEMENT = "movement"
 
 
 @dataclass(frozen=True)
@@ -44,8 +55,8 @@ class Results:
 
     `scores` is about a task's own test set and `ood` about other test sets.  `reliability` (bins of confidence
     from 0, empty ones too) and `confidence` (bars between low and high) are of the own test set, all seeds together.
-    `masks` has one row for each (task, seed).  `leaks` maps (task, test set) to the numbers of test texts: leaked,
-    test, and used if known.
+    `masks` has one row for each (task, seed), `frontier` one for each way to trade score for calibration (method, alpha).
+    `leaks` maps (task, test set) to the numbers of test texts: leaked, test, and used if known.
     """
 
     tasks: dict[str, TaskSpec]
@@ -55,6 +66,7 @@ class Results:
     reliability: pd.DataFrame
     confidence: pd.DataFrame
     masks: pd.DataFrame
+    frontier: pd.DataFrame
     leaks: dict[tuple[str, str], dict[str, int]]
 
     def of(self, task: str, test_set: str = "") -> pd.DataFrame:
@@ -73,7 +85,13 @@ class Results:
     def plots(self) -> dict[str, pd.DataFrame]:
         """The frames for `dvc plots`; empty bins would be drawn as points in the origin."""
         bins = self.reliability[self.reliability["count"] > 0]
-        return {"scores": self.scores, "ood": self.ood, "reliability": bins, "confidence": self.confidence}
+        return {
+            "scores": self.scores,
+            "ood": self.ood,
+            "reliability": bins,
+            "confidence": self.confidence,
+            "frontier": self.frontier,
+        }
 
 
 def collect(tasks: list[str], seeds: list[int], ood: OodParams) -> Results:
@@ -104,6 +122,7 @@ def collect(tasks: list[str], seeds: list[int], ood: OodParams) -> Results:
         reliability=_pooled_bins(own),
         confidence=_pooled_bars(own),
         masks=pd.DataFrame([{**read_header(masks.file(cell)), **cell} for cell in cells]),
+        frontier=pd.DataFrame(calibrated.rows(lambda cell, record: ({**cell, **row} for row in record["frontier"]))),
         leaks=_leaks([(task, test_set) for task in tasks for test_set in others[task]]),
     )
 
@@ -113,7 +132,7 @@ def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence
         lambda cell, record: [
             {**cell, "test_set": test_set, "variant": variant, **{name: values[name] for name in names}}
             for test_set in test_sets[cell["task"]]
-            for variant in VARIANTS
+            for variant in (VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS))
             for values in [record["scores"][test_set][variant]]
         ]
     )
@@ -157,12 +176,12 @@ def _values(rows: pd.DataFrame, variant: str, measure: str) -> pd.Series:
     return rows.loc[rows.variant == variant, measure]
 
 
+TITLES = {PRETRAINED: "pre", FINETUNED: "FT", WISE_FT: "WiSE", MOVEMENT_GRAFTED: "move", GRAFTED: "graft"}
 SCORES = [
-    column("pre", PRETRAINED, "score"), column("FT", FINETUNED, "score"), column("FT ECE", FINETUNED, "ece"),
-    column("move", MOVEMENT_GRAFTED, "score"), column("move ECE", MOVEMENT_GRAFTED, "ece"),
-    column("graft", GRAFTED, "score"), column("graft ECE", GRAFTED, "ece"),
+    *(column(title, variant, "score") for variant, title in TITLES.items()),
     column("agreement", GRAFTED, "agreement"), column("retained", GRAFTED, "retained"),
 ]  # fmt: skip
+ERRORS = [column(title, variant, "ece") for variant, title in (TITLES | {TEMPERED: "FT/T"}).items()]
 OOD = [
     *(column(title, variant, "score") for title, variant in zip(("pre", "FT", "move", "graft"), VARIANTS, strict=True)),
     Column("graft - FT", lambda rows: _gap(rows, GRAFTED, FINETUNED), points),
@@ -185,8 +204,8 @@ def paper_scores(k: int) -> tuple[int, dict[str, dict[str, tuple[float, float]]]
     return shots, flat
 
 
-def score_table(results: Results) -> Table:
-    """Score and calibration error of every task, by one and two sentences, with the paper's values where it has the task."""
+def task_table(results: Results, title: str, columns: list[Column], notes: list[str], name: str) -> Table:
+    """A measure of every task, by one and two sentences, with the paper's values where it has the task."""
     tasks, (shots, paper) = results.tasks, paper_scores(int(results.masks.k.iloc[0]))
     groups = {
         "one sentence": [name for name, task in tasks.items() if not task.is_pair],
@@ -201,9 +220,9 @@ def score_table(results: Results) -> Table:
             lines.append(_average_line("average of these", names, results, paper))
     lines.append(_average_line("average", [*tasks], results, paper))
     notes = [
-        "pre: pretrained, with the fine-tuned model's head; FT: finetuned; move: movement grafted, of the size of the learned "
-        "graft; graft: grafted with the learned mask",
-        "agreement: share of predictions equal to the fine-tuned model's; retained: graft score / FT score",
+        "pre: pretrained, with the fine-tuned model's head; FT: finetuned; WiSE: all weights between these two, where dev scores "
+        "highest; move: movement grafted, of the size of the learned graft; graft: grafted with the learned mask",
+        *notes,
     ]
     used = [metric for metric in MARKS if any(task.metric == metric for task in tasks.values())]
     if used:
@@ -212,8 +231,20 @@ def score_table(results: Results) -> Table:
         notes.append(
             f"paper: Table 2, {shots}-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %; no target for other settings"
         )
-    title = "Test score and calibration error in %: mean (standard deviation over seeds; of averages over tasks)"
-    return Table(title, ["task"], SCORES, lines, notes, "task", [column.key for column in SCORES])
+    title = f"{title} in %: mean (standard deviation over seeds; of averages over tasks)"
+    return Table(title, ["task"], columns, lines, notes, name, [column.key for column in columns])
+
+
+def score_table(results: Results) -> Table:
+    """Scores of all models, and what the graft has of the fine-tuned one."""
+    notes = ["agreement: share of predictions equal to the fine-tuned model's; retained: graft score / FT score"]
+    return task_table(results, "Test score", SCORES, notes, "score")
+
+
+def error_table(results: Results) -> Table:
+    """Calibration errors, of the controls too."""
+    notes = ["FT/T: the fine-tuned model at one temperature, fitted on dev, which changes no prediction"]
+    return task_table(results, "Calibration error (ECE)", ERRORS, notes, "ece")
 
 
 def _average_line(title: str, names: list[str], results: Results, paper: dict[str, dict[str, Any]]) -> Line:
@@ -315,15 +346,16 @@ def report(results: Results, targets: SummaryParams, leak_rule: str) -> Report:
 
 
 def _tables(results: Results, leak_rule: str) -> list[Table]:
-    return [score_table(results), *([ood_table(results, leak_rule)] if results.leaks else [])]
+    return [score_table(results), error_table(results), *([ood_table(results, leak_rule)] if results.leaks else [])]
 
 
 def headline(results: Results) -> dict[str, Any]:
     """What `dvc metrics` shows: means over tasks."""
     means = results.scores.groupby(["variant", "task"])[[*MEASURES]].mean().groupby("variant").mean()
     parts: dict[str, Any] = {"tasks": len(results.tasks), "seeds": len(results.seeds)}
-    for variant in VARIANTS:
+    for variant in (*VARIANTS, *CONTROLS):
         parts[variant] = {"score": means.score[variant], "ece": means.ece[variant]}
+    del parts[TEMPERED]["score"]  # a temperature changes no prediction
     parts[GRAFTED] |= {"agreement": means.agreement[GRAFTED], "retained": means.retained[GRAFTED]}
     return parts
 
@@ -356,6 +388,11 @@ def mask_facts(results: Results) -> list[str]:
             f"{shares[1]} of the model's {mask['model_parameters']:,}"
         )
         tasks_of.setdefault(size, []).append(task)
+    given_way = results.masks[results.masks.kept == MOVEMENT] if "kept" in results.masks else results.masks.iloc[:0]
+    cells = ", ".join(f"{row.task}-{row.seed}" for row in given_way.itertuples())
+    fate = [
+        f"The mask that moved most was kept, since its graft agrees more on dev than the learned one's: {cells}"
+    ] * bool(cells)
     if len(tasks_of) == 1:
-        return [f"Mask: {size}" for size in tasks_of]
-    return [f"Mask of {', '.join(tasks)}: {size}" for size, tasks in tasks_of.items()]
+        return [*(f"Mask: {size}" for size in tasks_of), *fate]
+    return [*(f"Mask of {', '.join(tasks)}: {size}" for size, tasks in tasks_of.items()), *fate]

@@ -306,9 +306,13 @@ def test_a_difference_of_one_task_among_many_cells_is_not_shown(tmp_path):
 
 
 def test_overlap_and_transfer_correlate_where_they_do(data, tmp_path):
-    there = matrix_of(data).similarity
-    assert there.units == 12 and there.mean > 0 and there.low < there.mean < there.high
-    assert matrix_of(data_in(tmp_path, alike=0.1, other=0.5)).similarity.mean < there.mean  # the control
+    there = matrix_of(data).rho
+    assert (
+        matrix_of(data).similarity.units == 12
+        and there["mean"] > 0
+        and -1 <= there["low"] < there["mean"] < there["high"] <= 1
+    )
+    assert matrix_of(data_in(tmp_path, alike=0.1, other=0.5)).rho["mean"] < there["mean"]  # the control
 
 
 # --- The whole report ------------------------------------------------------------------------------------------

@@ -18,11 +18,11 @@ from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 from ruamel.yaml import YAML
 
-from stages import settings as main_schema
 from stages.commands import profile
 from stages.lib.errors import ParamsError
 from stages.lib.localizers.settings import NAMES
-from stages.lib.params import PIPELINES, SECTIONS, load_params, validate
+from stages.lib.params import PIPELINES, SECTIONS, checked, load_params, validate
+from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -463,41 +463,63 @@ def test_one_section_with_a_mistake_hides_no_mistake_of_another():
     found = problems_of(
         {"movement": None, "graft.sparsity": 0.9, "tasks": ["nix"], "ood": None, "task": {"x": {"labels": ["a"]}}}
     )
-    assert [line.split(":")[0] for line in found] == ["movement", "ood", "task.x.labels", "tasks"]
+    assert [line.split(":")[0] for line in found] == ["movement", "ood", "tasks", "task.x.labels"]
 
 
-# --- The study ------------------------------------------------------------------------------------------------
+# --- Other pipelines -------------------------------------------------------------------------------------------
 
-# Settings that every list of the study fits, whatever the file has.
-STUDY: dict[str, Any] = {
-    "tasks": ["movies", "products", "bbc"],
-    "seeds": [13, 21, 34],
-    "movement.keep": 0.1,
-    "study.tasks": ["movies", "products"],
-    "study.seeds": [13, 21],
-    "sweep.localizers": ["learned", "random"],
-    "sweep.sparsities": [0.001, 0.01],
-    "readout.readouts": ["graft"],
-    "readout.localizers": ["learned"],
-    "readout.sparsities": [0.01],
-    **{f"{section}.tasks": ["movies"] for section in ("readout", "peft", "paradigm", "trajectory")},
-    **{f"{section}.seeds": [13] for section in ("readout", "wise", "peft", "paradigm", "trajectory")},
-    "peft.methods": ["lora_8"],
-    "paradigm.paradigms": ["adamw"],
-}
+STRANGER = {"tasks": ["reviews"], "seeds": [1], "task": {"reviews": LABELS}}
+TWO = {"tasks": ["reviews", "movies"], "seeds": [1], "task": {"reviews": LABELS}}
+
+
+def left_out(changes: dict[str, Any]) -> list[str]:
+    return checked(changed(changes), asked=SECTIONS)[1]
+
+
+@pytest.mark.parametrize("changes", [STRANGER, TWO], ids=["one task", "two tasks"])
+def test_own_tasks_and_seeds_are_two_lines_and_then_no_pipeline_complains(changes):
+    values, lines = checked(changed(changes), asked=SECTIONS)
+    assert values["study"].tasks == values["trajectory"].tasks == values["surgery"].tasks == changes["tasks"]
+    several = changes["tasks"] if len(changes["tasks"]) > 1 else []
+    assert values["talos"].tasks == values["multitask"].tasks == several
+    assert [*values["merge"].groups.values()] == [several] * bool(several)
+    assert {line.partition(":")[0] for line in lines} >= {"order"}
+    assert left_out({}) == [], "the control: all tasks that the file names are there"
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "expected", "said"),
+    [
+        ({"readout.tasks": ["movies", "bbc"]}, "readout.tasks", ["movies"], "readout.tasks: bbc left out, not among study.tasks"),
+        ({"study.tasks": ["tweets"]}, "readout.tasks", ["tweets"], ""),
+        ({"study.tasks": ["tweets"], "peft.tasks": ["movies"]}, "peft.tasks", [], "peft.tasks: movies left out"),
+        ({"trajectory.tasks": []}, "trajectory.tasks", [], ""),
+        ({"talos.tasks": ["movies"]}, "talos.tasks", [], "talos.tasks: off, since it takes 2 tasks or more"),
+        ({"merge.groups": {"a": None, "b": ["movies", "bbc"]}}, "merge.groups", {"a": ["movies", "products", "tweets", "domain"]},
+         "merge.groups: bbc left out"),
+        ({"order.domain_first": ["domain", "bbc", "movies"]}, "order.domain_first", ["domain", "movies"], "order: bbc left out"),
+        ({"order.domain_first": ["domain", "bbc"]}, "order.domain_first", [], "order: bbc left out"),
+        ({"arithmetic.negation.controls": {"movies": "bbc"}}, "arithmetic.negation.controls", {}, "arithmetic.negation.controls: bbc"),
+        ({"ood.sets": {"bbc": ["tweets"]}}, "ood.sets", {}, "ood.sets: bbc left out, not among tasks (movies, products, tweets, domain)"),
+    ],
+)  # fmt: skip
+def test_tasks_that_are_not_there_are_left_out_in_one_line(changes, key, expected, said):
+    values, lines = checked(changed(changes), asked=SECTIONS)
+    assert at(values, key) == expected
+    assert len(lines) == bool(said) and "".join(lines).startswith(said)
+
+
 KNOWN_LOCALIZERS = ", ".join(NAMES)
 MISFITS: list[tuple[dict[str, Any], list[str]]] = [
-    (
-        {"study.tasks": ["movies", "product"]},
-        ["study.tasks: 'product' is not among tasks (movies, products, bbc) (did you mean 'products'?)"],
-    ),
-    ({"study.seeds": [13, 5]}, ["study.seeds: 5 is not among seeds (13, 21, 34)"]),
+    ({"study.tasks": ["movie"]}, [f"study.tasks: unknown task 'movie' (did you mean 'movies'?); known: {ALL_TASKS}"]),
+    ({"merge.groups": {"a": ["movies", "nix"]}}, [f"merge.groups: unknown task 'nix'; known: {ALL_TASKS}"]),
+    ({"merge.groups": {"a": ["movies", "movies"]}}, ["merge.groups.a: movies stands twice"]),
     (
         {"paradigm.paradigms": ["sgd", "standard"]},
         ["paradigm.paradigms: 'standard' is what model.mode=standard does anyway, as 'sgd'; take it out"],
     ),
     (
-        {"sweep.localizers": ["learned", "randon"]},
+        {"sweep.localizers": ["learned", "bias", "randon"]},
         [f"sweep.localizers: unknown localizer 'randon' (did you mean 'random'?); known: {KNOWN_LOCALIZERS}"],
     ),
     (
@@ -507,21 +529,15 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
             for size in (0.2, 0.5)
         ],
     ),
-    ({"readout.tasks": ["bbc"]}, ["readout.tasks: 'bbc' is not among study.tasks (movies, products)"]),
-    ({"readout.seeds": [34]}, ["readout.seeds: 34 is not among study.seeds (13, 21)"]),
-    ({"readout.localizers": ["fish"]}, ["readout.localizers: 'fish' is not among sweep.localizers (learned, random)"]),
-    ({"readout.sparsities": [0.5]}, ["readout.sparsities: 0.5 is not among sweep.sparsities (0.001, 0.01)"]),
-    ({"wise.seeds": [34]}, ["wise.seeds: 34 is not among study.seeds (13, 21)"]),
-    ({"peft.tasks": ["bbc"]}, ["peft.tasks: 'bbc' is not among study.tasks (movies, products)"]),
-    ({"peft.seeds": [34]}, ["peft.seeds: 34 is not among study.seeds (13, 21)"]),
-    ({"trajectory.tasks": ["bbc"]}, ["trajectory.tasks: 'bbc' is not among study.tasks (movies, products)"]),
-    ({"trajectory.seeds": [34]}, ["trajectory.seeds: 34 is not among study.seeds (13, 21)"]),
-    ({"paradigm.tasks": ["mnli"]}, ["paradigm.tasks: 'mnli' is not among tasks (movies, products, bbc)"]),
-    ({"paradigm.seeds": [5]}, ["paradigm.seeds: 5 is not among seeds (13, 21, 34)"]),
     (
-        {"sweep.localizers": []},
-        ["readout.localizers: 'learned' is not among sweep.localizers (empty)"],
+        {"readout.localizers": ["fish"], "sweep.localizers": ["learned", "random"]},
+        ["readout.localizers: 'fish' is not among sweep.localizers (learned, random)"],
     ),
+    (
+        {"readout.sparsities": [0.5], "sweep.sparsities": [0.001]},
+        ["readout.sparsities: 0.5 is not among sweep.sparsities (0.001)"],
+    ),
+    ({"trajectory.checkpoints": None}, ["trajectory.checkpoints: null is not allowed: should be `name: value` pairs"]),
 ]
 
 
@@ -530,60 +546,30 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     MISFITS,
     ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISFITS)],
 )
-def test_what_does_not_fit_in_the_study_is_named_where_the_study_is_used_and_nowhere_else(changes, expected):
-    assert problems_of(STUDY | changes, asked=["study"]) == expected
-    assert validate(changed(STUDY | changes))
-
-
-def test_lists_of_the_study_that_fit_are_fine():
-    assert validate(changed(STUDY), asked=["study"])
-    # paradigms need nothing else of the study
-    assert validate(changed(STUDY | {"paradigm.tasks": ["bbc"], "paradigm.seeds": [34]}), asked=["study"])
+def test_what_does_not_fit_is_named_where_the_pipeline_is_used_and_nowhere_else(changes, expected):
+    assert problems_of({"model.mode": "standard"} | changes, asked=["study", "merge"]) == expected
+    assert validate(changed(changes)) and validate(changed(changes), asked=["talos", "multitask"])
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"readout.readouts": [], "readout.tasks": ["bbc"], "readout.localizers": ["nix"], "readout.sparsities": [0.9]},
-        {"readout.seeds": [], "readout.localizers": ["nix"]},
-        {"peft.methods": [], "peft.tasks": ["bbc"], "peft.seeds": [34]},
-        {"paradigm.paradigms": [], "paradigm.tasks": ["mnli"]},
-        {"trajectory.seeds": [], "trajectory.tasks": ["bbc"]},
+        {"readout.readouts": [], "readout.localizers": ["nix"], "readout.sparsities": [0.9]},
+        {"readout.tasks": [], "readout.localizers": ["nix"]},
         {"readout.readouts": [], "sweep.localizers": [], "sweep.sparsities": [0.9]},
         {"readout.readouts": [], "sweep.sparsities": [], "sweep.localizers": ["nix"]},
     ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_other_settings_of_a_stage_that_is_off_do_not_matter(changes):
-    assert validate(changed(STUDY | changes), asked=["study"])
+    assert validate(changed(changes), asked=["study"])
 
 
-def test_all_problems_of_the_study_come_at_once_and_a_broken_section_hides_none_of_another():
-    changes = {
-        "study": None,
-        "sweep.sparsities": [0.5],
-        "readout.sparsities": [0.3],
-        "graft.sparsity": 0.9,
-        "data.k": 0,
-    }
-    settings = {key: value for key, value in STUDY.items() if not key.startswith("study.")}
-    found = problems_of(settings | changes, asked=["study"])
-    assert [line.split(":")[0] for line in found] == [
-        "data.k",
-        "study",
-        "graft.sparsity",
-        "readout.sparsities",
-        "sweep.sparsities",
-    ]
-
-
-def test_the_main_pipeline_runs_on_other_tasks_and_seeds_than_the_study(tmp_path):
-    raw = override(tmp_path, "tasks=[bbc]", "seeds=[5]")
-    assert {*raw["study"]["tasks"]}.isdisjoint(raw["tasks"])
-    main = [*main_schema.SECTIONS]
-    assert load_params(*main, path=tmp_path / "params.yaml").tasks == ["bbc"]
-    for key in ("study.test_max", "anchor", "sweep.localizers"):
-        with pytest.raises(ParamsError, match=r"study\.tasks: '\w+' is not among tasks \(bbc\)"):
+def test_a_stage_is_stopped_by_mistakes_of_its_own_pipeline_alone(tmp_path):
+    override(tmp_path, "trajectory.checkpoints.every=no", "talos.sparsity=7")
+    assert load_params("movement", "graft.region", path=tmp_path / "params.yaml").movement.keep
+    for key, line in (("anchor", r"trajectory\.checkpoints\.every: 'no'"), ("edit", r"talos\.sparsity: 7")):
+        with pytest.raises(ParamsError, match=rf"1 problem\(s\):\n  {line}"):
             load_params("model", key, path=tmp_path / "params.yaml")
 
 
@@ -677,14 +663,16 @@ def test_a_stage_says_how_it_is_run(module, tmp_path):
     assert f"python -m {module}: error: " in result.stderr
 
 
-def test_the_check_looks_at_the_study_too(tmp_path):
-    override(tmp_path, "tasks=[bbc]")
+def test_the_check_looks_at_all_pipelines(tmp_path):
+    override(tmp_path, "study.tasks=[nix]")
     result = run_stage(tmp_path, "stages.lib.params")
-    assert result.returncode == 2 and "study.tasks: 'movies' is not among tasks (bbc)" in result.stderr
+    assert result.returncode == 2 and "study.tasks: unknown task 'nix'" in result.stderr
 
 
 def test_the_check_prints_every_resolved_setting(tmp_path):
     (tmp_path / "params.yaml").write_text(PARAMS.read_text(encoding="utf-8"), encoding="utf-8")
     result = run_stage(tmp_path, "stages.lib.params")
     assert (result.returncode, result.stderr) == (0, "")
-    assert YAML(typ="safe").load(io.StringIO(result.stdout)) == load_yaml(PARAMS, ParamsError)
+    shown, written = YAML(typ="safe").load(io.StringIO(result.stdout)), load_yaml(PARAMS, ParamsError)
+    assert shown["finetune"] == written["finetune"] and shown["study"]["tasks"] == written["tasks"]
+    assert profile.flatten(shown).keys() == profile.flatten(written).keys()

@@ -22,9 +22,20 @@ from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import DataError, MaskError
 from stages.lib.io import read_json, write_json
+from stages.lib.metrics.frontier import GRAFT_TEMPERED
 from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.scores import calibration_scores, classification_scores
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, VARIANTS
+from stages.lib.metrics.variants import (
+    CONTROLS,
+    FINETUNED,
+    GRAFTED,
+    MOVEMENT_GRAFTED,
+    PRETRAINED,
+    TEMPERED,
+    VARIANTS,
+    WISE_FT,
+    WISE_GRAFT,
+)  # fmt: skip
 from stages.lib.report.document import Claim, Report
 from stages.lib.report.format import small_percent
 from stages.lib.report.load import published
@@ -42,14 +53,26 @@ THIRTEEN = ["sst2", "cr", "mr", "mpqa", "trec", "ag_news", "subj", "qnli", "snli
 PAIRS = {"sst2": ["imdb", "yelp"], "qnli": ["mnli_2"]}
 # margin of the right label's logit, and what all logits are multiplied with: fine-tuning makes overconfident
 SKILL = {PRETRAINED: (0.2, 0.8), FINETUNED: (1.2, 5.0), MOVEMENT_GRAFTED: (0.8, 1.6), GRAFTED: (1.15, 1.3)}
+CONTROLLED = {TEMPERED: (1.2, 2.5), WISE_FT: (1.0, 2.5)}
+FRONTIER = [
+    {"method": method, "alpha": alpha, "temperature": None, "score": 0.6 + place / 50, "ece": place / 20, "n": 400}
+    for place, (method, alpha) in enumerate(
+        [
+            *((name, None) for name in (*VARIANTS, TEMPERED, GRAFT_TEMPERED)),
+            (WISE_FT, 0.7),
+            (WISE_GRAFT, 0.0),
+            (WISE_GRAFT, 1.0),
+        ]
+    )
+]
 OUTPUTS = [
     "metrics/summary.json",
     "metrics/summary.md",
     "metrics/summary.report.json",
     "metrics/summary.details.json",
 ] + [
-    *(f"plots/{name}.csv" for name in ("scores", "ood", "reliability", "confidence")),
-    *(f"plots/{name}.png" for name in ("accuracy", "calibration", "reliability", "confidence", "ood")),
+    *(f"plots/{name}.csv" for name in ("scores", "ood", "reliability", "confidence", "frontier")),
+    *(f"plots/{name}.png" for name in ("accuracy", "calibration", "reliability", "confidence", "ood", "frontier")),
 ]
 
 
@@ -76,13 +99,13 @@ def make_cells(
 def make_cell(task: str, seed: int, tests: list[str], skill: dict, n: int) -> None:
     """Write the files of one cell."""
     spec = SPECS[task]
-    own, others = predictions(spec, [task], seed, skill, n), predictions(spec, tests, seed, skill, n)
+    own, others = predictions(spec, [task], seed, CONTROLLED | skill, n), predictions(spec, tests, seed, skill, n)
     both = Predictions(spec.labels, own.labels | others.labels, own.logits | others.logits)
     write_json(paths.scores("evaluate", task, seed), {"scores": classification_scores(own, spec)})
     write_json(paths.scores("ood", task, seed), {"scores": classification_scores(others, spec)})
     write_json(
         paths.scores("calibration", task, seed),
-        {"bins": 15, "histogram_bins": 20, "scores": calibration_scores(both, 15, 20)},
+        {"bins": 15, "histogram_bins": 20, "scores": calibration_scores(both, 15, 20), "frontier": FRONTIER},
     )
     make_mask(task, seed)
 
@@ -162,11 +185,11 @@ def test_means_and_deviations_are_those_of_numpy():
         for task in tasks:
             files = [read_json(paths.scores(stage_name, task, seed)) for seed in seeds]
             values = [file["scores"][task][variant][measure] for file in files]
-            ours = every["task"][task][f"{variant} {measure}"]
+            ours = every[measure][task][f"{variant} {measure}"]
             assert ours == pytest.approx({"n": 3, "mean": np.mean(values), "sd": np.std(values, ddof=1)})
             means.append(np.mean(values))
         assert short[variant][measure] == pytest.approx(np.mean(means))
-    assert every["task"]["mrpc"]["grafted score"]["mean"] == results.of("mrpc").query("variant == 'grafted'").f1.mean()
+    assert every["score"]["mrpc"]["grafted score"]["mean"] == results.of("mrpc").query("variant == 'grafted'").f1.mean()
 
 
 def test_the_reduction_of_ece_is_that_of_the_means():
@@ -207,7 +230,7 @@ def test_cells_are_those_of_the_settings_in_their_order():
     before = details(results_of(["tweets", "movies"], [1, 2]), "drop")
     make_cells(["bbc"], [1, 2])
     make_cell("movies", 3, [], SKILL, 400)
-    assert details(results_of(["tweets", "movies"], [1, 2]), "drop") == before and [*before["task"]] == [
+    assert details(results_of(["tweets", "movies"], [1, 2]), "drop") == before and [*before["score"]] == [
         "tweets",
         "movies",
     ]
@@ -215,7 +238,7 @@ def test_cells_are_those_of_the_settings_in_their_order():
 
 def test_a_single_seed_has_no_deviation():
     make_cells(["movies"], [1])
-    assert {*details(results_of(["movies"], [1]), "drop")["task"]["movies"]["grafted score"]} == {"n", "mean"}
+    assert {*details(results_of(["movies"], [1]), "drop")["score"]["movies"]["grafted score"]} == {"n", "mean"}
     assert "(" not in next(line for line in report_text(["movies"], [1]).splitlines() if line.startswith("movies"))
 
 
@@ -244,19 +267,19 @@ def test_the_claims_hold_for_good_grafts_and_do_not_for_bad_ones():
     make_cells(tasks, [1, 2, 3])
     claims = claims_of(tasks, [1, 2, 3], 0.9)
     # about as alike as the limit of agreement asks for
-    assert [claim.verdict for claim in claims if "on 86 %" not in claim.text] == ["holds"] * 4
+    assert [claim.verdict for claim in claims if "on 86 %" not in claim.text] == ["holds"] * 7
     assert "4 tasks, 3 seeds" in claims[0].here and claims[0].paper.place == "abstract, Table 2"
     # the control: a graft as unskilled as the pretrained model and as overconfident as the fine-tuned one
     make_cells(tasks, [1, 2, 3], skill=SKILL | {GRAFTED: (0.15, 9.0)})
     claims = claims_of(tasks, [1, 2, 3])
-    assert [claim.verdict for claim in claims] == ["does not hold"] * 5
+    assert [claim.verdict for claim in claims] == ["does not hold"] * 8
     assert all({text.split()[0] for text in claim.exceptions} == {*tasks} for claim in claims)
 
 
 def test_nothing_is_kept_where_fine_tuning_gained_nothing():
     tasks = ["movies", "tweets", "bbc", "products"]
     make_cells(tasks, [1, 2], skill=dict.fromkeys(VARIANTS, (0.0, 0.8)))
-    kept, _, agree, *_ = claims_of(tasks, [1, 2])
+    kept, *_, agree, _, _ = claims_of(tasks, [1, 2])
     assert [kept.verdict, agree.verdict] == ["not measurable"] * 2 and "not been shown to gain" in kept.figure
 
 
@@ -278,7 +301,7 @@ def test_one_task_or_one_seed_decides_nothing():
 
 def test_paper_values_stand_below_paper_tasks_only():
     make_cells(["sst2", "movies"], [1, 2])
-    [scores] = report_of(results_of(["sst2", "movies"], [1, 2])).tables
+    scores, _ = report_of(results_of(["sst2", "movies"], [1, 2])).tables
     assert [row.cells[0] for row in scores.rows] == ["sst2", "  paper", "movies", "average"]
     assert scores.rows[1].cells[2] == "90.5 (0.4)" and any("64-shot" in note for note in scores.notes)
     assert not [row for row in report_of(results_of(["movies"], [1])).tables[0].rows if row.kind == "paper"]
@@ -305,7 +328,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(width):
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text and "\x1b" not in text and "mrpc†" in text
     assert "sst2 -> imdb: 342 of 2,000 test texts are in the training data, dropped" in " ".join(text.split())
-    kept = report_of(results_of(THIRTEEN, [1], PAIRS), leaks="keep").tables[1].notes[1]
+    kept = report_of(results_of(THIRTEEN, [1], PAIRS), leaks="keep").tables[2].notes[1]
     assert kept == "sst2 -> imdb: 342 of 2,000 test texts are in the training data, kept"
 
 
@@ -314,7 +337,7 @@ def test_plot_data_is_tidy_and_pooled_over_seeds():
     plot_data(results_of(["movies"], [1, 2]).plots, empty=True)(paths.PLOTS)
     scores = (paths.PLOTS / "scores.csv").read_text().splitlines()
     header = "task,{}seed,variant,n,score,accuracy,f1,ece,agreement,retained"
-    assert scores[0] == header.format("") and len(scores) == 1 + 2 * 4
+    assert scores[0] == header.format("") and len(scores) == 1 + 2 * len((*VARIANTS, *CONTROLS))
     assert (paths.PLOTS / "ood.csv").read_text() == header.format("test_set,") + "\n"
     rows = [line.split(",") for line in (paths.PLOTS / "reliability.csv").read_text().splitlines()]
     assert rows[0] == ["task", "variant", "bin", "count", "confidence", "accuracy"]

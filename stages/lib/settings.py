@@ -101,15 +101,15 @@ class Choice(NamedTuple):
         """Leave in `values` what the source has of it; gives what to tell the user about the rest, in one line or none."""
         if any(key.partition(".")[0] not in values for key in (self.place, self.source)):
             return []
-        known, found = at(values, self.source), at(values, self.place)
+        known, found = at(values, self.source) or [], at(values, self.place)
         strange = [name for name in self.named(values) if name not in known]
         usable = self._usable(found, known) if isinstance(found, dict) else self._enough(found, known)
         values |= with_setting(values, self.place, usable)
+        if not known or usable == found or (found is None and usable):
+            return []
         if strange:
             return [f"{self.place}: {', '.join(strange)} left out, not among {self.source} ({', '.join(known)})"]
-        return [f"{self.place}: off, since it takes {self.least} tasks or more"] * (
-            not usable and found not in ([], {})
-        )
+        return [f"{self.place}: off, since it takes {self.least} tasks or more"] * (not usable)
 
     def _usable(self, found: dict[str, Any], known: list[str]) -> dict[str, Any]:
         if self.by_key or any(isinstance(part, str) for part in found.values()):

@@ -23,6 +23,8 @@ ONE_MODEL, ONE_MODEL_ALIKE, ONE_MODEL_UNALIKE = "one model, two tasks", "similar
 TWO_SEEDS, TWO_SEEDS_OTHER = "two seeds, one task", "two seeds, two tasks"
 # fewer pairs than this say nothing about ranks
 FEWEST_PAIRS = 3
+# Fisher's z of 1 would be infinite
+LARGEST_RHO = 0.999
 
 
 @dataclass(frozen=True)
@@ -142,12 +144,21 @@ class Matrix:
 
     @cached_property
     def similarity(self) -> Estimate:
-        """Spearman's correlation of two tasks' overlap with what the one's region does for the other, over ordered pairs."""
+        """Spearman's correlation of two tasks' overlap with what the one's region does for the other, over ordered pairs.
+
+        As Fisher's z (`rho` turns it back), so that no interval leaves -1 to 1.
+        """
         gains = self.gains[OTHERS].set_index(["source", "target", "seed"]).gain
         overlaps = self.overlaps[ONE_MODEL].set_index(["first", "second", "seed"]).overlap
         cells = pd.concat({"overlap": overlaps.rename_axis(gains.index.names), "gain": gains}, axis=1)
-        value = estimate(cells, ("source", "target"), _rank_correlation)
+        value = estimate(cells, ("source", "target"), _fisher_z)
         return value if value.units and not np.isnan(value.mean) else Estimate(0, None, None)
+
+    @property
+    def rho(self) -> dict[str, float]:
+        """`similarity` as a correlation: mean, and low and high where it has an interval."""
+        ends = {name: getattr(self.similarity, name) for name in ("mean", "low", "high")}
+        return {name: float(np.tanh(end)) for name, end in ends.items() if end is not None}
 
     def highest_own(self) -> tuple[int, int]:
         """(cells in which the own region gains more than every other, cells where relative gains can be said)."""
@@ -175,9 +186,9 @@ def _difference(units: pd.DataFrame) -> float:
     return _mean(units, "first") - _mean(units, "second")
 
 
-def _rank_correlation(units: pd.DataFrame) -> float:
+def _fisher_z(units: pd.DataFrame) -> float:
     rho = spearman(units.overlap, units.gain) if len(units) >= FEWEST_PAIRS else None
-    return np.nan if rho is None else rho
+    return np.nan if rho is None else float(np.arctanh(np.clip(rho, -LARGEST_RHO, LARGEST_RHO)))
 
 
 @cache

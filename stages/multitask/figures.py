@@ -133,7 +133,7 @@ def similarity_figure(data: Multitask) -> Figure | None:
     chosen = [matrix for matrix in matrices(data) if matrix.similarity.units]
     if not chosen:
         return None
-    rhos = ", ".join(f"{matrix.similarity.mean:+.2f}" for matrix in chosen)
+    rhos = ", ".join(f"{matrix.rho['mean']:+.2f}" for matrix in chosen)
     drawn = framed(
         PANEL * -(-len(chosen) // 2),
         f"What a task gains from another's region, by how much the two overlap: Spearman's rho {rhos}",
@@ -162,9 +162,9 @@ def _draw_pairs(panel: Axes, matrix: Matrix) -> None:
         panel.scatter(x, y, s=34, linewidths=1.3, label=label, **look)
     panel.axhline(0, color="#777777", linewidth=1)
     panel.set_xlabel("overlap of regions (%)")
-    value = matrix.similarity
-    interval = "no interval" if value.low is None else f"{value.low:+.2f} to {value.high:+.2f}"
-    panel.set_title(f"{matrix.title}\nrho {value.mean:+.2f} ({interval}), {counted(value.units, 'pair')}")
+    rho, pairs = matrix.rho, counted(matrix.similarity.units, "pair")
+    interval = f"{rho['low']:+.2f} to {rho['high']:+.2f}" if "low" in rho else "no interval"
+    panel.set_title(f"{matrix.title}\nrho {rho['mean']:+.2f} ({interval}), {pairs}")
 
 
 def makers(data: Multitask) -> dict[str, Callable[[Multitask], Figure | None]]:

@@ -154,7 +154,8 @@ def headline(data: Multitask) -> dict[str, Any]:
 def details(data: Multitask) -> dict[str, Any]:
     """Every number: tables by name, and what the claims measure by measure and regions."""
     measured = {
-        matrix.name: known({name: of(matrix).value for name, of in BY_MATRIX.items()}) for matrix in matrices(data)
+        matrix.name: known({name: of(matrix).value for name, of in BY_MATRIX.items()}) | {"similarity": matrix.rho}
+        for matrix in matrices(data)
     }
     return {**{table.name: table.numbers() for table in tables(data)}, "measured": measured}
 
@@ -190,9 +191,13 @@ def union_share(matrix: Matrix) -> Finding:
 
 def similarity(matrix: Matrix) -> Finding:
     """Rank correlation of overlap and transfer."""
-    value = matrix.similarity
-    interval = "no interval" if value.low is None else f"95 % interval {value.low:+.2f} to {value.high:+.2f}"
-    fields = {"interval": f"{interval}; {counts(task=value.tasks, seed=value.seeds)}", "left_out": _left_out(matrix)}
+    value, rho = matrix.similarity, matrix.rho
+    interval = f"95 % interval {rho['low']:+.2f} to {rho['high']:+.2f}" if "low" in rho else "no interval"
+    fields = {
+        "rho": rho.get("mean"),
+        "interval": f"{interval}; {counts(task=value.tasks, seed=value.seeds)}",
+        "left_out": _left_out(matrix),
+    }
     return Finding(value, fields, size=_size(matrix))
 
 

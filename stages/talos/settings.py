@@ -103,7 +103,7 @@ def problems(values: dict[str, Any]) -> list[str]:
     return found + [
         f"{section}.{setting}.{task}: {task} is the task itself"
         for section, setting in tables
-        if section in values
+        if section in values and values[section].methods
         for task, other in at(values, f"{section}.{setting}").items()
         if task == other
     ]

@@ -34,16 +34,18 @@ def main() -> None:
     from stages.commands.plan.costs import Costs, measure_slowness
     from stages.commands.plan.format import line, single_table, table
     from stages.commands.plan.predicted_steps import predict_steps
-    from stages.lib.params import sections_of, validate
+    from stages.lib.params import checked, sections_of
     from stages.lib.yaml12 import load_yaml
 
-    values = validate(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(arguments.pipelines))
+    values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(arguments.pipelines))
     steps = predict_steps(files)
     costs = Costs(values, measure_slowness(values["runtime"].threads))
     sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
     if not arguments.line:
         console.print((single_table if arguments.stages else table)(steps, costs))
+    for told in left_out:
+        console.print(told, soft_wrap=True)
     console.print(line(steps, costs), soft_wrap=arguments.line)
 
 

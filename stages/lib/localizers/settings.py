@@ -38,7 +38,9 @@ class Learning(Section):
     )
     steps: int = Field(ge=0, description="gradient steps on the mask logits; 0 keeps the base alone")
     rate_kind: Literal["relative", "absolute"] = Field(description="relative: scale-free; absolute: as the paper's")
-    learning_rate: Rate = Field(description="relative: about 1 on any model; absolute: step size")
+    learning_rate: Rate = Field(
+        description="relative: 1 would let the last of the budget in at the last step, 4 after a quarter; absolute: step size"
+    )
     batch_size: int = Field(ge=1, description="examples per step; the whole training set if it is smaller")
     eval_steps: int = Field(
         ge=0,
