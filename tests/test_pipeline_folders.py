@@ -47,21 +47,20 @@ def main() -> None:
     from stages.lib.report.claims import Finding, judge, read_statements
     from stages.lib.report.document import Report
     from stages.lib.report.publish import plot_data, publish
-    from stages.lib.report.stats import mean_of
     from stages.lib.report.table import Line, Table, number
 
     frame = pd.DataFrame({"size": params.toy.sizes})
     columns = [number("size", "size", ".1f", key="size")]
     table = Table("Sizes of toys", ["toy"], columns, [Line("all", frame, "all")], stored=["size"])
-    measures = {"size": lambda frame: Finding(mean_of(frame["size"]))}
+    measures = {"size": lambda frame: Finding(float(frame["size"].mean()))}
     claims = judge(read_statements(Path(__file__).with_name("claims.yaml")), measures, frame)
     report = Report("Toys", "all", [table.text()], [], claims)
-    publish("toy", report, {"toy": table.numbers()}, plot_data({"toys": frame}), settings=params)
+    publish("toy", report, {"size": float(frame["size"].mean())}, {"toy": table.numbers()}, plot_data({"toys": frame}), settings=params)
 
 if __name__ == "__main__":
     main()
 ''',
-    "claims.yaml": '- {words: "Toys are large", measure: size, rule: above, limit: 2, figure: "{mean:.1f}"}\n',
+    "claims.yaml": '- {words: "Toys are large", measure: size, rule: above, limit: 2, figure: "{value:.1f}"}\n',
     "dvc.yaml": """
 vars:
   - ../../params.yaml
@@ -88,7 +87,10 @@ stages:
           cache: false
     outs:
       - metrics/toy.md
-      - metrics/toy.report.json
+      - metrics/toy.report.json:
+          cache: false
+      - metrics/toy.details.json:
+          cache: false
       - plots/toy:
           cache: false
 """,
