@@ -119,7 +119,7 @@ def test_one_command_runs_the_study_and_what_it_needs_of_the_main_pipeline(story
 
 def test_the_report_is_there_with_numbers_of_every_stage(story):
     files = story["more"].files
-    summary = json.loads(files[str(paths.report("study"))])
+    summary = json.loads(files[str(paths.report_details("study"))])
     assert {*TABLES} <= {*summary}
     assert {*summary["sweep"]} == {*LOCALIZERS, *ADDED}
     assert b"retrain" in files[str(paths.report("study").with_suffix(".md"))]
@@ -139,7 +139,7 @@ def test_a_second_run_does_nothing(story):
 
 def test_another_sparsity_runs_only_its_own_points_and_the_report(story):
     assert {*story["sparsity"].run.executed} == points(LOCALIZERS, 0.001) | {"study"}
-    summary = json.loads(story["sparsity"].files[str(paths.report("study"))])
+    summary = json.loads(story["sparsity"].files[str(paths.report_details("study"))])
     assert {*summary["sweep"]["learned"]} == {"0.01", "0.001"}
 
 
@@ -168,7 +168,7 @@ def test_empty_lists_switch_stages_off_and_the_report_says_so(story):
             if OFF_LINE in line
         ]
         assert len(lines) == bool(off) and {stage for stage in TABLES for line in lines if stage in line} == off
-        assert {*json.loads(files[str(paths.report("study"))])} & {*TABLES} == {*TABLES} - off
+        assert {*json.loads(files[str(paths.report_details("study"))])} & {*TABLES} == {*TABLES} - off
 
 
 # --- Where numbers must agree ----------------------------------------------------------------------------------

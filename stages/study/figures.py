@@ -1,4 +1,7 @@
-"""Figures of the study: curves over sparsity, training and test sets, trade-offs, costs, and where masks lie."""
+"""Figures of the study: curves over sparsity, training and test sets, trade-offs, costs, and where masks lie.
+
+A title says what this run found; what the paper found stands in captions.yaml.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,20 +14,33 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.format import DAGGER, counted, small_percent, words
+from stages.lib.report.format import DAGGER, bounds, counted, percent, small_percent, words
 from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style, line_styles, small_multiples
 from stages.lib.report.mask_panels import CHANCE, KIND_HEIGHT, SHARE, draw_kinds, draw_layers
+from stages.lib.report.stats import estimate, paired
 from stages.lib.report.style import wrapped
-from stages.study.frames import BIAS, LEARNED, Study, own_rows, sparsities
+from stages.study.frames import BIAS, LEARNED, PRUNED, Study, by_cell, own_rows, sparsities
 
-PRUNED = "pruned"
-CURVES_HEIGHT, POINTS_HEIGHT, LAYERS_HEIGHT = 2.45, 3.4, 2.1
+CURVES_HEIGHT, SINGLE_HEIGHT, POINTS_HEIGHT, LAYERS_HEIGHT = 2.45, 3.2, 3.4, 2.1
 MEAN = "mean of the tasks"
-WHISKERS = "Points: means over seeds; whiskers: standard deviation over seeds."
+# how far apart the whiskers of curves stand in the panel of means, in a factor of x or a share of its range
+APART = 0.045
 POINTS: dict[str, dict[str, Any]] = {
     FINETUNED: {"color": "black", "marker": "*", "markersize": 13, "linestyle": "", "zorder": 5},
     PRETRAINED: {"color": "#777777", "marker": "X", "markersize": 9, "linestyle": "", "zorder": 5},
 }
+
+
+def _score(rows: pd.DataFrame, measure: str = "score") -> float | None:
+    """Mean over tasks."""
+    return estimate(by_cell(rows, measure)).mean
+
+
+def _found(parts: dict[str, pd.DataFrame]) -> str:
+    """`name 75.9 %, other name 83.1 %`: scores of those parts that have rows, means over tasks."""
+    means = {words(name): _score(rows) for name, rows in parts.items()}
+    return ", ".join(f"{name} {percent(mean)} %" for name, mean in means.items() if mean is not None)
+
 
 # --- Curves: a panel for each task and one for their mean, with levels across ---------------------------------------
 
@@ -50,11 +66,14 @@ class Chart:
     scale: float = 100.0
     logarithmic: bool = True
 
-    def draw(self, study: Study, stage: str, title: str, caption: str = WHISKERS) -> Figure:
+    def draw(self, study: Study, title: str, caption: str = "") -> Figure:
         """The panels, then the mean over them where there are several."""
         names = [*self.panels, *([MEAN] if len(self.panels) > 1 else [])]
         entries = [*map(words, self.levels), *(curve.label for curve in self.curves)]
-        drawn = framed(CURVES_HEIGHT * grid(len(names))[0], title, _details(study, stage), caption, entries)
+        rows = pd.concat([curve.rows for curve in self.curves])
+        caption = " ".join(filter(None, [caption, "Points: means over seeds.", self._about_mean(names)]))
+        height = CURVES_HEIGHT * grid(len(names))[0] if len(names) > 1 else SINGLE_HEIGHT
+        drawn = framed(height, title, _details(rows), caption, entries)
         y_label = f"accuracy, F1{DAGGER} (%)" if study.f1_tasks else "accuracy (%)"
 
         def draw(panel: Axes, name: str, first: bool, last: bool) -> None:
@@ -66,17 +85,41 @@ class Chart:
         explain(drawn, small_multiples(drawn, names, draw, sharex=True))
         return drawn
 
+    def _about_mean(self, names: list[str]) -> str:
+        if MEAN not in names:
+            return ""
+        parts = ["Last panel: of curves that all panels have"]
+        if any(len(self._means(curve, MEAN).dropna()) for curve in self.curves):
+            parts.append(
+                "whiskers: 95 % interval, over tasks, of the distance to the fine-tuned model; set apart sideways"
+            )
+        return "; ".join(parts) + "."
+
+    def _means(self, curve: Curve, name: str) -> pd.DataFrame:
+        """x, mean, and half the width of the interval of the distance to the fine-tuned model, which only the last panel has."""
+        if name != MEAN:
+            means = curve.rows[curve.rows.panel == name].groupby(self.x)["score"].mean()
+            return means.rename("mean").reset_index().assign(half=np.nan)
+        found, whole = [], self.levels.get(FINETUNED)
+        for x, rows in curve.rows.groupby(self.x):
+            if {*rows.panel} == {*self.panels}:
+                distance = None if whole is None else paired(by_cell(rows), by_cell(whole))
+                low = None if distance is None else distance.low
+                half = np.nan if low is None else distance.mean - low
+                found.append([x, rows.groupby(["panel", "seed"])["score"].mean().groupby("panel").mean().mean(), half])
+        return pd.DataFrame(found, columns=[self.x, "mean", "half"])
+
     def _panel(self, panel: Axes, name: str) -> None:
-        shown = [*self.panels] if name == MEAN else [name]
         for variant, rows in self.levels.items():
-            level = rows[rows.panel.isin(shown)].score.mean()
-            panel.axhline(100 * level, label=words(variant), **LEVELS[variant])
-        for curve in self.curves:
-            means = averages(curve.rows[curve.rows.panel.isin(shown)], self.x)
+            level = rows if name == MEAN else rows[rows.panel == name]
+            panel.axhline(100 * level.groupby("panel").score.mean().mean(), label=words(variant), **LEVELS[variant])
+        for number, curve in enumerate(self.curves):
+            means = self._means(curve, name)
+            apart = np.exp(APART * (number - (len(self.curves) - 1) / 2)) if means.half.notna().any() else 1.0
             if len(means):
+                x = self.scale * means[self.x] * (apart if self.logarithmic else 1.0)
                 panel.errorbar(
-                    self.scale * means[self.x], 100 * means["mean"], 100 * means.sd.fillna(0),
-                    label=curve.label, capsize=2.5, elinewidth=0.9, **curve.style,
+                    x, 100 * means["mean"], 100 * means.half, label=curve.label, capsize=2.0, elinewidth=0.8, **curve.style
                 )  # fmt: skip
         panel.set_title(MEAN if name == MEAN else wrapped(self.panels[name], 26))
         values = sorted({self.scale * value for curve in self.curves for value in curve.rows[self.x].dropna().round(9)})
@@ -84,13 +127,6 @@ class Chart:
             panel.set_xscale("log")
         if self.logarithmic and values:
             _decades(panel, values[0] / 1.6, values[-1] * 1.6, values[0])
-
-
-def averages(rows: pd.DataFrame, x: str) -> pd.DataFrame:
-    """x, mean, sd, n: over seeds, of each seed's mean score over what else is in the rows (tasks, test sets)."""
-    by_seed = rows.groupby([x, "seed"], sort=True)["score"].mean().dropna()
-    means = by_seed.groupby(level=0).agg(["mean", "std", "count"]).reset_index()
-    return means.set_axis([x, "mean", "sd", "n"], axis=1)
 
 
 def _decades(panel: Axes, low: float, high: float, least: float) -> None:
@@ -103,10 +139,16 @@ def _decades(panel: Axes, low: float, high: float, least: float) -> None:
 
 def localizers_figure(study: Study) -> Figure | None:
     """Figure 2: score against the size of the region, for every localizer."""
-    if not study.localizers:
+    sizes = study.common_sparsities
+    if not sizes:
         return None
-    title = "Localizers by size (paper: the learned region comes close to the fine-tuned model at the smallest size)"
-    return Chart(_by_localizer(study, _sized), _panels(study), _levels(study)).draw(study, "sweep", title)
+    means = {name: _score(study.grafts(name, sizes[0])) or 0.0 for name in study.localizers}
+    best = max(means, key=means.get)
+    parts = {FINETUNED: study.anchor(FINETUNED), PRETRAINED: study.anchor(PRETRAINED)}
+    parts |= {LEARNED: study.grafts(LEARNED, sizes[0])} if best != LEARNED else {}
+    title = f"At {small_percent(sizes[0])} grafts on the {best} region score highest: {percent(means[best])} %"
+    beside = f" ({_found(parts)})" if _found(parts) else ""
+    return Chart(_by_localizer(study, _sized), _panels(study), _levels(study)).draw(study, title + beside)
 
 
 def bias_figure(study: Study) -> Figure | None:
@@ -121,8 +163,14 @@ def bias_figure(study: Study) -> Figure | None:
     if all(rows.empty for name, (_, rows) in sources.items() if name != "learned graft"):
         return None
     curves = [Curve(name, rows, line_style(number)) for name, (number, rows) in sources.items() if len(rows)]
-    title = "Biases and pruning (paper: neither carries the skill as the learned graft does)"
-    return Chart(curves, _panels(study), _levels(study)).draw(study, "sweep", title)
+    # of each the size at which it does best
+    best = {
+        name: max((_score(part) or 0.0, size) for size, part in rows.groupby("sparsity"))
+        for name, (_, rows) in sources.items()
+        if len(rows)
+    }
+    title = "Best score: " + ", ".join(f"{name} {percent(mean)} % (at {small_percent(size)})" for name, (mean, size) in best.items())  # fmt: skip
+    return Chart(curves, _panels(study), _levels(study)).draw(study, title)
 
 
 def paradigm_figure(study: Study) -> Figure | None:
@@ -132,14 +180,18 @@ def paradigm_figure(study: Study) -> Figure | None:
         return None
     # the fine-tuned model is the graft of everything
     whole = frame[frame.variant == FINETUNED].assign(sparsity=1.0)
-    rows = pd.concat([frame[frame.variant == GRAFTED], whole])
+    grafts = frame[frame.variant == GRAFTED]
+    rows = pd.concat([grafts, whole])
     rows = rows.assign(share=rows.sparsity, panel=rows.task)
     styles = line_styles(frame.paradigm.unique())
     curves = [Curve(name, rows[rows.paradigm == name], style) for name, style in styles.items()]
     levels = {name: level for name, level in _levels(study).items() if name == PRETRAINED}
-    title = "Optimizers (paper: small grafts keep less after AdamW than after SGD; an L1 penalty helps)"
-    caption = f"At 100 %: the fine-tuned model itself. {WHISKERS}"
-    return Chart(curves, _panels(study, frame.task), levels).draw(study, "paradigm", title, caption)
+    least = grafts[grafts.sparsity == grafts.sparsity.min()]
+    kept = [f"{percent(_score(least[least.paradigm == name], 'retained'))} % after {name}" for name in styles]
+    title = f"Grafts of {small_percent(grafts.sparsity.min())} keep of their model's score {', '.join(kept)}"
+    return Chart(curves, _panels(study, frame.task), levels).draw(
+        study, title, "At 100 %: the fine-tuned model itself."
+    )
 
 
 def trajectory_figure(study: Study) -> Figure | None:
@@ -155,8 +207,10 @@ def trajectory_figure(study: Study) -> Figure | None:
         for number, size in enumerate(sparsities(grafts))
     ]
     over_steps = {"x": "step", "x_label": "step of fine-tuning", "scale": 1.0, "logarithmic": False}
-    title = "Over training (paper: the graft follows the model and saturates before it does)"
-    return Chart(curves, _panels(study, frame.task), _levels(study), **over_steps).draw(study, "trajectory", title)
+    ends = study.saturation(0.95).mean()
+    name = f"its graft of {small_percent(grafts.sparsity.max())}"
+    title = f"95 % of the best score: the model after {percent(ends.model, 0)} % of the steps, {name} after {percent(ends.graft, 0)} %"
+    return Chart(curves, _panels(study, frame.task), _levels(study), **over_steps).draw(study, title)
 
 
 def ood_sparsity_figure(study: Study) -> Figure | None:
@@ -166,8 +220,15 @@ def ood_sparsity_figure(study: Study) -> Figure | None:
     curves = _by_localizer(study, lambda rows: _of_pairs(_sized(rows)), "ood")
     levels = {name: _of_pairs(rows) for name, rows in _levels(study, "ood").items()}
     panels = {f"{task} → {test}": f"{study.named(task)} → {test}" for task, test in study.pairs}
-    title = "Out of distribution (paper: small grafts match or surpass the fine-tuned model)"
-    return Chart(curves, panels, levels).draw(study, "sweep", title, f"Trained task → test set. {WHISKERS}")
+    return Chart(curves, panels, levels).draw(
+        study, f"Out of distribution: {_outside(study)}", "Trained task → test set."
+    )
+
+
+def _outside(study: Study) -> str:
+    sizes = sparsities(study.grafts(LEARNED, where="ood"))
+    grafts = {f"learned graft of {small_percent(size)}": study.grafts(LEARNED, size, "ood") for size in sizes}
+    return _found(grafts | {name: study.anchor(name, "ood") for name in (FINETUNED, PRETRAINED)})
 
 
 def _by_localizer(study: Study, make: Callable[[pd.DataFrame], pd.DataFrame], where: str = "id") -> list[Curve]:
@@ -196,12 +257,14 @@ def _levels(study: Study, where: str = "id") -> dict[str, pd.DataFrame]:
     return {variant: part.assign(panel=part.task) for variant, part in rows.items() if len(part)}
 
 
-def _details(study: Study, stage: str) -> str:
+def _details(rows: pd.DataFrame) -> str:
     """How many tasks, seeds and test rows a figure is about."""
-    frame = study.rows(stage)
-    rows = frame.groupby("task")["n"].max()
-    n = f"{rows.min():,.0f}" + (f" to {rows.max():,.0f}" if rows.max() > rows.min() else "")
-    return f"{counted(frame.task.nunique(), 'task')}, {counted(frame.seed.nunique(), 'seed')}, n = {n} test rows a task"
+    seeds = sorted(rows.groupby("task").seed.nunique())
+    n = sorted(rows.groupby(["task", "test_set"])["n"].max())
+    return (
+        f"{counted(rows.task.nunique(), 'task')}, {bounds([f'{count}' for count in seeds])} seed{'s' * (seeds[-1] > 1)}, "
+        f"n = {bounds([f'{count:,.0f}' for count in n])} rows a test set"
+    )
 
 
 # --- One measure against another -----------------------------------------------------------------------------------
@@ -215,17 +278,21 @@ def tradeoff_figure(study: Study) -> Figure | None:
     ]
     if not shown:
         return None
+    rows = pd.concat([part[part.task.isin(shown)] for part, _ in paths.values()])
     caption = (
-        f"OOD: mean over the task's other test sets. {WHISKERS} "
+        "Out of distribution: mean over the task's other test sets. Points: means over seeds. "
         "Lines run from little to much of the fine-tuned model: WiSE by its weight alpha, grafts by their size."
     )
-    title = "In and out of distribution: further up and to the right is better"
-    details = _details(study, "anchor" if len(study.rows("anchor")) else "sweep")
-    drawn = framed(POINTS_HEIGHT * grid(len(shown))[0], title, details, caption, [*paths])
+    title = f"Out of distribution: {_outside(study)}"
+    drawn = framed(POINTS_HEIGHT * grid(len(shown))[0], title, _details(rows), caption, [*paths])
+
+    styles = line_styles(name for name in paths if name not in POINTS) | POINTS
 
     def draw(panel: Axes, task: str, first: bool, _last: bool) -> None:
-        points = {name: _points(rows[rows.task == task], by) for name, (rows, by) in paths.items()}
-        _draw_paths(panel, points)
+        for name, (rows, by) in paths.items():
+            points = _points(rows[rows.task == task], by)
+            if len(points):
+                panel.plot(points["id"], points["ood"], label=words(name), **styles[name])
         panel.set(
             title=study.named(task), xlabel="in distribution (%)", ylabel="out of distribution (%)" if first else ""
         )
@@ -254,20 +321,9 @@ def _paths(study: Study) -> dict[str, tuple[pd.DataFrame, str]]:
 
 
 def _points(rows: pd.DataFrame, by: str) -> pd.DataFrame:
-    """For each value along the line: means over seeds and their deviations, columns (id | ood, mean | std)."""
+    """For each value along the line: means over seeds, columns id and ood."""
     means = rows.groupby([by, "seed", "where"])["score"].mean().unstack("where").reindex(columns=["id", "ood"])
-    return 100 * means.dropna().groupby(level=0).agg(["mean", "std"])
-
-
-def _draw_paths(panel: Axes, paths: dict[str, pd.DataFrame]) -> None:
-    styles = line_styles(name for name in paths if name not in POINTS) | POINTS
-    for name, points in paths.items():
-        if len(points):
-            x, y = points["id"], points["ood"]
-            panel.errorbar(
-                x["mean"], y["mean"], xerr=x["std"].fillna(0), yerr=y["std"].fillna(0), label=words(name),
-                elinewidth=0.7, **styles[name],
-            )  # fmt: skip
+    return 100 * means.dropna().groupby(level=0).mean()
 
 
 def cost_figure(study: Study) -> Figure | None:
@@ -276,15 +332,19 @@ def cost_figure(study: Study) -> Figure | None:
     sizes = [*dict.fromkeys([*sparsities(points)[:1], *sparsities(points)[-1:]])]
     if not sizes:
         return None
-    title = "Cost: what a localizer keeps of the fine-tuned score for the gradients it takes"
+    least = points[points.sparsity == sizes[0]]
+    best = [part.loc[part.retained.idxmax()] for part in (least, least[least.examples == 0]) if len(part)]
+    told = [f"{one.localizer} {percent(one.retained)} % for {counted(int(one.examples), 'gradient')}" for one in best]
+    title = f"Keeps most of the fine-tuned score at {small_percent(sizes[0])}: {', without gradients '.join(dict.fromkeys(told))}"
     styles = line_styles(study.localizers)
-    caption = "Points: means over tasks and seeds; whiskers: standard error of the mean over these cells."
-    drawn = framed(POINTS_HEIGHT, title, _details(study, "sweep"), caption, [*styles])
+    caption = "Points: means over tasks" + (
+        "; whiskers: 95 % interval over tasks." if points.low.notna().any() else "."
+    )
+    drawn = framed(POINTS_HEIGHT, title, _details(study.rows("sweep")), caption, [*styles])
     panels = drawn.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
     for panel, size in zip(panels, sizes, strict=True):
-        part = points[points.sparsity == size]
-        _draw_costs(panel, part, styles)
-        panel.set_title(f"region of {small_percent(size)}, n = {part.n.max()} cells")
+        _draw_costs(panel, points[points.sparsity == size], styles)
+        panel.set_title(f"region of {small_percent(size)}")
     panels[0].set_ylabel("score kept (% of fine-tuned)")
     explain(drawn, panels)
     return drawn
@@ -293,8 +353,8 @@ def cost_figure(study: Study) -> Figure | None:
 def _draw_costs(panel: Axes, points: pd.DataFrame, styles: dict[str, dict[str, Any]]) -> None:
     for point in points.itertuples():
         style = {**styles[point.localizer], "linestyle": "", "markersize": 9}
-        error = 100 * point.retained_sd / np.sqrt(point.n) if point.n > 1 else 0
-        panel.errorbar(point.examples, 100 * point.retained, error, capsize=3, label=point.localizer, **style)
+        half = 100 * (point.retained - point.low)
+        panel.errorbar(point.examples, 100 * point.retained, half, capsize=3, label=point.localizer, **style)
     least = points.examples[points.examples > 0].min()
     # linear from 0, where the localizers without gradients stand, to the decade of the cheapest of the others
     linear = 1.0 if np.isnan(least) else 10 ** np.floor(np.log10(least))
@@ -310,24 +370,27 @@ def _draw_costs(panel: Axes, points: pd.DataFrame, styles: dict[str, dict[str, A
 
 def layer_figure(study: Study) -> Figure | None:
     """Figure 9: share of the learned mask in each layer, per task."""
-    return _places(study, "layer", "Layers of the learned region (paper: mostly the middle ones)")
+    return _places(study, "layer")
 
 
 def kind_figure(study: Study) -> Figure | None:
     """Figure 10: share of the learned mask in each kind of module, per task."""
-    title = "Modules of the learned region (paper: attention values, first feed-forward maps, LayerNorm)"
-    return _places(study, "kind", title)
+    return _places(study, "kind")
 
 
-def _places(study: Study, by: str, title: str) -> Figure | None:
+def _places(study: Study, by: str) -> Figure | None:
     shares, size = study.places(by)
     if shares.empty:
         return None
-    layers, label = by == "layer", "learned mask"
+    layers, label, tasks = by == "layer", "learned mask", [task for task in study.tasks if task in {*shares.task}]
+    means = shares.groupby(by)[["share", "chance"]].mean().sort_values("share", ascending=False)
+    most = means.iloc[0]
+    where = f"layer {most.name + 1}" if layers else most.name
+    title = f"Learned masks of {small_percent(size)} lie mostly in {where}: {percent(most.share)} %, by chance {percent(most.chance)} %"
+    seeds = shares.seed.nunique()
+    caption = "Bars: mean over seeds; whiskers: standard deviation over seeds." if seeds > 1 else "Bars: the one seed."
     height = LAYERS_HEIGHT if layers else 0.75 + KIND_HEIGHT * shares.kind.nunique()
-    tasks = [task for task in study.tasks if task in {*shares.task}]
-    details = f"{counted(len(tasks), 'task')}, {counted(shares.seed.nunique(), 'seed')}, learned masks of {small_percent(size)}"
-    caption = "Bars: mean over seeds; whiskers: standard deviation over seeds."
+    details = f"{counted(len(tasks), 'task')}, {counted(seeds, 'seed')}"
     drawn = framed(height * grid(len(tasks))[0], title, details, caption, [CHANCE, label])
 
     def draw(panel: Axes, task: str, first: bool, last: bool) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_ove
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import DAGGER
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
-from stages.lib.report.stats import Estimate, paired
+from stages.lib.report.stats import estimate
 from stages.settings import OodParams
 from stages.study.settings import (
     ParadigmParams,
@@ -46,6 +46,7 @@ MASK_FRAMES = {
     "composition": [*AXES["sweep"], "layer", "kind", "selected", "parameters", "share", "chance"],
     "localizer_overlap": ["sparsity", "seed", "task", "first", "second", "iou", "chance"],
     "task_overlap": ["localizer", "sparsity", "seed", "first", "second", "overlap", "chance"],
+    "seed_overlap": ["localizer", "sparsity", "task", "first", "second", "overlap", "chance"],
     "cost": [*AXES["sweep"], "seconds", "gradient_examples"],
 }
 LEARNED, ATTRIBUTION, GROWN = "learned", "attribution", "grown"
@@ -53,6 +54,8 @@ MOVEMENT, FISH, RANDOM, BIAS = "movement", "fish", "random", "bias"
 # the localizers in the order in which they are compared
 ORDER = (LEARNED, ATTRIBUTION, GROWN, "stitch", MOVEMENT, FISH, "magnitude", BIAS, RANDOM)
 CELL = ["task", "seed"]
+# variant of a model with all but a region set to 0
+PRUNED = "pruned"
 PAPER_SPARSITY = 0.0001
 
 
@@ -94,7 +97,7 @@ def cells_of(params: Settings) -> dict[str, list[Cell]]:
 
 @dataclass(frozen=True)
 class Study:
-    """Tidy frames by stage, plus composition, localizer_overlap, task_overlap and cost; measures are fractions 0..1.
+    """Tidy frames by stage, plus those of MASK_FRAMES; measures are fractions 0..1.
 
     A stage's frame has a row for each record row, with the columns TEXTS, NUMBERS and MEASURES, NaN
     or None where a stage has no such axis.  `off` names the stages without cells; their frames are empty.
@@ -141,10 +144,10 @@ class Study:
         sets = [{*rows.sparsity} for _, rows in self.frames["sweep"].groupby("localizer")]
         return sorted(set.intersection(*sets)) if sets else []
 
-    def smallest_grafts(self, where: str = "id") -> pd.DataFrame:
-        """Learned grafts of the size nearest the paper's."""
-        rows = self.grafts(LEARNED, where=where)
-        return rows[rows.sparsity == nearest(sparsities(rows))]
+    @cached_property
+    def smallest(self) -> float | None:
+        """The size of the learned grafts that is nearest the paper's."""
+        return nearest(sparsities(self.grafts(LEARNED)))
 
     @cached_property
     def region_size(self) -> float | None:
@@ -190,25 +193,34 @@ class Study:
         }
         return {name: gap.dropna() for name, gap in gaps.items() if gap.notna().any()}
 
-    def compared(self, sparsity: float, measure: str = "score") -> dict[tuple[str, str], Estimate]:
-        """Every two localizers: first - second, paired by cell, at this sparsity."""
-        values = {name: by_cell(self.grafts(name, sparsity), measure) for name in self.localizers}
-        return {pair: paired(*(values[name] for name in pair)) for pair in combinations(values, 2)}
+    def saturation(self, least: float) -> pd.DataFrame:
+        """By cell the share of the steps of fine-tuning until the largest `graft` and the `model` first have so much of their best."""
+        rows = self.rows("trajectory")
+        grafts = rows[rows.variant == GRAFTED]
+        last = rows.groupby(CELL)["step"].max()
+        parts = {"graft": grafts[grafts.sparsity == grafts.sparsity.max()], "model": rows[rows.variant == "checkpoint"]}
+        enough = {
+            name: part[part.score >= least * part.groupby(CELL)["score"].transform("max")]
+            for name, part in parts.items()
+        }
+        return pd.DataFrame({name: part.groupby(CELL)["step"].min() / last for name, part in enough.items()}).dropna()
 
     def costs(self) -> pd.DataFrame:
-        """localizer, sparsity, n, examples, seconds, retained, retained_sd: means over cells, common sizes only."""
+        """localizer, sparsity, tasks, examples, seconds, retained, low, high: means over tasks, common sizes only."""
         cost, rows = self.frames["cost"], []
-        for sparsity, name in ((size, name) for size in self.common_sparsities for name in self.localizers):
-            kept = by_cell(self.grafts(name, sparsity), "retained").dropna()
+        for sparsity, name in product(self.common_sparsities, self.localizers):
+            kept = estimate(by_cell(self.grafts(name, sparsity), "retained"))
             mine = cost[(cost.localizer == name) & (cost.sparsity == sparsity)]
             means = [mine[column].astype(float).mean() for column in ("gradient_examples", "seconds")]
-            rows.append([name, sparsity, len(kept), *means, kept.mean(), kept.std(ddof=1)])
-        columns = ["localizer", "sparsity", "n", "examples", "seconds", "retained", "retained_sd"]
-        return pd.DataFrame(rows, columns=columns)
+            rows.append([name, sparsity, kept.tasks, *means, kept.mean, kept.low, kept.high])
+        columns = ["localizer", "sparsity", "tasks", "examples", "seconds", "retained", "low", "high"]
+        return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[3:], float))
 
     def data(self) -> dict[str, pd.DataFrame]:
-        """What figures are drawn from, for `dvc plots`: the frames without empty columns, and the costs."""
+        """What figures are drawn from, for `dvc plots`: the frames without empty columns, and the costs; the first layer is 1."""
         frames = {name: frame.dropna(axis=1, how="all") for name, frame in self.frames.items()}
+        layers = self.frames["composition"].layer
+        frames["composition"] = frames["composition"].assign(layer=layers.where(layers == OUTSIDE, layers + 1))
         return frames | ({"cost_mean": self.costs()} if len(frames["cost"]) else {})
 
 
@@ -226,6 +238,7 @@ def collect(cells: Mapping[str, Sequence[Cell]]) -> Study:
         "composition": _composition(masks),
         "localizer_overlap": _overlaps(masks, "localizer", combinations, _iou),
         "task_overlap": _overlaps(masks, "task", permutations, _share_inside),
+        "seed_overlap": _overlaps(masks, "seed", permutations, _share_inside),
         "cost": records["sweep"].rows(lambda cell, record: [{**cell, **record.get("about", {})}]),
     }
     about_masks = {name: frame_of(rows[name], columns) for name, columns in MASK_FRAMES.items()}

@@ -12,13 +12,15 @@ def main() -> None:
         "localizer", "calibration.bins", "ood", "study", "anchor", "sweep", "readout", "wise", "peft", "paradigm", "trajectory",
     )  # fmt: skip
 
+    from stages.lib.report.format import measured_with
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.study.figures import FIGURES
     from stages.study.frames import cells_of, collect
-    from stages.study.report import numbers, report
+    from stages.study.report import details, headline, report
 
     study = collect(cells_of(params))
-    publish("study", report(study), numbers(study), plot_data(study.data()), figures(FIGURES, study), settings=params)
+    draw = plot_data(study.data()), figures(FIGURES, study)
+    publish("study", report(study, measured_with(params)), headline(study), details(study), *draw, settings=params)
 
 
 if __name__ == "__main__":

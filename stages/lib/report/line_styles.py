@@ -88,7 +88,7 @@ def _per_row(labels: list[str]) -> int:
 
 def grid(panels: int) -> tuple[int, int]:
     """Rows and columns for this many panels."""
-    columns = 4 if panels > 9 else min(3, max(panels, 2))
+    columns = 4 if panels > 9 else 2 if panels == 4 else min(3, panels)
     return math.ceil(panels / columns), columns
 
 
