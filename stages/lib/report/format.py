@@ -59,11 +59,6 @@ def counts(**things: int) -> str:
     return ", ".join(counted(number, thing) for thing, number in things.items())
 
 
-def measured_with(params: Any) -> str:
-    """Model, mode and examples per class of a run, as a claim says it: "roberta-base, prompt, 64 shots"."""
-    return f"{params.model.name}, {params.model.mode}, {counted(params.data.k, 'shot')}"
-
-
 def bounds(texts: list[str]) -> str:
     """From the first to the last of sorted numbers: "3 to 7", or just "3"."""
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
