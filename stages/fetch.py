@@ -9,7 +9,7 @@ from stages.lib.params import load_params
 @stage
 def main() -> None:
     """Fetch every data set that the tasks in params.yaml need."""
-    settings = load_params("tasks", "task", "data.source", "data.root", "ood")
+    settings = load_params("tasks", "task", "data.source", "data.root", "data.columns", "ood")
 
     from functools import cache
     from pathlib import Path

@@ -12,6 +12,9 @@ from stages.lib.settings import Choice, FinetuneParams, ModelParams, Name, Runti
 class DataParams(Section):
     source: Literal["packaged", "hub", "local"] = Field(description="where data sets come from")
     root: str = Field(description="folder of the local source: <root>/<task>/{train,dev,test}.jsonl[.gz], .csv or .tsv")
+    columns: dict[Literal["sentence1", "sentence2", "label"], str] = Field(
+        description="sentence1, sentence2 and label -> how the columns of the local files are called"
+    )
     k: int = Field(ge=1, le=1_000_000, description="examples per class in train, and again in dev")
     scarce: Literal["error", "split"] = Field(description="what to do with a class of fewer than 2k examples")
     dev_share: Share = Field(description="share of a scarce class that becomes dev")

@@ -36,6 +36,8 @@ parent.postMessage({
   width: window.innerWidth, sticks_out: root.scrollWidth - root.clientWidth, parts: leaves.length,
   overlaps: overlaps.slice(0, 5), cramped: cramped.slice(0, 5).map(name),
   pictures: [...document.images].filter(image => !image.naturalWidth).length,
+  scrolls: [...document.querySelectorAll("table")].filter(table => table.rows[0].cells.length <= 4 &&
+    table.scrollWidth > table.parentElement.clientWidth + 1).map(name),
 }, "*");
 };
 </script>"""
@@ -49,7 +51,10 @@ onmessage = event => document.getElementById("looked").textContent = JSON.string
 
 @dataclass(frozen=True)
 class Look:
-    """What was found: pixels by which the page is too wide, parts that overlap or are too narrow, pictures not shown."""
+    """What was found: pixels by which the page is too wide, parts that overlap or are too narrow, pictures not shown.
+
+    `scrolls`: tables of up to four columns that don't fit.
+    """
 
     width: int
     sticks_out: int
@@ -57,6 +62,7 @@ class Look:
     overlaps: list[str]
     cramped: list[str]
     pictures: int
+    scrolls: list[str]
     console: list[str]
 
 

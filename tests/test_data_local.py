@@ -75,30 +75,69 @@ def test_with_relabel_any_label_of_the_source_passes(folder):
     assert read(folder, spec)[0]["train"][0]["label"] == "neutral"
 
 
+LABELS = "the labels of the task mine: negative, positive"
+UGLY = [
+    ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', "1: no 'label' (did you mean 'lable'?); it has sentence1, lable"),
+    ("train.jsonl", b'{"text": "a", "label": "x"}', "1: no 'sentence1'; it has text, label"),
+    ("train.jsonl", b'{"sentence1": "a", "label": "positive"}\n\n{"sentence1": "a", "label": ""}', "3: the label is empty"),
+    ("train.jsonl", b'{"sentence1": "a", "label": null}', "1: the label is empty"),
+    ("train.jsonl", b'{"sentence1": "a", "label": "POSITIV"}', "1: the label 'POSITIV' is none of the task's (did you mean 'positive'?)"),
+    ("train.jsonl", b'{"sentence1": 3, "label": "positive"}', "1: 'sentence1' should be text, not 3"),
+    ("train.jsonl", b'{"sentence1": "a", "label": "positive"}\n{"sentence1"', "2: not valid JSON: Expecting ':' delimiter (column 13)"),
+    ("train.jsonl", b'["a"]', '1: expected an object such as {"sentence1": ..., "label": ...}, found list'),
+    ("train.csv", b"sentence1,label\na,positive\nb, c,negative\n", "3: 3 cells, but the header has 2"),
+    ("train.csv", b"sentence1,label\na,\n", "2: the label is empty"),
+    ("train.csv", b'sentence1,label\n"a,positive\n', "2: not a valid table from here on: unexpected end of data"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "message"), UGLY)
+def test_a_bad_row_is_said_with_its_line_and_the_labels_there_are(folder, name, content, message):
+    (folder / name).write_bytes(content)
+    assert fails(folder) == f"HERE/{name}: a row can't be used\n  HERE/{name}:{message}\n  {LABELS}"
+
+
+def test_all_bad_rows_come_in_one_message_the_first_twenty(folder):
+    (folder / "train.csv").write_text("sentence1,label\n" + "x,Good\ny,positive\n" * 25, encoding="utf-8")
+    head, *lines, more, labels = fails(folder).split("\n  ")
+    assert (head, more, labels) == ("HERE/train.csv: 25 rows can't be used", "and 5 more", LABELS)
+    assert lines == [f"HERE/train.csv:{2 * row}: the label 'Good' is none of the task's" for row in range(1, 21)]
+
+
 @pytest.mark.parametrize(("name", "content", "message"), [
-    ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', ", line 1: no 'label' (did you mean 'lable'?); it has sentence1, lable"),
-    ("train.jsonl", b'{"text": "a", "label": "x"}', ", line 1: no 'sentence1'; it has text, label"),
-    ("train.jsonl", b'{"sentence1": "a", "label": "positive"}\n\n{"sentence1": "a", "label": ""}', ", line 3: the label is empty; allowed: negative, positive"),
-    ("train.jsonl", b'{"sentence1": "a", "label": null}', ", line 1: the label is empty; allowed: negative, positive"),
-    ("train.jsonl", b'{"sentence1": "a", "label": "positiv"}', ", line 1: 'positiv' is not a label of the task mine (did you mean 'positive'?); allowed: negative, positive"),
-    ("train.jsonl", b'{"sentence1": 3, "label": "positive"}', ", line 1: 'sentence1' should be text, not 3"),
-    ("train.jsonl", b'{"sentence1": "a", "label": "positive"}\n{"sentence1"', ", line 2: not valid JSON: Expecting ':' delimiter (column 13)"),
-    ("train.jsonl", b'["a"]', ', line 1: expected an object such as {"sentence1": ..., "label": ...}, found list'),
     ("train.jsonl", b"", ": no rows in it"),
     ("train.csv", b"sentence1,label\n", ": no rows in it"),
     ("train.csv", b"", ": no rows in it"),
-    ("train.csv", b"sentence,label\na,positive\n", ", line 1: no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label"),
-    ("train.csv", b"sentence1,label\na,positive\nb, c,negative\n", ", line 3: 3 cells, but the header has 2"),
-    ("train.csv", b"sentence1,label\na,\n", ", line 2: the label is empty; allowed: negative, positive"),
-    ("train.csv", b'sentence1,label\n"a,positive\n', ", line 2: not a valid table: unexpected end of data"),
+    ("train.csv", b"sentence,label\na,positive\n", ":1: no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label; name yours in data.columns"),
+    ("train.csv", b"sentence1,label,label\na,positive,negative\n", ":1: 2 columns are called 'label'; the columns are sentence1, label, label"),
     ("train.tsv", "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"), ", line 3: not UTF-8 text (byte 4 of the line is 0xe9); save the file as UTF-8"),
     ("train.jsonl.gz", gzip.compress(b'{"sentence1": "caf\xe9"}'), ", line 1: not UTF-8 text (byte 19 of the line is 0xe9); save the file as UTF-8"),
     ("train.jsonl.gz", b"no gzip", ": can't be read: Not a gzipped file (b'no')"),
     ("train.jsonl.gz", gzip.compress(as_jsonl(ROWS))[:-9], ": can't be read: Compressed file ended before the end-of-stream marker was reached"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said(folder, name, content, message):
+def test_a_file_that_is_not_rows_is_said(folder, name, content, message):
     (folder / name).write_bytes(content)
     assert fails(folder) == f"HERE/{name}{message}"
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.tsv", "train.jsonl"])
+def test_columns_of_any_name_are_read_and_others_do_not_matter(folder, name):
+    rows = [
+        {"id": "7", "text": "a bad one", "sentiment": "negative"},
+        {"id": "8", "text": "", "sentiment": " positive "},
+    ]
+    if name.endswith(".jsonl"):
+        (folder / name).write_bytes(as_jsonl(rows))
+    else:
+        with (folder / name).open("w", encoding="utf-8-sig", newline="") as file:
+            table = csv.DictWriter(file, rows[0], delimiter="\t" if name.endswith(".tsv") else ",")
+            table.writeheader()
+            table.writerows(rows)
+    columns = {"sentence1": "text", "label": "sentiment"}
+    found = load_local(SINGLE, folder.parent, columns)[0]["train"]
+    assert [(row["sentence1"], row["label"]) for row in found] == [("a bad one", "negative"), ("", "positive")]
+    with pytest.raises(DataError, match="sentence1"):
+        load_local(SINGLE, folder.parent, {"label": "sentiment"})
 
 
 def test_training_rows_have_to_be_there(folder):
@@ -108,7 +147,7 @@ def test_training_rows_have_to_be_there(folder):
 
 def test_second_sentence_is_asked_for_where_the_task_needs_it(folder):
     (folder / "train.jsonl").write_bytes(as_jsonl(ROWS))
-    assert fails(folder, PAIR) == "HERE/train.jsonl, line 1: no 'sentence2', which the task mine needs"
+    assert "HERE/train.jsonl:1: no 'sentence2', which the task mine needs" in fails(folder, PAIR)
 
 
 def test_two_files_for_one_split(folder):

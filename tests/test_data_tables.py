@@ -41,13 +41,22 @@ def test_white_space_duplicates_and_contradictions():
 
 def test_relabel_renames_and_drops():
     spec = SPEC.model_copy(update={"relabel": {"yes": "positive", "no": "negative"}})
-    table = build({"train": [row("a", "yes"), row("b", "no"), row("c", "maybe")], "test": [row("d", "no")]}, spec)
+    table = build({"train": [row("a", "yes"), row("b", "no"), row("c", "maybe"), row("e", "positive")], "test": [row("d", "no")]}, spec)
     assert {item["sentence1"]: item["label"] for item in table.rows} == {
         "a": "positive",
         "b": "negative",
+        "e": "positive",
         "d": "negative",
     }
-    assert table.card["dropped"]["train"] == {"label that is not used": 1}
+    assert table.card["dropped"]["train"] == {"with the label 'maybe'": 1}
+    line = "3 train, 1 test rows, 1 dropped (1 with the label 'maybe'); labels that are used: negative, positive, yes, no"
+    assert fetching.summary_line(table.card) == f"mine: {line}"
+
+
+def test_a_label_that_is_one_of_the_tasks_already_needs_no_new_name():
+    spec = SPEC.model_copy(update={"relabel": {"yes": "positive"}})
+    table = build({"train": [row("a", "positive"), row("b", "negative")], "test": [row("c", "yes")]}, spec)
+    assert [item["label"] for item in table.rows] == ["positive", "negative", "positive"]
 
 
 def test_unknown_label():
@@ -59,7 +68,7 @@ def test_unknown_label():
 
 
 def test_nothing_left():
-    with pytest.raises(DataError, match=r"task mine: no rows are left in test; dropped: 1 \(empty text\)"):
+    with pytest.raises(DataError, match="task mine: no rows are left in test; dropped: 1 empty text; the task's labels: negative, positive"):
         build({"train": many(4), "test": [row("")]})
 
 
@@ -149,7 +158,7 @@ def test_whole_folder(tmp_path):
             (tmp_path / name / f"{split}.tsv").write_text(
                 "\n".join(lines if split == "train" else [line.replace("5", "55") for line in lines]), encoding="utf-8"
             )
-    data = SimpleNamespace(source="local", root=str(tmp_path))
+    data = SimpleNamespace(source="local", root=str(tmp_path), columns={})
     ood = SimpleNamespace(sets={"first": ["second"], "absent": ["third"]}, test_max=0, leaks="drop")
     names = fetching.needed_sets(["first"], ood.sets)
     assert names == ["first", "second"]
@@ -181,7 +190,7 @@ def test_a_task_made_of_others_has_their_rows_and_trains_on_no_test_text_of_any(
         for split, rows in splits.items():
             write_rows(tmp_path / name / f"{split}.jsonl", [{"sentence2": None, **item} for item in rows])
     both = SPEC.model_copy(update={"name": "both", "parts": [*sides]})
-    data = SimpleNamespace(source="local", root=str(tmp_path))
+    data = SimpleNamespace(source="local", root=str(tmp_path), columns={})
     _, card = fetching.write_table(both, data, None, tmp_path / "out", {**specs, "both": both})
     rows = read_rows(tmp_path / "out/both/table.jsonl")
     assert {item["sentence1"] for item in rows if item["split"] == "train"} == {"one", "two", "four"}

@@ -65,12 +65,12 @@ def story(tmp_path_factory) -> dict[str, Any]:
     copy = clone(make_original(folder, SMALL), "own")
     save_bert(copy.folder / "models/local/mine")
     steps: dict[str, Any] = {"copy": copy, "printed": [*follow(copy)]}
+    steps["page"] = (copy.folder / paths.PAGE).read_text()
     copy.set("calibration.bins=20")
     before = copy.files("data", "models", "masks", "metrics", "plots", ".dvc/cache")
     steps["line"] = copy.run("python", "-m", "stages.commands.plan", "--line").text
     steps["untouched"] = before == copy.files("data", "models", "masks", "metrics", "plots", ".dvc/cache")
-    copy.run("python", "-m", "stages.commands.page")
-    steps["page"] = (copy.folder / paths.PAGE).read_text()
+    steps["refused"] = copy.run("python", "-m", "stages.commands.page", fails=True).text
     forget(copy)
     steps["restored"] = planned(copy)
     return steps
@@ -159,15 +159,16 @@ def test_planning_changes_nothing_and_says_it_in_one_line(story):
 # --- The report --------------------------------------------------------------------------------------------------
 
 
-def test_the_report_is_about_this_run_and_says_what_is_due(story):
+def test_the_report_is_about_this_run_and_these_settings_alone(story):
     html = story["page"]
     assert "mine, prompt fine-tuning on reviews" in html and html.count("data:image/png") == 5
-    assert "2 stages would be made anew (calibration, summary)" in html
-    assert "tasks: 1 changed" in html and "model: " in html
+    assert "tasks: 1 changed" in html and "model: " in html and "would be made anew" not in html
+    assert re.search(r"durations</dt><dd>\d", html) and "task addition" not in html.lower()
+    assert re.search(r"nothing to report.*\n.*summary: made on .*calibration.bins 15, now 20", story["refused"])
 
 
 @needs_chromium
 @pytest.mark.parametrize("width", [1280, 400])
 def test_the_report_of_a_real_run_is_in_order_in_chromium(story, tmp_path, width):
     look = look_at(story["page"], tmp_path, width)
-    assert look == Look(width, 0, look.parts, [], [], 0, [])
+    assert look == Look(width, 0, look.parts, [], [], 0, [], [])

@@ -3,19 +3,24 @@
 import json
 import re
 import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from stages.commands.page import __main__ as report
 from stages.commands.page import reproduction
+from stages.commands.page.provenance import durations
 from stages.commands.page.render import write_page
-from stages.commands.page.results import caption_of
+from stages.commands.page.results import DATA, caption_of
 from stages.lib import paths
 from stages.lib.errors import StorageError
-from stages.lib.params import data_files
-from stages.lib.report.differences import compare, written
+from stages.lib.params import data_files, load_params
+from stages.lib.report.differences import compare, plain, written
 from stages.lib.report.document import Claim, Paper, Report, Row, Table, Verdict, write_report
+from stages.lib.report.hover import read_values
 from stages.lib.report.style import figure, save, styled
 from tests.browser import look_at, needs_chromium
 
@@ -40,6 +45,11 @@ TABLE = Table(
 REPORT = Report("Grafted models", "a model, 1 seed", [TABLE], ["Mask: 5 of 500"], CLAIMS)
 
 
+def made_under(*keys: str, **changes: dict) -> Report:
+    """The report with the present settings of these keys, but for changes."""
+    return replace(REPORT, settings=plain(load_params(*keys)) | changes)
+
+
 def git(*words: str) -> None:
     who = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
     subprocess.run(["git", *who, *words], check=True, capture_output=True)
@@ -61,12 +71,19 @@ def ran(project) -> Path:
     paths.SUMMARY.write_text(json.dumps({"average": {"grafted": {"retained": 0.96, "ece_reduction": 0.4}}, "new": 1}))
     paths.PARAMS.write_text(params.replace("sparsity: 0.01 ", "sparsity: 0.002 "))
     for name in ("summary", "study"):
-        write_report(paths.report_document(name), REPORT)
+        write_report(paths.report_document(name), made_under("tasks", "graft"))
+    paths.learned("movies", 13).parent.mkdir(parents=True)
+    paths.learned("movies", 13).write_text("")
+    (paths.PLOTS / "study").mkdir(parents=True)
+    for name in ("scores.csv", "study/strange_thing.csv"):
+        (paths.PLOTS / name).write_text("task,score\n")
     paths.report("study").write_text("{}")
     for place in (paths.PLOTS / "accuracy.png", paths.report_plots("study") / "strange_thing.png"):
         place.parent.mkdir(parents=True, exist_ok=True)
         with styled():
-            save(figure(3, "A title", "details", "a caption"), place)
+            drawn = figure(3, "A title", "details", "a caption")
+            drawn.subplots().bar([0], [5], label="grafted")
+            save(drawn, place)
     return project
 
 
@@ -79,9 +96,11 @@ def section(html: str, anchor: str) -> str:
 
 def test_the_page_has_every_pipeline_that_ran_with_its_tables_and_figures(ran):
     html = write_page("HEAD")
-    assert re.findall(r'<section id="(\w+)">', html) == ["caveats", "paper", "summary", "study", "changes", "settings"]
+    sections = ["caveats", "paper", "summary", "study", "grafts", "changes", "settings"]
+    assert re.findall(r'<section id="(\w+)">', html) == sections
     assert {*re.findall(r'href="#(\w+)"', html)} == {*re.findall(r'<section id="(\w+)">', html)}
     assert section(html, "summary").count("<tr") == 4 and 'class="paper"' in section(html, "summary")
+    assert section(html, "summary").count('<th scope="col">') == 13 and '<th scope="row">average' in html
     assert "data:image/png;base64," in section(html, "summary") and "Score of the pretrained" in section(
         html, "summary"
     )
@@ -95,7 +114,7 @@ def test_what_does_not_hold_and_what_did_not_run_comes_first(ran):
         caveats.count(f"<strong>{verdict}</strong>") for verdict in ("does not hold", "not shown", "not measurable")
     ]
     assert counts == [2, 2, 2] and caveats.count('class="unclear"') == 2
-    assert "<b>" not in caveats and "&lt;b&gt;" in caveats and "a_b" in caveats
+    assert "<b>" not in caveats and "&lt;b&gt;" in caveats
     assert "not so in movies 92.9" in caveats and "Not run, so not in this report: other." in caveats
     assert "over 2 seeds" in caveats and f"Not committed: {paths.SUMMARY}, {paths.PARAMS}" in caveats
 
@@ -107,10 +126,11 @@ def test_changed_settings_and_numbers_are_told_with_their_former_values(ran):
         settings.count('class="changed"') == 1 and "1 setting differs" in settings and "before &amp; after" in settings
     )
     row = re.search(r'<tr class="changed">(.*?)</tr>', settings)[1]
-    assert row == "<td>graft.sparsity</td><td>0.002</td><td>0.01</td>"
+    assert row == '<th scope="row">graft.sparsity</th><td>0.002</td><td>0.01</td>'
     assert re.findall(r"<details open><summary>(.*?)</summary>", settings) == ["graft: 1 changed"]
     assert "summary: 2 of 3 numbers differ" in changes and "+0.46" in changes and "not there" in changes
     assert "study: the baseline has no numbers" in changes
+    assert "<summary>wise</summary>" in settings and "<summary>surgery</summary>" not in settings, "it did not run"
     git("commit", "-qam", "now")
     html = write_page("HEAD")
     assert 'class="changed"' not in html and "summary: 0 of 3 numbers differ" in html
@@ -122,24 +142,62 @@ def test_an_unknown_commit_and_a_project_without_results_are_one_clear_line(ran,
         write_page("nowhere")
     for path in paths.METRICS.glob("*.report.json"):
         path.unlink()
-    with pytest.raises(StorageError, match=r"there is no metrics/summary.report.json; run `dvc repro` first"):
+    with pytest.raises(StorageError, match=r"run `dvc repro` first\s+there is no metrics/summary.report.json"):
         write_page("HEAD")
+
+
+def test_results_of_other_settings_are_left_out_and_named_with_their_date(ran):
+    model = plain(load_params("model"))["model"]
+    write_report(paths.report_document("study"), made_under("tasks", model=model | {"name": "theirs"}))
+    html = write_page("HEAD")
+    assert 'id="summary"' in html and 'id="study"' not in html and "strange_thing" not in html
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    line = f"Left out: study: made on {today} under other settings (model.name theirs, now {model['name']})."
+    assert line in section(html, "caveats") and "2 are not shown" not in html
+    write_report(paths.report_document("study"), made_under("tasks", model=model))
+    assert 'id="study"' in write_page("HEAD") and "Left out" not in write_page("HEAD"), "the control: the same settings"
+    paths.PARAMS.write_text(paths.PARAMS.read_text().replace("sparsity: 0.002 ", "sparsity: 0.003 "))
+    paths.report_document("study").unlink()
+    with pytest.raises(StorageError, match=r"nothing to report.*\n.*graft.sparsity 0.002, now 0.003"):
+        write_page("HEAD")
+
+
+def test_the_head_says_when_by_what_and_in_how_long(ran):
+    head = write_page("HEAD").split("<nav>")[0]
+    assert (
+        "durations</dt><dd>not known" in head
+        and f"torch {version('torch')}" in head
+        and "2 files changed since" in head
+    )
+    assert re.search(r"<dt>processor</dt><dd>\S", head) and f"{datetime.now(UTC):%Y-%m-%d}" in head
+    lines = [{"stage": "mask@movies-13", "seconds": seconds} for seconds in (900, 90)]
+    paths.DURATIONS.parent.mkdir(parents=True)
+    paths.DURATIONS.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert durations(["mask@movies-13", "mask@movies-21"]) == {"mask": 90}
+
+
+def test_csv_picture_and_patch_command_are_linked_where_they_are(ran):
+    html = write_page("HEAD")
+    links = {*re.findall(r'href="(?!#|data)([^"]*)"', html)}
+    assert {"../plots/accuracy.png", "../plots/scores.csv", "../plots/study/strange_thing.csv"} < links
+    assert all((paths.PAGE.parent / link).resolve().is_file() for link in links)
+    assert "graft export masks/learned/13/movies.safetensors --as patch" in section(html, "grafts")
 
 
 def test_the_command_writes_it_where_git_ignores_it(ran, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["report", "--baseline", "main"])
     report.main()
-    assert paths.PAGE.read_text() == write_page("main")
+    assert paths.PAGE.read_text().startswith("<!doctype html>") and "before &amp; after" in paths.PAGE.read_text()
     ignored = subprocess.run(["git", "check-ignore", "--no-index", paths.PAGE], cwd=ROOT, check=False).returncode == 0
     assert ignored and capsys.readouterr().out.startswith(f"{paths.PAGE}: ")
 
 
 def test_the_page_needs_nothing_else(ran):
     html = write_page("HEAD")
-    assert {*re.findall(r"<(script|iframe|object|embed|video|audio)\b", html)} == set()
+    assert {*re.findall(r"<(script src|iframe|object|embed|video|audio)\b", html)} == set()
     addresses = re.findall(r'(?:src|href|srcset|data|action)="([^"]*)"|url\(([^)]*)\)|@import ([^;]*)', html)
     places = {place.split(",")[0] for found in addresses for place in found if place}
-    assert {place for place in places if not place.startswith("#")} == {"data:", "data:image/png;base64"}
+    assert {place for place in places if not place.startswith(("#", "../"))} == {"data:", "data:image/png;base64"}
 
 
 # --- How it looks ------------------------------------------------------------------------------------------------
@@ -150,19 +208,52 @@ def test_the_page_needs_nothing_else(ran):
 def test_in_chromium_nothing_overlaps_or_sticks_out_and_the_console_is_silent(ran, tmp_path, width):
     look = look_at(write_page("HEAD"), tmp_path, width)
     assert (look.width, look.sticks_out, look.overlaps, look.cramped, look.pictures) == (width, 0, [], [], 0)
-    assert look.console == [] and look.parts > 100
+    assert look.console == [] and look.parts > 100 and look.scrolls == []
 
 
 @needs_chromium
 def test_the_look_finds_what_is_wrong(tmp_path):
     broken = (
         "<html><body><p>first</p><p style='margin-top: -2rem'>second</p><p style='width: 3000px'>wide</p>"
+        "<div style='width: 9rem'><table><tr><td style='min-width: 10rem'>wide</table></div>"
         "<p style='width: 2rem'>unbreakable</p><img alt='' width=5 height=5 src='https://example.org/a.png'><script>nothing.here</script>"
         "</body></html>"
     )
     look = look_at(broken, tmp_path, 1280)
     assert look.sticks_out > 1000 and look.overlaps == ["P first / P second"] and look.cramped == ["P unbreakable"]
-    assert look.pictures == 1 and len(look.console) == 1 and "nothing is not defined" in look.console[0]
+    assert (
+        look.pictures == 1
+        and look.scrolls == ["TABLE wide"]
+        and len(look.console) == 1
+        and "nothing is not defined" in look.console[0]
+    )
+
+
+@needs_chromium
+def test_in_chromium_a_click_sorts_rows_with_those_that_belong_to_them_and_the_pointer_shows_values(ran, tmp_path):
+    rows = [
+        Row("ours", ["b", "2.0"]),
+        Row("paper", ["  paper", "9"]),
+        Row("ours", ["c", "10.0"]),
+        Row("ours", ["a", "n/a"]),
+    ]
+    table = Table("T", ["task", "score"], [*rows, Row("average", ["average", "1"])], [])
+    write_report(paths.report_document("summary"), replace(made_under("graft"), tables=[table]))
+    acts = """<script>addEventListener("load", () => {
+      const button = place => document.querySelectorAll("#summary th button")[place].click();
+      const rows = () => [...document.querySelectorAll("#summary tbody tr")].map(row => row.cells[0].textContent).join(" ");
+      const told = [rows()];
+      for (const place of [0, 1, 1]) { button(place); told.push(rows()); }
+      const drawn = document.querySelector(".drawn"), box = drawn.getBoundingClientRect();
+      const [x, y] = JSON.parse(drawn.querySelector("script").textContent)[0];
+      drawn.dispatchEvent(new PointerEvent("pointermove", {clientX: box.left + x * box.width, clientY: box.top + y * box.height}));
+      told.push(drawn.querySelector("output").textContent);
+      console.log(JSON.stringify(told));
+    });</script></body>"""
+    [line] = look_at(write_page("HEAD").replace("</body>", acts), tmp_path, 400).console
+    told = json.loads(re.search(r'"(\[.*\])"', line)[1].replace('\\"', '"'))
+    assert told[:2] == ["b paper c a average", "a b paper c average"]
+    assert told[2:4] == ["b paper c a average", "a c b paper average"] and told[4].startswith("grafted")
 
 
 # --- Its parts ---------------------------------------------------------------------------------------------------
@@ -185,13 +276,37 @@ def test_differences_tell_missing_from_null():
     assert [written(value) for value in values] == [*values.values()] and written([1, "a"]) == "[1, a]"
 
 
+def test_a_picture_knows_what_is_drawn_where(tmp_path):
+    with styled():
+        drawn = figure(3, "A title", "details", "a caption")
+        left, middle, right = drawn.subplots(1, 3)
+        left.bar([0, 1], [3, 4], label="grafted")
+        left.set_xticks([0, 1], ["one", "two"])
+        left.set_ylabel("score (%)")
+        middle.errorbar([1, 2], [5, 6], yerr=1, label="mean")
+        middle.scatter([2], [5.5])
+        middle.axhline(5)
+        right.imshow([[1, 2], [3, 4]])
+        for name in ("first.png", "again.png"):
+            save(drawn, tmp_path / name)
+    values = read_values(tmp_path / "first.png")
+    texts = [text for _, _, text in values]
+    assert texts[:2] == ["grafted, one, score (%) 3", "grafted, two, score (%) 4"]
+    assert texts[2:5] == ["mean, 1, 5", "mean, 2, 6", "2, 5.5"] and len(values) == 9
+    assert values[0][1] > values[1][1] and values[0][0] < values[1][0] < values[2][0], "y goes down"
+    assert (tmp_path / "first.png").read_bytes() == (tmp_path / "again.png").read_bytes()
+
+
 def test_every_committed_figure_has_a_caption_and_says_which_it_is():
     plots, known = ROOT / paths.PLOTS, data_files("captions.yaml")
     drawn = [path.relative_to(plots) for path in plots.rglob("*.png") if path.relative_to(plots).parts[0] != "reports"]
     assert drawn
     for path in drawn:
         captions = known["" if path.parent == Path() else path.parent.name]
-        assert caption_of(path.stem, captions).startswith((*captions.values(),)), path
+        texts = [caption for name, caption in captions.items() if name != DATA]
+        assert caption_of(path.stem, captions).startswith((*texts,)), path
+        names = [name for files in captions[DATA].values() for name in files]
+        assert all((plots / path.parent / f"{name}.csv").is_file() for name in names), path
     assert caption_of("gain_sgd_learned_0.01", known["multitask"]).endswith("Here: sgd learned 0.01.")
     assert caption_of("gains", known["multitask"]) == "Gains."
 
@@ -217,6 +332,13 @@ def test_the_page_of_what_reproduces_has_the_claims_of_publications_alone(tmp_pa
         "It holds.", Verdict.HOLDS, "96 %", [], "tiny, 4 tasks", Paper("> 95 %", "Table 2", "0.01 %"), "a.png"
     )
     ours = Claim("Ours.", Verdict.FAILS, "1 %", [])
-    write_report(tmp_path / paths.report_document("study"), Report("", "", [], [], [theirs, ours]))
+    (tmp_path / paths.PARAMS).write_text((ROOT / paths.PARAMS).read_text())
+    settings = plain(load_params("model", path=ROOT / paths.PARAMS))
+    document = tmp_path / paths.report_document("study")
+    write_report(document, Report("", "", [], [], [theirs, ours], settings))
     page = reproduction.markdown(tmp_path)
     assert "| It holds. | > 95 % (Table 2; 0.01 %) | 96 % | tiny, 4 tasks | **holds** |" in page and "Ours." not in page
+    settings["model"]["name"] = "another"
+    write_report(document, Report("", "", [], [], [theirs, ours], settings))
+    page = reproduction.markdown(tmp_path)
+    assert "It holds." not in page and "- study: left out, made under other settings (model.name another, now" in page

@@ -47,21 +47,20 @@ def main() -> None:
     from stages.lib.report.claims import Finding, judge, read_statements
     from stages.lib.report.document import Report
     from stages.lib.report.publish import plot_data, publish
-    from stages.lib.report.stats import mean_of
     from stages.lib.report.table import Line, Table, number
 
     frame = pd.DataFrame({"size": params.toy.sizes})
     columns = [number("size", "size", ".1f", key="size")]
     table = Table("Sizes of toys", ["toy"], columns, [Line("all", frame, "all")], stored=["size"])
-    measures = {"size": lambda frame: Finding(mean_of(frame["size"]))}
+    measures = {"size": lambda frame: Finding(float(frame["size"].mean()))}
     claims = judge(read_statements(Path(__file__).with_name("claims.yaml")), measures, frame)
     report = Report("Toys", "all", [table.text()], [], claims)
-    publish("toy", report, {"toy": table.numbers()}, plot_data({"toys": frame}), settings=params)
+    publish("toy", report, {"size": float(frame["size"].mean())}, {"toy": table.numbers()}, plot_data({"toys": frame}), settings=params)
 
 if __name__ == "__main__":
     main()
 ''',
-    "claims.yaml": '- {words: "Toys are large", measure: size, rule: above, limit: 2, figure: "{mean:.1f}"}\n',
+    "claims.yaml": '- {words: "Toys are large", measure: size, rule: above, limit: 2, figure: "{value:.1f}"}\n',
     "dvc.yaml": """
 vars:
   - ../../params.yaml
@@ -88,7 +87,10 @@ stages:
           cache: false
     outs:
       - metrics/toy.md
-      - metrics/toy.report.json
+      - metrics/toy.report.json:
+          cache: false
+      - metrics/toy.details.json:
+          cache: false
       - plots/toy:
           cache: false
 """,
@@ -147,7 +149,7 @@ def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_reference(tmp_path
     assert "2 stages to run" in copy.run("python", "-m", "stages.commands.plan", "toy", "--line").text
     assert copy.repro("stages/toy/dvc.yaml").run_at_all == ["toy_code", "toy"]
     assert "Nothing to run" in copy.run("python", "-m", "stages.commands.plan", "toy", "--line").text
-    assert json.loads((copy.folder / "metrics/toy.json").read_text())["toy"]["all"]["size"]["mean"] == 2.5
+    assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"size": 2.5}
     copy.run("python", "-m", "stages.commands.page")
     html = (copy.folder / "metrics/report.html").read_text()
     assert "Sizes of toys" in html and "Toys are large" in html

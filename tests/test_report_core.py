@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
+from scipy.stats import ttest_1samp
 
 from stages.lib.errors import DataError
 from stages.lib.io import read_json, write_json
@@ -18,7 +19,7 @@ from stages.lib.report.document import Claim, Report, Row, Verdict, read_report,
 from stages.lib.report.document import Table as Printed
 from stages.lib.report.load import Records, frame_of, grid, in_order, published, require_files
 from stages.lib.report.markdown import to_markdown
-from stages.lib.report.stats import Estimate, clean, compared, known, mean_of, paired, t_quantile
+from stages.lib.report.stats import Estimate, clean, compared, estimate, holm, known, mean_of
 from stages.lib.report.table import Column, Line, Table, by, count, number, share, shown, stored, values_in
 from stages.lib.report.terminal import to_terminal
 from stages.lib.settings import Params
@@ -92,19 +93,81 @@ def test_published_values_are_fractions_and_names_stand_in_one_order():
 # --- Statistics ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("freedom, value", [(1, 12.706), (2, 4.303), (5, 2.571), (10, 2.228), (1000, 1.962)])
-def test_t_quantiles_are_those_of_the_tables(freedom, value):
-    assert t_quantile(freedom) == pytest.approx(value, abs=5e-4)
+def cells(values: dict, seeds: int = 2, apart: float = 0.1, names: tuple[str, ...] = ("task",)) -> pd.Series:
+    """Values of tasks, or of pairs of tasks, in cells of so many seeds, which lie around it."""
+    around = np.linspace(-apart, apart, seeds) if seeds > 1 else [0.0]
+    units = {unit if isinstance(unit, tuple) else (unit,): value for unit, value in values.items()}
+    rows = {(*unit, seed): value + shift for unit, value in units.items() for seed, shift in enumerate(around)}
+    return pd.Series([*rows.values()], pd.MultiIndex.from_tuples(rows, names=[*names, "seed"]), dtype=float)
 
 
-def test_a_difference_is_paired_by_cell_and_has_an_interval_from_two_different_cells_on():
-    frame = pd.DataFrame({"method": ["x"] * 3 + ["y"] * 2, "task": [*"abc", *"ba"], "score": [0.5, 0.7, 0.9, 0.6, 0.2]})
-    value = compared(frame, "score", ("x", "y"), ["task"])
-    assert (value.n, value.positive) == (2, 2) and value.mean == pytest.approx(0.2) and value.low < 0 < value.high
-    assert compared(frame, "score", ("y", "x"), ["task"]).mean == pytest.approx(-0.2)
-    same = paired(pd.Series([0.3, 0.4]), pd.Series([0.2, 0.3]))
-    assert (same.n, same.low) == (2, None), "two that are the same tell too much"
-    assert compared(frame, "score", ("x", "z"), ["task"]).words() == "no common cells"
+BY_TASK = {"a": 0.1, "b": 0.3, "c": 0.2, "d": 0.6}
+BY_PAIR = {("a", "b"): 0.1, ("a", "c"): 0.2, ("b", "c"): 0.6}
+PAIR = ("first", "second")
+
+
+def test_an_estimate_is_the_t_interval_over_tasks_and_seeds_of_a_task_add_nothing():
+    value, known = estimate(cells(BY_TASK)), ttest_1samp([*BY_TASK.values()], 0.05)
+    assert (value.n, value.tasks, value.seeds, value.positive) == (8, 4, 2, 4)
+    assert (value.low, value.high) == pytest.approx((*known.confidence_interval(0.95),))
+    assert value.p_value(0.05) == pytest.approx(known.pvalue) and value.mean == pytest.approx(0.3)
+    twice = pd.concat([cells(BY_TASK), cells(BY_TASK).rename(lambda seed: seed + 2, level="seed")])
+    assert (estimate(twice).low, estimate(twice).high) == pytest.approx((value.low, value.high))
+    alone = ttest_1samp(twice, 0).confidence_interval(0.95)
+    assert alone.high - alone.low < 0.7 * (value.high - value.low), "the control: cells as the sample tell too much"
+
+
+def test_pairs_of_tasks_are_jackknifed_by_task():
+    value = estimate(cells(BY_PAIR, names=PAIR), PAIR)
+    # 3 * 0.3 - 2 * (the other pair): -0.3, 0.5 and 0.7
+    assert value.error == pytest.approx(np.std([-0.3, 0.5, 0.7], ddof=1) / 3**0.5) and (value.tasks, value.units) == (
+        3,
+        3,
+    )
+    assert value.error > 1.9 * value.sd / 3**0.5, "the control: pairs are not independent"
+    both = pd.DataFrame({"one": cells(BY_TASK), "twice": 2 * cells(BY_TASK)})
+    ratio = estimate(both, statistic=lambda units: units.one.mean() / units.twice.mean())
+    assert (ratio.mean, ratio.error, ratio.positive, ratio.sd) == (pytest.approx(0.5), pytest.approx(0), None, None)
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        (cells({"a": 0.1}), "+10.0 points (no interval; 1 task, 2 seeds; above 0 in 1 of 1)"),
+        (cells(BY_TASK, seeds=1), "+30.0 points (no interval; 4 tasks, 1 seed; above 0 in 4 of 4)"),
+        (cells({"a": 0.1, "b": 0.1}), "+10.0 points (no interval; 2 tasks, 2 seeds; above 0 in 2 of 2)"),
+        (cells({}), "no common cells"),
+        (
+            cells({"a": 0.1, "b": 0.2}),
+            "+15.0 points (95 % interval -48.5 to +78.5; 2 tasks, 2 seeds; above 0 in 2 of 2)",
+        ),
+    ],
+)
+def test_one_task_or_seed_and_two_equal_tasks_have_no_interval(values, words):
+    value = estimate(values)
+    assert value.words() == words and (value.p_value() is None) == (value.low is None)
+
+
+def test_one_pair_of_tasks_has_no_interval():
+    assert estimate(cells({("a", "b"): 0.1}, names=PAIR), PAIR).low is None
+
+
+def test_differences_are_paired_by_cell():
+    frame = pd.DataFrame(
+        {"method": ["x"] * 3 + ["y"] * 2, "task": [*"abc", *"ba"], "seed": 1, "score": [0.5, 0.7, 0.9, 0.6, 0.2]}
+    )
+    value = compared(frame, "score", ("x", "y"), ["task", "seed"])
+    assert (value.n, value.positive) == (2, 2) and value.mean == pytest.approx(0.2)
+    assert compared(frame, "score", ("y", "x"), ["task", "seed"]).mean == pytest.approx(-0.2)
+    assert compared(frame, "score", ("x", "z"), ["task", "seed"]).words() == "no common cells"
+
+
+@pytest.mark.parametrize(
+    "p_values, corrected",
+    [([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]), ([0.04], [0.04]), ([0.6, 0.7], [1, 1]), ([], [])],
+)
+def test_holms_correction_is_that_of_hand(p_values, corrected):
+    assert holm(p_values) == pytest.approx(corrected)
 
 
 def test_numbers_are_rounded_and_undefined_ones_left_out():
@@ -173,66 +236,114 @@ def test_tables_are_shown_with_a_title_and_stored_with_a_name():
 # --- Claims ----------------------------------------------------------------------------------------------------
 
 
-def difference(mean: float, low: float | None, high: float | None) -> Estimate:
-    return Estimate(4, mean, 0.1, low, high, 3)
+def over(*values: float) -> Estimate:
+    """One value a task, of two seeds."""
+    return estimate(cells(dict(zip("abcdefgh", values, strict=False))))
+
+
+SHOWN, WEAK = over(0.1, 0.11, 0.12), over(0.1, 0.2, -0.1)
+# p = 0.03 by itself
+CLOSE = over(0.1, 0.05, 0.025, 0.0825)
+
+
+def judged(value, rule: str = "above", limit: float | str = 0.0, settings=None, **controls: Finding) -> Claim:
+    """What is said of one value, given these controls."""
+    row = Statement("it is so", "measure", rule=rule, limit=limit, figure="seen", given=[*controls])
+    found = {
+        "measure": lambda data: Finding(value),
+        **{name: lambda data, held=held: held for name, held in controls.items()},
+    }
+    [claim] = judge([row], found, None, "toy", settings)
+    return claim
 
 
 @pytest.mark.parametrize(
     "value, rule, limit, verdict",
     [
-        (difference(0.1, 0.05, 0.15), "above", 0, Verdict.HOLDS),
-        (difference(0.1, 0.05, 0.15), "above", 0.06, Verdict.UNCLEAR),
-        (difference(0.1, 0.05, 0.15), "above", 0.2, Verdict.FAILS),
-        (difference(0.1, 0.05, 0.15), "below", 0.2, Verdict.HOLDS),
-        (difference(0.1, 0.05, 0.15), "below", 0, Verdict.FAILS),
-        (difference(0.1, None, None), "above", 0, Verdict.OPEN),
-        (difference(0.1, -0.05, 0.15), "at_least", 0.1, Verdict.HOLDS),
-        (mean_of(np.array([0.9, 0.98])), "at_least", 0.95, Verdict.FAILS),
-        (mean_of(np.array([])), "at_least", 0.95, Verdict.OPEN),
-        (0.96, "at_least", 0.95, Verdict.HOLDS),
+        (SHOWN, "above", 0, Verdict.HOLDS),
+        (SHOWN, "above", 0.1, Verdict.UNCLEAR),
+        (SHOWN, "above", 0.2, Verdict.FAILS),
+        (SHOWN, "below", 0.2, Verdict.HOLDS),
+        (SHOWN, "below", 0, Verdict.FAILS),
+        (WEAK, "above", 0, Verdict.UNCLEAR),
+        (over(0.1), "above", 0, Verdict.OPEN),
+        (estimate(cells(BY_TASK, seeds=1)), "above", 0, Verdict.OPEN),
+        (estimate(cells({})), "above", 0, Verdict.OPEN),
+        (0.96, "above", 0.95, Verdict.HOLDS),
         (0.96, "below", 0.95, Verdict.FAILS),
         (True, "above", 0, Verdict.HOLDS),
         (False, "above", 0, Verdict.FAILS),
         (None, "above", 0, Verdict.OPEN),
     ],
 )
-def test_a_claim_is_judged_by_its_whole_interval_or_by_its_number(value, rule, limit, verdict):
-    statement = Statement("it is so", "measure", rule=rule, limit=limit, figure="seen")
-    [claim] = judge([statement], {"measure": lambda data: Finding(value)}, None)
-    assert claim.verdict is verdict
+def test_a_claim_is_judged_by_its_whole_interval_or_by_its_exact_number(value, rule, limit, verdict):
+    assert judged(value, rule, limit).verdict is verdict
 
 
-def test_a_difference_without_cells_is_left_out_or_not_measurable():
-    none = {"measure": lambda data: paired(pd.Series(dtype=float), pd.Series(dtype=float))}
-    assert judge([Statement("it is so", "measure")], none, None) == []
-    [claim] = judge([Statement("it is so", "measure")], none, None, empty=True)
-    assert (claim.verdict, claim.figure) == (Verdict.OPEN, "no common cells")
+def test_a_claim_says_with_what_it_was_measured_and_limits_are_numbers_or_names_of_settings():
+    class settings:
+        class toy:
+            least = 0.08
+
+    assert judged(SHOWN, limit="toy.least", settings=settings).verdict is Verdict.HOLDS
+    settings.toy.least = 0.2
+    assert judged(SHOWN, limit="toy.least", settings=settings).verdict is Verdict.FAILS, "the control"
+    assert judged(SHOWN).here == "toy; 3 tasks, 2 seeds" and judged(True).here == "toy"
+
+
+@pytest.mark.parametrize(
+    "control, measurable", [(SHOWN, True), (WEAK, False), (over(-0.1, -0.11, -0.12), False), (over(0.1), False), (estimate(cells({})), False)]
+)  # fmt: skip
+def test_a_claim_is_not_measurable_where_one_of_its_controls_is_not_shown_above_0(control, measurable):
+    held = Finding(SHOWN), Finding(control, lacks="not measurable without a gain")
+    claim = judged(SHOWN, first=held[0], second=held[1])
+    assert (claim.verdict is Verdict.HOLDS, "without a gain" in claim.figure) == (measurable, not measurable)
+
+
+def test_claims_of_one_family_are_corrected_together_and_those_of_others_are_not():
+    values = {"close": CLOSE, "weak": WEAK, "void": CLOSE}
+    found = {name: lambda data, value=value: value for name, value in values.items()}
+    found["void"] = lambda data: Finding(CLOSE, void="; but nothing")
+
+    def first(*families: str) -> Claim:
+        rows = [Statement("it is so", name, family=family) for name, family in zip(values, families, strict=False)]
+        return judge(rows, found, None)[0]
+
+    assert 0.025 < CLOSE.p_value() < 0.05 and first("one", "other").verdict is Verdict.HOLDS
+    assert first("one", "one").verdict is Verdict.UNCLEAR
+    assert first("one", "one").figure.endswith("excludes the limit, but not after Holm's correction for 2 claims")
+    assert first("one", "other", "one").verdict is Verdict.HOLDS, "what is void is no claim to correct for"
+    several = Statement("it is so", "several")
+    claims = judge([several], {"several": lambda data: [Finding(CLOSE), Finding(WEAK)]}, None)
+    assert [claim.verdict for claim in claims] == [Verdict.UNCLEAR] * 2, "a row that makes several is a family"
 
 
 def test_words_have_the_figures_of_the_finding_and_the_limit_stands_once():
     Path("claims.yaml").write_text(
-        "- {words: '{name} keeps {limit:percent0} %', measure: kept, of: [x], rule: at_least, limit: toy.least, "
-        "figure: '{mean:percent2} % of {n} at {size:size}'}\n"
+        "- {words: '{name} keeps {limit:share} %', measure: kept, of: [x], limit: 0.08, paper: {says: more}, "
+        "figure: '{mean:percent2} %, {percent} of {n} at {size:size}'}\n"
     )
 
-    class Settings:
-        class toy:
-            least = 0.9
-
     def kept(data, name):
-        yield Finding(
-            mean_of(data), {"name": name, "size": 0.0001}, lambda limit: [f"{share}" for share in data if share < limit]
-        )
-        yield Finding(mean_of(data), {"name": "void", "size": 1}, void="; but nothing")
+        fields = {"name": name, "size": 0.0001}
+        yield Finding(data, fields, lambda limit: [f"{share}" for share in (0.07, 0.1) if share < limit], size="0.01 %")
+        yield Finding(data, fields, void="; but nothing")
 
-    first, second = judge(read_statements(Path("claims.yaml")), {"kept": kept}, np.array([0.8, 1.0]), Settings)
-    assert first == Claim("x keeps 90 %", Verdict.HOLDS, "90.00 % of 2 at 0.010 %", ["0.8"])
-    assert (second.verdict, second.figure) == (Verdict.OPEN, "90.00 % of 2 at 100.00 %; but nothing")
-    assert judge(read_statements(Path("claims.yaml")), {"kept": lambda data, name: []}, None, Settings) == []
+    first, second = judge(read_statements(Path("claims.yaml")), {"kept": kept}, SHOWN)
+    assert (first.text, first.verdict, first.exceptions) == ("x keeps 8 %", Verdict.HOLDS, ["0.07"])
+    assert first.figure == f"11.00 %, {SHOWN.words('%')} of 6 at 0.010 %" and str(first.paper) == "more"
+    assert first.here == "0.01 %; 3 tasks, 2 seeds"
+    assert second.verdict is Verdict.OPEN and second.figure.endswith("at 0.010 %; but nothing")
+    assert judge(read_statements(Path("claims.yaml")), {"kept": lambda data, name: []}, None) == []
 
 
 @pytest.mark.parametrize(
-    "row, problem", [("{words: a}", "0.measure"), ("{words: a, measure: b, rules: above}", "0.rules")]
+    "row, problem",
+    [
+        ("{words: a}", "0.measure"),
+        ("{words: a, measure: b, rules: above}", "0.rules"),
+        ("{words: a, measure: b, rule: at_least}", "0.rule"),
+    ],
 )
 def test_a_row_that_is_no_claim_is_named(row, problem):
     Path("claims.yaml").write_text(f"- {row}\n")
@@ -289,16 +400,23 @@ def test_markdown_and_terminal_say_the_same():
 
 def test_publishing_writes_all_files_and_rounds_what_is_not_exact(capsys):
     frames = {
-        "some": pd.DataFrame({"score": [0.12345678], "sparsity": [1.2345678e-5], "task": ["a"]}),
+        "some": pd.DataFrame({"score": [0.12345678], "small": [1.23456e-7], "sparsity": [1.2345678e-5], "task": ["a"]}),
         "none": pd.DataFrame(),
     }
     settings = Params(seeds=(13,), graft=Params(region=["layers"]), model=model_settings("prompt"))
     draw = publish.plot_data(frames), publish.figures({}, None)
-    publish.publish("toy", REPORT, {"a": {"mean": 0.12345678}, "b": {}}, *draw, settings=settings)
+    numbers = {"a": {"mean": 0.12345678}, "b": {}}
+    publish.publish("toy", REPORT, numbers, numbers, *draw, settings=settings)
     stored = read_report(Path("metrics/toy.report.json"))
     assert [*stored.settings] == ["seeds", "graft.region", "model"] and stored.settings["model"]["mode"] == "prompt"
-    assert {path.name for path in Path("metrics").iterdir()} == {"toy.md", "toy.json", "toy.report.json"}
-    assert read_json(Path("metrics/toy.json")) == {"a": {"mean": 0.123457}}
+    assert {path.name for path in Path("metrics").iterdir()} == {
+        "toy.md",
+        "toy.json",
+        "toy.details.json",
+        "toy.report.json",
+    }
+    assert read_json(Path("metrics/toy.json"))["a"] == {"mean": 0.1235}, "what is compared between runs"
+    assert read_json(Path("metrics/toy.details.json")) == {"a": {"mean": 0.123457}}
     assert [path.name for path in Path("plots/toy").iterdir()] == ["some.csv"]
-    assert Path("plots/toy/some.csv").read_text() == "score,sparsity,task\n0.123457,1.2345678e-05,a\n"
+    assert Path("plots/toy/some.csv").read_text() == "score,small,sparsity,task\n0.1235,1.235e-07,1.2345678e-05,a\n"
     assert "it is so" in capsys.readouterr().out

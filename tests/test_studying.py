@@ -187,6 +187,7 @@ COSTS = {
     "grown": TRAIN * LOCALIZER.grown.rounds,
     "learned": BATCH * STEPS,
     "stitch": BATCH * STEPS,
+    "stitch_exact": BATCH * STEPS,
     "attribution_learned": TRAIN * len(LOCALIZER.attribution.path_points) + BATCH * STEPS,
 }
 

@@ -31,8 +31,8 @@ from stages.lib.training.training import TrainPlan
 from stages.surgical import fisher_scores as fim
 from stages.surgical import layer_surgery as surgery
 from stages.surgical import rank_robustness as robustness
+from stages.surgical.frames import layer_text, require_distinct
 from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, whole_layers
-from stages.surgical.report import layer_text, require_distinct
 from stages.surgical.selections import KINDS, Selection, choose, order
 from stages.surgical.settings import ChosenScore, FimScores, LayerTraining
 from tests.pico import TOY, bert_config, finetune_settings, model_settings, runtime, save_bert, toy_rows

@@ -1,16 +1,20 @@
 """What every stage's entry point shares: arguments, errors without a traceback, no orphans."""
 
 import argparse
+import contextlib
 import ctypes
 import inspect
+import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from stages.lib import paths
 from stages.lib.errors import GraftError
 
 USER_MISTAKE = 2
@@ -29,7 +33,9 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
         arguments = vars(parser.parse_args(argv))
         die_with_parent()
         cell = "-".join(str(value) for value in arguments.values())
-        guarded(f"{name}@{cell}" if cell else name, function, **arguments)
+        label, started = f"{name}@{cell}" if cell else name, time.monotonic()
+        guarded(label, function, **arguments)
+        _note(label, time.monotonic() - started)
 
     return run
 
@@ -47,6 +53,13 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
     except KeyboardInterrupt:
         print(f"{label}: stopped", file=sys.stderr)
         sys.exit(130)
+
+
+def _note(label: str, seconds: float) -> None:
+    """Keep how long a stage took beside DVC's own notes on this machine: no result, so no output of a stage."""
+    if paths.DURATIONS.parent.is_dir():
+        with contextlib.suppress(OSError), paths.DURATIONS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"stage": label, "seconds": round(seconds, 1)}) + "\n")
 
 
 def die_with_parent() -> None:

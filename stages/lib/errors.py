@@ -53,8 +53,9 @@ class StorageError(GraftError):
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """Give ` (did you mean 'x'?)` for the nearest allowed name, or an empty string."""
-    near = difflib.get_close_matches(str(name), [str(item) for item in allowed], n=1, cutoff=0.6)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    names = {str(item).casefold(): str(item) for item in allowed}
+    near = difflib.get_close_matches(str(name).casefold(), names, n=1, cutoff=0.6)
+    return f" (did you mean {names[near[0]]!r}?)" if near else ""
 
 
 def plain_problem(problem: dict, section: str, kind: Any) -> str:

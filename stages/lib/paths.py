@@ -28,6 +28,7 @@ PLOTS = Path("plots")
 SUMMARY = METRICS / "summary.json"
 LEAKAGE = TABLES / "leakage.json"
 PAGE = METRICS / "report.html"
+DURATIONS = Path(".dvc/tmp/durations.jsonl")
 
 
 def table(task: str) -> Path:

@@ -66,11 +66,18 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 def load_yaml(path: Path, error: type[GraftError]) -> Any:
     """Read one YAML document; raise `error` that names the file when it can't be read or parsed."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise error(f"{path}: no such file; run this from the project's top folder") from None
     except UnicodeDecodeError as problem:
         raise error(f"{path}: not UTF-8 text (byte {problem.start})") from None
+    return parse_yaml(text, str(path), error)
+
+
+def parse_yaml(text: str, name: str, error: type[GraftError]) -> Any:
+    """One YAML document; raises `error` with its `name` where it is none."""
+    try:
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as problem:
         detail = " ".join(str(problem).split())
-        raise error(f"{path}: not valid YAML: {detail}") from None
+        raise error(f"{name}: not valid YAML: {detail}") from None

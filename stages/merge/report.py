@@ -250,12 +250,14 @@ def headline(merged: Merged) -> dict[str, Any]:
 
 def details(merged: Merged) -> dict[str, Any]:
     """Every number: tables by name, and each other method against the stitched mean."""
+    if not merged.methods:
+        return {}
     found: dict[str, Any] = {}
-    for table in tables(merged) if merged.methods else []:
+    for table in tables(merged):
         found.setdefault(table.name, {}).update(table.numbers())
     others = [name for name in merged.methods if name != STITCHED] if STITCHED in merged.methods else []
     gaps = {group: {name: _gap(merged, group, STITCHED, name) for name in others} for group in merged.groups}
-    return {**found, "stitched_minus": known(gaps) if others else {}}
+    return {**found, "stitched_minus": known(gaps)}
 
 
 # --- What the claims measure -----------------------------------------------------------------------------------

@@ -8,13 +8,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.format import counted, counts
+from stages.lib.report.format import counted, counts, percent
 from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style
+from stages.lib.report.stats import estimate
 from stages.lib.report.style import COLORS, HATCHES
-from stages.surgical.report import Surgical, tested
+from stages.surgical.frames import Surgical, layer_text
+from stages.surgical.rankings import bridges
+from stages.surgical.report import few, kept_by, steady, tested
 
 HEIGHT, HALF = 2.6, 0.38
-WHISKERS = "Whiskers: standard deviation over seeds."
 SCORE, GRAFT, CHANCE = "FIM score", "learned graft", "chance"
 # look of a kind of selection, by its number among the lines of a figure
 KINDS = {"top": 0, "bottom": 5, "random": 8, "first": 3, "middle": 1, "last": 4}
@@ -29,9 +31,9 @@ def layer_figure(data: Surgical) -> Figure:
     tasks, score = [*dict.fromkeys(data.fim.task)], data.surgery.score
     rows, columns = grid(len(tasks))
     drawn = framed(
-        HEIGHT * rows, "Layers: is the learned graft where the Fisher information is highest?",
+        HEIGHT * rows, _layer_title(data),
         f"{counts(task=len(tasks), seed=data.fim.seed.nunique())}, score of {score.target}, {score.aggregation}, over {score.examples} examples",
-        f"Each adds up to 100 % over the layers. {WHISKERS} Chance: a random mask's share, of parameters per layer.",
+        f"Each adds up to 100 % over the layers. Chance: a random mask's share, of parameters per layer.{_whiskers(data.fim)}",
         [SCORE, GRAFT, CHANCE],
     )  # fmt: skip
     panels = drawn.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
@@ -41,6 +43,20 @@ def layer_figure(data: Surgical) -> Figure:
             panel.set_xlabel("layer")
     explain(drawn, panels.flat[:1])
     return drawn
+
+
+def _layer_title(data: Surgical) -> str:
+    """Whether the graft lies where the scores are high; without masks, where these are highest."""
+    found = bridges(data)["score_graft"]
+    if found.n:
+        return f"Over the layers, FIM score and share of the learned graft have a rank correlation of {found.mean:+.2f}"
+    means = data.chosen().groupby("layer").mean()
+    return f"Layer {layer_text([means.idxmax()])} has the highest FIM score: {percent(means.max() / means.sum())} % of the sum"
+
+
+def _whiskers(frame: pd.DataFrame, *more: str) -> str:
+    over = [*["seeds"] * (frame.seed.nunique() > 1), *more]
+    return f" Whiskers: standard deviation over {' and '.join(over)}." if over else ""
 
 
 def _titled(panels: np.ndarray, tasks: list[str], label: str) -> Iterator[tuple[Axes, str]]:
@@ -68,7 +84,7 @@ def _draw_layers(panel: Axes, scores: pd.DataFrame, masks: pd.DataFrame, chance:
     for label, variant, shares, offset in ((SCORE, FINETUNED, scores, -0.5), (GRAFT, GRAFTED, masks, 0.5)):
         if len(shares):
             panel.bar(
-                places + offset * HALF, 100 * shares.mean(), HALF, yerr=100 * shares.std(ddof=1).fillna(0),
+                places + offset * HALF, 100 * shares.mean(), HALF, yerr=100 * shares.std(ddof=1),
                 color=COLORS[variant], hatch=HATCHES[variant], edgecolor="black", linewidth=0.6, label=label, capsize=2,
                 error_kw={"elinewidth": 1.0},
             )  # fmt: skip
@@ -86,11 +102,12 @@ def selection_figure(data: Surgical) -> Figure | None:
     tasks, kinds = [*dict.fromkeys(runs.task)], [kind for kind in KINDS if kind in {*runs.kind}]
     draws = f", {counted(data.surgery.draws, 'draw')} of random layers" if "random" in kinds else ""
     rows, columns = grid(len(tasks))
+    random = ["draws of random layers"] * bool(draws)
     drawn = framed(
-        1.25 * HEIGHT * rows, "Score by trained layers; the paper's claim: the highest FIM scores almost match all layers",
+        1.25 * HEIGHT * rows, _selection_title(data),
         f"{counts(task=len(tasks), seed=runs.seed.nunique())}, n = {tested(runs)} test rows{draws}",
-        "Whiskers: standard deviation over seeds; of random layers over "
-        "seeds and draws. Points are moved apart a little.", [*kinds, *(name for name, _ in LEVEL_LOOKS.values()), MAJORITY],
+        f"top, bottom: by FIM score. Points are moved apart a little.{_whiskers(runs, *random)}",
+        [*kinds, *(name for name, _ in LEVEL_LOOKS.values()), MAJORITY],
     )  # fmt: skip
     panels = drawn.subplots(rows, columns, squeeze=False, sharex=True)
     for panel, task in _titled(panels, tasks, "score (%)"):
@@ -98,6 +115,19 @@ def selection_figure(data: Surgical) -> Figure | None:
         panel.set_xlabel("trained layers")
     explain(drawn, panels.flat)
     return drawn
+
+
+def _selection_title(data: Surgical) -> str:
+    """What few layers keep, and random ones of their number."""
+    size = few(data)
+    names = {f"top_{size}": "with the highest FIM scores", f"random_{size}": "at random"}
+    kept = {words: estimate(kept_by(data, name)).mean for name, words in names.items()}
+    told = [f"{words} {percent(share)}\N{NO-BREAK SPACE}%" for words, share in kept.items() if share is not None]
+    return (
+        f"{size} of {data.layers} layers keep of the score of all: {', '.join(told)}"
+        if told
+        else "Score by the number of trained layers"
+    )
 
 
 def _draw_selections(panel: Axes, runs: pd.DataFrame, kinds: list[str]) -> None:
@@ -114,8 +144,8 @@ def _draw_selections(panel: Axes, runs: pd.DataFrame, kinds: list[str]) -> None:
 
 
 def _draw_line(panel: Axes, places: pd.Index, values: pd.DataFrame, label: str, number: int) -> None:
-    whiskers = {"capsize": 2, "elinewidth": 1.0}
-    panel.errorbar(places, values["mean"], values["std"].fillna(0), label=label, **whiskers, **line_style(number))
+    over = values["std"] if values["std"].notna().any() else None
+    panel.errorbar(places, values["mean"], over, label=label, capsize=2, elinewidth=1.0, **line_style(number))
 
 
 def robustness_figure(data: Surgical) -> Figure | None:
@@ -125,10 +155,10 @@ def robustness_figure(data: Surgical) -> Figure | None:
         return None
     tasks = [*dict.fromkeys(frame.task)]
     drawn = framed(
-        1.2 * HEIGHT, "Robustness: rank correlation of the layers' scores with those before training",
+        1.2 * HEIGHT, _steady_title(data),
         f"{counts(task=len(tasks), seed=frame.seed.nunique())}, all layers trained, {counted(data.layers, 'layer')}",
-        "Agreement: Spearman correlation of the FIM scores "
-        f"with those before training; dashed: surgical.steady. {WHISKERS}", tasks,
+        "Agreement: Spearman correlation of the FIM scores with those before training; dashed: the line that the claim is held "
+        f"against.{_whiskers(frame)}", tasks,
     )  # fmt: skip
     left, right = drawn.subplots(1, 2, squeeze=False)[0]
     lowest = 0.0
@@ -144,6 +174,16 @@ def robustness_figure(data: Surgical) -> Figure | None:
         panel.set(xlabel="step", ylabel=label)
     explain(drawn, [left])
     return drawn
+
+
+def _steady_title(data: Surgical) -> str:
+    for finding in steady(data):
+        lowest, moved = finding.fields["lowest"], percent(finding.fields["moved"])
+        return (
+            f"Rank correlation of the layers' scores with those before training: at least {lowest:.2f}, "
+            f"while they move by {moved}\N{NO-BREAK SPACE}% of their norm"
+        )
+    return "How far the layers move in training"
 
 
 FIGURES: dict[str, Callable[[Surgical], Figure | None]] = {

@@ -12,13 +12,15 @@ def main() -> None:
         "localizer.${graft.localizer}", "ood", "fim", "surgery", "robustness", "surgical",
     )  # fmt: skip
 
+    from stages.lib.report.format import measured_with
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.surgical.figures import FIGURES
-    from stages.surgical.report import EXACT, collect, numbers, report
+    from stages.surgical.frames import EXACT, collect
+    from stages.surgical.report import details, headline, report
 
     data = collect(params.seeds, params.fim, params.surgery, params.robustness, params.surgical)
-    draw = plot_data(data.plots, EXACT), figures(FIGURES, data)
-    publish("surgical", report(data), numbers(data), *draw, settings=params)
+    made, draw = report(data, measured_with(params)), (plot_data(data.plots, EXACT), figures(FIGURES, data))
+    publish("surgical", made, headline(data), details(data), *draw, settings=params)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Figures of task arithmetic: heat-maps of pruning, localization and disentanglement; bars of addition and of masks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from stages.lib.metrics.composition import KINDS
-from stages.lib.report.format import counted
+from stages.lib.report.format import bounds, counts, percent, small_percent
 from stages.lib.report.line_styles import explain, framed
 from stages.lib.report.load import Collected
 from stages.lib.report.panels import WIDTH_INCHES, arranged, draw_bars, write_values
+from stages.lib.report.stats import Estimate, estimate
 from stages.lib.report.style import figure, wrapped
-from stages.talos.report import ordered, share_of, title
+from stages.talos.frames import CELL
+from stages.talos.report import PAIR, ordered, pruned, search_errors, share_of, title
 
 # lightness falls evenly along it, so that it can be read in grey
 SEQUENTIAL = "Blues"
@@ -25,7 +27,9 @@ PRUNED = {"least": "least sensitive", "random": "random", "most": "most sensitiv
 DARK = 0.55
 MOST_WRITTEN = 7
 COMPARED = ("talos", "lota", "graft")
-MEASURES = {"single": "single-task models", "accuracy": "one model for all, added", "by_own": "added / own single"}
+# told in titles
+MAIN = ("full", "talos", "graft")
+WHISKERS = "whiskers: standard deviation over tasks"
 
 
 def pruning_figure(talos: Collected) -> Figure | None:
@@ -34,10 +38,11 @@ def pruning_figure(talos: Collected) -> Figure | None:
     if not len(frame):
         return None
     panels = {name: _square(frame[frame.kind == kind], "scored_on", talos.tasks) for kind, name in PRUNED.items()}
-    return _ratios(
-        talos, panels, "scored on", "Accuracy kept with the least sensitive, random or most sensitive parameters set to 0",
-        "Zero-shot accuracy with a share of the region set to 0 / without; 1 is no change.",
-    )  # fmt: skip
+    kept = _list({name: pruned(talos, kind).value.mean for kind, name in PRUNED.items()})
+    headline = f"Zero-shot accuracy left with {small_percent(frame.pruned.mean())} of the parameters set to 0: {kept}"
+    constant = percent((frame.majority / frame.pretrained).groupby(frame.task).mean().mean())
+    details = f"Test accuracy / that of the whole pretrained model ({_rows(frame)}); always the most frequent label: {constant}\N{NO-BREAK SPACE}%."
+    return _ratios(talos, panels, "scored on", headline, details)
 
 
 def localization_figure(talos: Collected) -> Figure | None:
@@ -45,12 +50,20 @@ def localization_figure(talos: Collected) -> Figure | None:
     frame = talos.frames["localization"]
     if not len(frame):
         return None
-    methods = ordered(frame.method)
-    panels = {title(name): _square(frame[frame.method == name], "trained_on", talos.tasks) for name in methods}
+    squares = {name: _square(frame[frame.method == name], "trained_on", talos.tasks) for name in ordered(frame.method)}
+    own = {name: (np.nanmean(values.diagonal()), _others(values)) for name, values in squares.items() if name in MAIN}
+    told = ", ".join(
+        f"{title(name)} {percent(one)} and {percent(two)}\N{NO-BREAK SPACE}%" for name, (one, two) in own.items()
+    )
     return _ratios(
-        talos, panels, "trained on", "What a task's vector does to its own task (diagonal) and to the others (1: nothing)",
-        "Test accuracy of each task's model / zero-shot accuracy of the pretrained model.",
+        talos, {title(name): values for name, values in squares.items()}, "trained on",
+        f"Own task (diagonal) and other tasks, of the zero-shot accuracy: {told or 'see the panels'}",
+        f"Test accuracy of each task's model / zero-shot accuracy of the pretrained model ({_rows(frame)}).",
     )  # fmt: skip
+
+
+def _others(square: np.ndarray) -> float:
+    return float(np.nanmean(square[~np.eye(len(square), dtype=bool)]))
 
 
 def disentangle_figure(talos: Collected) -> Figure | None:
@@ -60,9 +73,11 @@ def disentangle_figure(talos: Collected) -> Figure | None:
         return None
     names = [(pair, method) for pair in dict.fromkeys(frame.pair) for method in ordered(frame.method)]
     rows, columns = arranged(len(names))
+    means = search_errors(talos).groupby("method")["mean"].mean()
+    errors = _list({title(method): means[method] for method in ordered(frame.method)})
     drawn = figure(
-        rows * 2.75, "Predictions that change when the other task's vector is added; disentangled: white everywhere",
-        "Share of predictions that the other task's vector changes. Box: where alpha is searched.",
+        rows * 2.9, f"Predictions that the other task's vector changes, in the box: {errors}",
+        "Share of test predictions that change when the other task's vector is added. Box: where alpha is searched.",
         _caption(talos, "mean of both tasks' errors; pairs of tasks: " + ", ".join(dict.fromkeys(frame.pair))),
     )  # fmt: skip
     axes = [*drawn.subplots(rows, columns, squeeze=False).flat]
@@ -79,7 +94,9 @@ def _plane(panel: Axes, part: pd.DataFrame, name: str, first: str, second: str) 
     alphas, errors = grid.columns.to_numpy(float), grid.to_numpy()
     step = alphas[1] - alphas[0]
     image = panel.pcolormesh(alphas, alphas, errors, vmin=0, vmax=1, cmap=SEQUENTIAL, shading="nearest")
-    panel.add_patch(Rectangle((-1, -1), 2, 2, fill=False, edgecolor="#D55E00", linewidth=2, linestyle="--"))
+    # along the edges of cells, where it crosses no number
+    edge = alphas[alphas <= 1].max() + step / 2
+    panel.add_patch(Rectangle((-edge, -edge), 2 * edge, 2 * edge, fill=False, edgecolor="#D55E00", linewidth=2))
     if len(alphas) <= MOST_WRITTEN:
         write_values(panel, errors, errors > DARK, alphas, size=8)
     panel.set(title=name, xlabel=f"alpha of {first}", ylabel=f"alpha of {second}", aspect="equal")
@@ -97,7 +114,9 @@ def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, head
     tasks = talos.tasks
     rows, columns = arranged(len(panels), len(tasks))
     height = min(CELL_INCHES * len(tasks), WIDTH_INCHES / columns) + LABELS_INCHES
-    drawn = figure(rows * height, headline, details, _caption(talos, f"rows: {rows_are}; columns: tested on"))
+    drawn = figure(
+        rows * height, headline, details, _caption(talos, f"rows: {rows_are}; columns: tested on; 1: no change")
+    )
     axes = drawn.subplots(rows, columns, squeeze=False)
     known = np.concatenate([values[~np.isnan(values)] for values in panels.values()])
     away = float(np.abs(known - 1).max(initial=0.0)) or 0.1
@@ -116,52 +135,88 @@ def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, head
 
 
 def _caption(talos: Collected, more: str) -> str:
-    return f"{more}; mean over {counted(len(talos.seeds), 'seed')}."
+    return f"{more}; mean over {counts(seed=len(talos.seeds))}."
+
+
+def _rows(frame: pd.DataFrame) -> str:
+    return f"n = {bounds([str(frame.n.min()), str(frame.n.max())])} test rows a task"
+
+
+def _list(shares: Mapping[str, float]) -> str:
+    """From the highest on, in lines that don't break before the unit: "full fine-tuning 25.9 %, TaLoS 14.9 %"."""
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {percent(value)}\N{NO-BREAK SPACE}%" for name, value in ranked)
+
+
+def _over_tasks(rows: pd.DataFrame, column: str) -> Estimate:
+    return estimate(rows.set_index(CELL)[column].astype(float))
 
 
 def addition_figure(talos: Collected) -> Figure | None:
-    """Absolute and normalised accuracy of every method."""
+    """Accuracy of single models and of one model for all, and below it their ratio."""
     frame = talos.frames["addition"]
     if not len(frame):
         return None
-    methods = ordered(frame.method)
+    parts = {name: frame[frame.method == name] for name in ordered(frame.method)}
+    added = {name: _over_tasks(part, "accuracy").mean for name, part in parts.items()}
+    told = {title(name): value for name, value in added.items() if name in MAIN or value == max(added.values())}
     drawn = framed(
-        3.4, "Added together: what is left of each task, and how good the single models were",
-        "Test accuracy, and accuracy / that of the method's own single-task model, in %.",
-        f"bars: mean over {counted(frame.groupby(['task', 'seed']).ngroups, 'cell')} (task, seed), whiskers: standard "
-        "deviation over them; dotted line: pretrained model, zero-shot.", [*MEASURES.values()],
+        5.4, f"All tasks in one model, by accuracy: {_list(told)}",
+        f"Test accuracy of the added vectors, {counts(task=len(talos.tasks), seed=len(talos.seeds))}, {_rows(frame)}.",
+        f"bars: mean over tasks, {WHISKERS}; own single: the method's own model of one task.",
+        ["single-task models", "one model for all, added", "pretrained, zero-shot", "added / own single"],
     )  # fmt: skip
-    panel = drawn.subplots()
-    groups = {label: [frame[frame.method == name][measure] for name in methods] for measure, label in MEASURES.items()}
-    draw_bars(panel, groups, [*map(title, methods)])
-    panel.axhline(100 * frame.pretrained.mean(), color="#555555", linestyle=":", linewidth=1.4)
-    panel.set_ylabel("%")
-    explain(drawn, [panel])
+    upper, lower = drawn.subplots(2, 1, height_ratios=[3, 2], sharex=True)
+    groups = {"single-task models": "single", "one model for all, added": "accuracy"}
+    names = [*map(title, parts)]
+    draw_bars(
+        upper,
+        {label: [_over_tasks(part, column) for part in parts.values()] for label, column in groups.items()},
+        names,
+    )
+    upper.axhline(
+        100 * frame.pretrained.mean(), color="#555555", linestyle=":", linewidth=1.4, label="pretrained, zero-shot"
+    )
+    ratios = [_over_tasks(part, "by_own") for part in parts.values()]
+    lower.errorbar(
+        range(len(ratios)), [100 * ratio.mean for ratio in ratios], [100 * (ratio.sd or np.nan) for ratio in ratios],
+        fmt="D", color="#0072B2", capsize=2, label="added / own single",
+    )  # fmt: skip
+    lower.axhline(100, color="black", linewidth=0.8)
+    lower.tick_params(axis="x", labelsize=9)
+    upper.set_ylabel("accuracy in %")
+    lower.set_ylabel("added / own\nsingle in %")
+    explain(drawn, [upper, lower])
     return drawn
 
 
 def mask_figure(talos: Collected) -> Figure | None:
     """Share of the parameters of each kind and layer that masks select."""
     frame = talos.frames["tensors"]
-    methods = [name for name in ordered(frame.method) if name in COMPARED]
-    if not methods:
+    parts = {name: frame[frame.method == name] for name in ordered(frame.method) if name in COMPARED}
+    if not parts:
         return None
+    kinds = [kind for kind in KINDS if kind in {*frame.kind}]
+    layers = sorted({*frame.layer.dropna()})
+    shares = {name: [estimate(share_of(part[part.kind == kind])) for kind in kinds] for name, part in parts.items()}
+    by_layer = {
+        name: [estimate(share_of(part[part.layer == layer])) for layer in layers] for name, part in parts.items()
+    }
+    most = {
+        name: max(zip(kinds, values, strict=True), key=lambda pair: pair[1].mean) for name, values in shares.items()
+    }
+    told = _list({f"{title(name)} of {kind}": value.mean for name, (kind, value) in most.items()})
     drawn = framed(
-        5.6, "Where the trained parameters lie: the least sensitive (TaLoS) against those that move most (LoTA)",
+        5.6, f"Selected most: {told}",
         "Share of the parameters of each kind of tensor, and of each layer, that the mask selects, in %.",
-        "bars: mean over cells (task, seed), whiskers: standard deviation; a mask without preferences would have equal bars.",
-        [*map(title, methods)],
+        f"bars: mean over {counts(task=len(talos.tasks), seed=len(talos.seeds))}, {WHISKERS}; a mask without preferences would "
+        "have equal bars.", [*map(title, parts)],
     )  # fmt: skip
     upper, lower = drawn.subplots(2, 1)
-    for panel, column in ((upper, "kind"), (lower, "layer")):
-        places = sorted({*frame[column].dropna()}, key=KINDS.index if column == "kind" else None)
-        parts = {name: frame[frame.method == name] for name in methods}
-        groups = {
-            title(name): [share_of(part[part[column] == place]) for place in places] for name, part in parts.items()
-        }
-        draw_bars(
-            panel, groups, [wrapped(place, 13) if column == "kind" else f"layer {int(place)}" for place in places]
-        )
+    draw_bars(upper, {title(name): values for name, values in shares.items()}, [wrapped(kind, 13) for kind in kinds])
+    draw_bars(lower, {title(name): values for name, values in by_layer.items()}, [str(int(layer)) for layer in layers])
+    lower.set_xlabel("layer")
+    for panel in (upper, lower):
         panel.set_ylabel("% selected")
     explain(drawn, [upper])
     return drawn
@@ -170,18 +225,21 @@ def mask_figure(talos: Collected) -> Figure | None:
 def overlap_figure(talos: Collected) -> Figure | None:
     """IoU of the masks of two tasks, for every method that has masks of its own."""
     frame = talos.frames["task_iou"]
-    methods = [name for name in ordered(frame.method) if name != "attention"]
-    if not methods:
+    parts = {name: frame[frame.method == name] for name in ordered(frame.method) if name != "attention"}
+    if not parts:
         return None
+    overlaps, chances = (
+        [estimate(part.set_index([*PAIR, "seed"])[column].astype(float), PAIR) for part in parts.values()]
+        for column in ("iou", "chance")
+    )
+    told = _list({title(name): value.mean for name, value in zip(parts, overlaps, strict=True)})
     drawn = framed(
-        3.2, "Are the masks of two tasks alike? The premise of TaLoS is that the least sensitive ones are",
-        "Intersection over union of the masks of two tasks, in %.",
-        "bars: mean over pairs of tasks and seeds, whiskers: standard deviation over them.", ["two tasks", "by chance"],
+        3.2, f"IoU of two tasks' masks: {told}",
+        f"Intersection over union of the masks of two tasks, in %; {counts(task=len(talos.tasks), seed=len(talos.seeds))}.",
+        "bars: mean over pairs of tasks, whiskers: standard deviation over pairs.", ["two tasks", "by chance"],
     )  # fmt: skip
     panel = drawn.subplots()
-    parts = [frame[frame.method == name] for name in methods]
-    groups = {"two tasks": [part.iou for part in parts], "by chance": [part.chance for part in parts]}
-    draw_bars(panel, groups, [*map(title, methods)])
+    draw_bars(panel, {"two tasks": overlaps, "by chance": chances}, [*map(title, parts)])
     panel.set_ylabel("IoU in %")
     explain(drawn, [panel])
     return drawn

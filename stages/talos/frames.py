@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import combinations, product
 
 import numpy as np
+import pandas as pd
 
 from stages.lib import paths
 from stages.lib.graft.mask_file import read_mask
@@ -17,14 +18,14 @@ from stages.talos.settings import ArithmeticParams, DisentangleParams, EditParam
 WHOLE = ("full", "linear")
 CELL = ["task", "seed"]
 COLUMNS = {
-    "addition": ["method", *CELL, "n", "n_dev", "pretrained", "single", "full", "alpha", "accuracy", "by_own", "by_full"],
-    "negation": ["method", *CELL, "n", "pretrained", "alpha", "accuracy", "control", "control_zero_shot",
+    "addition": ["method", *CELL, "n", "n_dev", "majority", "pretrained", "single", "full", "alpha", "accuracy", "by_own", "by_full"],
+    "negation": ["method", *CELL, "n", "pretrained", "alpha", "accuracy", "control", "control_majority", "control_zero_shot",
         "control_accuracy", "control_kept", "weak_control"],
     "curve": ["method", "seed", "alpha", "normalised"],
-    "localization": ["method", "trained_on", *CELL, "n", "accuracy", "pretrained", "ratio"],
+    "localization": ["method", "trained_on", *CELL, "n", "majority", "accuracy", "pretrained", "ratio"],
     "cost": ["method", *CELL, "selected", "graftable"],
     "disentangle": ["method", "pair", "seed", "alpha1", "alpha2", "e1", "e2", "mean"],
-    "pruned": ["kind", "scored_on", *CELL, "n", "accuracy", "pretrained", "ratio"],
+    "pruned": ["kind", "scored_on", *CELL, "pruned", "n", "majority", "accuracy", "pretrained", "ratio"],
     "overlap": ["variant", *CELL, "iou", "chance"],
     "tensors": ["method", *CELL, "tensor", "layer", "kind", "part", "parameters", "selected", "share"],
     "task_iou": ["method", "seed", "first", "second", "iou", "chance"],
@@ -60,6 +61,7 @@ def collect(
         **_mask_rows([method for method in edit.methods if method not in WHOLE], tasks, seeds),
     }
     frames = {name: frame_of(rows[name], columns, more=name == "cost") for name, columns in COLUMNS.items()}
+    frames["tensors"]["layer"] = pd.to_numeric(frames["tensors"].layer) + 1  # for people
     off = [records.stage for records in (edited, added, crossed, scored) if not records.cells]
     return Collected(tasks, seeds, frames, off)
 
@@ -88,7 +90,7 @@ def _localized_rows(cell: Cell, record: Row) -> Iterator[Row]:
 def _pruned_rows(cell: Cell, record: Row) -> Iterator[Row]:
     for row in _ratios(record):
         kind, _, scored_on = row["variant"].partition("_")
-        yield {**row, **cell, "kind": kind, "scored_on": scored_on}
+        yield {**row, **cell, "pruned": record["pruned"], "kind": kind, "scored_on": scored_on}
 
 
 def _added_rows(cell: Cell, record: Row) -> Iterator[Row]:

@@ -1,18 +1,19 @@
 """The report of task arithmetic: its tables, and what its claims measure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from stages.lib.metrics.composition import KEY, KINDS, QUERY
-from stages.lib.report.claims import Finding, judge, read_statements
+from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
-from stages.lib.report.format import counted, off_line
+from stages.lib.report.format import counts, off_line, percent, small_percent
 from stages.lib.report.load import Collected, in_order, published
-from stages.lib.report.stats import Estimate, compared, known, mean_of, paired
+from stages.lib.report.stats import estimate, known
 from stages.lib.report.table import Column, Line, Table, by, count, number, share, shown, stored, values_in
 from stages.talos.frames import CELL
 
@@ -22,7 +23,7 @@ TITLES = {
     "full": "full fine-tuning", "linear": "linearised", "attention": "attention only", "ties": "TIES (of full)",
     "dare": "DARE (of full)", "lota": "LoTA (top movement)", "talos": "TaLoS", "random": "random mask", "graft": "graft",
 }  # fmt: skip
-# in metrics/talos.json
+# in metrics/talos.details.json
 COMPARED = (("talos", "full"), ("talos", "linear"), ("talos", "random"), ("graft", "full"), ("graft", "talos"))
 
 N = count(*CELL)
@@ -30,6 +31,7 @@ ALPHA = Column("alpha", "alpha", values_in("g"))
 OVER_CELLS = "mean over cells (task, seed), in brackets their standard deviation; n is the number of cells"
 VALUES = "mean over cells, in brackets the standard deviation"
 PAPER = "  paper (ViT-B/32)"
+PAIR = ("first", "second")
 MIB = 2**20
 
 
@@ -205,78 +207,140 @@ def tables(talos: Collected) -> list[Table]:
 # --- What the claims measure ---------------------------------------------------------------------------------------
 
 
-def added(talos: Collected, first: str, second: str) -> Estimate:
-    """Accuracy of first - second after addition, over (task, seed)."""
-    return compared(talos.frames["addition"], "accuracy", (first, second), CELL)
+def _contrast(
+    frame: pd.DataFrame, measure: str, methods: Sequence[str], tasks: Sequence[str], sign: int = 1
+) -> Finding:
+    """First - second of two methods over the cells that both have, or with `sign` -1 how much lower the first is."""
+    sides = [frame[frame.method == name].set_index([*tasks, "seed"])[measure].astype(float) for name in methods]
+    both = pd.concat(sides, axis=1, keys=PAIR, join="inner").dropna()
+    value, means = estimate(sign * (both["first"] - both["second"]), tasks), both.groupby(level=[*tasks]).mean().mean()
+    return Finding(value, {"difference": "{} against {} %, {}".format(*map(percent, means), value.words())})
 
 
-def negated(talos: Collected, first: str, second: str) -> Estimate:
-    """Target accuracy of second - first after negation, so positive where first takes more; weak controls left out."""
+def _sized(talos: Collected, finding: Finding, methods: Iterable[str]) -> Finding:
+    """The finding with the share of the region that these methods train, where it is not all of it."""
+    sums = talos.frames["cost"].groupby("method")[["selected", "graftable"]].sum()
+    shares = (sums.selected / sums.graftable).to_dict()
+    texts = [f"{title(name)} {small_percent(shares[name])}" for name in methods if shares.get(name, 1) < 1]
+    return replace(finding, size=", ".join(texts))
+
+
+def added(talos: Collected, *methods: str) -> Finding:
+    """Accuracy after addition."""
+    return _sized(talos, _contrast(talos.frames["addition"], "accuracy", methods, ["task"]), methods)
+
+
+def negated(talos: Collected, *methods: str) -> Finding:
+    """How much less target accuracy the first leaves after negation; cells with a weak control are left out."""
+    return _sized(talos, _contrast(_kept_apart(talos), "accuracy", methods, ["task"], -1), methods)
+
+
+def _kept_apart(talos: Collected) -> pd.DataFrame:
     frame = talos.frames["negation"]
-    return compared(frame[~frame.weak_control.astype(bool)], "accuracy", (second, first), CELL)
+    return frame[~frame.weak_control.astype(bool)]
 
 
-def localized(talos: Collected, first: str, second: str) -> Finding:
-    """Distance from 1 of the ratio on other tasks of second - first, over (trained on, task, seed)."""
-    return _unless_idle(talos, first, compared(_apart(talos), "away", (second, first), ["trained_on", *CELL]))
+def localized(talos: Collected, *methods: str) -> Finding:
+    """How much nearer to 1 the first leaves the ratio on other tasks, over pairs of tasks."""
+    return _sized(talos, _contrast(_apart(talos), "away", methods, ["trained_on", "task"], -1), methods)
 
 
-def disentangled(talos: Collected, first: str, second: str) -> Finding:
-    """Error of second - first where alpha is searched, over (pair, seed)."""
-    means = searched(talos.frames["disentangle"]).groupby(["method", "pair", "seed"], as_index=False)["mean"].mean()
-    return _unless_idle(talos, first, compared(means, "mean", (second, first), ["pair", "seed"]))
+def disentangled(talos: Collected, *methods: str) -> Finding:
+    """How much lower the first's error is where alpha is searched, over pairs of tasks."""
+    return _sized(talos, _contrast(search_errors(talos), "mean", methods, PAIR, -1), methods)
 
 
-def _unless_idle(talos: Collected, method: str, value: Estimate) -> Finding:
-    """Where a method leaves its own tasks alone too, that it leaves other ones alone says nothing."""
-    frame = talos.frames["localization"]
-    own = frame[(frame.method == method) & (frame.trained_on == frame.task)]
-    idle = value.n and not (own.accuracy - own.pretrained).mean() > 0
-    return Finding(value, void="; its vectors bring their own tasks no accuracy, so this says nothing" if idle else "")
+def search_errors(talos: Collected) -> pd.DataFrame:
+    """Mean error where alpha is searched, a row for each method, pair of tasks (first, second) and seed."""
+    frame = searched(talos.frames["disentangle"])
+    means = frame.groupby(["method", "pair", "seed"], as_index=False, sort=False)["mean"].mean()
+    pairs = [pair.split("+") for pair in means.pair]
+    return means.assign(**{name: [pair[side] for pair in pairs] for side, name in enumerate(PAIR)})
 
 
-def pruned(talos: Collected, kind: str, other: str = "") -> list[Finding]:
-    """Share of the zero-shot accuracy that pruning of a kind keeps, or how much more than that of another kind."""
-    frame = talos.frames["pruned"]
-    values = {name: part.set_index(["scored_on", *CELL]).ratio.astype(float) for name, part in frame.groupby("kind")}
-    if not {"least", "random", "most"} <= {*values}:
-        return []
-    return [Finding(paired(values[kind], values[other]) if other else mean_of(values[kind]))]
+def pruned(talos: Collected, *kinds: str) -> Finding:
+    """Share of the zero-shot accuracy that pruning of a kind keeps, or how much more than that of a second kind."""
+    frame, tasks = talos.frames["pruned"].rename(columns={"kind": "method"}), ["scored_on", "task"]
+    size = f"{small_percent(frame.pruned.mean())} of the parameters set to 0" if len(frame) else ""
+    if len(kinds) > 1:
+        return replace(_contrast(frame, "ratio", kinds, tasks), size=size)
+    rows = frame[frame.method.isin(kinds)].set_index([*tasks, "seed"])
+    constant = (rows.majority / rows.pretrained).groupby("task").mean().mean()
+    kept = rows.ratio.astype(float)
+    return Finding(estimate(kept, tasks), {"constant": constant}, short_of(kept), size=size)
 
 
-def alike(talos: Collected) -> Estimate:
-    """IoU of the TaLoS masks of two tasks - that by chance."""
+def alike(talos: Collected) -> Finding:
+    """IoU of the TaLoS masks of two tasks, and that by chance."""
     frame = talos.frames["task_iou"]
-    both = frame[frame.method == "talos"].set_index(["first", "second", "seed"])
-    return paired(both.iou.astype(float), both.chance.astype(float))
+    rows = frame[frame.method == "talos"].melt([*PAIR, "seed"], ["iou", "chance"], "side", "value")
+    return _sized(
+        talos, _contrast(rows.rename(columns={"side": "method"}), "value", ("iou", "chance"), PAIR), ["talos"]
+    )
 
 
-def query_and_key(talos: Collected) -> Estimate:
-    """Share of attention's query and key that TaLoS selects - share of the whole region."""
+def query_and_key(talos: Collected) -> Finding:
+    """Share of attention's query and key that TaLoS selects, and share of the whole region."""
     frame = talos.frames["tensors"]
     own = frame[frame.method == "talos"]
-    return paired(share_of(own[own.kind.isin([QUERY, KEY])]), share_of(own))
+    parts = {"part": own[own.kind.isin([QUERY, KEY])], "whole": own}
+    rows = pd.concat([share_of(rows).reset_index(name="share").assign(method=name) for name, rows in parts.items()])
+    return _sized(talos, _contrast(rows, "share", [*parts], ["task"]), ["talos"])
+
+
+def gains(talos: Collected, method: str) -> Finding:
+    """Control: what the models of single tasks gain over the pretrained one; without that all else says nothing."""
+    frame = talos.frames["localization"]
+    own = frame[(frame.method == method) & (frame.trained_on == frame.task)].set_index(CELL)
+    lacks = f"not measurable where {title(method)} has not been shown to gain over the pretrained model"
+    return Finding(estimate((own.accuracy - own.pretrained).astype(float)), lacks=lacks)
+
+
+def above_constant(talos: Collected) -> Finding:
+    """Control of pruning: how far the pretrained model is above always answering with the most frequent label."""
+    rows = talos.frames["pruned"].drop_duplicates(CELL).set_index(CELL)
+    lacks = "not measurable where the pretrained model has not been shown to beat the most frequent label"
+    return Finding(estimate((rows.pretrained - rows.majority).astype(float)), lacks=lacks)
+
+
+def controlled(talos: Collected) -> Finding:
+    """Control of negation: how far the task that has to keep its accuracy starts above the most frequent label."""
+    rows = _kept_apart(talos).drop_duplicates(CELL).set_index(CELL)
+    lacks = "not measurable where the control task has not been shown to start above the most frequent label"
+    return Finding(estimate((rows.control_zero_shot - rows.control_majority).astype(float)), lacks=lacks)
 
 
 MEASURES = {
     "added": added, "negated": negated, "localized": localized, "disentangled": disentangled, "pruned": pruned,
-    "alike": alike, "query_and_key": query_and_key,
+    "alike": alike, "query_and_key": query_and_key, "gained": partial(gains, method="full"),
+    "talos_gained": partial(gains, method="talos"), "above_constant": above_constant, "controlled": controlled,
 }  # fmt: skip
 
 
 # --- All of it -----------------------------------------------------------------------------------------------------
 
 
-def report(talos: Collected) -> Report:
-    """Tables, which stages are off, and which effects show."""
-    size = f"{counted(len(talos.tasks), 'task')}, {counted(len(talos.seeds), 'seed')}"
-    claims = judge(read_statements(HERE / "claims.yaml"), MEASURES, talos, empty=True)
+def report(talos: Collected, here: str = "") -> Report:
+    """Tables, which stages are off, and which effects show; `here` is what all were measured with."""
+    size = counts(task=len(talos.tasks), seed=len(talos.seeds))
+    claims = judge(read_statements(HERE / "claims.yaml"), MEASURES, talos, here)
     return Report("Task arithmetic with localized vectors", size, shown(tables(talos)), off_line(talos.off), claims)
 
 
-def numbers(talos: Collected) -> dict[str, Any]:
-    """metrics/talos.json: for each table that is stored line -> column -> n, mean, sd; then differences of two methods."""
+def headline(talos: Collected) -> dict[str, Any]:
+    """What `dvc metrics` shows: accuracy after addition, share kept by pruning, IoU of two tasks' masks; means over tasks."""
+    frame, kept = talos.frames["addition"], pruned(talos, "least").value.mean
+    means = {
+        name: estimate(frame[frame.method == name].set_index(CELL).accuracy).mean for name in ("full", "talos", "graft")
+    }
+    overlap = talos.frames["task_iou"].groupby("method").iou.mean().get("talos")
+    return {"added": means, "pruned_least_kept": kept, "task_iou": overlap}
+
+
+def details(talos: Collected) -> dict[str, Any]:
+    """Every number: for each table that is stored line -> column -> n, mean, sd; then differences of two methods."""
     differences = {
-        "-".join(pair): {"added": added(talos, *pair), "negated": negated(talos, *pair)} for pair in COMPARED
+        "-".join(pair): {"added": added(talos, *pair).value, "negated": negated(talos, *pair).value}
+        for pair in COMPARED
     }
     return {**stored(tables(talos)), "compare": known(differences)}

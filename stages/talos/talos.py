@@ -12,13 +12,15 @@ def main() -> None:
         "localizer", "ood", "talos", "sensitivity", "edit", "arithmetic", "disentangle",
     )  # fmt: skip
 
+    from stages.lib.report.format import measured_with
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.talos.figures import FIGURES
     from stages.talos.frames import collect
-    from stages.talos.report import numbers, report
+    from stages.talos.report import details, headline, report
 
     talos = collect(params.seeds, params.talos, params.edit, params.arithmetic, params.disentangle)
-    publish("talos", report(talos), numbers(talos), plot_data(talos.frames), figures(FIGURES, talos), settings=params)
+    made, draw = report(talos, measured_with(params)), (plot_data(talos.frames), figures(FIGURES, talos))
+    publish("talos", made, headline(talos), details(talos), *draw, settings=params)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,25 @@
 """The whole page, from the files that the pipelines have left and the template beside this module."""
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
 
-from stages.commands.page.baseline import read_baseline, uncommitted
-from stages.commands.page.results import Result, read_results
-from stages.commands.plan.stage_status import UNCHANGED
+from stages.commands.page import provenance
+from stages.commands.page.results import MAIN, Result, read_results
+from stages.commands.plan.stage_status import UNCHANGED, Step
 from stages.lib import paths
 from stages.lib.errors import GraftError, ParamsError, StorageError
-from stages.lib.report.differences import compare, written
+from stages.lib.params import sections_of, validate
+from stages.lib.report.differences import Entry, compare, written
 from stages.lib.report.document import Verdict
 from stages.lib.report.format import counted
-from stages.lib.yaml12 import load_yaml
+from stages.lib.yaml12 import load_yaml, parse_yaml
 
 TITLE = "Skill localization by grafting: what this run shows"
 # the class that marks a claim, and the order in which the caveats have those that don't hold
@@ -27,31 +31,89 @@ SHOWN = 5
 def write_page(revision: str) -> str:
     """HTML of the report on this folder, beside the commit `revision`.
 
-    Raises StorageError if no pipeline has run, or git doesn't know the commit.
+    Raises StorageError if no pipeline has run under the settings of params.yaml, or git doesn't know the commit.
     """
-    results = read_results()
-    ran = [result for result in results if result.report]
-    if not ran:
-        missing = paths.report_document("summary")
-        raise StorageError(f"nothing to report: there is no {missing}; run `dvc repro` first")
     params = load_yaml(paths.PARAMS, ParamsError)
-    baseline = read_baseline(revision)
-    settings = compare(baseline.params, params)
+    results = read_results(validate(params))
+    ran, left_out = [result for result in results if not result.others], [result for result in results if result.others]
+    if not ran:
+        reasons = [result.left_out for result in left_out] or [f"there is no {paths.report_document(MAIN)}"]
+        raise StorageError("\n  ".join(["nothing to report: run `dvc repro` first", *reasons]))
+    commit, subject = provenance.commit_of(revision)
+    settings = compare(_stored(commit, paths.PARAMS), params)
+    steps = _steps(ran)
     return _template().render(
         title=TITLE,
         about=_about(params, ran),
+        made=[*_made(ran, steps)],
         ran=ran,
-        remarks=[*_stale(ran), *_few(params), *_uncommitted(), *_absent(results)],
+        remarks=[*_left_out(left_out), *_stale(steps), *_few(params), *_uncommitted(), *_absent(results)],
         claims=[(result, claim) for result in ran for claim in result.report.claims],
-        baseline=baseline,
+        grafts=[*_grafts(params)],
+        baseline=f"{commit} ({subject})",
         settings=settings,
-        sections={name: [entry for entry in settings if entry.name.split(".")[0] == name] for name in params},
-        numbers={
-            result.name: compare(baseline.metrics[file], result.metrics)
-            for result in ran
-            if (file := f"{result.name}.json") in baseline.metrics
-        },
+        sections=_sections(settings, ran),
+        numbers={result.name: _numbers(commit, result) for result in ran},
     )
+
+
+def _stored(commit: str, path: Path) -> Any:
+    """A YAML or JSON file of a commit; an empty table if it isn't there."""
+    text = provenance.git("show", f"{commit}:./{path}")
+    return parse_yaml(text, f"{commit}:{path}", ParamsError) if text else {}
+
+
+def _numbers(commit: str, result: Result) -> list[Entry] | None:
+    """The headline of a pipeline beside that of a commit; None where the commit has none."""
+    before = _stored(commit, paths.report(result.name))
+    return compare(before, result.metrics) if before else None
+
+
+def _sections(settings: Sequence[Entry], ran: Sequence[Result]) -> dict[str, list[Entry]]:
+    """Settings of the pipelines that ran, by section."""
+    shown = sections_of(["", *(result.name for result in ran if result.name != MAIN)])
+    entries = {name: [entry for entry in settings if entry.name.split(".")[0] == name] for name in shown}
+    return {name: found for name, found in entries.items() if found}
+
+
+def _made(ran: Sequence[Result], steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
+    """What the head of the page says: when, of what, by what and in how long."""
+    commit = provenance.git("rev-parse", "--short", "HEAD")
+    changed = provenance.uncommitted()
+    yield "page", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    yield "commit", (commit or "none") + (f", {counted(len(changed), 'file')} changed since" if changed else "")
+    yield "results", "; ".join(f"{result.name}: {result.made}" for result in ran)
+    yield "versions", provenance.versions()
+    yield "processor", provenance.processor()
+    seconds = provenance.durations(step.name for step in steps)
+    slowest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:SHOWN]
+    yield (
+        "durations",
+        (
+            f"{_minutes(sum(seconds.values()))} in all stages that ran on this computer; longest: "
+            + ", ".join(f"{stage} {_minutes(seconds[stage])}" for stage in slowest)
+            if seconds
+            else "not known: no stage ran on this computer"
+        ),
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
+
+
+def _grafts(params: Mapping[str, Any]) -> Iterator[tuple[str, int, Path, str]]:
+    """Task, seed, mask and the command that makes a patch of it."""
+    for task in params["tasks"]:
+        for seed in params["seeds"]:
+            mask = paths.learned(task, seed)
+            if mask.is_file():
+                yield (
+                    task,
+                    seed,
+                    mask,
+                    f"python -m stages.commands.graft export {mask} --as patch --to shared/{task}-{seed}",
+                )
 
 
 def _template() -> Template:
@@ -63,9 +125,14 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"written": written, "counted": counted}
+    environment.filters |= {"written": written, "counted": counted, "json": _json}
     environment.globals |= {"KINDS": KINDS}
     return environment.get_template("page.html.j2")
+
+
+def _json(value: object) -> Markup:
+    """For a script element, which ends at the first `</`."""
+    return Markup(json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _unbroken(value: object) -> object:
@@ -84,20 +151,31 @@ def _about(params: dict[str, Any], ran: Sequence[Result]) -> str:
     )
 
 
-def _stale(ran: Sequence[Result]) -> Iterator[str]:
-    """Stages that would run again, as settings or code are not those that the results were made with."""
+def _steps(ran: Sequence[Result]) -> list[Step]:
+    """What DVC would do with every stage that the results come from; nothing where it can't tell."""
     from stages.commands.plan.predicted_steps import predict_steps
 
     try:
-        steps = predict_steps([result.pipeline for result in ran])
-    except GraftError as problem:
-        yield f"Whether the results belong to these settings can't be told: {problem}"
-        return
+        return predict_steps([result.pipeline for result in ran])
+    except GraftError:
+        return []
+
+
+def _left_out(left_out: Sequence[Result]) -> Iterator[str]:
+    """Pipelines whose results are of other settings."""
+    for result in left_out:
+        yield f"Left out: {result.left_out}."
+
+
+def _stale(steps: Sequence[Step]) -> Iterator[str]:
+    """Stages that would run again, as data, models or code are not those that the results were made with."""
+    if not steps:
+        yield "DVC can't tell whether the results belong to this code and data (`dvc status` says why)."
     # a stage that only looks at the code makes nothing that is reported
     due = [step for step in steps if step.fate != UNCHANGED and not step.stage.endswith("code")]
     if due:
         names = ", ".join(dict.fromkeys(step.stage for step in due))
-        yield f"Earlier settings or code: {counted(len(due), 'stage')} would be made anew ({names})."
+        yield f"Earlier data, models or code: {counted(len(due), 'stage')} would be made anew ({names})."
 
 
 def _few(params: dict[str, Any]) -> Iterator[str]:
@@ -107,13 +185,16 @@ def _few(params: dict[str, Any]) -> Iterator[str]:
 
 
 def _uncommitted() -> Iterator[str]:
-    changed = uncommitted()
+    changed = provenance.uncommitted()
     if changed:
         more = len(changed) - len(changed[:SHOWN])
         yield f"Not committed: {', '.join(changed[:SHOWN])}{f' and {more} more files' if more else ''}."
 
 
 def _absent(results: Sequence[Result]) -> Iterator[str]:
-    names = ", ".join(result.name for result in results if not result.report)
+    there = {result.name for result in results}
+    names = ", ".join(
+        file.parent.name for file in sorted(paths.PIPELINES.glob("*/dvc.yaml")) if file.parent.name not in there
+    )
     if names:
         yield f"Not run, so not in this report: {names}."

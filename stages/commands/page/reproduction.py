@@ -3,14 +3,16 @@
 python -m stages.commands.page.reproduction        writes stages/REPRODUCTION.md from metrics/*.report.json
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from stages.commands.page.results import MAIN
 from stages.lib import paths
+from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
-from stages.lib.params import PIPELINES
-from stages.lib.report.document import HOW_JUDGED, Claim, read_report
+from stages.lib.params import PIPELINES, validate
+from stages.lib.report.differences import other_settings, told
+from stages.lib.report.document import HOW_JUDGED, Report, read_report
+from stages.lib.yaml12 import load_yaml
 
 PAGE = Path("stages/REPRODUCTION.md")
 INTRO = f"""# What reproduces and what does not
@@ -24,17 +26,10 @@ Beside each claim stands the paper's figure with its size, model and n, and ours
 """
 
 
-def claims_beside_paper(folder: Path) -> Iterator[tuple[str, Claim]]:
-    """Every claim of a publication that a report in a project folder has judged, with the name of the report."""
-    for name in (pipeline or MAIN for pipeline in PIPELINES):
-        document = folder / paths.report_document(name)
-        if document.is_file():
-            yield from ((name, claim) for claim in read_report(document).claims if claim.paper)
-
-
 def markdown(folder: Path) -> str:
-    """The page: a table of all claims, then their figures."""
-    found = [*claims_beside_paper(folder)]
+    """The page: a table of all claims made under the settings of params.yaml, then their figures."""
+    reports, left_out = read_reports(folder)
+    found = [(name, claim) for name, report in reports for claim in report.claims if claim.paper]
     lines = ["| claim | in the paper | here | measured with | verdict |", "| :-- | :-- | :-- | :-- | :-- |"]
     for _, claim in found:
         cells = claim.text, str(claim.paper), claim.figure, claim.here, f"**{claim.verdict}**"
@@ -43,7 +38,26 @@ def markdown(folder: Path) -> str:
     pictures = [
         f"![{plot.relative_to(paths.PLOTS).with_suffix('')}](../{plot})" for plot in plots if (folder / plot).is_file()
     ]
+    lines += ["", *left_out] if left_out else []
     return "\n".join([INTRO, *lines, "", "## Figures", "", "\n\n".join(pictures), ""])
+
+
+def read_reports(folder: Path) -> tuple[list[tuple[str, Report]], list[str]]:
+    """The reports of a project folder that were made under its params.yaml, by name; and lines that name the others."""
+    values = validate(load_yaml(folder / paths.PARAMS, ParamsError))
+    reports, left_out = [], []
+    for name in (pipeline or MAIN for pipeline in PIPELINES):
+        document = folder / paths.report_document(name)
+        if not document.is_file():
+            left_out.append(f"- {name}: not run")
+            continue
+        report = read_report(document)
+        others = other_settings(report.settings, values)
+        if others:
+            left_out.append(f"- {name}: left out, made under other settings ({told(others)})")
+        else:
+            reports.append((name, report))
+    return reports, left_out
 
 
 def main() -> None:

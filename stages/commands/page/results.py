@@ -1,29 +1,33 @@
-"""The results of each pipeline: its report, its numbers and its figures."""
+"""The results of each pipeline, and whether they were made under the settings that params.yaml has now."""
 
 import base64
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stages.commands.page.provenance import made_on
 from stages.lib import paths
 from stages.lib.io import read_json
 from stages.lib.params import data_files
+from stages.lib.report.differences import Entry, other_settings, told
 from stages.lib.report.document import Report, read_report
 
 MAIN = "summary"
+DATA = "data"  # in captions.yaml: figure -> the CSV files behind it
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture of a report with the sentence below it."""
+    """A picture of a report with the sentence below it and the CSV files behind it."""
 
     path: Path
     caption: str
+    data: tuple[Path, ...]
 
     @property
-    def data(self) -> str:
+    def content(self) -> str:
         """The PNG in base64."""
         return base64.b64encode(self.path.read_bytes()).decode("ascii")
 
@@ -32,45 +36,76 @@ class Figure:
         """Width and height in pixels, which stand in the first chunk of a PNG."""
         return struct.unpack(">II", self.path.read_bytes()[16:24])
 
+    @property
+    def values(self) -> list[Any]:
+        """What is drawn where: [x, y, text]."""
+        from stages.lib.report.hover import read_values
+
+        return read_values(self.path)
+
 
 @dataclass(frozen=True)
 class Result:
-    """One pipeline by the name of its report: no report if it hasn't run, its numbers, and its pictures."""
+    """One pipeline by the name of its report: what it found, and `others`, settings that are no longer those it was made under."""
 
     name: str
     pipeline: Path
-    report: Report | None = None
-    metrics: dict[str, Any] = field(default_factory=dict)
-    figures: tuple[Figure, ...] = ()
+    report: Report
+    others: list[Entry]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Its headline."""
+        numbers = paths.report(self.name)
+        return read_json(numbers) if numbers.is_file() else {}
+
+    @property
+    def made(self) -> str:
+        """When, and in which commit."""
+        return made_on(paths.report_document(self.name))
+
+    @property
+    def left_out(self) -> str:
+        """Why it is not among these results."""
+        return f"{self.name}: made on {self.made} under other settings ({told(self.others)})"
+
+    @property
+    def figures(self) -> list[Figure]:
+        """Its pictures."""
+        plots = paths.report_plots(self.name)
+        captions = data_files("captions.yaml").get("" if self.name == MAIN else self.name, {})
+        return [
+            Figure(path, caption_of(path.stem, captions), (*_behind(path, captions.get(DATA, {})),))
+            for path in sorted(plots.glob("*.png"))
+        ]
 
 
-def read_results() -> list[Result]:
-    """Every pipeline of the project, the main one first."""
-    others = sorted(paths.PIPELINES.glob("*/dvc.yaml"))
-    return [_result(MAIN, paths.PIPELINE, paths.PLOTS)] + [
-        _result(file.parent.name, file, paths.report_plots(file.parent.name)) for file in others
-    ]
+def read_results(values: Mapping[str, Any]) -> list[Result]:
+    """Every pipeline that has run, the main one first, held against the checked sections of params.yaml."""
+    others = ((file.parent.name, file) for file in sorted(paths.PIPELINES.glob("*/dvc.yaml")))
+    results = []
+    for name, pipeline in [(MAIN, paths.PIPELINE), *others]:
+        if paths.report_document(name).is_file():
+            report = read_report(paths.report_document(name))
+            results.append(Result(name, pipeline, report, other_settings(report.settings, values)))
+    return results
 
 
-def _result(name: str, pipeline: Path, plots: Path) -> Result:
-    document, numbers = paths.report_document(name), paths.report(name)
-    if not document.is_file():
-        return Result(name, pipeline)
-    metrics = read_json(numbers) if numbers.is_file() else {}
-    return Result(name, pipeline, read_report(document), metrics, (*_figures(plots),))
-
-
-def _figures(plots: Path) -> Iterator[Figure]:
-    captions = data_files("captions.yaml").get("" if plots == paths.PLOTS else plots.name, {})
-    for path in sorted(plots.glob("*.png")):
-        yield Figure(path, caption_of(path.stem, captions))
-
-
-def caption_of(name: str, captions: dict[str, str]) -> str:
+def caption_of(name: str, captions: Mapping[str, Any]) -> str:
     """The sentence below a figure; of one that is drawn several times, which it is."""
-    fitting = [known for known in captions if name == known or name.startswith(f"{known}_")]
-    if not fitting:
+    longest = _longest(name, captions)
+    if not longest:
         return f"{name.replace('_', ' ').capitalize()}."
-    longest = max(fitting, key=len)
     which = name.removeprefix(longest).strip("_").replace("_", " ")
     return f"{captions[longest]} Here: {which}." if which else captions[longest]
+
+
+def _behind(picture: Path, data: Mapping[str, list[str]]) -> Iterator[Path]:
+    """CSV files of a figure: those that captions.yaml names, or the one of its own name."""
+    for name in data.get(_longest(picture.stem, data), [picture.stem]):
+        if (path := picture.with_name(f"{name}.csv")).is_file():
+            yield path
+
+
+def _longest(name: str, known: Mapping[str, Any]) -> str:
+    return max((own for own in known if own != DATA and f"{name}_".startswith(f"{own}_")), key=len, default="")

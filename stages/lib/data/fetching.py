@@ -1,11 +1,12 @@
 """Everything that stands under data/tables: tables, cards, out-of-distribution test sets, leakage."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from stages.lib import paths
-from stages.lib.data.tables import Table, Texts, build_table, leakage, ood_rows, together
+from stages.lib.data.tables import Table, Texts, build_table, leakage, ood_rows, together, told
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.io import read_rows, write_json, write_rows
 
@@ -20,7 +21,7 @@ def write_table(
 ) -> tuple[Texts, dict[str, Any]]:
     """Fetch one data set into `folder`, which becomes data/tables; give its texts and its card.
 
-    `data` has the settings source and root; `fetch` turns a package's name into its file's path;
+    `data` has the settings source, root and columns; `fetch` turns a package's name into its file's path;
     `specs` are all known tasks, among them the parts of one that is made of others.
     """
     table = _table(spec, data, fetch, specs)
@@ -31,7 +32,7 @@ def write_table(
 
 def _table(spec: TaskSpec, data: Any, fetch: Callable[[str], Path], specs: Mapping[str, TaskSpec]) -> Table:
     if not spec.parts:
-        return build_table(spec, *load_raw(spec, data.source, Path(data.root), fetch))
+        return build_table(spec, *load_raw(spec, data, fetch))
     parts = {name: _table(specs[name], data, fetch, specs) for name in spec.parts}
     return build_table(spec, together(parts.values()), {"parts": {name: part.card for name, part in parts.items()}})
 
@@ -57,12 +58,14 @@ def write_ood(
 def summary_line(card: dict[str, Any]) -> str:
     """One line about a data set for the user: rows of each split, what was dropped, what test shares with train."""
     splits = ", ".join(f"{sum(counts.values())} {split}" for split, counts in card["counts"].items())
-    dropped = sum(sum(reasons.values()) for reasons in card["dropped"].values())
-    shared = card["test_texts_in_train"]
+    dropped = sum(map(Counter, card["dropped"].values()), Counter())
+    shared, task = card["test_texts_in_train"], card["task"]
+    used = [*task["labels"], *(task["relabel"] or ())]
     return (
-        f"{card['task']['name']}: {splits} rows"
-        + (f", {dropped} dropped" if dropped else "")
+        f"{task['name']}: {splits} rows"
+        + (f", {dropped.total():,} dropped ({told(dropped)})" if dropped else "")
         + (f", {shared} test texts also in train" if shared else "")
+        + (f"; labels that are used: {', '.join(used)}" if any("label '" in reason for reason in dropped) else "")
     )
 
 
@@ -83,20 +86,20 @@ def _inside(folder: Path, path: Path) -> Path:
 Splits = dict[str, list[dict[str, str | None]]]
 
 
-def load_raw(spec: TaskSpec, source: str, root: Path, fetch: Callable[[str], Path]) -> tuple[Splits, dict[str, Any]]:
+def load_raw(spec: TaskSpec, data: Any, fetch: Callable[[str], Path]) -> tuple[Splits, dict[str, Any]]:
     """Give the raw rows of a task by split (train, dev, test), and a JSON description of where they are from.
 
-    `root` is the folder of the local source; `fetch` turns a package's name into the path of its
+    `data` has the settings source, and root and columns of the local one; `fetch` turns a package's name into the path of its
     file.  Raises DataError with what is missing and what to do.
     """
-    if source == "packaged":
+    if data.source == "packaged":
         from stages.lib.data.packaged import load_packaged
 
         return load_packaged(spec, fetch)
-    if source == "hub":
+    if data.source == "hub":
         from stages.lib.data.hub import load_hub
 
         return load_hub(spec)
     from stages.lib.data.local import load_local
 
-    return load_local(spec, root)
+    return load_local(spec, Path(data.root), data.columns)

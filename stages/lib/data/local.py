@@ -1,6 +1,7 @@
 """Data sets in files of the user's: <root>/<task>/{train,dev,test}.jsonl[.gz], .csv or .tsv.
 
-Every row has sentence1 and label, and for two-sentence tasks sentence2.  train has to be there.
+Every row has sentence1 and label, and for two-sentence tasks sentence2, or what `data.columns` calls them.  train has
+to be there.  Further columns don't matter.
 """
 
 import csv
@@ -8,8 +9,9 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from stages.lib.data.tasks import TaskSpec
@@ -18,21 +20,27 @@ from stages.lib.errors import DataError, did_you_mean
 SPLITS = ("train", "dev", "test")
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".tsv")
 LONGEST_CELL = 1 << 27
+# bad rows of a file that its message shows
+MOST_SHOWN = 20
 
 Row = dict[str, str | None]
+Record = dict[str, Any]
 
 
-def load_local(spec: TaskSpec, root: Path) -> tuple[dict[str, list[Row]], dict[str, Any]]:
+def load_local(
+    spec: TaskSpec, root: Path, columns: Mapping[str, str] = MappingProxyType({})
+) -> tuple[dict[str, list[Row]], dict[str, Any]]:
     """Give the raw rows of a task by split, and the name and SHA-256 of each file.
 
-    Raises DataError that names the file and, where there is one, the line.
+    `columns` maps our names to those of the file.  Raises DataError that names the file and every line with a mistake.
     """
     folder = _folder(spec, root)
     files = {split: path for split in SPLITS if (path := _file(folder, split))}
     if "train" not in files:
         there = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise DataError(f"{folder}: no train{ENDINGS[0]} (or {', '.join(ENDINGS[1:])}) here; there is {there}")
-    rows = {split: _read(path, spec) for split, path in files.items()}
+    columns = {"sentence1": "sentence1", "label": "label", **columns}
+    rows = {split: _read(path, spec, columns) for split, path in files.items()}
     digests = {split: hashlib.sha256(path.read_bytes()).hexdigest() for split, path in files.items()}
     return rows, {
         "source": "local",
@@ -60,18 +68,38 @@ def _file(folder: Path, split: str) -> Path | None:
     return files[0] if files else None
 
 
-def _read(path: Path, spec: TaskSpec) -> list[Row]:
+def _read(path: Path, spec: TaskSpec, columns: Mapping[str, str]) -> list[Row]:
     reader = _jsonl if ".jsonl" in path.suffixes else _table
+    rows, bad = [], []
     try:
         with _open(path) as file:
-            rows = [_checked(record, spec, f"{path}, line {line}") for line, record in reader(file, path)]
+            for line, record in reader(file, path, columns):
+                row = record if isinstance(record, str) else _checked(record, spec, columns)
+                if isinstance(row, str):
+                    bad.append(f"{path}:{line}: {row}")
+                else:
+                    rows.append(row)
     except UnicodeDecodeError:
         raise DataError(_encoding_problem(path)) from None
     except (OSError, EOFError, zlib.error) as problem:
         raise DataError(f"{path}: can't be read: {problem}") from None
+    if bad:
+        raise DataError(_bad_rows(path, bad, spec))
     if not rows:
         raise DataError(f"{path}: no rows in it")
     return rows
+
+
+def _bad_rows(path: Path, bad: list[str], spec: TaskSpec) -> str:
+    more = [f"and {len(bad) - MOST_SHOWN:,} more"] if len(bad) > MOST_SHOWN else []
+    words = f"{len(bad):,} rows" if len(bad) > 1 else "a row"
+    labels = f"the labels of the task {spec.name}: {_labels(spec)}"
+    return "\n  ".join([f"{path}: {words} can't be used", *bad[:MOST_SHOWN], *more, labels])
+
+
+def _labels(spec: TaskSpec) -> str:
+    renamed = f"; renamed by task.{spec.name}.relabel: {', '.join(spec.relabel)}" if spec.relabel else ""
+    return ", ".join(spec.labels) + renamed
 
 
 def _open(path: Path) -> IO[str]:
@@ -92,67 +120,63 @@ def _encoding_problem(path: Path) -> str:
     return f"{path}: not UTF-8 text; save the file as UTF-8"
 
 
-def _jsonl(file: IO[str], path: Path) -> Iterator[tuple[int, dict]]:
+def _jsonl(file: IO[str], path: Path, columns: Mapping[str, str]) -> Iterator[tuple[int, Record | str]]:
+    """Line number and record, or what is wrong with the line."""
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
         except json.JSONDecodeError as problem:
-            raise DataError(f"{path}, line {number}: not valid JSON: {problem.msg} (column {problem.colno})") from None
-        if not isinstance(record, dict):
-            raise DataError(
-                f'{path}, line {number}: expected an object such as {{"sentence1": ..., "label": ...}}, found {type(record).__name__}'
-            )
-        yield number, record
+            yield number, f"not valid JSON: {problem.msg} (column {problem.colno})"
+            continue
+        example = f'{{"{columns["sentence1"]}": ..., "{columns["label"]}": ...}}'
+        found = type(record).__name__
+        yield number, record if isinstance(record, dict) else f"expected an object such as {example}, found {found}"
 
 
-def _table(file: IO[str], path: Path) -> Iterator[tuple[int, dict]]:
+def _table(file: IO[str], path: Path, columns: Mapping[str, str]) -> Iterator[tuple[int, Record | str]]:
+    """Line number and record, or what is wrong with the line."""
     csv.field_size_limit(LONGEST_CELL)
     # tab-separated files know no quoting: a quotation mark in them is text
     form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {"strict": True}
     lines = csv.reader(file, **form)
     try:
         header = next(lines, [])
-        _check_header(header, path)
+        _check_header(header, path, columns)
         for cells in filter(None, lines):
-            if len(cells) != len(header):
-                raise DataError(f"{path}, line {lines.line_num}: {len(cells)} cells, but the header has {len(header)}")
-            yield lines.line_num, {name: cell or None for name, cell in zip(header, cells, strict=True)}
+            same = len(cells) == len(header)
+            record = {name: cell or None for name, cell in zip(header, cells, strict=same)}
+            yield lines.line_num, record if same else f"{len(cells)} cells, but the header has {len(header)}"
     except csv.Error as problem:
-        raise DataError(f"{path}, line {lines.line_num}: not a valid table: {problem}") from None
+        yield lines.line_num, f"not a valid table from here on: {problem}"
 
 
-def _check_header(header: list[str], path: Path) -> None:
-    for name in ("sentence1", "label") if header else ():
+def _check_header(header: list[str], path: Path, columns: Mapping[str, str]) -> None:
+    for name in columns.values() if header else ():
+        there = f"the columns are {', '.join(header)}"
+        if header.count(name) > 1:
+            raise DataError(f"{path}:1: {header.count(name)} columns are called {name!r}; {there}")
         if name not in header:
-            raise DataError(
-                f"{path}, line 1: no column {name!r}{did_you_mean(name, header)}; the columns are {', '.join(header)}"
-            )
+            hint = did_you_mean(name, header)
+            raise DataError(f"{path}:1: no column {name!r}{hint}; {there}; name yours in data.columns")
 
 
-def _checked(record: dict, spec: TaskSpec, place: str) -> Row:
-    for name in ("sentence1", "label"):
+def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row | str:
+    """The row of a record, or what is wrong with it."""
+    for name in columns.values():
         if name not in record:
-            raise DataError(
-                f"{place}: no {name!r}{did_you_mean(name, record)}; it has {', '.join(record) or 'nothing'}"
-            )
-    if spec.is_pair and record.get("sentence2") is None:
-        raise DataError(f"{place}: no 'sentence2', which the task {spec.name} needs")
-    for name in ("sentence1", "sentence2"):
-        if not isinstance(record.get(name) or "", str):
-            raise DataError(f"{place}: {name!r} should be text, not {record[name]!r}")
-    sentence1, sentence2 = record["sentence1"] or "", record.get("sentence2")
-    return {"sentence1": sentence1, "sentence2": sentence2, "label": _label(record["label"], spec, place)}
-
-
-def _label(value: Any, spec: TaskSpec, place: str) -> str:
+            return f"no {name!r}{did_you_mean(name, record)}; it has {', '.join(record) or 'nothing'}"
+    row = {name: record.get(columns.get(name, name)) for name in ("sentence1", "sentence2")}
+    if spec.is_pair and row["sentence2"] is None:
+        return f"no 'sentence2', which the task {spec.name} needs"
+    for name, text in row.items():
+        if not isinstance(text or "", str):
+            return f"{name!r} should be text, not {text!r}"
+    value = record[columns["label"]]
     label = "" if value is None else str(value).strip()
-    allowed = spec.relabel or spec.labels
     if not label:
-        raise DataError(f"{place}: the label is empty; allowed: {', '.join(allowed)}")
-    if spec.relabel is None and label not in allowed:
-        raise DataError(
-            f"{place}: {label!r} is not a label of the task {spec.name}{did_you_mean(label, allowed)}; allowed: {', '.join(allowed)}"
-        )
-    return label
+        return "the label is empty"
+    if spec.relabel is None and label not in spec.labels:
+        return f"the label {label!r} is none of the task's{did_you_mean(label, spec.labels)}"
+    return {"sentence1": row["sentence1"] or "", "sentence2": row["sentence2"], "label": label}

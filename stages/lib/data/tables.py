@@ -13,6 +13,8 @@ from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import DataError, did_you_mean
 
 SPLITS = ("train", "dev", "test")
+# reasons that a line about dropped rows names
+MOST_REASONS = 8
 
 
 class Texts(NamedTuple):
@@ -46,9 +48,9 @@ def build_table(spec: TaskSpec, raw: dict[str, list[Row]], origin: dict[str, Any
         splits = _hold_out(spec, splits, dropped)
     for split, rows in splits.items():
         if not rows:
-            reasons = sorted(dropped.get(split, Counter()).items())
-            counts = ", ".join(f"{count} ({reason})" for reason, count in reasons) or "none"
-            raise DataError(f"task {spec.name}: no rows are left in {split}; dropped: {counts}")
+            reasons = told(dropped.get(split, Counter())) or "none"
+            labels = f"the task's labels: {', '.join(spec.labels)}"
+            raise DataError(f"task {spec.name}: no rows are left in {split}; dropped: {reasons}; {labels}")
     rows = [{"split": split, **bare(row)} for split in SPLITS for row in sorted(splits.get(split, []), key=place)]
     texts = texts_of(rows)
     return Table(rows, _card(spec, origin, rows, texts, dropped, held_out), texts)
@@ -107,6 +109,12 @@ def ood_rows(rows: Iterable[Row], trained: set[bytes], leaks: str, most: int) ->
     return [bare(row) for row in capped(tests, most)]
 
 
+def told(dropped: Counter) -> str:
+    """Why rows were dropped, in words, the most frequent reason first."""
+    reasons = [f"{count:,} {reason}" for reason, count in dropped.most_common()]
+    return ", ".join(reasons[:MOST_REASONS] + [f"{len(reasons) - MOST_REASONS} more"] * (len(reasons) > MOST_REASONS))
+
+
 def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> list[Row]:
     tidied = []
     for row in rows:
@@ -115,7 +123,7 @@ def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> li
         if row["label"] is None:
             dropped["no label"] += 1
         elif label is None:
-            dropped["label that is not used"] += 1
+            dropped[f"with the label {row['label']!r}"] += 1
         elif not sentence1 or (pair and not sentence2):
             dropped["empty text"] += 1
         else:
@@ -132,7 +140,7 @@ def _collapsed(text: str | None) -> str | None:
 def _label(spec: TaskSpec, label: str | None) -> str | None:
     """The task's label for one of the source's, None if rows with it are dropped."""
     if spec.relabel is not None:
-        return spec.relabel.get(label)
+        return spec.relabel.get(label, label if label in spec.labels else None)
     if label is not None and label not in spec.labels:
         raise DataError(
             f"task {spec.name}: its source has the label {label!r}{did_you_mean(label, spec.labels)}; allowed: {', '.join(spec.labels)}"

@@ -120,6 +120,14 @@ def _controlled(finding: Finding, row: Statement, measures: Mapping[str, Measure
     return finding
 
 
+def short_of(
+    values: Any, write: Callable[[float], str] = written.percent, unit: str = " %"
+) -> Callable[[float], list[str]]:
+    """As `exceptions`: the tasks (level `task` of the values' index) whose mean is not above the limit, with that mean."""
+    means = values.groupby(level="task", sort=False).mean().dropna()
+    return lambda limit: [f"{task} {write(value)}{unit}" for task, value in means.items() if not value > limit]
+
+
 def verdict_of(value: Estimate | float | bool | None, rule: str, limit: float, p_value: float | None = None) -> Verdict:
     """The four words; an estimate's by its p-value (corrected for its family), an exact number's by itself."""
     if isinstance(value, Estimate):

@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 
 from stages.lib.report.line_styles import LINE_STYLES
-from stages.lib.report.stats import mean_of
+from stages.lib.report.stats import Mean
 from stages.lib.report.style import wrapped
 
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "++", "oo", "--", "**")
@@ -18,16 +17,15 @@ WIDTH_INCHES, NUMBER_INCHES = 7.2, 0.45
 MOST_COLUMNS = 3
 
 
-def draw_bars(panel: Axes, groups: Mapping[str, Sequence[Any]], labels: Sequence[str]) -> None:
-    """For each label a bar for each group, in %: mean and standard deviation of `groups[name][place of the label]`."""
+def draw_bars(panel: Axes, groups: Mapping[str, Sequence[Mean]], labels: Sequence[str]) -> None:
+    """For each label a bar for each group, in %: `groups[name][place of the label]`, with its deviation where there is one."""
     width = 0.8 / len(groups)
-    for number, (name, values) in enumerate(groups.items()):
-        means = [mean_of(pd.to_numeric(part)) for part in values]
+    for number, (name, means) in enumerate(groups.items()):
         places = np.arange(len(labels)) + (number - (len(groups) - 1) / 2) * width
         panel.bar(
             places, [100 * (mean.mean or 0) for mean in means], width, label=name, color=LINE_STYLES[number][0],
-            yerr=[100 * (mean.sd or 0) for mean in means], hatch=HATCHES[number], edgecolor="black", linewidth=0.6,
-            error_kw={"elinewidth": 1, "capsize": 2},
+            yerr=[np.nan if mean.sd is None else 100 * mean.sd for mean in means], hatch=HATCHES[number], edgecolor="black",
+            linewidth=0.6, error_kw={"elinewidth": 1, "capsize": 2},
         )  # fmt: skip
     names = [wrapped(label) if "\n" not in label else label for label in labels]
     panel.set_xticks(np.arange(len(labels)), names, fontsize=9)
@@ -51,4 +49,5 @@ def write_values(
 def arranged(panels: int, cells: int = 1) -> tuple[int, int]:
     """Rows and columns of panels; as few columns as leave room for a number in each of a panel's `cells` beside each other."""
     columns = min(MOST_COLUMNS, panels, max(1, int(WIDTH_INCHES / (NUMBER_INCHES * cells))))
-    return math.ceil(panels / columns), columns
+    rows = math.ceil(panels / columns)
+    return rows, math.ceil(panels / rows)

@@ -1,5 +1,6 @@
 """Where a pipeline's report goes: tables, numbers and figures into files, the tables onto the terminal too."""
 
+import math
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -19,8 +20,7 @@ from stages.lib.report.style import save_all
 from stages.lib.report.terminal import to_terminal
 from stages.lib.settings import Params
 
-DECIMALS = 6
-HEADLINE_DECIMALS = 4
+DECIMALS = 4  # of what git keeps, so that another machine writes the same; of small numbers as many digits
 
 # writes into the pipeline's folder of plots
 Draw = Callable[[Path], object]
@@ -39,7 +39,7 @@ def publish(
     for write in draw:
         write(plots)
     write_text(paths.report(pipeline).with_suffix(".md"), to_markdown(report))
-    write_json(paths.report(pipeline), clean(headline, HEADLINE_DECIMALS))
+    write_json(paths.report(pipeline), clean(headline, DECIMALS))
     write_json(paths.report_details(pipeline), clean({name: part for name, part in details.items() if part}))
     write_report(paths.report_document(pipeline), replace(report, settings=plain(settings)))
     show(report)
@@ -51,10 +51,17 @@ def plot_data(frames: Mapping[str, pd.DataFrame], exact: Collection[str] = ("spa
     def write(folder: Path) -> None:
         for name, frame in frames.items():
             if len(frame) or empty:
-                rounded = frame.round(dict.fromkeys(set(frame.columns) - {*exact}, DECIMALS))
+                numbers = {*frame.select_dtypes("floating")} - {*exact}
+                rounded = frame.assign(**{column: frame[column].map(_rounded) for column in frame if column in numbers})
                 write_text(folder / f"{name}.csv", rounded.to_csv(index=False, lineterminator="\n"))
 
     return write
+
+
+def _rounded(value: float) -> float:
+    """At four decimals, a number below 0.1 at four digits; 0.0 for -0.0."""
+    digits = DECIMALS - 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else DECIMALS
+    return round(value, max(DECIMALS, digits)) + 0.0
 
 
 def figures(makers: Mapping[str, Callable[[Any], Any]], data: Any) -> Draw:

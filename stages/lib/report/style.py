@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from stages.lib.io import replacing
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
+from stages.lib.report import hover
 
 COLORS = {PRETRAINED: "#C8C8C8", FINETUNED: "#0072B2", MOVEMENT_GRAFTED: "#E69F00", GRAFTED: "#009E73"}
 HATCHES = {PRETRAINED: "", FINETUNED: "", MOVEMENT_GRAFTED: "///", GRAFTED: "xx"}
@@ -113,9 +114,10 @@ def wrapped(name: str, width: int = 12) -> str:
 
 
 def save(drawn: Figure, path: Path) -> None:
-    """Write a PNG; equal figures give equal bytes, since neither date nor version is in it."""
+    """Write a PNG with the values drawn; equal figures give equal bytes, since neither date nor version is in it."""
+    metadata = {"Software": None, hover.KEY: hover.values_of(drawn)}
     with replacing(path) as partial:
-        drawn.savefig(partial, format="png", dpi=DPI, metadata={"Software": None})
+        drawn.savefig(partial, format="png", dpi=DPI, metadata=metadata)
 
 
 def save_all(makers: Mapping[str, Callable[[Any], Figure | None]], data: Any, folder: Path) -> list[Path]:

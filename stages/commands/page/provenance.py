@@ -1,0 +1,79 @@
+"""Where and when results were made: git, versions, the processor, and how long stages took."""
+
+import json
+import platform
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from stages.lib import paths
+from stages.lib.errors import StorageError
+
+SHOWN_HASH = 10
+PACKAGES = ("torch", "transformers", "dvc")
+
+
+def git(*words: str) -> str | None:
+    """Output of a git command, None if it fails."""
+    result = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    return result.stdout.strip() if result.returncode == 0 else None
+
+
+def commit_of(revision: str) -> tuple[str, str]:
+    """Short hash and first line of a commit; raises StorageError if git doesn't know it."""
+    if git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") is None:
+        raise StorageError(f"baseline: git knows no commit {revision!r}")
+    commit, _, subject = (git("show", "--no-patch", "--format=%H %s", revision) or "").partition(" ")
+    return commit[:SHOWN_HASH], subject
+
+
+def uncommitted() -> list[str]:
+    """Tracked files that differ from the last commit."""
+    changed = git("diff", "--name-only", "--relative", "HEAD")
+    return changed.splitlines() if changed else []
+
+
+def made_on(path: Path) -> str:
+    """Day and commit of a file that is as git has it, else the day it was written."""
+    known = git("log", "-1", "--format=%cs (commit %h)", "--", str(path))
+    if known and str(path) not in uncommitted():
+        return known
+    return f"{datetime.fromtimestamp(path.stat().st_mtime, UTC):%Y-%m-%d}"
+
+
+def versions() -> str:
+    """Python and the packages that results depend on, as installed here."""
+    found = [f"Python {platform.python_version()}"]
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.processor() or platform.machine()
+
+
+def durations(cells: Iterable[str]) -> dict[str, float]:
+    """Stage -> seconds of the last run of each of these cells on this computer; those that DVC took from its cache have none."""
+    try:
+        lines = [json.loads(line) for line in paths.DURATIONS.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return {}
+    last = {line["stage"]: line["seconds"] for line in lines}
+    found: dict[str, float] = {}
+    for cell in cells:
+        if cell in last:
+            stage = cell.partition("@")[0]
+            found[stage] = found.get(stage, 0) + last[cell]
+    return found
