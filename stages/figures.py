@@ -156,8 +156,8 @@ def frontier(results: Results) -> Figure:
         f"{percent(ece[WISE_FT])} % by WiSE-FT, {percent(ece[GRAFTED])} % grafted"
     )
     caption = (
-        "Up and left is better. FT: fine-tuned; / T: at one temperature; this and the weight of WiSE-FT are fitted on dev rows. Line: between the pretrained model and "
-        "the graft. Means over seeds; the first panel is their mean over tasks."
+        "Up and left is better. FT: fine-tuned; / T: at one temperature; this and the weight of WiSE-FT are fitted on dev rows. "
+        "Line: between the pretrained model and the graft. Means over seeds; the first panel is their mean over tasks."
     )
     means = (
         results.frontier.groupby(["task", "method", "alpha"], dropna=False, sort=False)[["score", "ece"]]

@@ -41,7 +41,10 @@ def test_white_space_duplicates_and_contradictions():
 
 def test_relabel_renames_and_drops():
     spec = SPEC.model_copy(update={"relabel": {"yes": "positive", "no": "negative"}})
-    table = build({"train": [row("a", "yes"), row("b", "no"), row("c", "maybe"), row("e", "positive")], "test": [row("d", "no")]}, spec)
+    table = build(
+        {"train": [row("a", "yes"), row("b", "no"), row("c", "maybe"), row("e", "positive")], "test": [row("d", "no")]},
+        spec,
+    )
     assert {item["sentence1"]: item["label"] for item in table.rows} == {
         "a": "positive",
         "b": "negative",
@@ -49,7 +52,9 @@ def test_relabel_renames_and_drops():
         "d": "negative",
     }
     assert table.card["dropped"]["train"] == {"with the label 'maybe'": 1}
-    line = "3 train, 1 test rows, 1 dropped (1 with the label 'maybe'); labels that are used: negative, positive, yes, no"
+    line = (
+        "3 train, 1 test rows, 1 dropped (1 with the label 'maybe'); labels that are used: negative, positive, yes, no"
+    )
     assert fetching.summary_line(table.card) == f"mine: {line}"
 
 
@@ -68,7 +73,10 @@ def test_unknown_label():
 
 
 def test_nothing_left():
-    with pytest.raises(DataError, match="task mine: no rows are left in test; dropped: 1 empty text; the task's labels: negative, positive"):
+    with pytest.raises(
+        DataError,
+        match="task mine: no rows are left in test; dropped: 1 empty text; the task's labels: negative, positive",
+    ):
         build({"train": many(4), "test": [row("")]})
 
 
