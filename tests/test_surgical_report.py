@@ -26,7 +26,7 @@ from stages.lib.report.publish import plot_data
 from stages.lib.report.stats import clean
 from stages.lib.report.style import save_all
 from stages.surgical.figures import FIGURES
-from stages.surgical.frames import EXACT, Surgical, collect
+from stages.surgical.frames import Surgical, collect
 from stages.surgical.rankings import by_cell
 from stages.surgical.report import details, headline, report
 
@@ -188,7 +188,7 @@ def drawn(partly, tmp_path_factory) -> Path:
 
 def draw(data: Surgical, folder: Path) -> Path:
     save_all(FIGURES, data, folder)
-    plot_data(data.plots, EXACT)(folder)
+    plot_data(data.plots)(folder)
     return folder
 
 
