@@ -392,7 +392,7 @@ def test_several_numbers_of_layers_are_one_family(found):
 
 def test_a_ranking_that_stays_is_steady_and_one_that_changes_is_named(tmp_path, found):
     claim = claim_of(found, STEADY)
-    assert claim.verdict is Verdict.HOLDS and claim.exceptions == [] and claim.paper.place == "abstract"
+    assert claim.verdict is Verdict.HOLDS and claim.exceptions == [] and claim.paper.place == "Lodha et al., 2023, abstract"
     assert "lowest of all 1.00" in claim.figure and "moved by 4.0 % of their norm" in claim.figure
     claim = claim_of(found_in(tmp_path, shuffled=[("cr", 21, 20)]), STEADY)
     assert claim.verdict is Verdict.UNCLEAR and claim.exceptions == ["cr 0.00"]
