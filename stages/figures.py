@@ -156,26 +156,13 @@ def frontier(results: Results) -> Figure:
         f"{percent(ece[WISE_FT])} % by WiSE-FT, {percent(ece[GRAFTED])} % grafted"
     )
     caption = (
-        "Up and left is better. FT: fine-tuned; / T: at one temperature; this and the weight of WiSE-FT are fitted on dev rows. "
-        "Line: between the pretrained model and the graft. Means over seeds; the first panel is their mean over tasks."
+        "Up and left is better. FT: fine-tuned; / T: at one temperature; this and the weight of WiSE-FT are fitted on dev "
+        "rows. Line: between the pretrained model and the graft. Means over seeds; the first panel is their mean over tasks."
     )
-    means = (
-        results.frontier.groupby(["task", "method", "alpha"], dropna=False, sort=False)[["score", "ece"]]
-        .mean()
-        .reset_index()
-    )
-    # dev chooses another alpha in each cell, which are one point all the same
-    means = (
-        means.assign(alpha=means.alpha.where(means.method == WISE_GRAFT))
-        .groupby(["task", "method", "alpha"], dropna=False, sort=False)
-        .mean()
-        .reset_index()
-    )
-    parts = {
-        "mean over tasks": means.groupby(["method", "alpha"], dropna=False, sort=False)[["score", "ece"]]
-        .mean()
-        .reset_index()
-    }
+    # dev chooses another alpha of WiSE-FT in each cell, which are one point all the same
+    cells = results.frontier.assign(alpha=results.frontier.alpha.where(results.frontier.method == WISE_GRAFT))
+    means = _mean_points(cells, ["task", "method", "alpha"])
+    parts = {"mean over tasks": _mean_points(means, ["method", "alpha"])}
     parts |= {wrapped(name_of(spec), 18): means[means.task == task] for task, spec in results.tasks.items()}
     rows, columns = _grid(len(parts))
     drawn = figure(DIAGRAM_HEIGHT * rows, title, _details(results), caption)
@@ -189,6 +176,10 @@ def frontier(results: Results) -> Figure:
         panel.set_axis_off()
     legend(drawn, panels[0, 0])
     return drawn
+
+
+def _mean_points(points: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    return points.groupby(keys, dropna=False, sort=False)[["score", "ece"]].mean().reset_index()
 
 
 def _draw_frontier(panel: Axes, points: pd.DataFrame) -> None:

@@ -266,8 +266,9 @@ def test_the_claims_hold_for_good_grafts_and_do_not_for_bad_ones():
     tasks = ["movies", "tweets", "bbc", "products"]
     make_cells(tasks, [1, 2, 3])
     claims = claims_of(tasks, [1, 2, 3], 0.9)
-    # about as alike as the limit of agreement asks for
-    assert [claim.verdict for claim in claims if "on 86 %" not in claim.text] == ["holds"] * 7
+    # Holm's correction leaves some of the others open
+    assert [claim.verdict for claim in claims[:2]] == ["holds"] * 2 and claims[-2].verdict == "holds"
+    assert {claim.verdict for claim in claims} == {"holds", "not shown"}
     assert "4 tasks, 3 seeds" in claims[0].here and claims[0].paper.place == "abstract, Table 2"
     # the control: a graft as unskilled as the pretrained model and as overconfident as the fine-tuned one
     make_cells(tasks, [1, 2, 3], skill=SKILL | {GRAFTED: (0.15, 9.0)})
