@@ -85,9 +85,9 @@ UGLY = [
     ("train.jsonl", b'{"sentence1": 3, "label": "positive"}', "1: 'sentence1' should be text, not 3"),
     ("train.jsonl", b'{"sentence1": "a", "label": "positive"}\n{"sentence1"', "2: not valid JSON: Expecting ':' delimiter (column 13)"),
     ("train.jsonl", b'["a"]', '1: expected an object such as {"sentence1": ..., "label": ...}, found list'),
-    ("train.csv", b"sentence1,label\na,positive\nb, c,negative\n", "3: 3 cells, but the header has 2"),
+    ("train.csv", b"sentence1,label\na,positive\nb, c,negative\n", "3: 3 cells, but the header has 2; a text with commas wants quotes"),
     ("train.csv", b"sentence1,label\na,\n", "2: the label is empty"),
-    ("train.csv", b'sentence1,label\n"a,positive\n', "2: not a valid table from here on: unexpected end of data"),
+    ("train.csv", b'sentence1,label\nb,positive\n"a,positive\nc,positive\n', "3: not a valid table from here on: a quotation mark that is never closed"),
 ]  # fmt: skip
 
 
@@ -108,7 +108,8 @@ def test_all_bad_rows_come_in_one_message_the_first_twenty(folder):
     ("train.jsonl", b"", ": no rows in it"),
     ("train.csv", b"sentence1,label\n", ": no rows in it"),
     ("train.csv", b"", ": no rows in it"),
-    ("train.csv", b"sentence,label\na,positive\n", ":1: no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label; name yours in data.columns"),
+    ("train.csv", b"sentence,label\na,positive\n", ":1: no column 'sentence1'; the columns are sentence, label (did you mean 'sentence'?)"),
+    ("train.csv", b"text;label\na;positive\n", ":1: no column 'sentence1'; the columns are text;label; say which one it is: data.columns: {sentence1: ...}; cells of a .csv are parted by commas, those of a .tsv by tabs"),
     ("train.csv", b"sentence1,label,label\na,positive,negative\n", ":1: 2 columns are called 'label'; the columns are sentence1, label, label"),
     ("train.tsv", "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"), ", line 3: not UTF-8 text (byte 4 of the line is 0xe9); save the file as UTF-8"),
     ("train.jsonl.gz", gzip.compress(b'{"sentence1": "caf\xe9"}'), ", line 1: not UTF-8 text (byte 19 of the line is 0xe9); save the file as UTF-8"),

@@ -75,7 +75,7 @@ def test_unknown_label():
 def test_nothing_left():
     with pytest.raises(
         DataError,
-        match="task mine: no rows are left in test; dropped: 1 empty text; the task's labels: negative, positive",
+        match="task mine: no rows are left in test; dropped: 1 empty text; labels that are used: negative, positive",
     ):
         build({"train": many(4), "test": [row("")]})
 

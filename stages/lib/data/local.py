@@ -141,25 +141,31 @@ def _table(file: IO[str], path: Path, columns: Mapping[str, str]) -> Iterator[tu
     # tab-separated files know no quoting: a quotation mark in them is text
     form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {"strict": True}
     lines = csv.reader(file, **form)
+    line = 1
     try:
-        header = next(lines, [])
-        _check_header(header, path, columns)
-        for cells in filter(None, lines):
-            same = len(cells) == len(header)
-            record = {name: cell or None for name, cell in zip(header, cells, strict=same)}
-            yield lines.line_num, record if same else f"{len(cells)} cells, but the header has {len(header)}"
+        _check_header(header := next(lines, []), path, columns)
+        while True:
+            line = lines.line_num + 1
+            if (cells := next(lines, None)) is None:
+                return
+            if len(cells) == len(header):
+                yield line, {name: cell or None for name, cell in zip(header, cells, strict=True)}
+            elif cells:
+                yield line, f"{len(cells)} cells, but the header has {len(header)}; a text with commas wants quotes"
     except csv.Error as problem:
-        yield lines.line_num, f"not a valid table from here on: {problem}"
+        end = "a quotation mark that is never closed" if "end of data" in str(problem) else problem
+        yield line, f"not a valid table from here on: {end}"
 
 
 def _check_header(header: list[str], path: Path, columns: Mapping[str, str]) -> None:
-    for name in columns.values() if header else ():
-        there = f"the columns are {', '.join(header)}"
+    there = f"the columns are {', '.join(header)}"
+    for ours, name in columns.items() if header else ():
         if header.count(name) > 1:
             raise DataError(f"{path}:1: {header.count(name)} columns are called {name!r}; {there}")
         if name not in header:
-            hint = did_you_mean(name, header)
-            raise DataError(f"{path}:1: no column {name!r}{hint}; {there}; name yours in data.columns")
+            hint = did_you_mean(name, header) or f"; say which one it is: data.columns: {{{ours}: ...}}"
+            other = "; cells of a .csv are parted by commas, those of a .tsv by tabs" if len(header) == 1 else ""
+            raise DataError(f"{path}:1: no column {name!r}; {there}{hint}{other}")
 
 
 def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row | str:

@@ -43,14 +43,11 @@ def build_table(spec: TaskSpec, raw: dict[str, list[Row]], origin: dict[str, Any
     dropped: dict[str, Counter] = {split: Counter() for split in SPLITS if split in raw}
     pair = spec.is_pair or any(row.get("sentence2") is not None for rows in raw.values() for row in rows)
     splits = {split: _distinct(_tidied(spec, raw[split], pair, dropped[split]), dropped[split]) for split in dropped}
+    _require_rows(spec, splits, dropped)
     held_out = "train" in splits and "test" not in splits
     if held_out:
         splits = _hold_out(spec, splits, dropped)
-    for split, rows in splits.items():
-        if not rows:
-            reasons = told(dropped.get(split, Counter())) or "none"
-            labels = f"the task's labels: {', '.join(spec.labels)}"
-            raise DataError(f"task {spec.name}: no rows are left in {split}; dropped: {reasons}; {labels}")
+        _require_rows(spec, splits, dropped)
     rows = [{"split": split, **bare(row)} for split in SPLITS for row in sorted(splits.get(split, []), key=place)]
     texts = texts_of(rows)
     return Table(rows, _card(spec, origin, rows, texts, dropped, held_out), texts)
@@ -181,6 +178,15 @@ def _hold_out(spec: TaskSpec, splits: dict[str, list[Row]], dropped: dict[str, C
             f"give the data a test split, or set task.{spec.name}.holdout"
         )
     return {**splits, "train": train, "test": test}
+
+
+def _require_rows(spec: TaskSpec, splits: dict[str, list[Row]], dropped: dict[str, Counter]) -> None:
+    for split in (split for split, rows in splits.items() if not rows):
+        reasons = told(dropped.get(split, Counter())) or "none"
+        labels = ", ".join([*spec.labels, *(spec.relabel or ())])
+        raise DataError(
+            f"task {spec.name}: no rows are left in {split}; dropped: {reasons}; labels that are used: {labels}"
+        )
 
 
 def _unit(row: Row) -> tuple[str | None, ...]:
