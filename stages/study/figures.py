@@ -1,4 +1,4 @@
-"""Figures of the study: curves over sparsity, training and test sets, trade-offs, costs, and where masks lie.
+"""Figures of the study: curves over sparsity, training and test sets, trade-offs, and where masks lie.
 
 A title says what this run found; what the paper found stands in captions.yaml.
 """
@@ -22,9 +22,9 @@ from stages.lib.report.style import wrapped
 from stages.study.frames import BIAS, LEARNED, PRUNED, Study, by_cell, own_rows, sparsities
 
 CURVES_HEIGHT, SINGLE_HEIGHT, POINTS_HEIGHT, LAYERS_HEIGHT = 2.45, 3.2, 3.4, 2.1
-MEAN = "mean of the tasks"
-# how far apart the whiskers of curves stand in the panel of means, in a factor of x or a share of its range
-APART = 0.045
+MEAN = "mean of all"
+# how far apart the whiskers of curves stand in the panel of means, in the logarithm of x
+APART = 0.09
 POINTS: dict[str, dict[str, Any]] = {
     FINETUNED: {"color": "black", "marker": "*", "markersize": 13, "linestyle": "", "zorder": 5},
     PRETRAINED: {"color": "#777777", "marker": "X", "markersize": 9, "linestyle": "", "zorder": 5},
@@ -37,9 +37,9 @@ def _score(rows: pd.DataFrame, measure: str = "score") -> float | None:
 
 
 def _found(parts: dict[str, pd.DataFrame]) -> str:
-    """`name 75.9 %, other name 83.1 %`: scores of those parts that have rows, means over tasks."""
+    """`name: 75.9 %, other name: 83.1 %`: scores of those parts that have rows, means over tasks."""
     means = {words(name): _score(rows) for name, rows in parts.items()}
-    return ", ".join(f"{name} {percent(mean)} %" for name, mean in means.items() if mean is not None)
+    return ", ".join(f"{name}: {percent(mean)} %" for name, mean in means.items() if mean is not None)
 
 
 # --- Curves: a panel for each task and one for their mean, with levels across ---------------------------------------
@@ -126,7 +126,7 @@ class Chart:
         if self.logarithmic:
             panel.set_xscale("log")
         if self.logarithmic and values:
-            _decades(panel, values[0] / 1.6, values[-1] * 1.6, values[0])
+            _decades(panel, values[0] / 1.7, values[-1] * 1.7, values[0])
 
 
 def _decades(panel: Axes, low: float, high: float, least: float) -> None:
@@ -163,13 +163,14 @@ def bias_figure(study: Study) -> Figure | None:
     if all(rows.empty for name, (_, rows) in sources.items() if name != "learned graft"):
         return None
     curves = [Curve(name, rows, line_style(number)) for name, (number, rows) in sources.items() if len(rows)]
-    # of each the size at which it does best
+    # of each that all tasks have, the size at which it does best
     best = {
         name: max((_score(part) or 0.0, size) for size, part in rows.groupby("sparsity"))
         for name, (_, rows) in sources.items()
-        if len(rows)
+        if {*rows.task} >= {*study.tasks}
     }
-    title = "Best score: " + ", ".join(f"{name} {percent(mean)} % (at {small_percent(size)})" for name, (mean, size) in best.items())  # fmt: skip
+    told = [f"{name}: {percent(mean)} % (at {small_percent(size)})" for name, (mean, size) in best.items()]
+    title = f"Best scores: {'; '.join(told)}" if told else "Biases and regions with all else set to 0"
     return Chart(curves, _panels(study), _levels(study)).draw(study, title)
 
 
@@ -221,7 +222,7 @@ def ood_sparsity_figure(study: Study) -> Figure | None:
     levels = {name: _of_pairs(rows) for name, rows in _levels(study, "ood").items()}
     panels = {f"{task} → {test}": f"{study.named(task)} → {test}" for task, test in study.pairs}
     return Chart(curves, panels, levels).draw(
-        study, f"Out of distribution: {_outside(study)}", "Trained task → test set."
+        study, f"Out of distribution, {_outside(study)}", "Trained task → test set."
     )
 
 
@@ -283,7 +284,7 @@ def tradeoff_figure(study: Study) -> Figure | None:
         "Out of distribution: mean over the task's other test sets. Points: means over seeds. "
         "Lines run from little to much of the fine-tuned model: WiSE by its weight alpha, grafts by their size."
     )
-    title = f"Out of distribution: {_outside(study)}"
+    title = f"Out of distribution, {_outside(study)}"
     drawn = framed(POINTS_HEIGHT * grid(len(shown))[0], title, _details(rows), caption, [*paths])
 
     styles = line_styles(name for name in paths if name not in POINTS) | POINTS
@@ -324,45 +325,6 @@ def _points(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     """For each value along the line: means over seeds, columns id and ood."""
     means = rows.groupby([by, "seed", "where"])["score"].mean().unstack("where").reindex(columns=["id", "ood"])
     return 100 * means.dropna().groupby(level=0).mean()
-
-
-def cost_figure(study: Study) -> Figure | None:
-    """How much of the score a localizer keeps for how many examples it takes a gradient of."""
-    points = study.costs().dropna(subset=["examples", "retained"])
-    sizes = [*dict.fromkeys([*sparsities(points)[:1], *sparsities(points)[-1:]])]
-    if not sizes:
-        return None
-    least = points[points.sparsity == sizes[0]]
-    best = [part.loc[part.retained.idxmax()] for part in (least, least[least.examples == 0]) if len(part)]
-    told = [f"{one.localizer} {percent(one.retained)} % for {counted(int(one.examples), 'gradient')}" for one in best]
-    title = f"Keeps most of the fine-tuned score at {small_percent(sizes[0])}: {', without gradients '.join(dict.fromkeys(told))}"
-    styles = line_styles(study.localizers)
-    caption = "Points: means over tasks" + (
-        "; whiskers: 95 % interval over tasks." if points.low.notna().any() else "."
-    )
-    drawn = framed(POINTS_HEIGHT, title, _details(study.rows("sweep")), caption, [*styles])
-    panels = drawn.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
-    for panel, size in zip(panels, sizes, strict=True):
-        _draw_costs(panel, points[points.sparsity == size], styles)
-        panel.set_title(f"region of {small_percent(size)}")
-    panels[0].set_ylabel("score kept (% of fine-tuned)")
-    explain(drawn, panels)
-    return drawn
-
-
-def _draw_costs(panel: Axes, points: pd.DataFrame, styles: dict[str, dict[str, Any]]) -> None:
-    for point in points.itertuples():
-        style = {**styles[point.localizer], "linestyle": "", "markersize": 9}
-        half = 100 * (point.retained - point.low)
-        panel.errorbar(point.examples, 100 * point.retained, half, capsize=3, label=point.localizer, **style)
-    least = points.examples[points.examples > 0].min()
-    # linear from 0, where the localizers without gradients stand, to the decade of the cheapest of the others
-    linear = 1.0 if np.isnan(least) else 10 ** np.floor(np.log10(least))
-    panel.set_xscale("symlog", linthresh=linear, linscale=0.5)
-    most = max(points.examples.max(), linear)
-    panel.set_xticks([0, *(linear * 10**power for power in range(int(np.ceil(np.log10(most / linear))) + 1))])
-    panel.set_xlim(left=-0.3 * linear)
-    panel.set_xlabel("training examples a gradient was taken of")
 
 
 # --- Where masks lie -----------------------------------------------------------------------------------------------
@@ -412,5 +374,4 @@ FIGURES: dict[str, Callable[[Study], Figure | None]] = {
     "layers": layer_figure,
     "modules": kind_figure,
     "trajectory": trajectory_figure,
-    "cost": cost_figure,
 }
