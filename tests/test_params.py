@@ -127,8 +127,8 @@ def test_dvc_changes_one_line_of_the_file_and_no_other(key, tmp_path):
 
 
 def listed(value: Any, key: str = "") -> Iterator[str]:
-    """Dotted keys of all lists."""
-    if isinstance(value, list):
+    """Dotted keys of all lists, and of those that null stands for."""
+    if isinstance(value, list) or (value is None and key.endswith(".tasks")):
         yield key
     for name, part in value.items() if isinstance(value, dict) else ():
         yield from listed(part, f"{key}.{name}".removeprefix("."))
