@@ -285,8 +285,8 @@ def test_a_title_says_what_was_found_and_a_caption_what_is_drawn(written, study)
     assert texts_of("localizers", study)[0].startswith(
         "At 0.010 % grafts on the learned region score highest: 88.6 % (finetuned: 90.6 %"
     )
-    assert "lie mostly in attention value: 100.0 %, by chance 20" in texts_of("modules", study)[0]
-    assert "lie mostly in layer 3" in texts_of("layers", study)[0]
+    assert "lies in attention value: 100.0 %, by chance 20" in texts_of("modules", study)[0]
+    assert "lies in layer 3" in texts_of("layers", study)[0]
     assert "whiskers: 95 % interval" in texts_of("localizers", study)[0]
     one = {
         stage: [cell for cell in cells if (cell["task"], cell["seed"]) == ("sst2", 13)]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import DAGGER, bounds, counted, percent, small_percent, words
@@ -71,7 +71,8 @@ class Chart:
         names = [*self.panels, *([MEAN] if len(self.panels) > 1 else [])]
         entries = [*map(words, self.levels), *(curve.label for curve in self.curves)]
         rows = pd.concat([curve.rows for curve in self.curves])
-        caption = " ".join(filter(None, [caption, "Points: means over seeds.", self._about_mean(names)]))
+        points = "Points: means over seeds." if rows.seed.nunique() > 1 else "Points: the one seed."
+        caption = " ".join(filter(None, [caption, points, self._about_mean(names)]))
         height = CURVES_HEIGHT * grid(len(names))[0] if len(names) > 1 else SINGLE_HEIGHT
         drawn = framed(height, title, _details(rows), caption, entries)
         y_label = f"accuracy, F1{DAGGER} (%)" if study.f1_tasks else "accuracy (%)"
@@ -125,6 +126,8 @@ class Chart:
         values = sorted({self.scale * value for curve in self.curves for value in curve.rows[self.x].dropna().round(9)})
         if self.logarithmic:
             panel.set_xscale("log")
+        else:
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         if self.logarithmic and values:
             _decades(panel, values[0] / 1.7, values[-1] * 1.7, values[0])
 
@@ -348,7 +351,7 @@ def _places(study: Study, by: str) -> Figure | None:
     means = shares.groupby(by)[["share", "chance"]].mean().sort_values("share", ascending=False)
     most = means.iloc[0]
     where = f"layer {most.name + 1}" if layers else most.name
-    title = f"Learned masks of {small_percent(size)} lie mostly in {where}: {percent(most.share)} %, by chance {percent(most.chance)} %"
+    title = f"The largest part of learned masks of {small_percent(size)} lies in {where}: {percent(most.share)} %, by chance {percent(most.chance)} %"
     seeds = shares.seed.nunique()
     caption = "Bars: mean over seeds; whiskers: standard deviation over seeds." if seeds > 1 else "Bars: the one seed."
     height = LAYERS_HEIGHT if layers else 0.75 + KIND_HEIGHT * shares.kind.nunique()

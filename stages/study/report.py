@@ -382,7 +382,7 @@ def gained(study: Study) -> list[Finding]:
     """Controls of all that is kept or compared: fine-tuning gains over the pretrained model with the same head, and over one label."""
     rows = study.anchor(FINETUNED)
     over = by_cell(rows) - by_cell(rows, "constant")
-    lacks = "not measurable where fine-tuning has not been shown to gain over always the same label"
+    lacks = "fine-tuning has not been shown to gain over always the same label"
     return [_gain(study, rows, "fine-tuning"), *([Finding(estimate(over), lacks=lacks)] if over.notna().any() else [])]
 
 
@@ -393,7 +393,7 @@ def gained_by_paradigm(study: Study) -> list[Finding]:
 
 
 def _gain(study: Study, rows: pd.DataFrame, name: str) -> Finding:
-    lacks = f"not measurable where {name} has not been shown to gain over the pretrained model"
+    lacks = f"{name} has not been shown to gain over the pretrained model"
     return Finding(paired(by_cell(rows), by_cell(study.anchor(PRETRAINED))), lacks=lacks)
 
 
