@@ -50,7 +50,8 @@ class Planned:
 
 def plan(copy: Copy) -> dict[str, str]:
     [line] = [line for line in copy.run("python", "-c", PLAN).text.splitlines() if line.startswith("{")]
-    return YAML(typ="safe").load(line)
+    fates = YAML(typ="safe").load(line)
+    return {name: fate for name, fate in fates.items() if not name.endswith("code")}  # as in a Run
 
 
 def planned(copy: Copy) -> Planned:
