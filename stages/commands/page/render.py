@@ -174,8 +174,10 @@ def _stale(steps: Sequence[Step]) -> Iterator[str]:
 
 
 def _few(params: dict[str, Any]) -> Iterator[str]:
-    seeds = len(params["seeds"])
-    if seeds < FEW_SEEDS:
+    tasks, seeds = len(params["tasks"]), len(params["seeds"])
+    if tasks < 2 or seeds < 2:
+        yield f"No intervals, so no verdicts: {counted(tasks, 'task')}, {counted(seeds, 'seed')}; both take at least two."
+    elif seeds < FEW_SEEDS:
         yield f"Few repetitions: a standard deviation over {counted(seeds, 'seed')} says little."
 
 
