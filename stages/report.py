@@ -204,7 +204,7 @@ def paper_scores(k: int) -> tuple[int, dict[str, dict[str, tuple[float, float]]]
     return shots, flat
 
 
-def task_table(results: Results, title: str, columns: list[Column], notes: list[str], name: str) -> Table:
+def task_table(results: Results, heading: str, columns: list[Column], notes: list[str], name: str) -> Table:
     """A measure of every task, by one and two sentences, with the paper's values where it has the task."""
     tasks, (shots, paper) = results.tasks, paper_scores(int(results.masks.k.iloc[0]))
     groups = {
@@ -231,8 +231,8 @@ def task_table(results: Results, title: str, columns: list[Column], notes: list[
         notes.append(
             f"paper: Table 2, {shots}-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %; no target for other settings"
         )
-    title = f"{title} in %: mean (standard deviation over seeds; of averages over tasks)"
-    return Table(title, ["task"], columns, lines, notes, name, [column.key for column in columns])
+    heading += " in %: mean (standard deviation over seeds; of averages over tasks)"
+    return Table(heading, ["task"], columns, lines, notes, name, [column.key for column in columns])
 
 
 def score_table(results: Results) -> Table:

@@ -54,7 +54,7 @@ def test_one_command_runs_the_sequences_and_what_they_need_of_the_main_pipeline(
     cells = {"sequence@grafting-there-13", "sequence@ewc-there-13"}
     assert {*run.executed} == BEFORE | {"fetch", "model", "reference@13", "continual"} | cells
     plots = {name.rpartition("/")[2] for name in found if name.startswith("plots/")}
-    assert plots >= {"accuracy.csv", "measure.csv", "memory.csv", "steps_there.png", "matrix_there.png"}
+    assert plots >= {"accuracy.csv", "measure.csv", "memory.csv", "steps_there.png"}
     assert b"Table 4" in found[str(paths.report("continual").with_suffix(".md"))]
 
 

@@ -50,7 +50,8 @@ class Planned:
 
 def plan(copy: Copy) -> dict[str, str]:
     [line] = [line for line in copy.run("python", "-c", PLAN).text.splitlines() if line.startswith("{")]
-    return YAML(typ="safe").load(line)
+    fates = YAML(typ="safe").load(line)
+    return {name: fate for name, fate in fates.items() if not name.endswith("code")}  # as in a Run
 
 
 def planned(copy: Copy) -> Planned:
@@ -161,7 +162,7 @@ def test_planning_changes_nothing_and_says_it_in_one_line(story):
 
 def test_the_report_is_about_this_run_and_these_settings_alone(story):
     html = story["page"]
-    assert "mine, prompt fine-tuning on reviews" in html and html.count("data:image/png") == 5
+    assert "mine, prompt fine-tuning on reviews" in html and html.count("data:image/png") == 6
     assert "tasks: 1 changed" in html and "model: " in html and "would be made anew" not in html
     assert re.search(r"durations</dt><dd>\d", html) and "task addition" not in html.lower()
     assert re.search(r"nothing to report.*\n.*summary: made on .*calibration.bins 15, now 20", story["refused"])

@@ -127,8 +127,8 @@ def test_dvc_changes_one_line_of_the_file_and_no_other(key, tmp_path):
 
 
 def listed(value: Any, key: str = "") -> Iterator[str]:
-    """Dotted keys of all lists."""
-    if isinstance(value, list):
+    """Dotted keys of all lists, and of those that null stands for."""
+    if isinstance(value, list) or (value is None and key.endswith(".tasks")):
         yield key
     for name, part in value.items() if isinstance(value, dict) else ():
         yield from listed(part, f"{key}.{name}".removeprefix("."))
@@ -294,10 +294,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"graft.sparsity": True}, "graft.sparsity: true is not allowed: should be a number"),
     ({"graft.sparsity": None}, "graft.sparsity: null is not allowed: should be a number"),
     ({"graft.sparsity": math.nan}, "graft.sparsity: nan is not allowed: should be a finite number"),
-    (
-        {"finetune.steps_per_example": math.inf},
-        "finetune.steps_per_example: inf is not allowed: should be a finite number",
-    ),
+    ({"finetune.steps_per_example": math.inf}, "finetune.steps_per_example: inf is not allowed: should be a finite number"),
     ({"data.k": -1}, "data.k: -1 is not allowed: should be greater than or equal to 1"),
     ({"data.k": 1.5}, "data.k: 1.5 is not allowed: should be a whole number"),
     ({"data.k": "64"}, "data.k: '64' is not allowed: should be a whole number (without quotes)"),
@@ -307,10 +304,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"finetune.bias_only": "yes"}, "finetune.bias_only: 'yes' is not allowed: should be true or false"),
     ({"finetune.bias_only": 1}, "finetune.bias_only: 1 is not allowed: should be true or false"),
     # text and choices
-    (
-        {"finetune.optimizer": "sdg"},
-        "finetune.optimizer: 'sdg' is not allowed: should be 'sgd' or 'adamw' (did you mean 'sgd'?)",
-    ),
+    ({"finetune.optimizer": "sdg"}, "finetune.optimizer: 'sdg' is not allowed: should be 'sgd' or 'adamw' (did you mean 'sgd'?)"),
     ({"finetune.optimizer": None}, "finetune.optimizer: null is not allowed: should be 'sgd' or 'adamw'"),
     ({"finetune.optimizer": True}, "finetune.optimizer: true is not allowed: should be 'sgd' or 'adamw'"),
     ({"model.name": ""}, "model.name: '' is not allowed: should be some text, not nothing"),
@@ -330,86 +324,38 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"finetune.learning_rates": []}, "finetune.learning_rates: [] is not allowed: should be a list of at least 1"),
     ({"finetune.learning_rates": [0.1, 0]}, "finetune.learning_rates.1: 0 is not allowed: should be greater than 0"),
     ({"finetune.batch_sizes": [8, 8]}, "finetune.batch_sizes: 8 stands twice"),
-    (
-        {"graft.region": ["layer"]},
-        f"graft.region.0: 'layer' is not allowed: should be {GROUPS} (did you mean 'layers'?)",
-    ),
+    ({"graft.region": ["layer"]}, f"graft.region.0: 'layer' is not allowed: should be {GROUPS} (did you mean 'layers'?)"),
     ({"graft.region": ["layers", "layers"]}, "graft.region: layers stands twice"),
     # between sections
-    (
-        {"graft.sparsity": 0.2},
-        "graft.sparsity: 0.2 is more than movement.keep (0.1); raise movement.keep to at least that",
-    ),
-    (
-        {"graft.region": ["embeddings"]},
-        "graft.region: 'embeddings' is not among finetune.train (layers), so it never moves",
-    ),
-    (
-        {"ood.sets": {"movies": ["domain"]}},
-        "ood.sets.movies: domain has the labels movie, product, newspaper, tweet, movies has negative, positive",
-    ),
+    ({"graft.sparsity": 0.2}, "graft.sparsity: 0.2 is more than movement.keep (0.1); raise movement.keep to at least that"),
+    ({"graft.region": ["embeddings"]}, "graft.region: 'embeddings' is not among finetune.train (layers), so it never moves"),
+    ({"ood.sets": {"movies": ["domain"]}}, "ood.sets.movies: domain has the labels movie, product, newspaper, tweet, movies has negative, positive"),
     ({"ood.sets": {"movies": ["movies"]}}, "ood.sets.movies: movies is the task itself"),
     ({"ood.sets": {"movies": ["tweets", "tweets"]}}, "ood.sets.movies: tweets stands twice"),
-    (
-        {"ood.sets": {"movie": ["tweets"]}},
-        f"ood.sets: unknown task 'movie' (did you mean 'movies'?); known: {ALL_TASKS}",
-    ),
-    (
-        {"ood.sets": {"movies": ["tweet"]}},
-        f"ood.sets.movies: unknown task 'tweet' (did you mean 'tweets'?); known: {ALL_TASKS}",
-    ),
+    ({"ood.sets": {"movie": ["tweets"]}}, f"ood.sets: unknown task 'movie' (did you mean 'movies'?); known: {ALL_TASKS}"),
+    ({"ood.sets": {"movies": ["tweet"]}}, f"ood.sets.movies: unknown task 'tweet' (did you mean 'tweets'?); known: {ALL_TASKS}"),
     ({"ood.sets": {"movies": None}}, "ood.sets.movies: null is not allowed: should be a list"),
     # a user's own task
     (own() | {"model.mode": "prompt"}, "task.reviews.prompt: model.mode=prompt needs a template and a verbalizer here"),
-    (
-        own(prompt=PROMPT) | {"model.mode": "autoregressive"},
-        "task.reviews.causal_prompt: model.mode=autoregressive needs a template and a verbalizer here",
-    ),
-    (
-        own(prompt=PROMPT | {"template": "It was great."}),
-        f"task.reviews.prompt.template: 'It was great.' is not allowed: {ONCE}",
-    ),
-    (
-        own(prompt=PROMPT | {"template": "{mask} {mask}"}),
-        f"task.reviews.prompt.template: '{{mask}} {{mask}}' is not allowed: {ONCE}",
-    ),
-    (
-        own(prompt=PROMPT | {"template": "{text} {mask}"}),
-        f"task.reviews.prompt.template: '{{text}} {{mask}}' is not allowed: {ONCE}",
-    ),
-    (
-        own(prompt=PROMPT | {"verbalizer": {"bad": "terrible"}}),
-        "task.reviews.prompt: should be a prompt whose verbalizer has exactly the labels bad, good, not bad",
-    ),
-    (
-        own(prompt=PROMPT | {"verbalizer": {"bad": "so", "good": "so"}}),
-        "task.reviews.prompt.verbalizer: should be a verbalizer with a different word for each label, not so, so",
-    ),
-    (
-        own(prompt=PROMPT | {"tmplate": "x"}),
-        "task.reviews.prompt.tmplate: unknown setting (did you mean 'template'?); known: template, verbalizer",
-    ),
+    (own(prompt=PROMPT) | {"model.mode": "autoregressive"}, "task.reviews.causal_prompt: model.mode=autoregressive needs a template and a verbalizer here"),
+    (own(prompt=PROMPT | {"template": "It was great."}), f"task.reviews.prompt.template: 'It was great.' is not allowed: {ONCE}"),
+    (own(prompt=PROMPT | {"template": "{mask} {mask}"}), f"task.reviews.prompt.template: '{{mask}} {{mask}}' is not allowed: {ONCE}"),
+    (own(prompt=PROMPT | {"template": "{text} {mask}"}), f"task.reviews.prompt.template: '{{text}} {{mask}}' is not allowed: {ONCE}"),
+    (own(prompt=PROMPT | {"verbalizer": {"bad": "terrible"}}), "task.reviews.prompt: should be a prompt whose verbalizer has exactly the labels bad, good, not bad"),
+    (own(prompt=PROMPT | {"verbalizer": {"bad": "so", "good": "so"}}), "task.reviews.prompt.verbalizer: should be a verbalizer with a different word for each label, not so, so"),
+    (own(prompt=PROMPT | {"tmplate": "x"}), "task.reviews.prompt.tmplate: unknown setting (did you mean 'template'?); known: template, verbalizer"),
     (own(prompt={"template": "{mask}"}), "task.reviews.prompt.verbalizer: this setting is missing"),
-    (
-        own(prompt="It was {mask}."),
-        "task.reviews.prompt: 'It was {mask}.' is not allowed: should be `name: value` pairs or null",
-    ),
-    (
-        own(causal_prompt=PROMPT),
-        "task.reviews.causal_prompt: should be a prompt whose template ends with {mask}: a causal model sees only what stands before it",
-    ),
+    (own(prompt="It was {mask}."), "task.reviews.prompt: 'It was {mask}.' is not allowed: should be `name: value` pairs or null"),
+    (own(causal_prompt=PROMPT), "task.reviews.causal_prompt: should be a prompt whose template ends with {mask}: a causal model sees only what stands before it"),
     (own(labels=["bad"]), "task.reviews.labels: ['bad'] is not allowed: should be a list of at least 2"),
-    (
-        own(labels=["bad", "bad"]),
-        "task.reviews.labels: ['bad', 'bad'] is not allowed: should be labels that differ from each other",
-    ),
+    (own(labels=["bad", "bad"]), "task.reviews.labels: ['bad', 'bad'] is not allowed: should be labels that differ from each other"),
     (own(labels=["bad", False]), "task.reviews.labels.1: false is not allowed: should be text (put it in quotes)"),
     (own(positive="nice"), "task.reviews.positive: 'nice' is not allowed: should be one of the labels bad, good"),
     (own(metric="f2"), "task.reviews.metric: 'f2' is not allowed: should be 'accuracy', 'f1' or 'mcc'"),
     ({"task": {"my-reviews": LABELS}}, f"task: 'my-reviews' is not allowed: {NAME}"),
     ({"task": {"reviews": {}}}, "task.reviews.labels: this setting is missing"),
     ({"task": None}, "task: null is not allowed: should be `name: value` pairs"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -514,14 +460,8 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"study.tasks": ["movie"]}, [f"study.tasks: unknown task 'movie' (did you mean 'movies'?); known: {ALL_TASKS}"]),
     ({"merge.groups": {"a": ["movies", "nix"]}}, [f"merge.groups: unknown task 'nix'; known: {ALL_TASKS}"]),
     ({"merge.groups": {"a": ["movies", "movies"]}}, ["merge.groups.a: movies stands twice"]),
-    (
-        {"paradigm.paradigms": ["sgd", "standard"]},
-        ["paradigm.paradigms: 'standard' is what model.mode=standard does anyway, as 'sgd'; take it out"],
-    ),
-    (
-        {"sweep.localizers": ["learned", "bias", "randon"]},
-        [f"sweep.localizers: unknown localizer 'randon' (did you mean 'random'?); known: {KNOWN_LOCALIZERS}"],
-    ),
+    ({"paradigm.paradigms": ["sgd", "standard"]}, ["paradigm.paradigms: 'standard' is what model.mode=standard does anyway, as 'sgd'; take it out"]),
+    ({"sweep.localizers": ["learned", "bias", "randon"]}, [f"sweep.localizers: unknown localizer 'randon' (did you mean 'random'?); known: {KNOWN_LOCALIZERS}"]),
     (
         {"sweep.sparsities": [0.01, 0.1, 0.2, 0.5]},
         [
@@ -529,16 +469,10 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
             for size in (0.2, 0.5)
         ],
     ),
-    (
-        {"readout.localizers": ["fish"], "sweep.localizers": ["learned", "random"]},
-        ["readout.localizers: 'fish' is not among sweep.localizers (learned, random)"],
-    ),
-    (
-        {"readout.sparsities": [0.5], "sweep.sparsities": [0.001]},
-        ["readout.sparsities: 0.5 is not among sweep.sparsities (0.001)"],
-    ),
+    ({"readout.localizers": ["fish"], "sweep.localizers": ["learned", "random"]}, ["readout.localizers: 'fish' is not among sweep.localizers (learned, random)"]),
+    ({"readout.sparsities": [0.5], "sweep.sparsities": [0.001]}, ["readout.sparsities: 0.5 is not among sweep.sparsities (0.001)"]),
     ({"trajectory.checkpoints": None}, ["trajectory.checkpoints: null is not allowed: should be `name: value` pairs"]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

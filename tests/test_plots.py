@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from stages.lib import paths
+from stages.lib.io import read_json
+from stages.lib.report.differences import flat
 from tests.test_dvc_yaml import FILES, REPORTS, ROOT, drawn, lies_in, pipeline
 
 TEMPLATES = {path.stem for path in (ROOT / ".dvc/plots").glob("*.json")}
@@ -30,6 +33,11 @@ def columns(folder: Path, plot: dict[str, Any]) -> dict[str, list[str]]:
         with (folder / file).open(encoding="utf-8", newline="") as lines:
             found[axis] = [row[column] for row in csv.DictReader(lines)]
     return found
+
+
+@pytest.fixture(autouse=True)
+def in_the_top_folder(monkeypatch):
+    monkeypatch.chdir(ROOT)
 
 
 @pytest.mark.parametrize("name", PLOTS)
@@ -64,3 +72,13 @@ def test_dvc_draws_them_all(command):
         spec = drawn_as["content"]
         assert spec["title"] == plot["title"] and "<DVC" not in json.dumps(spec)
         assert len(spec["data"]["values"]) >= len([value for value in columns(*PLOTS[name])["x"] if value])
+
+
+def test_what_dvc_compares_fits_a_screen():
+    if not paths.report_details("summary").is_file():
+        pytest.skip("these are not the numbers of a run of this version")
+    numbers = {name: flat(read_json(paths.report(name))) for name in REPORTS}
+    assert all(len(found) <= (15 if name == "summary" else 5) for name, found in numbers.items())
+    assert all(value == round(value, 4) for found in numbers.values() for value in found.values())
+    lines = subprocess.run(["dvc", "metrics", "show"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert len(lines.splitlines()) <= 1 + len(REPORTS)

@@ -302,7 +302,8 @@ def test_one_task_or_one_seed_decides_nothing():
 
 def test_paper_values_stand_below_paper_tasks_only():
     make_cells(["sst2", "movies"], [1, 2])
-    scores, _ = report_of(results_of(["sst2", "movies"], [1, 2])).tables
+    scores, errors = report_of(results_of(["sst2", "movies"], [1, 2])).tables
+    assert scores.title.startswith("Test score in %") and errors.title.startswith("Calibration error (ECE) in %")
     assert [row.cells[0] for row in scores.rows] == ["sst2", "  paper", "movies", "average"]
     assert scores.rows[1].cells[2] == "90.5 (0.4)" and any("64-shot" in note for note in scores.notes)
     assert not [row for row in report_of(results_of(["movies"], [1])).tables[0].rows if row.kind == "paper"]

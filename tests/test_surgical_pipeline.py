@@ -45,7 +45,7 @@ def test_one_command_scores_trains_and_reports(story):
     own = {"fim@13", "surgery@all-13", "surgery@top_1-13", "robustness@13", "surgical"}
     assert own <= {*story["first"].executed}
     assert "reference@13" not in story["first"].executed  # no need of it
-    summary = json.loads(story["made"][str(paths.report("surgical"))])
+    summary = json.loads(story["made"][str(paths.report_details("surgical"))])
     assert {*summary} == {"fim", "surgery", "robustness", "bridge"} and {*summary["surgery"]} == {"all", "top_1"}
     assert summary["surgery"]["all"]["trained"] > 1.9 * summary["surgery"]["top_1"]["trained"]
     plots = {name for name in story["made"] if name.startswith(f"{paths.report_plots('surgical')}/")}

@@ -49,7 +49,7 @@ def test_one_command_runs_every_method_and_a_second_one_nothing(made):
     cells = {f"edit@{name}-13" for name in METHODS} | {f"arithmetic@{name}-13" for name in ("full", "talos")}
     assert {*run.executed} >= cells | {"sensitivity@13", "disentangle@talos-13", "talos"}
     assert copy.repro("stages/talos/dvc.yaml").executed == []
-    summary = json.loads(files[str(paths.report("talos"))])
+    summary = json.loads(files[str(paths.report_details("talos"))])
     assert {*summary["addition"]} == {"full", "ties", "dare", "talos"}
     assert {*summary["localization"]} == {*METHODS}
     plots = {name for name in files if name.startswith("plots/talos/") and name.endswith(".png")}

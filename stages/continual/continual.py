@@ -18,7 +18,7 @@ def main() -> None:
     from stages.lib.report.publish import figures, plot_data, publish
 
     data = collect(params.seeds, params.sequence, params.order)
-    frames = plot_data({"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory}, exact=())
+    frames = plot_data({"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory})
     drawn = figures(makers(data), data)
     publish(
         "continual", report(data, measured_with(params)), headline(data), details(data), frames, drawn, settings=params

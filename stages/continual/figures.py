@@ -1,11 +1,9 @@
-"""Figures on continual learning: accuracy step by step, and all of it as a matrix."""
+"""The figure on continual learning: accuracy step by step."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,8 +19,6 @@ PANEL_HEIGHT = 2.5
 LOOKS = {"grafting": 0, "replay": 3, "ewc": 4, "naive": 5}
 OTHER_LOOKS = (1, 2, 6, 7, 8)
 ALONE = "a model for each task"
-# of the colour scale: its darkest part is left out, and from this share on white is easier to read than black
-DARKEST, WHITE_FROM = 0.85, 0.6
 
 
 def steps_figure(data: Sequences, order: str) -> Figure:
@@ -52,34 +48,6 @@ def steps_figure(data: Sequences, order: str) -> Figure:
     return drawn
 
 
-def matrix_figure(data: Sequences, order: str) -> Figure:
-    """R[step, task] of every method, with its values."""
-    tasks, rows = data.orders[order], data.steps(order)
-    columns = min(2, len(data.methods))
-    lines = math.ceil(len(data.methods) / columns)
-    drawn = framed(
-        lines * (1.5 + 0.26 * len(tasks)),
-        _found(data, order),
-        _details(data, order),
-        "Accuracy in % on every task (column) after every step (row), means over seeds. What a column loses downwards is forgotten.",
-        [],
-    )
-    panels = drawn.subplots(lines, columns, squeeze=False)
-    for place, panel in enumerate(panels.flat):
-        if place >= len(data.methods):
-            panel.set_axis_off()
-            continue
-        method = data.methods[place]
-        _draw_matrix(panel, mean_matrix(rows[rows.method == method]), tasks, rows.accuracy.min(), rows.accuracy.max())
-        panel.set_title(method)
-    return drawn
-
-
-def mean_matrix(rows: pd.DataFrame) -> np.ndarray:
-    """R[step, task], means over seeds; NaN where a task was not learned yet."""
-    return rows.pivot_table(index="step", columns="place", values="accuracy").sort_index().to_numpy(float)
-
-
 def _draw_steps(panel: Axes, rows: pd.DataFrame, looks: dict[str, int]) -> None:
     for method, look in looks.items():
         steps = rows[rows.method == method].groupby("step").accuracy.agg(["mean", "std"])
@@ -104,21 +72,6 @@ def _step_axis(panel: Axes, tasks: list[str], bottom: bool) -> None:
         panel.set_xlabel("step" if many else "after learning")
 
 
-def _draw_matrix(panel: Axes, values: np.ndarray, tasks: list[str], lowest: float, highest: float) -> None:
-    span = max(highest - lowest, 0.01)
-    panel.grid(False)
-    panel.imshow(values, cmap="Blues", vmin=lowest, vmax=lowest + span / DARKEST, aspect="auto")
-    panel.set_xticks(range(len(tasks)), tasks, rotation=40, ha="right", rotation_mode="anchor", fontsize=9)
-    panel.set_yticks(range(len(tasks)), [f"after {task}" for task in tasks], fontsize=9)
-    panel.spines[["left", "bottom"]].set_visible(False)
-    size, decimals = (10, 1) if len(tasks) <= 8 else (8, 0)
-    for (step, task), value in np.ndenumerate(values):
-        if not np.isnan(value):
-            color = "white" if value - lowest > WHITE_FROM * span else "black"
-            look = {"ha": "center", "va": "center", "fontsize": size, "color": color}
-            panel.text(task, step, percent(value, decimals), **look)
-
-
 def _found(data: Sequences, order: str) -> str:
     """What the sequence shows: how much each method has forgotten."""
     forgotten = data.measure[data.measure.order == order].groupby("method").forgetting.mean()
@@ -137,6 +90,5 @@ def _details(data: Sequences, order: str) -> str:
 
 
 def makers(data: Sequences) -> dict[str, Callable[[Sequences], Figure]]:
-    """steps_<order> and matrix_<order> for every order."""
-    kinds = {"steps": steps_figure, "matrix": matrix_figure}
-    return {f"{name}_{order}": partial(draw, order=order) for order in data.orders for name, draw in kinds.items()}
+    """steps_<order> for every order."""
+    return {f"steps_{order}": partial(steps_figure, order=order) for order in data.orders}

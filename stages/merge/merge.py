@@ -18,7 +18,7 @@ def main() -> None:
     from stages.merge.report import collect, details, headline, report
 
     merged = collect(params.seeds, params.merge, params.combination)
-    frames, drawn = plot_data(merged.frames, exact=()), figures(FIGURES, merged)
+    frames, drawn = plot_data(merged.frames), figures(FIGURES, merged)
     publish(
         "merge",
         report(merged, measured_with(params)),

@@ -2,7 +2,7 @@
 
 from stages.lib import paths
 from stages.lib.entry import stage
-from stages.lib.io import make_folders
+from stages.lib.io import write_json
 from stages.lib.params import load_localizer, load_params
 
 
@@ -14,8 +14,10 @@ def main(paradigm: str, localizer: str, seed: int) -> None:
         "multitask.tasks", "skill.sparsities",
     )  # fmt: skip
     params.localizer = load_localizer(localizer)
-    make_folders(*(paths.SKILL / paradigm / localizer / str(seed) / str(size) for size in params.skill.sparsities))
     if not params.multitask.tasks:
+        # DVC keeps no empty folder within an output, and the next stage depends on one for each size
+        for size in params.skill.sparsities:
+            write_json(paths.SKILL / paradigm / localizer / str(seed) / str(size) / "none.json", {"tasks": []})
         return
 
     from stages.lib import runtime

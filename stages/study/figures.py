@@ -1,4 +1,4 @@
-"""Figures of the study: curves over sparsity, training and test sets, trade-offs, costs, and where masks lie.
+"""Figures of the study: curves over sparsity, training and test sets, trade-offs, and where masks lie.
 
 A title says what this run found; what the paper found stands in captions.yaml.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import DAGGER, bounds, counted, percent, small_percent, words
@@ -22,9 +22,9 @@ from stages.lib.report.style import wrapped
 from stages.study.frames import BIAS, LEARNED, PRUNED, Study, by_cell, own_rows, sparsities
 
 CURVES_HEIGHT, SINGLE_HEIGHT, POINTS_HEIGHT, LAYERS_HEIGHT = 2.45, 3.2, 3.4, 2.1
-MEAN = "mean of the tasks"
-# how far apart the whiskers of curves stand in the panel of means, in a factor of x or a share of its range
-APART = 0.045
+MEAN = "mean of all"
+# how far apart the whiskers of curves stand in the panel of means, in the logarithm of x
+APART = 0.09
 POINTS: dict[str, dict[str, Any]] = {
     FINETUNED: {"color": "black", "marker": "*", "markersize": 13, "linestyle": "", "zorder": 5},
     PRETRAINED: {"color": "#777777", "marker": "X", "markersize": 9, "linestyle": "", "zorder": 5},
@@ -37,9 +37,9 @@ def _score(rows: pd.DataFrame, measure: str = "score") -> float | None:
 
 
 def _found(parts: dict[str, pd.DataFrame]) -> str:
-    """`name 75.9 %, other name 83.1 %`: scores of those parts that have rows, means over tasks."""
+    """`name: 75.9 %, other name: 83.1 %`: scores of those parts that have rows, means over tasks."""
     means = {words(name): _score(rows) for name, rows in parts.items()}
-    return ", ".join(f"{name} {percent(mean)} %" for name, mean in means.items() if mean is not None)
+    return ", ".join(f"{name}: {percent(mean)} %" for name, mean in means.items() if mean is not None)
 
 
 # --- Curves: a panel for each task and one for their mean, with levels across ---------------------------------------
@@ -71,7 +71,8 @@ class Chart:
         names = [*self.panels, *([MEAN] if len(self.panels) > 1 else [])]
         entries = [*map(words, self.levels), *(curve.label for curve in self.curves)]
         rows = pd.concat([curve.rows for curve in self.curves])
-        caption = " ".join(filter(None, [caption, "Points: means over seeds.", self._about_mean(names)]))
+        points = "Points: means over seeds." if rows.seed.nunique() > 1 else "Points: the one seed."
+        caption = " ".join(filter(None, [caption, points, self._about_mean(names)]))
         height = CURVES_HEIGHT * grid(len(names))[0] if len(names) > 1 else SINGLE_HEIGHT
         drawn = framed(height, title, _details(rows), caption, entries)
         y_label = f"accuracy, F1{DAGGER} (%)" if study.f1_tasks else "accuracy (%)"
@@ -125,8 +126,10 @@ class Chart:
         values = sorted({self.scale * value for curve in self.curves for value in curve.rows[self.x].dropna().round(9)})
         if self.logarithmic:
             panel.set_xscale("log")
+        else:
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         if self.logarithmic and values:
-            _decades(panel, values[0] / 1.6, values[-1] * 1.6, values[0])
+            _decades(panel, values[0] / 1.7, values[-1] * 1.7, values[0])
 
 
 def _decades(panel: Axes, low: float, high: float, least: float) -> None:
@@ -163,13 +166,14 @@ def bias_figure(study: Study) -> Figure | None:
     if all(rows.empty for name, (_, rows) in sources.items() if name != "learned graft"):
         return None
     curves = [Curve(name, rows, line_style(number)) for name, (number, rows) in sources.items() if len(rows)]
-    # of each the size at which it does best
+    # of each that all tasks have, the size at which it does best
     best = {
         name: max((_score(part) or 0.0, size) for size, part in rows.groupby("sparsity"))
         for name, (_, rows) in sources.items()
-        if len(rows)
+        if {*rows.task} >= {*study.tasks}
     }
-    title = "Best score: " + ", ".join(f"{name} {percent(mean)} % (at {small_percent(size)})" for name, (mean, size) in best.items())  # fmt: skip
+    told = [f"{name}: {percent(mean)} % (at {small_percent(size)})" for name, (mean, size) in best.items()]
+    title = f"Best scores: {'; '.join(told)}" if told else "Biases and regions with all else set to 0"
     return Chart(curves, _panels(study), _levels(study)).draw(study, title)
 
 
@@ -221,7 +225,7 @@ def ood_sparsity_figure(study: Study) -> Figure | None:
     levels = {name: _of_pairs(rows) for name, rows in _levels(study, "ood").items()}
     panels = {f"{task} → {test}": f"{study.named(task)} → {test}" for task, test in study.pairs}
     return Chart(curves, panels, levels).draw(
-        study, f"Out of distribution: {_outside(study)}", "Trained task → test set."
+        study, f"Out of distribution, {_outside(study)}", "Trained task → test set."
     )
 
 
@@ -283,7 +287,7 @@ def tradeoff_figure(study: Study) -> Figure | None:
         "Out of distribution: mean over the task's other test sets. Points: means over seeds. "
         "Lines run from little to much of the fine-tuned model: WiSE by its weight alpha, grafts by their size."
     )
-    title = f"Out of distribution: {_outside(study)}"
+    title = f"Out of distribution, {_outside(study)}"
     drawn = framed(POINTS_HEIGHT * grid(len(shown))[0], title, _details(rows), caption, [*paths])
 
     styles = line_styles(name for name in paths if name not in POINTS) | POINTS
@@ -326,45 +330,6 @@ def _points(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     return 100 * means.dropna().groupby(level=0).mean()
 
 
-def cost_figure(study: Study) -> Figure | None:
-    """How much of the score a localizer keeps for how many examples it takes a gradient of."""
-    points = study.costs().dropna(subset=["examples", "retained"])
-    sizes = [*dict.fromkeys([*sparsities(points)[:1], *sparsities(points)[-1:]])]
-    if not sizes:
-        return None
-    least = points[points.sparsity == sizes[0]]
-    best = [part.loc[part.retained.idxmax()] for part in (least, least[least.examples == 0]) if len(part)]
-    told = [f"{one.localizer} {percent(one.retained)} % for {counted(int(one.examples), 'gradient')}" for one in best]
-    title = f"Keeps most of the fine-tuned score at {small_percent(sizes[0])}: {', without gradients '.join(dict.fromkeys(told))}"
-    styles = line_styles(study.localizers)
-    caption = "Points: means over tasks" + (
-        "; whiskers: 95 % interval over tasks." if points.low.notna().any() else "."
-    )
-    drawn = framed(POINTS_HEIGHT, title, _details(study.rows("sweep")), caption, [*styles])
-    panels = drawn.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
-    for panel, size in zip(panels, sizes, strict=True):
-        _draw_costs(panel, points[points.sparsity == size], styles)
-        panel.set_title(f"region of {small_percent(size)}")
-    panels[0].set_ylabel("score kept (% of fine-tuned)")
-    explain(drawn, panels)
-    return drawn
-
-
-def _draw_costs(panel: Axes, points: pd.DataFrame, styles: dict[str, dict[str, Any]]) -> None:
-    for point in points.itertuples():
-        style = {**styles[point.localizer], "linestyle": "", "markersize": 9}
-        half = 100 * (point.retained - point.low)
-        panel.errorbar(point.examples, 100 * point.retained, half, capsize=3, label=point.localizer, **style)
-    least = points.examples[points.examples > 0].min()
-    # linear from 0, where the localizers without gradients stand, to the decade of the cheapest of the others
-    linear = 1.0 if np.isnan(least) else 10 ** np.floor(np.log10(least))
-    panel.set_xscale("symlog", linthresh=linear, linscale=0.5)
-    most = max(points.examples.max(), linear)
-    panel.set_xticks([0, *(linear * 10**power for power in range(int(np.ceil(np.log10(most / linear))) + 1))])
-    panel.set_xlim(left=-0.3 * linear)
-    panel.set_xlabel("training examples a gradient was taken of")
-
-
 # --- Where masks lie -----------------------------------------------------------------------------------------------
 
 
@@ -386,7 +351,7 @@ def _places(study: Study, by: str) -> Figure | None:
     means = shares.groupby(by)[["share", "chance"]].mean().sort_values("share", ascending=False)
     most = means.iloc[0]
     where = f"layer {most.name + 1}" if layers else most.name
-    title = f"Learned masks of {small_percent(size)} lie mostly in {where}: {percent(most.share)} %, by chance {percent(most.chance)} %"
+    title = f"The largest part of learned masks of {small_percent(size)} lies in {where}: {percent(most.share)} %, by chance {percent(most.chance)} %"
     seeds = shares.seed.nunique()
     caption = "Bars: mean over seeds; whiskers: standard deviation over seeds." if seeds > 1 else "Bars: the one seed."
     height = LAYERS_HEIGHT if layers else 0.75 + KIND_HEIGHT * shares.kind.nunique()
@@ -412,5 +377,4 @@ FIGURES: dict[str, Callable[[Study], Figure | None]] = {
     "layers": layer_figure,
     "modules": kind_figure,
     "trajectory": trajectory_figure,
-    "cost": cost_figure,
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations, product
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,16 +16,7 @@ from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import DAGGER
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
 from stages.lib.report.stats import estimate
-from stages.settings import OodParams
-from stages.study.settings import (
-    ParadigmParams,
-    PeftParams,
-    ReadoutParams,
-    StudyParams,
-    SweepParams,
-    TrajectoryParams,
-    WiseParams,
-)
+from stages.lib.settings import Params
 
 # stage -> what the folders below metrics/<stage>, and then the file, are named after
 AXES: dict[str, tuple[str, ...]] = {
@@ -38,7 +29,18 @@ AXES: dict[str, tuple[str, ...]] = {
     "trajectory": ("seed", "task"),
 }
 MEASURES = ["score", "accuracy", "f1", "ece", "agreement", "retained", "loss"]
-NUMBERS = ["sparsity", "alpha", "step", "n", "accuracy_se", "selected", "graftable", "model_parameters", "trained"]
+NUMBERS = [
+    "sparsity",
+    "alpha",
+    "step",
+    "n",
+    "accuracy_se",
+    "selected",
+    "graftable",
+    "model_parameters",
+    "trained",
+    "constant",
+]
 TEXTS = ["task", "seed", "test_set", "where", "variant", "localizer", "readout", "method", "paradigm"]
 # of a record as a whole
 SIZES = ("selected", "graftable", "model_parameters", "trained")
@@ -59,21 +61,7 @@ PRUNED = "pruned"
 PAPER_SPARSITY = 0.0001
 
 
-class Settings(Protocol):
-    """The sections that say which cells there are."""
-
-    seeds: list[int]
-    study: StudyParams
-    ood: OodParams
-    sweep: SweepParams
-    readout: ReadoutParams
-    wise: WiseParams
-    peft: PeftParams
-    paradigm: ParadigmParams
-    trajectory: TrajectoryParams
-
-
-def cells_of(params: Settings) -> dict[str, list[Cell]]:
+def cells_of(params: Params) -> dict[str, list[Cell]]:
     """Stage -> its cells, in the order of its axes; a stage that is off has none."""
     study, sweep, readout, peft = params.study, params.sweep, params.readout, params.peft
     seeds, cell = params.seeds, {"seed": params.seeds, "task": study.tasks}

@@ -13,10 +13,10 @@ from stages.lib.metrics.composition import OUTSIDE
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
-from stages.lib.report.format import DAGGER, bounds, counts, off_line, percent, points, small_percent
+from stages.lib.report.format import DAGGER, counts, off_line, percent, points, small_percent
 from stages.lib.report.load import published
 from stages.lib.report.stats import Estimate, estimate, paired
-from stages.lib.report.table import Column, Line, Table, share, shown, stored
+from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
 from stages.study import bound
 from stages.study.frames import (
     BIAS,
@@ -63,8 +63,7 @@ def tables(study: Study) -> list[Table]:
     """Tables in the order in which they are read."""
     paper = published(HERE / "paper.yaml")
     return [
-        _localizers(study), _models(study, paper), _readouts(study), _gaps(study), _bounds(study),
-        _fish(study, paper["table8"]),
+        _localizers(study), _models(study, paper), _gaps(study), _bounds(study), _fish(study, paper["table8"]),
     ]  # fmt: skip
 
 
@@ -154,27 +153,21 @@ def _localizers(study: Study) -> Table:
         rows = study.anchor(variant)
         lines += [Line((variant, ""), rows, kind="average")] * bool(by_cell(rows).count())
     over = Column("score - learned's", gap, _with_interval, "minus_learned")
+    costs = study.costs().set_index(["localizer", "sparsity"]).examples
+    cost = number("gradients", lambda rows: costs.get((rows.localizer.iloc[0], rows.sparsity.iloc[0])), ",.0f")
     title = "Localizers, all tasks together"
-    notes = [VALUES, "score - learned's: percentage points, with the 95 % interval over tasks, not corrected for how many there are"]  # fmt: skip
-    return Table(title, ["localizer", "sparsity"], [N, *MEASURED, over], lines, notes, "localizers", [over.key])
+    notes = [
+        VALUES,
+        "gradients: training examples that it takes one of; score - learned's: percentage points, with the 95 % interval over "
+        "tasks, not corrected for how many there are",
+    ]
+    return Table(title, ["localizer", "sparsity"], [N, *MEASURED, cost, over], lines, notes, "localizers", [over.key])
 
 
 def _with_interval(value: Estimate) -> str:
     if not value.units:
         return ""
     return points(value.mean) + (f" ({points(value.low)} to {points(value.high)})" if value.error is not None else "")
-
-
-def _readouts(study: Study) -> Table:
-    """Every readout of every region: graft, retrain, reset, prune, as far as they ran."""
-    axes = ["readout", "localizer", "sparsity"]
-    lines = [
-        Line((f"{readout} {localizer}", small_percent(sparsity)), study.readout(readout, localizer, sparsity))
-        for (readout, localizer, sparsity), _ in study.frames["readout"].groupby(axes, sort=False)
-    ]
-    notes = [VALUES, "retrain: train only the region; reset: set it back to pretrained; prune: set all else to 0"]
-    title = "Readouts of the regions, all tasks together"
-    return Table(title, ["readout", "sparsity"], [N, *MEASURED[:3]], lines, notes)
 
 
 def _gaps(study: Study) -> Table:
@@ -232,33 +225,28 @@ def _bound(model: str, errors: pd.DataFrame, short: float, bias: float | None) -
 def _bounds(study: Study) -> Table:
     """Train and test errors, and theorems D.2 and D.4 term by term."""
     found, whole, two = bound_lines(study), "{:,}".format, "{:.2f}".format
+    forms = {
+        "n": str, "train": percent, "test": percent, "selected": whole, "examples": whole, "variance": two, "eps_2": percent,
+        "bias": percent, "bound": two, "any": two, "needed": whole, "needed_any": whole,
+    }  # fmt: skip
+    titles = {"train": "train error", "test": "test error", "selected": "s", "any": "bound, any region"}
     columns = [
-        Column(title, key, form, key)
-        for title, key, form in (
-            ("n", "n", str), ("train error", "train", percent), ("test error", "test", percent), ("s", "selected", whole),
-            ("examples", "examples", whole), ("variance", "variance", two), ("eps_2", "eps_2", percent), ("bias", "bias", percent),
-            ("bound", "bound", two), ("any region", "any", two), ("examples needed", "needed", whole),
-            ("", "needed_any", whole),
-        )
-    ]  # fmt: skip
-    empty = [line for line in found if line["bound"] >= NOTHING]
-    needed = {
-        key: bounds([f"{count:,}" for count in sorted(line[key] for line in empty)])
-        for key in (("needed", "needed_any") if empty else ())
-    }
+        Column(titles.get(key, key).replace("_any", ", any region"), key, form, key) for key, form in forms.items()
+    ]
+    empty = sum(line["bound"] >= NOTHING for line in found)
     notes = [
         "errors in %, means over n seeds; bound on test error - that of the best model, within 0..1 (appendix D): variance + "
         f"eps_2 + bias, eps_1 = 0; delta = {DELTA}, q = 2^32 values for each of s parameters (not counting a new head, which is "
         "trained too), log Theta_n = 0, or s log d for any region of the d graftable parameters",
         "bias is measured (retrained - fine-tuned test error, at least 0), not the best models' own, which nobody knows",
-        f"vacuous (1 or more, which any error fulfils) in {len(empty)} of {len(found)} lines: the variance term alone takes "
-        f"{needed['needed']} training examples to fall to 1, for any region {needed['needed_any']}"
+        f"vacuous (1 or more, which any error fulfils) in {empty} of {len(found)} lines; needed: training examples at which the "
+        "variance term alone falls to 1"
         if empty
         else "no bound for a region given beforehand is vacuous (1 or more)",
     ]
     lines = [Line((line["task"], line["model"]), line, (line["task"], line["model"])) for line in found]
     title = f"Generalization bound, at a sparsity of {small_percent(study.region_size or 0)}"
-    return Table(title, ["task", "model"], columns, lines, notes, "bound", [column.key for column in columns])
+    return Table(title, ["task", "model"], columns, lines, notes, "bound", [*forms])
 
 
 # --- The paper's tables: every model on every test set, and learned regions beside FISH masks -----------------------
@@ -276,10 +264,12 @@ def models(study: Study) -> list[tuple[str, float, str, pd.DataFrame]]:
     ]
     for size in sparsities(study.grafts(LEARNED)):
         found.append(("graft", size, f"graft of {small_percent(size)}", both(partial(study.grafts, LEARNED, size))))
-    for family, localizer, name in (("retrain", LEARNED, "trained alone"), ("bitfit", BIAS, "biases alone (BitFit)")):
-        for size in sparsities(study.readout("retrain", localizer)):
-            label = name if family == "bitfit" else f"{small_percent(size)} {name}"
-            found.append((family, size, label, both(partial(study.readout, "retrain", localizer, size))))
+    regions = study.frames["readout"].groupby(["readout", "localizer", "sparsity"], sort=False)
+    for readout, localizer, size in regions.groups:
+        if (readout, localizer) != ("graft", LEARNED):
+            family = "bitfit" if (readout, localizer) == ("retrain", BIAS) else readout
+            label = f"{readout} {localizer} of {small_percent(size)}"
+            found.append((family, size, label, both(partial(study.readout, readout, localizer, size))))
     for method in study.frames["peft"].method.unique():
         family, _, size = method.rpartition("_")
         rows = both(lambda where, method=method: own_rows(study.rows("peft", where, method=method)))
@@ -292,24 +282,21 @@ def models(study: Study) -> list[tuple[str, float, str, pd.DataFrame]]:
 
 
 def _models(study: Study, paper: Mapping[str, Any]) -> Table:
-    """A group of lines for each test set, then averages of the models that have them all."""
+    """A group of lines for each test set, then averages over the tasks of the models that have them all."""
     among, lines = models(study), []
     for task, test_set in [*((task, task) for task in study.tasks), *study.pairs]:
         title = study.named(task) + ("" if test_set == task else f" -> {test_set}")
         parts = [(*name, rows[(rows.task == task) & (rows.test_set == test_set)]) for *name, rows in among]
-        lines += _group(title, parts, paper, (task, test_set))
-    averages = {
-        "average": ("id", [(task, task) for task in study.tasks], {*paper["table6"]["graft"][1]} - {"average"}),
-        "average out of distribution": ("ood", study.pairs, PAPER_PAIRS),
-    }
-    for title, (where, sets, theirs) in averages.items():
-        parts = [(*name, rows[rows["where"] == where]) for *name, rows in among]
-        whole = [part for part in parts if {*sets} <= {*zip(part[3].task, part[3].test_set, strict=True)}]
-        alike = {*sets} == theirs or {task for task, _ in sets} == theirs
-        lines += _group(title, whole, paper if alike else {}, ("average", where)) if len(sets) > 1 else []
+        lines += _group(title, parts, paper, task, test_set)
+    if len(study.tasks) > 1:
+        own = [(*name, rows[rows["where"] == "id"]) for *name, rows in among]
+        whole = [part for part in own if {*study.tasks} <= {*part[3].task}]
+        alike = {*study.tasks} == {*paper["table6"]["graft"][1]} - {"average"}
+        lines += _group("average", whole, paper if alike else {}, "average", "average")
     notes = [
         VALUES,
-        "trained alone: only the region's parameters were; LoRA by rank, adapters by bottleneck (share of the model they train)",
+        "retrain: train only the region (of biases: BitFit); reset: set it back to pretrained; prune: set all else to 0; "
+        "LoRA by rank, adapters by bottleneck (share of the model they train)",
         "paper: RoBERTa-base, 4096-shot (Table 5: 50,000 a class), 5 seeds; regions trained alone are of 0.01 %; no target for other settings",
         *([f"{DAGGER} F1, the others accuracy"] if study.f1_tasks else []),
     ]
@@ -317,12 +304,9 @@ def _models(study: Study, paper: Mapping[str, Any]) -> Table:
     return Table(title, ["model"], [N, *MEASURED[::2]], lines, notes)
 
 
-PAPER_PAIRS = {("mpqa", "yelp"), ("mpqa", "sst2"), ("qnli", "mnli_2"), ("qnli", "snli_2")}
-
-
-def _group(title: str, parts: list, paper: Mapping[str, Any], place: tuple[str, str]) -> list[Line]:
+def _group(title: str, parts: list, paper: Mapping[str, Any], task: str, test_set: str) -> list[Line]:
     lines = [
-        Line(label, rows, paper=_theirs(paper, family, size, *place))
+        Line(label, rows, paper=_theirs(paper, family, size, task, test_set))
         for family, size, label, rows in parts
         if by_cell(rows).count()
     ]
@@ -339,7 +323,7 @@ def _theirs(paper: Mapping[str, Any], family: str, size: float, task: str, test_
         return values
 
     alone = family in ("retrain", "bitfit")
-    if test_set in (task, "id"):
+    if test_set == task:
         own = find("table6", family, size, task) or find("table5", family, size, task)
         return find("table1", task, family) if alone else own
     score = find("table3", task, test_set, family) if alone else find("table7", family, size, task, test_set)
@@ -394,9 +378,12 @@ def _finding(values: pd.Series, size: float | None = None, write: Callable = poi
     return Finding(estimate(values), fields, short, size=small_percent(size) if size else "")
 
 
-def gained(study: Study) -> Finding:
-    """Control of all that is kept or compared: fine-tuning has gained over the pretrained model with the same head."""
-    return _gain(study, study.anchor(FINETUNED), "fine-tuning")
+def gained(study: Study) -> list[Finding]:
+    """Controls of all that is kept or compared: fine-tuning gains over the pretrained model with the same head, and over one label."""
+    rows = study.anchor(FINETUNED)
+    over = by_cell(rows) - by_cell(rows, "constant")
+    lacks = "fine-tuning has not been shown to gain over always the same label"
+    return [_gain(study, rows, "fine-tuning"), *([Finding(estimate(over), lacks=lacks)] if over.notna().any() else [])]
 
 
 def gained_by_paradigm(study: Study) -> list[Finding]:
@@ -406,7 +393,7 @@ def gained_by_paradigm(study: Study) -> list[Finding]:
 
 
 def _gain(study: Study, rows: pd.DataFrame, name: str) -> Finding:
-    lacks = f"not measurable where {name} has not been shown to gain over the pretrained model"
+    lacks = f"{name} has not been shown to gain over the pretrained model"
     return Finding(paired(by_cell(rows), by_cell(study.anchor(PRETRAINED))), lacks=lacks)
 
 

@@ -140,7 +140,9 @@ def _draw_selections(panel: Axes, runs: pd.DataFrame, kinds: list[str]) -> None:
         if len(level):
             panel.axhline(100 * level.mean(), label=name, **look)
     panel.axhline(100 * runs.majority.mean(), label=MAJORITY, **MAJORITY_LOOK)
-    panel.set_xticks(sorted(map(int, runs["size"].dropna().unique())))
+    sizes = sorted(map(int, runs["size"].dropna().unique()))
+    panel.set_xticks(sizes)
+    panel.set_xlim(sizes[0] - 0.5, sizes[-1] + 0.5)
 
 
 def _draw_line(panel: Axes, places: pd.Index, values: pd.DataFrame, label: str, number: int) -> None:

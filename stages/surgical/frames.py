@@ -28,8 +28,6 @@ CHECKPOINTS = [*CELL, "step", "spearman", "kendall", "dev_accuracy", "moved"]
 REGIONS = [*LAYER, "share", "chance"]
 # accuracies are quotients, so that a difference of exactly the margin may come out a little smaller
 ROUNDING = 1e-9
-# of the data behind figures, what may be tiny is not rounded
-EXACT = ("score", "share", "chance", "dev_accuracy", "peak_learning_rate")
 
 
 @dataclass(frozen=True)

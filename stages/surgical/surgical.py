@@ -15,11 +15,11 @@ def main() -> None:
     from stages.lib.report.format import measured_with
     from stages.lib.report.publish import figures, plot_data, publish
     from stages.surgical.figures import FIGURES
-    from stages.surgical.frames import EXACT, collect
+    from stages.surgical.frames import collect
     from stages.surgical.report import details, headline, report
 
     data = collect(params.seeds, params.fim, params.surgery, params.robustness, params.surgical)
-    made, draw = report(data, measured_with(params)), (plot_data(data.plots, EXACT), figures(FIGURES, data))
+    made, draw = report(data, measured_with(params)), (plot_data(data.plots), figures(FIGURES, data))
     publish("surgical", made, headline(data), details(data), *draw, settings=params)
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def write_page(revision: str) -> str:
         ran=ran,
         remarks=[*_left_out(left_out), *_stale(steps), *_few(params), *_uncommitted(), *_absent(results)],
         claims=[(result, claim) for result in ran for claim in result.report.claims],
-        grafts=[*_grafts(params)],
+        grafts=[*_grafts(params)] if ran[0].name == MAIN else [],
         baseline=f"{commit} ({subject})",
         settings=settings,
         sections=_sections(settings, ran),
@@ -85,17 +86,16 @@ def _made(ran: Sequence[Result], steps: Sequence[Step]) -> Iterator[tuple[str, s
     yield "results", "; ".join(f"{result.name}: {result.made}" for result in ran)
     yield "versions", provenance.versions()
     yield "processor", provenance.processor()
-    seconds = provenance.durations(step.name for step in steps)
-    slowest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:SHOWN]
-    yield (
-        "durations",
-        (
-            f"{_minutes(sum(seconds.values()))} in all stages that ran on this computer; longest: "
-            + ", ".join(f"{stage} {_minutes(seconds[stage])}" for stage in slowest)
-            if seconds
-            else "not known: no stage ran on this computer"
-        ),
+    yield "durations", _took(provenance.durations(step.name for step in steps))
+
+
+def _took(seconds: Mapping[str, float]) -> str:
+    if not seconds:
+        return "not known: no stage ran on this computer"
+    longest = ", ".join(
+        f"{stage} {_minutes(seconds[stage])}" for stage in sorted(seconds, key=seconds.get)[: -SHOWN - 1 : -1]
     )
+    return f"{_minutes(sum(seconds.values()))} in all stages that ran on this computer; longest: {longest}"
 
 
 def _minutes(seconds: float) -> str:
@@ -104,16 +104,11 @@ def _minutes(seconds: float) -> str:
 
 def _grafts(params: Mapping[str, Any]) -> Iterator[tuple[str, int, Path, str]]:
     """Task, seed, mask and the command that makes a patch of it."""
-    for task in params["tasks"]:
-        for seed in params["seeds"]:
-            mask = paths.learned(task, seed)
-            if mask.is_file():
-                yield (
-                    task,
-                    seed,
-                    mask,
-                    f"python -m stages.commands.graft export {mask} --as patch --to shared/{task}-{seed}",
-                )
+    for task, seed in product(params["tasks"], params["seeds"]):
+        mask = paths.learned(task, seed)
+        if mask.is_file():
+            command = f"python -m stages.commands.graft export {mask} --as patch --to shared/{task}-{seed}"
+            yield task, seed, mask, command
 
 
 def _template() -> Template:
@@ -179,8 +174,10 @@ def _stale(steps: Sequence[Step]) -> Iterator[str]:
 
 
 def _few(params: dict[str, Any]) -> Iterator[str]:
-    seeds = len(params["seeds"])
-    if seeds < FEW_SEEDS:
+    tasks, seeds = len(params["tasks"]), len(params["seeds"])
+    if tasks < 2 or seeds < 2:
+        yield f"No intervals, so no verdicts: {counted(tasks, 'task')}, {counted(seeds, 'seed')}; both take at least two."
+    elif seeds < FEW_SEEDS:
         yield f"Few repetitions: a standard deviation over {counted(seeds, 'seed')} says little."
 
 

@@ -86,7 +86,7 @@ def line(steps: Sequence[Step], costs: Costs) -> str:
 
 
 def _duration(minutes: float) -> str:
-    if minutes < 1:
+    if minutes < 1.5:
         return "a minute"
     return f"{minutes:.0f} minutes" if minutes < 2 * HOUR else f"{minutes / HOUR:.1f} hours"
 

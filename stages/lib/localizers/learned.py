@@ -126,9 +126,8 @@ def learn_mask(
 ) -> LearnedMask:
     """Learn which parameters carry the skill, as many as the budget allows.
 
-    weights: the live parameters of the model, overwritten; `loss_gradient()` computes the training
-    loss with them and leaves dLoss/dweight in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times
-    the gradient, as the paper does (1e7, tuned to RoBERTa-base), `"relative"` by MaskLogits.relative.
+    weights: the live parameters, overwritten; `loss_gradient()` computes the training loss with them and leaves dLoss/dweight
+    in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times it (paper: 1e7), `"relative"` by MaskLogits.relative.
     `dev_rating()` rates the model with the rounded graft in place after every `eval_steps` steps and at the end; the mask
     of highest rank is returned, the first of equals.  Raises FloatingPointError if the loss is not a number.
     """

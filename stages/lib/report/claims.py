@@ -91,10 +91,10 @@ def judge(
 
     `here` says what all were measured with (model, mode, shots); names of settings as limits are looked up in `settings`.
     """
+    statements = [*statements]
+    controls = {name: _findings(measures[name](data)) for name in {name for row in statements for name in row.given}}
     candidates = [
-        _Candidate(
-            row, _controlled(finding, row, measures, data), _limit(row.limit, settings), row.family or str(place)
-        )
+        _Candidate(row, _controlled(finding, row, controls), _limit(row.limit, settings), row.family or str(place))
         for place, row in enumerate(statements)
         for finding in _findings(measures[row.measure](data, *row.of))
     ]
@@ -110,10 +110,10 @@ def judge(
     return [_claim(candidate, *corrected.get(id(candidate), (None, 0)), here) for candidate in candidates]
 
 
-def _controlled(finding: Finding, row: Statement, measures: Mapping[str, Measure], data: Any) -> Finding:
+def _controlled(finding: Finding, row: Statement, controls: Mapping[str, list[Finding]]) -> Finding:
     """The finding, void where one of the row's controls is not shown to be above 0."""
     for name in row.given:
-        for control in _findings(measures[name](data)):
+        for control in controls[name]:
             p_value = control.value.p_value() if isinstance(control.value, Estimate) else None
             if p_value is None or p_value >= 1 - CONFIDENCE or control.value.mean < 0:
                 return replace(finding, void=f"; {control.lacks}: {control.value.words()}")

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,13 @@ def publish(
     show(report)
 
 
-def plot_data(frames: Mapping[str, pd.DataFrame], exact: Collection[str] = ("sparsity",), empty: bool = False) -> Draw:
-    """Writes <name>.csv for each frame that has rows (or all, with `empty`), rounded but for the `exact` columns."""
+def plot_data(frames: Mapping[str, pd.DataFrame], empty: bool = False) -> Draw:
+    """Writes <name>.csv for each frame that has rows (or all, with `empty`), rounded but for sizes, which are settings."""
 
     def write(folder: Path) -> None:
         for name, frame in frames.items():
             if len(frame) or empty:
-                numbers = {*frame.select_dtypes("floating")} - {*exact}
+                numbers = {*frame.select_dtypes("floating")} - {"sparsity"}
                 rounded = frame.assign(**{column: frame[column].map(_rounded) for column in frame if column in numbers})
                 write_text(folder / f"{name}.csv", rounded.to_csv(index=False, lineterminator="\n"))
 

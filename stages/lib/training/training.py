@@ -90,11 +90,10 @@ def train(
 ) -> Training:
     """Train `trained` (live parameters, the only ones that require gradients) and leave them trained.
 
-    Each step takes a batch and the model that reads it, which may be another view of the same
-    weights (see models/shared.py).  With `only`, what the mask doesn't select of its region keeps
-    every bit, and the optimizer's state has the size of the mask; parameters outside the region (a
-    new head) are trained whole.  Clipping looks at the gradient of all of `trained`, so that what the mask
-    selects moves at the rate at which it would move among them.
+    Each step takes a batch and the model that reads it, which may be another view of the same weights (see models/shared.py).
+    With `only`, what the mask doesn't select of its region keeps every bit, and the optimizer's state has the size of the
+    mask; parameters outside the region (a new head) are trained whole.  Clipping looks at the gradient of all of `trained`,
+    so that what the mask selects moves at the rate at which it would move among them.
 
     With `plan.eval_steps` the weights of the best dev score are kept, the first of equals; else the
     last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2).
