@@ -77,7 +77,8 @@ def test_dvc_draws_them_all(command):
 def test_what_dvc_compares_fits_a_screen():
     if not paths.report_details("summary").is_file():
         pytest.skip("these are not the numbers of a run of this version")
-    numbers = {name: flat(read_json(paths.report(name))) for name in REPORTS}
+    run = [name for name in REPORTS if paths.report_details(name).is_file()]
+    numbers = {name: flat(read_json(paths.report(name))) for name in run}
     assert all(len(found) <= (15 if name == "summary" else 5) for name, found in numbers.items())
     assert all(value == round(value, 4) for found in numbers.values() for value in found.values())
     lines = subprocess.run(["dvc", "metrics", "show"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
