@@ -119,7 +119,7 @@ def test_the_file_of_the_project_is_valid_and_read_as_dvc_reads_it():
     assert raw == parsed_by_dvc(PARAMS.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("key", ["graft.sparsity=0.0005", "model.mode=prompt", "runtime.threads=2"])
+@pytest.mark.parametrize("key", ["graft.sparsity=0.0005", "model.mode=standard", "runtime.threads=2"])
 def test_dvc_changes_one_line_of_the_file_and_no_other(key, tmp_path):
     override(tmp_path, key)
     before, after = (path.read_text(encoding="utf-8").splitlines() for path in (PARAMS, tmp_path / "params.yaml"))
