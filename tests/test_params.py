@@ -414,8 +414,14 @@ def test_one_section_with_a_mistake_hides_no_mistake_of_another():
 
 # --- Other pipelines -------------------------------------------------------------------------------------------
 
-STRANGER = {"tasks": ["reviews"], "seeds": [1], "task": {"reviews": LABELS}}
-TWO = {"tasks": ["reviews", "movies"], "seeds": [1], "task": {"reviews": LABELS}}
+PROMPTED = LABELS | {
+    "prompt": {
+        "template": "{sentence1} It was {mask}.",
+        "verbalizer": dict(zip(LABELS["labels"], ("bad", "good"), strict=True)),
+    }
+}
+STRANGER = {"tasks": ["reviews"], "seeds": [1], "task": {"reviews": PROMPTED}}
+TWO = {"tasks": ["reviews", "movies"], "seeds": [1], "task": {"reviews": PROMPTED}}
 
 
 def left_out(changes: dict[str, Any]) -> list[str]:
@@ -436,17 +442,17 @@ def test_own_tasks_and_seeds_are_two_lines_and_then_no_pipeline_complains(change
 @pytest.mark.parametrize(
     ("changes", "key", "expected", "said"),
     [
-        ({"readout.tasks": ["movies", "bbc"]}, "readout.tasks", ["movies"], "readout.tasks: bbc left out, not among study.tasks"),
+        ({"readout.tasks": ["movies", "bbc_pair"]}, "readout.tasks", ["movies"], "readout.tasks: bbc_pair left out, not among study.tasks"),
         ({"study.tasks": ["tweets"]}, "readout.tasks", ["tweets"], ""),
         ({"study.tasks": ["tweets"], "peft.tasks": ["movies"]}, "peft.tasks", [], "peft.tasks: movies left out"),
         ({"trajectory.tasks": []}, "trajectory.tasks", [], ""),
         ({"talos.tasks": ["movies"]}, "talos.tasks", [], "talos.tasks: off, since it takes 2 tasks or more"),
-        ({"merge.groups": {"a": None, "b": ["movies", "bbc"]}}, "merge.groups", {"a": ["movies", "products", "tweets", "domain"]},
-         "merge.groups: bbc left out"),
-        ({"order.domain_first": ["domain", "bbc", "movies"]}, "order.domain_first", ["domain", "movies"], "order: bbc left out"),
-        ({"order.domain_first": ["domain", "bbc"]}, "order.domain_first", [], "order: bbc left out"),
-        ({"arithmetic.negation.controls": {"movies": "bbc"}}, "arithmetic.negation.controls", {}, "arithmetic.negation.controls: bbc"),
-        ({"ood.sets": {"bbc": ["tweets"]}}, "ood.sets", {}, "ood.sets: bbc left out, not among tasks (movies, products, tweets, domain)"),
+        ({"merge.groups": {"a": None, "b": ["movies", "bbc_pair"]}}, "merge.groups", {"a": ["movies", "products", "editorials", "tweets", "domain", "bbc"]},
+         "merge.groups: bbc_pair left out"),
+        ({"order.domain_first": ["domain", "bbc_pair", "movies"]}, "order.domain_first", ["domain", "movies"], "order: bbc_pair left out"),
+        ({"order.domain_first": ["domain", "bbc_pair"]}, "order.domain_first", [], "order: bbc_pair left out"),
+        ({"arithmetic.negation.controls": {"movies": "bbc_pair"}}, "arithmetic.negation.controls", {}, "arithmetic.negation.controls: bbc_pair"),
+        ({"ood.sets": {"bbc_pair": ["tweets"]}}, "ood.sets", {}, "ood.sets: bbc_pair left out, not among tasks (movies, products, editorials, tweets, domain, bbc)"),
     ],
 )  # fmt: skip
 def test_tasks_that_are_not_there_are_left_out_in_one_line(changes, key, expected, said):
