@@ -34,8 +34,26 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
         die_with_parent()
         cell = "-".join(str(value) for value in arguments.values())
         label, started = f"{name}@{cell}" if cell else name, time.monotonic()
-        guarded(label, function, **arguments)
+        guarded(label, _compared(function, module) if "DVC_STAGE" in os.environ else function, **arguments)
         _note(label, time.monotonic() - started)
+
+    return run
+
+
+def _compared(function: Callable[..., None], module: str) -> Callable[..., None]:
+    """`function`, ending in an error where code or settings that it has read were edited by the time it is done.
+
+    DVC records a stage as it finds its inputs afterwards, so a result of the old ones would pass for one of the new.
+    """
+
+    def run(**arguments: Any) -> None:
+        from stages import code
+        from stages.lib import params
+
+        code.require_unchanged(module)  # not after hours
+        function(**arguments)
+        params.require_unchanged()
+        code.require_unchanged(module)
 
     return run
 

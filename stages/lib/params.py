@@ -33,6 +33,8 @@ PIPELINES: dict[str, ModuleType] = {"": import_module("stages.settings")} | {
     path.parent.name: import_module(f"stages.{path.parent.name}.settings")
     for path in sorted((PROJECT / paths.PIPELINES).glob("*/dvc.yaml"))
 }
+# what this process has read of which file, by which keys
+READ: list[tuple[Path, tuple[str, ...], Params]] = []
 SECTIONS: dict[str, Any] = {name: kind for pipeline in PIPELINES.values() for name, kind in pipeline.SECTIONS.items()}
 
 
@@ -44,6 +46,28 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
     those settings that were asked for.  Lists of tasks hold those of `tasks` that are meant: all for null.
     Raises ParamsError with every problem of the main pipeline's sections and of the pipelines that the keys belong to.
     """
+    chosen = _chosen(path, keys)
+    READ.append((path, keys, chosen))
+    return chosen
+
+
+def require_unchanged() -> None:
+    """Raise ParamsError where this process has read settings that are others by now.
+
+    DVC looks at the settings only when a stage has ended, and would record a result as made under the new ones.
+    """
+    for path, keys, before in READ:
+        now = _chosen(path, keys)
+        if now != before:
+            from stages.lib.report.differences import compare, plain, told
+
+            raise ParamsError(
+                f"{path} was edited while this ran: {told(compare(plain(before), plain(now)))}; "
+                "nothing is recorded, run `dvc repro` again"
+            )
+
+
+def _chosen(path: Path, keys: tuple[str, ...]) -> Params:
     values = validate(load_yaml(path, ParamsError), path, [key.partition(".")[0] for key in keys])
     chosen = Params()
     for key in (re.sub(r"\$\{([\w.]+)\}", lambda name: str(at(values, name[1])), key) for key in keys):
@@ -126,15 +150,6 @@ def _sections(raw: dict[str, Any], pipeline: ModuleType, values: dict[str, Any])
         except ValidationError as error:
             problems.extend(plain_problem(problem, name, kind) for problem in error.errors())
     return problems
-
-
-def _twice(values: dict[str, Any], pipeline: ModuleType) -> list[str]:
-    # what a task of the user's says is checked by its own class
-    sections = [name for name in pipeline.SECTIONS if name in values and name != "task"]
-    found = [pair for name in sections for pair in lists(name, values[name])]
-    return [
-        f"{key}: {item} stands twice" for key, items in found for item in dict.fromkeys(items) if items.count(item) > 1
-    ]
 
 
 def sections_of(pipelines: Iterable[str]) -> list[str]:
