@@ -18,6 +18,8 @@ from stages.lib import paths
 from stages.lib.errors import GraftError
 
 USER_MISTAKE = 2
+# raise an error where something that this process has read of the project is otherwise by now
+COMPARISONS: list[Callable[[], None]] = []
 
 
 def stage(function: Callable[..., None]) -> Callable[..., None]:
@@ -48,11 +50,11 @@ def _compared(function: Callable[..., None], module: str) -> Callable[..., None]
 
     def run(**arguments: Any) -> None:
         from stages import code
-        from stages.lib import params
 
         code.require_unchanged(module)  # not after hours
         function(**arguments)
-        params.require_unchanged()
+        for require_unchanged in COMPARISONS:
+            require_unchanged()
         code.require_unchanged(module)
 
     return run

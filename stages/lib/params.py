@@ -20,6 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from stages.lib import paths
 from stages.lib.data.tasks import unknown_tasks
+from stages.lib.entry import COMPARISONS
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem
 from stages.lib.localizers.settings import NAMES, localizer_in
 from stages.lib.settings import Params, at, lists
@@ -65,6 +66,9 @@ def require_unchanged() -> None:
                 f"{path} was edited while this ran: {told(compare(plain(before), plain(now)))}; "
                 "nothing is recorded, run `dvc repro` again"
             )
+
+
+COMPARISONS.append(require_unchanged)
 
 
 def _chosen(path: Path, keys: tuple[str, ...]) -> Params:
