@@ -212,9 +212,7 @@ def test_a_stage_reads_its_arguments(tmp_path):
     assert code == 2 and "--seed" in errors
 
 
-def test_a_stage_can_be_called_in_process(capsys, monkeypatch):
-    monkeypatch.setattr("stages.lib.entry.die_with_parent", lambda: None)
-
+def test_a_stage_can_be_called_in_process(capsys):
     @stage
     def main() -> None:
         raise StorageError("the disk is full")
@@ -240,14 +238,12 @@ def test_every_error_of_the_user_is_a_graft_error():
 # orphans
 
 FAMILY = """
-    import subprocess, sys, time
+    import os, subprocess, sys, time
     if sys.argv[1] == "parent":
-        child = subprocess.Popen([sys.executable, "script.py", sys.argv[2]])
+        more = {"DVC_STAGE": "toy"} if sys.argv[2] == "bound" else {}
+        child = subprocess.Popen([sys.executable, "script.py", sys.argv[2]], env=os.environ | more)
         time.sleep(60)
-    if sys.argv[1] == "bound":
-        from stages.lib.entry import die_with_parent
-        die_with_parent()
-    import os
+    import stages
     print(os.getpid(), flush=True)
     time.sleep(60)
 """

@@ -1,12 +1,10 @@
-"""What every stage's entry point shares: arguments, errors without a traceback, no orphans."""
+"""What every stage's entry point shares: arguments, errors without a traceback, how long it took."""
 
 import argparse
 import contextlib
-import ctypes
 import inspect
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -33,7 +31,6 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
         for argument in inspect.signature(function).parameters.values():
             parser.add_argument(f"--{argument.name}", type=argument.annotation, required=True)
         arguments = vars(parser.parse_args(argv))
-        die_with_parent()
         cell = "-".join(str(value) for value in arguments.values())
         label, started = f"{name}@{cell}" if cell else name, time.monotonic()
         guarded(label, _compared(function, module) if "DVC_STAGE" in os.environ else function, **arguments)
@@ -80,13 +77,6 @@ def _note(label: str, seconds: float) -> None:
     if paths.DURATIONS.parent.is_dir():
         with contextlib.suppress(OSError), paths.DURATIONS.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"stage": label, "seconds": round(seconds, 1)}) + "\n")
-
-
-def die_with_parent() -> None:
-    """Ask Linux to end this process when DVC dies, so that a killed run leaves no second writer."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def _script_module(function: Callable[..., None]) -> str:

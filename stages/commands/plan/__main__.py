@@ -5,7 +5,7 @@ python -m stages.commands.plan study              another pipeline, with what it
 python -m stages.commands.plan study --stages     every single stage, and why it runs
 python -m stages.commands.plan --line             one line
 
-Nothing is executed, fetched or written.
+Nothing is executed, fetched or written, but what a killed run has left damaged is mended.
 """
 
 import argparse
