@@ -43,8 +43,8 @@ def replacing(target: Path) -> Iterator[Path]:
 def _is_storage_problem(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO)
-    # safetensors reports a full disk as an error type of its own, with the system's words in it
-    return type(error).__name__ == "SafetensorError" and "os error" in str(error).lower()
+    # safetensors and tokenizers report a full disk as an error of no type in common, with the system's words in it
+    return isinstance(error, Exception) and "(os error " in str(error).lower()
 
 
 def _remove(path: Path) -> None:
@@ -83,7 +83,7 @@ def read_json(path: Path, error: type[GraftError] = DataError) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+    except (ValueError, RecursionError) as problem:
         raise error(f"{path}: not valid JSON: {problem}") from None
 
 
