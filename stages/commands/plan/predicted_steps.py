@@ -139,7 +139,7 @@ def _earlier(stage: Any, hashes: dict[Any, Any], cache: Any) -> Any:
     recorded = {dep: dep.hash_info for dep in stage.deps}
     same = not stage.changed_stage() and recorded == hashes and all(out.hash_info for out in stage.outs)
     for dep, hash_info in hashes.items():
-        executable = dep.isfile() and dep.get_meta().isexec
+        executable = not hasattr(dep, "params") and dep.isfile() and dep.get_meta().isexec
         dep.hash_info, dep.meta = (
             hash_info,
             Meta(isexec=executable),
