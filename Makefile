@@ -11,6 +11,8 @@
 # make test                  the tests
 # make test-all              the slow ones too: every pipeline from nothing with the real DVC
 # make bench                 what mask learning costs beside its bare passes
+# make lint                  ruff, and advisories about the pinned packages
+# make update                newest versions of all dependencies into pyproject.toml and requirements.txt
 # make clean                 remove every generated artefact, but not the cache
 
 PYTHON ?= python3
@@ -18,7 +20,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: setup repro study multitask continual merge talos surgical plan report test test-all bench lint clean
+.PHONY: setup repro study multitask continual merge talos surgical plan report test test-all bench lint update clean
 
 setup: $(READY)
 
@@ -55,6 +57,10 @@ bench: $(READY)
 lint: $(READY)
 	python -m pip install --quiet --disable-pip-version-check ruff==0.17.6
 	ruff check stages tests
+	@python -m stages.commands.dependencies audit
+
+update: $(READY)
+	@python -m stages.commands.dependencies update
 
 clean:
 	git clean -fdXq data models masks metrics plots
