@@ -7,6 +7,7 @@
 # make talos                 TaLoS: sparse fine-tuning and task arithmetic; after make repro
 # make surgical              fine-tuning of single layers by Fisher score; after make repro
 # make plan PIPELINE=study   what would run and what it costs (no PIPELINE: the main one)
+# make verify                hash the cache, remove what is damaged, say what will run again
 # make report                everything that has run, as one web page
 # make test                  the tests
 # make test-all              the slow ones too: every pipeline from nothing with the real DVC
@@ -20,7 +21,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: setup repro study multitask continual merge talos surgical plan report test test-all bench lint update clean
+.PHONY: setup repro study multitask continual merge talos surgical plan verify report test test-all bench lint update clean
 
 setup: $(READY)
 
@@ -41,6 +42,9 @@ study multitask continual merge talos surgical: repro
 
 plan: $(READY)
 	@python -m stages.commands.plan $(PIPELINE)
+
+verify: $(READY)
+	@python -m stages.commands.verify
 
 report: $(READY)
 	python -m stages.commands.page

@@ -50,6 +50,18 @@ def test_a_file_and_a_folder_are_replaced_as_a_whole(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "folder"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the path of an open file")
+def test_all_that_was_written_is_on_the_disk_before_it_gets_its_final_name(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda place: synced.append(Path(f"/proc/self/fd/{place}").readlink().name))
+    write_text(tmp_path / "file", "one")
+    assert synced == ["file.partial"]
+    with replacing(tmp_path / "folder") as partial:
+        partial.mkdir()
+        (partial / "x").write_text("two")
+    assert synced == ["file.partial", "x", "folder.partial"]
+
+
 @pytest.mark.parametrize("as_folder", [False, True])
 def test_an_exception_leaves_the_old_content_and_no_partial(tmp_path, as_folder):
     write_text(tmp_path / "target", "old")

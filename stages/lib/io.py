@@ -1,6 +1,6 @@
 """Reading and writing of what stages hand to each other: JSON, JSON lines, CSV, safetensors.
 
-Everything is written under a temporary name beside its target and then renamed, so that a file or
+Everything is written under a temporary name beside its target, synced to the disk and then renamed, so that a file or
 folder with its final name is complete.  A stage that is killed leaves at most a `*.partial`, which
 its next run replaces.
 """
@@ -8,6 +8,7 @@ its next run replaces.
 import contextlib
 import errno
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ def replacing(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove(partial)
         yield partial
+        _sync(partial)
         if target.is_dir():
             shutil.rmtree(target)
         partial.replace(target)
@@ -38,6 +40,16 @@ def replacing(target: Path) -> Iterator[Path]:
                 f"{target}: could not be written: {error}; nothing was left behind, free the place and run again"
             ) from error
         raise
+
+
+def _sync(path: Path) -> None:
+    """Have the disk hold what was written before it gets its final name, or a power cut leaves an empty file of that name."""
+    for part in (*path.rglob("*"), path):
+        place = os.open(part, os.O_RDONLY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
 
 
 def _is_storage_problem(error: BaseException) -> bool:
