@@ -1,13 +1,17 @@
 """The project's code.  Of a stage that DVC starts this is the first module, since it has to end when DVC does."""
 
 import os
+import signal
 import sys
+
+# Until a command can answer Ctrl-C (stages/lib/entry.py), it ends at once: in the midst of an import there is no word to say.
+if any(word.startswith("stages.") for word in sys.orig_argv) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _end_with_dvc() -> None:
     """Ask Linux to end this process when DVC dies, so that a killed run leaves no second writer; leave if it is dead by now."""
     import ctypes
-    import signal
 
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)

@@ -36,6 +36,18 @@ def finished(process: subprocess.Popen) -> tuple[int, str, str]:
     return process.returncode, output, errors
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [("[" * 100_000, "nested too deeply"), ("9" * 5000, "a number of too many digits"), ("[1,", "Expecting value")],
+)
+def test_json_that_can_not_be_read_is_one_line(tmp_path, content, told):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(DataError, match=rf"x\.json: not valid JSON: {told}"):
+        read_json(tmp_path / "x.json")
+    with pytest.raises(DataError, match=rf"x\.json: damaged: {told}"):
+        read_rows(tmp_path / "x.json")
+
+
 # replacing
 
 
@@ -241,6 +253,54 @@ def test_an_interrupted_stage_says_so(capsys):
     with pytest.raises(SystemExit) as caught:
         guarded("mask@toy-1", stop)
     assert caught.value.code == 130 and capsys.readouterr().err == "mask@toy-1: stopped\n"
+
+
+IMPORTING = """
+    import os, signal, sys
+    from stages.lib.entry import guarded
+
+    def main():
+        {}
+
+    guarded("mask@toy-1", main)
+"""
+
+
+@pytest.mark.parametrize("body", ["import half", "os.kill(os.getpid(), signal.SIGINT)"])
+def test_an_interrupted_import_says_so_too_whatever_the_library_makes_of_it(tmp_path, body):
+    library = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    raise ImportError('half')"
+    (tmp_path / "half.py").write_text(library)
+    assert finished(script(tmp_path, IMPORTING.format(body))) == (130, "", "mask@toy-1: stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["-m", "stages.held"], -signal.SIGINT), (["-c", "import stages.held"], 1)]
+)
+def test_ctrl_c_before_a_command_can_answer_it_leaves_no_traceback(tmp_path, words, code):
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages/__init__.py").write_text((PROJECT / "stages/__init__.py").read_text())
+    (tmp_path / "stages/held.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nint('x')")
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ("Traceback" in done.stderr) == (words[0] == "-c"), "the control: a library's user gets KeyboardInterrupt"
+    assert words[0] == "-c" or (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize(("folder", "words"), [
+    (".", ["stages/mask.py", "--task", "movies"]),
+    ("stages", ["mask.py"]),
+    ("stages", ["-m", "stages.mask"]),
+    ("/", [str(PROJECT / "stages/study/sweep.py")]),
+])  # fmt: skip
+def test_a_stage_that_is_run_as_a_file_says_how_it_is_run(folder, words):
+    done = subprocess.run([sys.executable, *words], cwd=PROJECT / folder, capture_output=True, text=True, check=False)
+    module = "stages.study.sweep" if folder == "/" else "stages.mask"
+    told = f"run this in the project's top folder, as a module: python -m {module}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+
+
+def test_every_folder_of_scripts_says_how_they_are_run():
+    folders = {path.parent for path in (PROJECT / "stages").rglob("dvc.yaml")} | {PROJECT / "stages"}
+    assert [folder for folder in folders if not (folder / "stages.py").is_file()] == []
 
 
 def test_every_error_of_the_user_is_a_graft_error():

@@ -6,16 +6,18 @@ import inspect
 import json
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from stages.lib import paths
 from stages.lib.errors import GraftError
 
-USER_MISTAKE = 2
+USER_MISTAKE, STOPPED = 2, 130
 # raise an error where something that this process has read of the project is otherwise by now
 COMPARISONS: list[Callable[[], None]] = []
 
@@ -33,7 +35,7 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
         arguments = vars(parser.parse_args(argv))
         cell = "-".join(str(value) for value in arguments.values())
         label, started = f"{name}@{cell}" if cell else name, time.monotonic()
-        guarded(label, _compared(function, module) if "DVC_STAGE" in os.environ else function, **arguments)
+        guarded(label, (_compared if "DVC_STAGE" in os.environ else _named)(function, module), **arguments)
         _note(label, time.monotonic() - started)
 
     return run
@@ -57,10 +59,23 @@ def _compared(function: Callable[..., None], module: str) -> Callable[..., None]
     return run
 
 
+def _named(function: Callable[..., None], module: str) -> Callable[..., None]:
+    """`function`, for arguments that no DVC took from the settings: an error where the settings don't have them."""
+
+    def run(**arguments: Any) -> None:
+        from stages.lib.params import require_listed
+
+        require_listed(module, arguments)
+        function(**arguments)
+
+    return run
+
+
 def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None:
     """Call `function`; show a user's mistake as one message and leave with a non-zero exit code."""
     try:
-        function(**arguments)
+        with _stoppable(label):
+            function(**arguments)
     except GraftError as error:
         print(f"{label}: {error}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
@@ -69,7 +84,29 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print(f"{label}: stopped", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(STOPPED)
+
+
+@contextlib.contextmanager
+def _stoppable(label: str) -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt, but end this process where libraries, half imported, would make another error of it."""
+
+    def stop(_: int, frame: FrameType | None) -> None:
+        while frame:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                os.write(sys.stderr.fileno(), f"{label}: stopped\n".encode())
+                os._exit(STOPPED)
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _note(label: str, seconds: float) -> None:

@@ -74,7 +74,7 @@ def plain_problem(problem: dict, section: str, kind: Any) -> str:
         return f"{where}: unknown setting{did_you_mean(path[-1], known)}; known: {', '.join(known)}"
     whole_prompt = problem["type"] == "value_error" and isinstance(problem["input"], dict)
     or_null = "" if problem["type"] == "value_error" else _or_null(kind, path)
-    given = "" if whole_prompt else f"{_shown(problem['input'])} is not allowed: "
+    given = "" if whole_prompt else f"{shown(problem['input'])} is not allowed: "
     return f"{where}: {given}should be {_expected(problem)}{or_null}{_hint(problem)}"
 
 
@@ -101,7 +101,8 @@ def _hint(problem: dict) -> str:
     return ""
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as a message has it: in words of YAML, not too long."""
     text = (
         {None: "null", True: "true", False: "false"}.get(value)
         if value is None or isinstance(value, bool)

@@ -96,7 +96,14 @@ def read_json(path: Path, error: type[GraftError] = DataError) -> Any:
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
     except (ValueError, RecursionError) as problem:
-        raise error(f"{path}: not valid JSON: {problem}") from None
+        raise error(f"{path}: not valid JSON: {json_problem(problem)}") from None
+
+
+def json_problem(problem: Exception) -> str:
+    """What Python's reader of JSON raised (ValueError or RecursionError), in plain words."""
+    if isinstance(problem, RecursionError):
+        return "nested too deeply"
+    return "a number of too many digits" if "int_max_str_digits" in str(problem) else str(problem)
 
 
 def write_rows(path: Path, rows: Iterable[dict]) -> None:
@@ -112,8 +119,8 @@ def read_rows(path: Path) -> list[dict]:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
-        raise DataError(f"{path}: damaged: {problem}") from None
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"{path}: damaged: {json_problem(problem)}") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ the settings.py of each pipeline, which is found by its folder.
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +23,7 @@ from stages.lib.data.tasks import unknown_tasks
 from stages.lib.entry import COMPARISONS
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem
 from stages.lib.localizers.settings import NAMES, localizer_in
-from stages.lib.settings import Params, at, lists
+from stages.lib.settings import Params, at, is_on, lists
 from stages.lib.yaml12 import load_yaml
 
 PROJECT = Path(__file__).parents[2]
@@ -49,6 +49,8 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
     """
     chosen = _chosen(path, keys)
     READ.append((path, keys, chosen))
+    if "runtime" in keys:  # what computes with the model comes after the stage that imports it
+        require_measurable([key.partition(".")[0] for key in keys], path)
     return chosen
 
 
@@ -79,6 +81,55 @@ def _chosen(path: Path, keys: tuple[str, ...]) -> Params:
         part = values[section] if not setting else _more(getattr(chosen, section, None), values[section], setting)
         setattr(chosen, section, part)
     return chosen
+
+
+def require_listed(module: str, arguments: dict[str, Any]) -> None:
+    """Raise ParamsError for a name among a stage's arguments that isn't in the list of the settings which its stage runs for."""
+    top, _, name = module.rpartition(".")
+    folder = PROJECT if top == str(paths.PIPELINES) else PROJECT.joinpath(*top.split("."))
+    stages = load_yaml(file, ParamsError)["stages"] if (file := folder / paths.PIPELINE).is_file() else {}
+    axes = {axis: place[2:-1] for axis, place in stages.get(name, {}).get("matrix", {}).items()}
+    if not axes:
+        return
+    values = validate(load_yaml(paths.PARAMS, ParamsError), asked=[key.partition(".")[0] for key in axes.values()])
+    for axis, place in axes.items():
+        allowed = [*map(str, at(values, place))]
+        if isinstance(given := arguments[axis], str) and given not in allowed:
+            raise ParamsError(
+                f"--{axis}: {given!r} is not among {place} ({', '.join(allowed)}){did_you_mean(given, allowed)}"
+            )
+
+
+def require_measurable(asked: Collection[str], path: Path = paths.PARAMS) -> None:
+    """Raise ParamsError for shares of the region that are less than one parameter of the model in models/pretrained.
+
+    They are those of the main pipeline and of the pipelines of the sections `asked` for.
+    """
+    from stages.lib.models.anatomy import FILE, read_anatomy
+
+    if not (paths.PRETRAINED / FILE).is_file():
+        return
+    values = validate(load_yaml(path, ParamsError), path, asked)
+    region = read_anatomy(paths.PRETRAINED).region(values["graft"].region)
+    used = [one for name, one in PIPELINES.items() if not name or {*asked} & {*one.SECTIONS}]
+    places = [
+        place for one in used for place in getattr(one, "SPARSITIES", ()) if is_on(values, place.partition(".")[0])
+    ]
+    found = [(place, share) for place in places for share in _shares(at(values, place)) if not region.budget(share)]
+    if found:
+        size, lines = region.size, "".join(f"\n  {place}: {share} is less than one of them" for place, share in found)
+        raise ParamsError(
+            f"{path}: the model has {size:,} graftable parameters, so the smallest share is {1 / size:.2g}:{lines}"
+        )
+
+
+def _shares(value: Any) -> Iterator[float]:
+    """Of a setting that is one, a list of them, or a list of names some of which end with one."""
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, str):
+            yield item
+        elif share := re.search(r"_([0-9.]+)$", item):
+            yield float(share[1])
 
 
 def load_localizer(name: str, path: Path = paths.PARAMS) -> Any:

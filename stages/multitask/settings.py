@@ -78,6 +78,10 @@ def read_name(name: str) -> tuple[str, float] | None:
     return (match[1], float(match[2])) if match and float(match[2]) <= 1 else None
 
 
+# shares of the region that a mask has at least one parameter of
+SPARSITIES = ("skill.sparsities",)
+
+
 def problems(values: dict[str, Any]) -> list[str]:
     """Names of groups and unions, and localizers.  Without joint models there are no rules."""
     if not is_on(values, "joint") or "multitask" not in values:
