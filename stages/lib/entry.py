@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import json
 import os
+import signal
 import sys
 import threading
 import time
