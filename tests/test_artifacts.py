@@ -127,6 +127,14 @@ def test_a_place_that_cannot_be_written_names_the_file(tmp_path, code):
     assert [path.name for path in tmp_path.iterdir()] == ["target"] and (tmp_path / "target").read_text() == "old"
 
 
+@pytest.mark.parametrize(
+    "error", [ModelError("no tokenizer: no space (os error 28)"), RuntimeError("gone (os error 2)")]
+)
+def test_what_reading_says_is_no_matter_of_writing(tmp_path, error):
+    with pytest.raises(type(error), match="os error"), replacing(tmp_path / "target"):
+        raise error
+
+
 def test_another_mistake_stays_what_it_is(tmp_path):
     with pytest.raises(FileNotFoundError), replacing(tmp_path / "target") as partial:
         (partial / "none" / "x").write_text("x")

@@ -295,6 +295,17 @@ def test_an_order_that_cannot_be_one_is_damaged(order_file, order):
     assert complaint(order_file, read_order).startswith("damaged: ")
 
 
+@pytest.mark.parametrize("words", [{"graftable": "71"}, {"stored": None}])
+def test_an_order_with_a_junk_header_is_damaged(order_file, words):
+    rewrite(order_file, lambda _tensors, header: header.update(words), "movement")
+    assert complaint(order_file, read_order) == "damaged: its numbers are not whole"
+
+
+def test_an_order_of_floats_is_damaged(order_file):
+    rewrite(order_file, lambda tensors, _header: tensors.update(order=tensors["order"] + 0.5), "movement")
+    assert complaint(order_file, read_order) == "damaged: its numbers are not whole"
+
+
 def test_other_files_are_not_orders(order_file, file):
     assert complaint(file, read_order).startswith("damaged: ")
     save_file({"order": torch.zeros(3)}, order_file)

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -53,10 +54,10 @@ def _sync(path: Path) -> None:
 
 
 def _is_storage_problem(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO)
-    # safetensors and tokenizers report a full disk as an error of no type in common, with the system's words in it
-    return isinstance(error, Exception) and "(os error " in str(error).lower()
+    # safetensors and tokenizers say it in types of their own, with the system's number in their words
+    said = re.search(r"\(os error (\d+)\)", str(error)) if not isinstance(error, GraftError) else None
+    code = int(said[1]) if said else getattr(error, "errno", None)
+    return code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO)
 
 
 def _remove(path: Path) -> None:
