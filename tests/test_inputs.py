@@ -1,15 +1,11 @@
 """Damaged params files and data files, a few of those of tests/chaos: the readers succeed or say what is wrong."""
 
-import json
-
-import pytest
-
 from stages.lib.errors import DataError
 from tests.chaos import inputs
 
 
 def test_no_reader_breaks_on_damaged_input():
-    assert inputs.run(cases=40, seed=1) == [(name, 40, []) for name in inputs.CHECKS]
+    assert inputs.run(cases=25, seed=1) == [(name, 25, []) for name in inputs.CHECKS]
 
 
 def test_the_same_seed_makes_the_same_cases_and_a_broken_reader_is_told_with_it(monkeypatch):
@@ -27,13 +23,3 @@ def test_the_same_seed_makes_the_same_cases_and_a_broken_reader_is_told_with_it(
         and "KeyError" in failures[0]
     )
     assert inputs.run(cases=20, seed=1) == [(name, cases, failures)] != inputs.run(cases=20, seed=2)
-
-
-@pytest.mark.parametrize(("content", "told"), [(b"\xff", "not UTF-8"), (b"{}", "no 'sentence1'")])
-def test_the_cases_go_through_the_real_reader(tmp_path, monkeypatch, content, told):
-    monkeypatch.setattr(inputs, "torn", lambda chance, given: content)
-    monkeypatch.setattr(inputs, "ENDINGS", (".jsonl",))
-    with pytest.raises(DataError, match=told):
-        for seed in range(20):
-            inputs.rows(inputs.random.Random(seed), tmp_path)
-    assert json.loads(inputs.as_jsonl([{"a": 1}])) == {"a": 1}

@@ -88,7 +88,7 @@ def problems(values: dict[str, Any]) -> list[str]:
         return []
     places = {f"multitask.groups.{name}": name for name in values["multitask"].groups}
     places |= {f"transfer.unions.{name}": name for name in getattr(values.get("transfer"), "unions", {})}
-    taken = [*values["multitask"].tasks, *places.values()]
+    taken = [*(values["multitask"].tasks or []), *places.values()]  # null where `tasks` is no list itself
     return [
         f"{place}: the name is taken, by a task or by another group or union"
         for place, name in places.items()
