@@ -140,10 +140,7 @@ def _earlier(stage: Any, hashes: dict[Any, Any], cache: Any) -> Any:
     same = not stage.changed_stage() and recorded == hashes and all(out.hash_info for out in stage.outs)
     for dep, hash_info in hashes.items():
         executable = not hasattr(dep, "params") and dep.isfile() and dep.get_meta().isexec
-        dep.hash_info, dep.meta = (
-            hash_info,
-            Meta(isexec=executable),
-        )  # the rest of the old meta would bring the old hash back
+        dep.hash_info, dep.meta = hash_info, Meta(isexec=executable)  # the old hash is in the old meta, too
     state = to_single_stage_lockfile(stage)
     if not same:
         key = _get_cache_hash(state, key=True)
