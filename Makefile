@@ -14,6 +14,7 @@
 # make bench                 what mask learning costs beside its bare passes
 # make lint                  ruff, and advisories about the pinned packages
 # make update                newest versions of all dependencies into pyproject.toml and requirements.txt
+# make chaos                a seeded campaign: odd input, damaged files, kills (CASES=10000 KILLS=200)
 # make clean                 remove every generated artefact, but not the cache
 
 PYTHON ?= python3
@@ -21,7 +22,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: setup repro study multitask continual merge talos surgical plan verify report test test-all bench lint update clean
+.PHONY: setup repro study multitask continual merge talos surgical plan verify report test test-all bench chaos lint update clean
 
 setup: $(READY)
 
@@ -57,6 +58,9 @@ test-all: $(READY)
 
 bench: $(READY)
 	python -m tests.bench_mask_learning
+
+chaos: $(READY)
+	python -m tests.chaos --cases $(or $(CASES),10000) --kills $(or $(KILLS),200)
 
 lint: $(READY)
 	python -m pip install --quiet --disable-pip-version-check ruff==0.17.6

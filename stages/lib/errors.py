@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+LONGEST_LINE = 1_500
 # What pydantic calls an error -> what should stand there instead.
 EXPECTED = {
     "float_type": "a number",
@@ -24,7 +25,11 @@ EXPECTED = {
 
 
 class GraftError(Exception):
-    """Something the user can mend: the message says what, where, and what is allowed."""
+    """Something the user can mend: the message says what, where, and what is allowed, in lines that can be read."""
+
+    def __str__(self) -> str:
+        lines = super().__str__().split("\n")  # a library may quote all of a damaged file
+        return "\n".join(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..." for line in lines)
 
 
 class ParamsError(GraftError):
