@@ -7,10 +7,14 @@
 # make talos                 TaLoS: sparse fine-tuning and task arithmetic; after make repro
 # make surgical              fine-tuning of single layers by Fisher score; after make repro
 # make plan PIPELINE=study   what would run and what it costs (no PIPELINE: the main one)
+# make verify                hash the cache, remove what is damaged, say what will run again
 # make report                everything that has run, as one web page
 # make test                  the tests
 # make test-all              the slow ones too: every pipeline from nothing with the real DVC
 # make bench                 what mask learning costs beside its bare passes
+# make lint                  ruff, and advisories about the pinned packages
+# make update                newest versions of all dependencies into pyproject.toml and requirements.txt
+# make chaos                a seeded campaign: odd input, damaged files, kills (CASES=10000 KILLS=200)
 # make clean                 remove every generated artefact, but not the cache
 
 PYTHON ?= python3
@@ -18,7 +22,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: setup repro study multitask continual merge talos surgical plan report test test-all bench lint clean
+.PHONY: setup repro study multitask continual merge talos surgical plan verify report test test-all bench chaos lint update clean
 
 setup: $(READY)
 
@@ -40,6 +44,9 @@ study multitask continual merge talos surgical: repro
 plan: $(READY)
 	@python -m stages.commands.plan $(PIPELINE)
 
+verify: $(READY)
+	@python -m stages.commands.verify
+
 report: $(READY)
 	python -m stages.commands.page
 
@@ -52,9 +59,16 @@ test-all: $(READY)
 bench: $(READY)
 	python -m tests.bench_mask_learning
 
+chaos: $(READY)
+	python -m tests.chaos --cases $(or $(CASES),10000) --kills $(or $(KILLS),200)
+
 lint: $(READY)
 	python -m pip install --quiet --disable-pip-version-check ruff==0.17.6
 	ruff check stages tests
+	@python -m stages.commands.dependencies audit
+
+update: $(READY)
+	@python -m stages.commands.dependencies update
 
 clean:
 	git clean -fdXq data models masks metrics plots

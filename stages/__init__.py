@@ -1,0 +1,49 @@
+"""The project's code.  Of a stage that DVC starts this is the first module, since it has to end when DVC does."""
+
+import os
+import signal
+import sys
+
+# Until a command can answer Ctrl-C (stages/lib/entry.py), it ends at once: in the midst of an import there is no word to say.
+if any(word.startswith("stages.") for word in sys.orig_argv) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _end_with_dvc() -> None:
+    """Ask Linux to end this process when DVC dies, so that a killed run leaves no second writer; leave if it is dead by now."""
+    import ctypes
+
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    writers = _writers()
+    if writers and not writers & {*_ancestors()}:
+        sys.exit(f"{os.environ['DVC_STAGE']}: stopped, since the run of DVC that started it has ended")
+
+
+def _writers() -> set[int]:
+    """Processes of DVC that run a stage here; none if they can't be read, as while another one notes itself."""
+    import json
+    from pathlib import Path
+
+    try:
+        notes = json.loads(Path(".dvc/tmp/rwlock").read_text(encoding="utf-8"))
+        return {entry["pid"] for entry in notes["write"].values()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return set()
+
+
+def _ancestors() -> list[int]:
+    """The process that started this one, the one that started that, and so on, as far as Linux tells."""
+    from contextlib import suppress
+    from pathlib import Path
+
+    found = [os.getppid()]
+    with suppress(OSError):
+        while found[-1] > 1:
+            said = Path(f"/proc/{found[-1]}/stat").read_text(encoding="utf-8", errors="replace")
+            found.append(int(said.rpartition(")")[2].split()[1]))
+    return found
+
+
+if "DVC_STAGE" in os.environ and sys.platform == "linux":
+    _end_with_dvc()

@@ -11,6 +11,7 @@ module is one of the stage's own.
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +21,7 @@ from typing import Any
 
 from stages.lib import paths
 from stages.lib.entry import stage
-from stages.lib.errors import ParamsError
+from stages.lib.errors import GraftError, ParamsError
 from stages.lib.io import read_json, write_json
 from stages.lib.localizers.settings import NAMES, localizer_in
 from stages.lib.params import load_params
@@ -45,6 +46,9 @@ def main(file: str) -> None:
     digests = code_digests(Path(file))
     for place, content in digests.items():
         write_json(place, content)
+    read.cache_clear()
+    if code_digests(Path(file)) != digests:
+        raise GraftError("code was edited while its digests were taken; nothing is recorded, run `dvc repro` again")
     print(f"code: {len(digests)} files of digests for {file}")
 
 
@@ -69,6 +73,27 @@ def changed_code(place: Path) -> list[str]:
     file = paths.PIPELINE if pipeline == "main" else paths.PIPELINES / pipeline / paths.PIPELINE
     before, now = read_json(place), code_digests(file).get(place, {})
     return [path for path in sorted(before | now) if before.get(path) != now.get(path)]
+
+
+def require_unchanged(module: str) -> None:
+    """Raise GraftError where code that a stage runs, with the localizers it has loaded, is not what its digests were taken of.
+
+    DVC would record what new code has made under the digests of the old.  A pipeline without digests has nothing to compare.
+    """
+    pipeline = module.split(".")[1] if module.count(".") > 1 else "main"
+    taken: dict[str, Any] = {}
+    for place in (paths.CODE / pipeline).rglob("*.json"):
+        taken |= read_json(place)
+    read.cache_clear()
+    loaded = [name for name in sys.modules if name.startswith(f"{'.'.join(LOCALIZERS.parts)}.")]
+    changed = [
+        str(path) for path in sorted(closure(module, *loaded)) if taken.get(str(path)) not in (None, read(path).digest)
+    ]
+    if changed:
+        raise GraftError(
+            f"{', '.join(changed)}: edited since `code` took {'its' if len(changed) == 1 else 'their'} digest; "
+            "nothing is recorded, run `dvc repro` again"
+        )
 
 
 def _module(entry: dict[str, Any]) -> str:

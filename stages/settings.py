@@ -82,6 +82,8 @@ SECTIONS: dict[str, Any] = {
 
 
 TASKS = (Choice("tasks"), Choice("ood.sets", by_key=True))
+# shares of the region that a mask has at least one parameter of
+SPARSITIES = ("graft.sparsity",)
 
 
 def problems(values: dict[str, Any]) -> list[str]:
@@ -95,6 +97,10 @@ def problems(values: dict[str, Any]) -> list[str]:
         found.append(
             f"graft.sparsity: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that"
         )
+    if "data" in values:
+        names = {"sentence1": "sentence1", "label": "label"} | values["data"].columns
+        twice = [name for name in dict.fromkeys(names.values()) if [*names.values()].count(name) > 1]
+        found += [f"data.columns: two of {', '.join(names)} are the column {name!r}" for name in twice]
     found.extend(name_problems(values, "graft.localizer", [values["graft"].localizer] if "graft" in values else []))
     if {"graft", "finetune"} <= values.keys():
         trained = values["finetune"].train

@@ -36,6 +36,18 @@ def finished(process: subprocess.Popen) -> tuple[int, str, str]:
     return process.returncode, output, errors
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [("[" * 100_000, "nested too deeply"), ("9" * 5000, "a number of too many digits"), ("[1,", "Expecting value")],
+)
+def test_json_that_can_not_be_read_is_one_line(tmp_path, content, told):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(DataError, match=rf"x\.json: not valid JSON: {told}"):
+        read_json(tmp_path / "x.json")
+    with pytest.raises(DataError, match=rf"x\.json: damaged: {told}"):
+        read_rows(tmp_path / "x.json")
+
+
 # replacing
 
 
@@ -48,6 +60,18 @@ def test_a_file_and_a_folder_are_replaced_as_a_whole(tmp_path):
     assert (tmp_path / "deep" / "file").read_text() == "two"
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["two"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "folder"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the path of an open file")
+def test_all_that_was_written_is_on_the_disk_before_it_gets_its_final_name(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda place: synced.append(Path(f"/proc/self/fd/{place}").readlink().name))
+    write_text(tmp_path / "file", "one")
+    assert synced == ["file.partial"]
+    with replacing(tmp_path / "folder") as partial:
+        partial.mkdir()
+        (partial / "x").write_text("two")
+    assert synced == ["file.partial", "x", "folder.partial"]
 
 
 @pytest.mark.parametrize("as_folder", [False, True])
@@ -101,6 +125,14 @@ def test_a_place_that_cannot_be_written_names_the_file(tmp_path, code):
         raise OSError(code, os.strerror(code))
     assert os.strerror(code) in str(caught.value) and "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["target"] and (tmp_path / "target").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    "error", [ModelError("no tokenizer: no space (os error 28)"), RuntimeError("gone (os error 2)")]
+)
+def test_what_reading_says_is_no_matter_of_writing(tmp_path, error):
+    with pytest.raises(type(error), match="os error"), replacing(tmp_path / "target"):
+        raise error
 
 
 def test_another_mistake_stays_what_it_is(tmp_path):
@@ -212,9 +244,7 @@ def test_a_stage_reads_its_arguments(tmp_path):
     assert code == 2 and "--seed" in errors
 
 
-def test_a_stage_can_be_called_in_process(capsys, monkeypatch):
-    monkeypatch.setattr("stages.lib.entry.die_with_parent", lambda: None)
-
+def test_a_stage_can_be_called_in_process(capsys):
     @stage
     def main() -> None:
         raise StorageError("the disk is full")
@@ -233,6 +263,54 @@ def test_an_interrupted_stage_says_so(capsys):
     assert caught.value.code == 130 and capsys.readouterr().err == "mask@toy-1: stopped\n"
 
 
+IMPORTING = """
+    import os, signal, sys
+    from stages.lib.entry import guarded
+
+    def main():
+        {}
+
+    guarded("mask@toy-1", main)
+"""
+
+
+@pytest.mark.parametrize("body", ["import half", "os.kill(os.getpid(), signal.SIGINT)"])
+def test_an_interrupted_import_says_so_too_whatever_the_library_makes_of_it(tmp_path, body):
+    library = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    raise ImportError('half')"
+    (tmp_path / "half.py").write_text(library)
+    assert finished(script(tmp_path, IMPORTING.format(body))) == (130, "", "mask@toy-1: stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["-m", "stages.held"], -signal.SIGINT), (["-c", "import stages.held"], 1)]
+)
+def test_ctrl_c_before_a_command_can_answer_it_leaves_no_traceback(tmp_path, words, code):
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages/__init__.py").write_text((PROJECT / "stages/__init__.py").read_text())
+    (tmp_path / "stages/held.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nint('x')")
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ("Traceback" in done.stderr) == (words[0] == "-c"), "the control: a library's user gets KeyboardInterrupt"
+    assert words[0] == "-c" or (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize(("folder", "words"), [
+    (".", ["stages/mask.py", "--task", "movies"]),
+    ("stages", ["mask.py"]),
+    ("stages", ["-m", "stages.mask"]),
+    ("/", [str(PROJECT / "stages/study/sweep.py")]),
+])  # fmt: skip
+def test_a_stage_that_is_run_as_a_file_says_how_it_is_run(folder, words):
+    done = subprocess.run([sys.executable, *words], cwd=PROJECT / folder, capture_output=True, text=True, check=False)
+    module = "stages.study.sweep" if folder == "/" else "stages.mask"
+    told = f"run this in the project's top folder, as a module: python -m {module}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+
+
+def test_every_folder_of_scripts_says_how_they_are_run():
+    folders = {path.parent for path in (PROJECT / "stages").rglob("dvc.yaml")} | {PROJECT / "stages"}
+    assert [folder for folder in folders if not (folder / "stages.py").is_file()] == []
+
+
 def test_every_error_of_the_user_is_a_graft_error():
     assert all(issubclass(error, GraftError) for error in (DataError, ModelError, StorageError))
 
@@ -240,14 +318,12 @@ def test_every_error_of_the_user_is_a_graft_error():
 # orphans
 
 FAMILY = """
-    import subprocess, sys, time
+    import os, subprocess, sys, time
     if sys.argv[1] == "parent":
-        child = subprocess.Popen([sys.executable, "script.py", sys.argv[2]])
+        more = {"DVC_STAGE": "toy"} if sys.argv[2] == "bound" else {}
+        child = subprocess.Popen([sys.executable, "script.py", sys.argv[2]], env=os.environ | more)
         time.sleep(60)
-    if sys.argv[1] == "bound":
-        from stages.lib.entry import die_with_parent
-        die_with_parent()
-    import os
+    import stages
     print(os.getpid(), flush=True)
     time.sleep(60)
 """

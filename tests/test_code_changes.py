@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from stages.commands.plan.stage_status import RUNS
-from tests.dvc_project import TINY, TINY_STUDY, Copy, make_original
+from tests.dvc_project import TINY, TINY_STUDY, Copy, Run, make_original
 
 ROOT = Path(__file__).parents[1]
 FILES = ("dvc.yaml", "stages/study/dvc.yaml")
 STUDY_CODE = "metrics/code/study"
+# an axis, a value of it, the pipeline that has it, and how the plan calls that
+SHELL = (("seeds", "13", "dvc.yaml"), ("sweep.localizers", "learned", "stages/study/dvc.yaml", "study"))
 DIGESTS = """
 import json
 from pathlib import Path
@@ -43,7 +45,7 @@ print(json.dumps({stage.addressing: [[out.def_path for out in stage.outs],
 """
 PRETEND = f"""#!{sys.executable} -S
 import json, os, sys
-if sys.argv[1:3] == ["-m", "stages.code"] or sys.argv[1] == "-c":
+if sys.argv[1] == "-c" or sys.argv[2] in ("stages.code", "stages.commands.plan"):
     os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])
 with open(os.environ["ENTRIES"]) as file:
     entries = json.load(file)
@@ -155,7 +157,18 @@ def story(tmp_path_factory) -> dict[str, Any]:
     steps["due"] = said(copy, PLAN)
     steps["accepted"] = copy.run("bash", "-ec", recipe()).text
     repro("committed")
+    steps["shell"] = {axis: refused(copy, axis, *words) for axis, *words in SHELL}
     return steps
+
+
+def refused(copy: Copy, axis: str, value: str, file: str, *plan: str) -> tuple[bool, Run, Run]:
+    """Whether a command on an axis was executed, and what `dvc repro` of a file and the plan say of it."""
+    params, marker = copy.folder / "params.yaml", copy.folder / "touched"
+    before = params.read_bytes()
+    copy.set(f"{axis}=['{value} $(touch {marker})']")
+    runs = copy.repro(file, fails=True), copy.run("python", "-m", "stages.commands.plan", *plan, "--line", fails=True)
+    params.write_bytes(before)
+    return marker.exists(), *runs
 
 
 def said(copy: Copy, program: str) -> Any:
@@ -185,6 +198,15 @@ def test_exactly_what_an_edit_concerns_is_planned_and_made_anew(story, step, exp
     planned, run = story[step]
     assert {*planned} == {*run.run_at_all} == expected
     assert run.cached == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("axis", [axis for axis, *_ in SHELL])
+def test_what_stands_on_an_axis_never_reaches_a_shell_also_where_nothing_else_changed(story, axis):
+    touched, run, planned = story["shell"][axis]
+    assert len(run.run_at_all) == 1 and run.run_at_all[0].endswith("code") and not touched
+    assert all(f"{axis}.0: '" in said.text and "Traceback" not in said.text for said in (run, planned))
 
 
 @pytest.mark.slow

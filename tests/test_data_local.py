@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import random
 
 import pytest
 
@@ -75,6 +76,8 @@ def test_with_relabel_any_label_of_the_source_passes(folder):
     assert read(folder, spec)[0]["train"][0]["label"] == "neutral"
 
 
+# text in Latin-1, in an archive whose end is missing
+CUT = gzip.compress(b'{"sentence1": "\xe9\n' + random.Random(0).randbytes(100_000))[:-9]
 LABELS = "the labels of the task mine: negative, positive"
 UGLY = [
     ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', "1: no 'label' (did you mean 'lable'?); it has sentence1, lable"),
@@ -84,6 +87,12 @@ UGLY = [
     ("train.jsonl", b'{"sentence1": "a", "label": "POSITIV"}', "1: the label 'POSITIV' is none of the task's (did you mean 'positive'?)"),
     ("train.jsonl", b'{"sentence1": 3, "label": "positive"}', "1: 'sentence1' should be text, not 3"),
     ("train.jsonl", b'{"sentence1": "a", "label": "positive"}\n{"sentence1"', "2: not valid JSON: Expecting ':' delimiter (column 13)"),
+    ("train.jsonl", b'{"sentence1": 0, "label": "positive"}', "1: 'sentence1' should be text, not 0"),
+    ("train.jsonl", b'{"sentence1": "a", "sentence2": false, "label": "positive"}', "1: 'sentence2' should be text, not false"),
+    ("train.jsonl", b'{"sentence1": "a\\ud800", "label": "positive"}', "1: 'sentence1' has half of a character in it (\\ud800), which no text file can hold"),
+    ("train.jsonl", b'{"sentence1": "a", "label": "x", "label": "positive"}', "1: not valid JSON: 'label' stands twice"),
+    ("train.jsonl", b'{"sentence1": "a", "label": %s}' % (b"9" * 5000), "1: not valid JSON: a number of too many digits"),
+    ("train.jsonl", b'{"sentence1": "a", "label": %s}' % (b"[" * 100_000), "1: not valid JSON: nested too deeply"),
     ("train.jsonl", b'["a"]', '1: expected an object such as {"sentence1": ..., "label": ...}, found list'),
     ("train.csv", b"sentence1,label\na,positive\nb, c,negative\n", "3: 3 cells, but the header has 2; a text with commas wants quotes"),
     ("train.csv", b"sentence1,label\na,\n", "2: the label is empty"),
@@ -111,8 +120,10 @@ def test_all_bad_rows_come_in_one_message_the_first_twenty(folder):
     ("train.csv", b"sentence,label\na,positive\n", ":1: no column 'sentence1'; the columns are sentence, label (did you mean 'sentence'?)"),
     ("train.csv", b"text;label\na;positive\n", ":1: no column 'sentence1'; the columns are text;label; say which one it is: data.columns: {sentence1: ...}; cells of a .csv are parted by commas, those of a .tsv by tabs"),
     ("train.csv", b"sentence1,label,label\na,positive,negative\n", ":1: 2 columns are called 'label'; the columns are sentence1, label, label"),
+    ("train.csv", b"sentence1,sentence2,sentence2,label\na,b,c,positive\n", ":1: 2 columns are called 'sentence2'; the columns are sentence1, sentence2, sentence2, label"),
     ("train.tsv", "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"), ", line 3: not UTF-8 text (byte 4 of the line is 0xe9); save the file as UTF-8"),
     ("train.jsonl.gz", gzip.compress(b'{"sentence1": "caf\xe9"}'), ", line 1: not UTF-8 text (byte 19 of the line is 0xe9); save the file as UTF-8"),
+    ("train.jsonl.gz", CUT, ", line 1: not UTF-8 text (byte 16 of the line is 0xe9); save the file as UTF-8"),
     ("train.jsonl.gz", b"no gzip", ": can't be read: Not a gzipped file (b'no')"),
     ("train.jsonl.gz", gzip.compress(as_jsonl(ROWS))[:-9], ": can't be read: Compressed file ended before the end-of-stream marker was reached"),
 ])  # fmt: skip

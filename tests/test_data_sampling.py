@@ -138,10 +138,13 @@ def test_scarce_split(available, share, sizes):
     assert split_sizes(available, "movies", "positive", settings(scarce="split", dev_share=share)) == sizes
 
 
+@pytest.mark.parametrize("scarce", ["split", "error"])
 @pytest.mark.parametrize("available", [0, 1])
-def test_a_class_of_one_row_cannot_be_split(available):
-    with pytest.raises(DataError, match=f"has {available} training rows; train and dev need one each"):
-        split_sizes(available, "movies", "positive", settings(scarce="split"))
+def test_a_class_of_one_row_cannot_be_split(available, scarce):
+    with pytest.raises(
+        DataError, match=f"has {available} training rows; train and dev need one each, so it takes more"
+    ):
+        split_sizes(available, "movies", "positive", settings(scarce=scarce))
 
 
 def test_without_a_test_split():

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stages.commands.graft.__main__ import main
-from stages.commands.graft.build_patch import CLASSES, KEY
-from stages.commands.graft.format import render
+from stages.commands.graft.build_patch import CLASSES, KEY, read_patch
+from stages.commands.graft.format import card_text, render
 from stages.commands.graft.locations import PATCH
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask import GraftMask
@@ -146,7 +146,7 @@ def test_a_stranger_gets_the_predictions_of_the_pipeline_from_folders_and_patche
 
 def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, tmp_path):
     text = loading("shared/movies/patch.safetensors", "models/pretrained")
-    assert len([line for line in text.splitlines() if line]) == 10
+    assert len([line for line in text.splitlines() if line]) == 24
     assert text in FENCE.findall(README), "FORMAT.md shows other lines"
     main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "shared/movies")])
     main(["export", str(MASK), "--to", str(tmp_path / "whole")])
@@ -159,7 +159,7 @@ def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, 
         "os.rename('models/other/model.safetensors', 'models/pretrained/model.safetensors')",
         f"try:\n    exec({text!r})\nexcept AssertionError as error:\n    print(error)",
     ]
-    assert elsewhere("\n".join(script), tmp_path) == "another format or base model\n"
+    assert elsewhere("\n".join(script), tmp_path) == "another base model\n"
     loaded, whole = torch.load(tmp_path / "loaded"), load_file(tmp_path / "whole/model.safetensors")
     assert loaded.keys() == whole.keys() and all(torch.equal(loaded[name], whole[name]) for name in whole)
 
@@ -273,6 +273,35 @@ def other_type(tensors: dict, _header: dict) -> None:
     tensors[first(tensors, "values/")] = tensors[first(tensors, "values/")].double()
 
 
+def forged(change: Callable[[dict, dict], object]) -> Callable[[Path], None]:
+    """Changed by somebody who knows how to write the digest anew."""
+
+    def forge(file: Path) -> None:
+        rewrite(file, change)
+        tensors, digest = load_file(file), hashlib.sha256()
+        for name in sorted(tensors):
+            digest.update(f"{name}{list(tensors[name].shape)}".encode() + tensors[name].numpy().tobytes())
+        rewrite(file, lambda _, header: header[KEY].update(content=digest.hexdigest()))
+
+    return forge
+
+
+def with_config(**changes: object) -> Callable[[Path], None]:
+    return forged(lambda _, header: header[KEY]["config"].update(changes))
+
+
+def with_head(name: str, *shape: int) -> Callable[[Path], None]:
+    return forged(lambda tensors, _: tensors.update({f"head/{name}": torch.zeros(shape)}))
+
+
+def of_type(dtype: torch.dtype) -> Callable[[Path], None]:
+    def change(tensors: dict, _header: dict) -> None:
+        name = first(tensors, "indices/")
+        tensors[name] = tensors[name].to(dtype)
+
+    return forged(change)
+
+
 def cut(share: float) -> Callable[[Path], None]:
     return lambda file: file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
 
@@ -288,14 +317,18 @@ REFUSALS = {
     "negative index": (number("indices/", 0, -1), r"damaged: bert.*: flat indices must rise strictly within 0\.\.\d+$"),
     "NaN": (number("values/", 0, float("nan")), "damaged: holds values that are not numbers$"),
     "infinite head": (number("head/classifier.bias", 0, float("inf")), "damaged: holds values that are not numbers$"),
-    "other type": (damaged(other_type), r"damaged: bert.* is torch\.float64, not torch\.float32$"),
+    "one value": (
+        number("values/", 0, 1.5),
+        "damaged: its indices, values or head are not those that it was written with$",
+    ),
+    "other type": (forged(other_type), r"damaged: bert.* is torch\.float64, not torch\.float32$"),
     "version of masks": (
         damaged(lambda _, header: header.update(version=7)),
         "format version 7, this program reads 1$",
     ),
-    "version of patches": (
-        damaged(lambda _, header: header[KEY].update(version=9)),
-        "format version 9 of a patch, this program reads 1$",
+    "an old patch": (
+        damaged(lambda _, header: header[KEY].update(version=1)),
+        "format version 1 of a patch, this program reads 2; `python -m stages.commands.graft export MASK --as patch --to FOLDER` makes it anew from its mask$",
     ),
     "no labels": (
         damaged(lambda _, header: header[KEY].pop("labels")),
@@ -307,6 +340,86 @@ REFUSALS = {
     ),
     "gone": (Path.unlink, "no such mask or patch$"),
 }
+
+
+FORGERIES = {
+    "fewer layers": (
+        with_config(num_hidden_layers=1),
+        "damaged: patch.config: 'num_hidden_layers' is not allowed: should be 'pad_token_id'",
+    ),
+    "another kind": (with_config(model_type="gpt2"), "damaged: patch.config: 'model_type' is not allowed"),
+    "code": (with_config(auto_map={"AutoConfig": "evil.Config"}), "damaged: patch.config: 'auto_map' is not allowed"),
+    "a kernel": (
+        with_config(_attn_implementation="evil/kernel"),
+        "damaged: patch.config: '_attn_implementation' is not",
+    ),
+    "another class": (
+        forged(lambda _, header: header[KEY].update(auto_class="AutoModelForQuestionAnswering")),
+        "damaged: patch.auto_class: 'AutoModelForQuestionAnswering' is not allowed",
+    ),
+    "padding of no token": (
+        with_config(pad_token_id=10**6),
+        "damaged: patch.config.pad_token_id is 1000000, and the model has",
+    ),
+    "embeddings as a head": (
+        with_head("bert.embeddings.word_embeddings.weight", 70, 32),
+        "the head for 2 labels should be",
+    ),
+    "a layer as a head": (
+        with_head("bert.encoder.layer.0.output.dense.bias", 32),
+        "the head for 2 labels should be",
+    ),
+    "a head for three labels": (with_head("classifier.bias", 3), "the head for 2 labels should be"),
+    "half a head": (
+        forged(lambda tensors, _: tensors.pop("head/classifier.bias")),
+        "the head for 2 labels should be",
+    ),
+    "indices with a point": (of_type(torch.float32), "damaged: bert.*: indices must be one row of whole numbers$"),
+}
+# these two can't harm whoever loads a patch by hand: they are read only where there is a place for them
+PASSED_OVER = ("embeddings as a head", "a layer as a head")
+
+
+@pytest.mark.parametrize("case", FORGERIES)
+def test_a_patch_changes_nothing_but_its_region_and_its_head(patch, case, capsys, tmp_path):
+    change, message = FORGERIES[case]
+    change(patch / PATCH)
+    capsys.readouterr()
+    line = refused(capsys, ["apply", patch, "--base", "models/pretrained", "--to", tmp_path / "to"], tmp_path / "to")
+    assert re.match(f"{re.escape(str(patch / PATCH))}: {message}", line), line
+
+
+def test_the_lines_in_the_readme_change_nothing_else_either(patch, standard, tmp_path):
+    shutil.copytree("models/pretrained", tmp_path / "models/pretrained")
+    cases = {"honest": lambda _file: None, "damaged": REFUSALS["one value"][0]}
+    cases |= {case: change for case, (change, _) in FORGERIES.items()}
+    for case, change in cases.items():
+        shutil.copyfile(patch / PATCH, tmp_path / case)
+        change(tmp_path / case)
+    script = f"""
+import torch
+for case in {[*cases]}:
+    scope = {{}}
+    try:
+        exec({loading("CASE", "models/pretrained")!r}.replace("CASE", case), scope)
+    except (AssertionError, KeyError):
+        print(case)
+    else:
+        torch.save({{name: value.clone() for name, value in scope["weights"].items()}}, f"{{case}}.pt")
+"""
+    stopped = elsewhere(script, tmp_path).splitlines()
+    assert [*stopped] == [case for case in cases if case != "honest" and case not in PASSED_OVER]
+    honest = torch.load(tmp_path / "honest.pt")
+    for case in PASSED_OVER:
+        loaded = torch.load(tmp_path / f"{case}.pt")
+        assert all(torch.equal(loaded[name], honest[name]) for name in honest)
+
+
+def test_html_in_labels_is_text_in_a_card(patch):
+    [stored, use] = read_patch(patch / PATCH)
+    evil = use.model_copy(update={"title": "<script>", "labels": ["<img src=x onerror=alert()>", "good"]})
+    card = card_text(stored, evil, {}, whole=False)
+    assert "&lt;img src=x" in card and "&lt;script&gt;" in card and not re.search(r"<(?!/?code>)\w", card)
 
 
 @pytest.mark.parametrize("case", REFUSALS)

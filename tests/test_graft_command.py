@@ -174,7 +174,7 @@ def test_compose_stitches_and_keeps_a_head_for_each_task(project, rule, tmp_path
 
 def test_a_composed_mask_is_exported_for_one_of_its_tasks(project, tmp_path, capsys):
     stored = read_mask(OTHER)
-    head = {name: values + 1 for name, values in stored.head.items()}
+    head = {name: torch.cat([values, values[:1]]) + 1 for name, values in stored.head.items()}  # of three labels
     write_mask(tmp_path / "other", StoredMask(stored.mask, stored.values, head, stored.about))
     main(["compose", str(MASK), str(tmp_path / "other"), "--rule", "mean", "--to", str(tmp_path / "both")])
     line = complaint(capsys, ["export", tmp_path / "both", "--to", tmp_path / "to"])
@@ -220,7 +220,8 @@ def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_
     anatomy = import_model(pico_gpt2, model_settings("standard"), tmp_path / "gpt2")
     region, before = anatomy.region(["layers"]), load_file(tmp_path / "gpt2/model.safetensors")
     about = {"task": "toy", "model": "gpt2", "fingerprint": region.fingerprint(before)}
-    write_mask(tmp_path / "mask", StoredMask(GraftMask.empty(region), {}, {}, about))
+    head = {"score.weight": torch.zeros(2, 32)}
+    write_mask(tmp_path / "mask", StoredMask(GraftMask.empty(region), {}, head, about))
     main(["export", str(tmp_path / "mask"), "--base", str(tmp_path / "gpt2"), "--to", str(tmp_path / "to")])
     base, exported = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("gpt2", "to"))
     assert base.get("pad_token_id") is None and exported["pad_token_id"] == exported["eos_token_id"] == 0

@@ -1,6 +1,10 @@
 """A LabelModel gives the stock model's own logits, and knows its parameters."""
 
+import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -9,20 +13,26 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertLMHeadModel,
     BertModel,
     DistilBertConfig,
     GPT2Config,
     LlamaConfig,
     RobertaConfig,
+    T5Config,
+    T5ForConditionalGeneration,
 )  # fmt: skip
 
-from stages.lib.errors import ModelError
+from stages.lib.errors import ModelError, StorageError
+from stages.lib.io import replacing
 from stages.lib.models.anatomy import parameter_groups, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.models.predicting import dev_score, predict
 from stages.lib.models.sources import import_model
-from tests.pico import TOY, bert_config, model_settings, runtime, save_causal, toy_rows, word_tokenizer
+from tests.pico import PAIRS, TOY, bert_config, model_settings, runtime, save_causal, toy_rows, word_tokenizer
 
 AUTO = {
     "standard": AutoModelForSequenceClassification,
@@ -240,8 +250,106 @@ def test_prompting_a_checkpoint_without_a_masked_lm_head_is_refused(tmp_path):
 
 
 def test_prompting_a_causal_model_is_refused(tmp_path, pico_llama):
-    with pytest.raises(ModelError, match=r"no mask token, so it can't be prompted; use model.mode=autoregressive"):
+    with pytest.raises(
+        ModelError,
+        match="of the kind llama, which can't be read with model.mode=prompt; use model.mode=standard or model.mode=autoreg",
+    ):
         import_model(pico_llama, model_settings("prompt"), tmp_path / "out")
+
+
+def folder_of(model: Any, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    return folder
+
+
+T5 = {"vocab_size": 200, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
+MISFITS = [
+    (
+        lambda: T5ForConditionalGeneration(T5Config(**T5)),
+        "standard",
+        "of the kind t5, an encoder-decoder, of which only half",
+    ),
+    (
+        lambda: BertForMaskedLM(bert_config()),
+        "autoregressive",
+        "of the kind bert, which can't be read with model.mode=autoregr",
+    ),
+    (
+        lambda: BertForMaskedLM(bert_config()),
+        "standard",
+        r"bert.pooler.*standard needs; use model.mode=prompt, which reads its",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "mode", "message"), MISFITS)
+def test_a_model_that_the_mode_can_t_read_is_refused(tmp_path, make, mode, message):
+    folder = folder_of(make(), tmp_path / "model")
+    with pytest.raises(ModelError, match=message):
+        import_model(folder, model_settings(mode), tmp_path / "out")
+
+
+def test_a_decoder_of_the_same_kind_can_predict_the_next_word(tmp_path):
+    config = bert_config()
+    config.is_decoder = True
+    folder = folder_of(BertLMHeadModel(config), tmp_path / "model")
+    assert import_model(folder, model_settings("autoregressive"), tmp_path / "out").parameters > 0
+
+
+@pytest.mark.parametrize("labels", [2, 5])
+def test_the_head_of_a_classifier_is_dropped_and_said(tmp_path, pico_bert, labels, capsys):
+    config = bert_config()
+    config.num_labels = labels
+    folder = folder_of(BertForSequenceClassification(config), tmp_path / "model")
+    anatomy = import_model(folder, model_settings("standard"), tmp_path / "out")
+    assert capsys.readouterr().out == "pico: its own classification head is dropped; each task gets a new one\n"
+    assert {*stored_names(tmp_path / "out")} == {*anatomy.groups} - {*anatomy.names(["head"])}
+    assert LabelModel.load(tmp_path / "out", PAIRS, model_settings("standard"), runtime()).model.config.num_labels == 3
+    import_model(pico_bert, model_settings("standard"), tmp_path / "none")
+    assert capsys.readouterr().out == "", "control: this one has no such head"
+
+
+def test_a_fine_tuned_head_of_another_task_is_not_replaced_in_silence(make_cell):
+    cell = make_cell("standard")
+    assert cell.load().model.config.num_labels == 2
+    with pytest.raises(
+        ModelError, match=r"its weights don't fit its config.json: classifier.bias is \[2\] in the weights and \[3\]"
+    ):
+        LabelModel.load(cell.finetuned_folder, PAIRS, model_settings("standard"), runtime())
+
+
+ODD = [
+    ("config.json", {"hidden_size": 64}, "its weights don't fit its config.json: "),
+    ("config.json", {"num_hidden_layers": 5}, "the checkpoint doesn't have all parameters of this class"),
+    ("config.json", {"num_hidden_layers": "x"}, "config.json: can't be used"),
+    ("config.json", {"hidden_act": "no such"}, "could not be loaded for model.mode=standard"),
+    ("config.json", {"id2label": 5}, "config.json: can't be used"),
+    ("config.json", {"vocab_size": -1}, "could not be loaded for model.mode=standard"),
+    ("config.json", {"num_attention_heads": 0}, "could not be loaded for model.mode=standard"),
+    ("tokenizer.json", {"model": 5}, "no usable tokenizer"),
+    ("tokenizer.json", {"version": None}, "no usable tokenizer"),
+    ("tokenizer_config.json", {"tokenizer_class": 5}, "no usable tokenizer"),
+    ("tokenizer_config.json", {"pad_token": "[NEW]"}, "its tokenizer has 131 tokens, but the model only 130"),
+]
+
+
+@pytest.mark.parametrize(("file", "changes", "message"), ODD)
+def test_odd_json_in_a_folder_is_one_line(tmp_path, pico_bert, file, changes, message):
+    shutil.copytree(pico_bert, tmp_path / "model")
+    settings = json.loads((tmp_path / "model" / file).read_text())
+    (tmp_path / "model" / file).write_text(json.dumps({**settings, **changes}))
+    with pytest.raises(ModelError, match=message) as caught:
+        import_model(tmp_path / "model", model_settings("standard"), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_in_the_middle_of_a_tokenizer_is_said(tmp_path):
+    with pytest.raises(StorageError, match="No space left on device"), replacing(tmp_path / "target") as partial:
+        partial.mkdir()
+        (partial / "tokenizer.json").symlink_to("/dev/full")
+        word_tokenizer().save_pretrained(partial)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_causal_model_can_be_used_in_standard_mode(tmp_path):

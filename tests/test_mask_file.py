@@ -187,7 +187,34 @@ def add_part(tensors: dict, _header: dict) -> None:
     tensors["extra/b.weight"] = torch.tensor([0.0])
 
 
+def set_part(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict, dict], None]:
+    def change_part(tensors: dict, _header: dict) -> None:
+        tensors[name] = change(tensors[name])
+
+    return change_part
+
+
+def say(**words: object) -> Callable[[dict, dict], None]:
+    return lambda _tensors, header: header.update(words)
+
+
 DAMAGES = [
+    (
+        set_part("indices/b.weight", lambda part: part.unsqueeze(1)),
+        "b.weight: indices must be one row of whole numbers",
+    ),
+    (set_part("indices/b.weight", torch.Tensor.float), "b.weight: indices must be one row of whole numbers"),
+    (set_part("values/b.weight", lambda part: part.unsqueeze(1)), "indices and values of the shape"),
+    (set_part("values/b.weight", torch.Tensor.int), "b.weight holds torch.int32, not floating-point numbers"),
+    (set_part("head/head.weight", torch.Tensor.bool), "head.weight holds torch.bool, not floating-point numbers"),
+    (say(shapes={"b.weight": [-7, 5]}), "damaged: header.shapes.b.weight.0: -7 is not allowed"),
+    (say(shapes={"b.weight": [2**62, 2]}), "damaged: header.shapes: should be shapes"),
+    (say(shapes={}), "damaged: header.shapes: should be shapes"),
+    (say(task={"name": "toy"}), "damaged: header.task: {'name': 'toy'} is not allowed: should be text"),
+    (say(seed="13"), "damaged: header.seed: '13' is not allowed: should be a whole number"),
+    (say(task="\ud800"), "damaged: 'utf-8' codec can't encode"),
+    (say(grafts=[{}]), "damaged: header.grafts.0.task"),
+    (say(model_parameters=0), "damaged: header.model_parameters: 0 is not allowed"),
     (change_version, "format version 2, this program reads 1"),
     (drop_shapes, "shapes"),
     (break_shapes, "damaged"),
@@ -205,7 +232,13 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "words"), DAMAGES, ids=[change.__name__ for change, _ in DAMAGES])
+@pytest.mark.parametrize("header", ["[" * 100_000, '{"format": ' + "9" * 5000 + "}"], ids=["depth", "digits"])
+def test_a_header_that_no_json_reader_takes_is_damaged(file, header):
+    save_file({"x": torch.zeros(3)}, file, metadata={"graft": header})
+    assert complaint(file).startswith("damaged: ")
+
+
+@pytest.mark.parametrize(("change", "words"), DAMAGES)
 def test_damage_is_refused_in_one_line(file, change, words):
     rewrite(file, lambda _tensors, _header: None)
     read_mask(file)
@@ -260,6 +293,17 @@ def test_an_order_that_cannot_be_one_is_damaged(order_file, order):
 
     rewrite(order_file, change, "movement")
     assert complaint(order_file, read_order).startswith("damaged: ")
+
+
+@pytest.mark.parametrize("words", [{"graftable": "71"}, {"stored": None}])
+def test_an_order_with_a_junk_header_is_damaged(order_file, words):
+    rewrite(order_file, lambda _tensors, header: header.update(words), "movement")
+    assert complaint(order_file, read_order) == "damaged: its numbers are not whole"
+
+
+def test_an_order_of_floats_is_damaged(order_file):
+    rewrite(order_file, lambda tensors, _header: tensors.update(order=tensors["order"] + 0.5), "movement")
+    assert complaint(order_file, read_order) == "damaged: its numbers are not whole"
 
 
 def test_other_files_are_not_orders(order_file, file):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ def pico(tmp_path):
 
 
 def obtain(tmp_path, source, name="pico", root=None):
+    shutil.rmtree(tmp_path / "work/wanted", ignore_errors=True)
     return sources.obtain(source, name, None, root or tmp_path / "unused", tmp_path / "work")
 
 
@@ -49,9 +51,16 @@ def complaint(tmp_path, source, **arguments):
 # local
 
 
-def test_local_folder_is_given_as_it_is(tmp_path, pico):
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_of_a_local_folder_the_same_files_are_wanted_as_of_others(tmp_path, pico):
+    for other in ("adapter_config.json", "adapter_model.bin", "pytorch_model.bin", "modeling_pico.py"):
+        (pico / other).write_text("{}")
     found = obtain(tmp_path, "local", root=pico)
-    assert found == pico
+    assert names(found) == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    assert all((found / name).read_bytes() == (pico / name).read_bytes() for name in names(found))
     assert AutoModelForCausalLM.from_pretrained(found).config.hidden_size == 32
 
 
@@ -82,9 +91,46 @@ def test_shards_count_as_weights_if_all_are_there(tmp_path, pico):
     (pico / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     assert "model-00002-of-00002.safetensors missing" in complaint(tmp_path, "local", root=pico)
     save_file({"b": torch.zeros(1)}, pico / "model-00002-of-00002.safetensors")
-    assert obtain(tmp_path, "local", root=pico) == pico
+    assert {*weight_map.values()} < {*names(obtain(tmp_path, "local", root=pico))}
     (pico / "model.safetensors.index.json").write_text("{}")
     assert "no weight_map" in complaint(tmp_path, "local", root=pico)
+
+
+@pytest.mark.parametrize("shard", [
+    "pytorch_model.bin", "../elsewhere/model.safetensors", "/tmp/model.safetensors", "sub/model.safetensors", "..\\x.safetensors",
+])  # fmt: skip
+def test_shards_are_plain_safetensors_beside_their_index(tmp_path, pico, shard):
+    (pico / "model.safetensors").rename(pico / "part.safetensors")
+    index = pico / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "part.safetensors"}}))
+    assert "part.safetensors" in names(obtain(tmp_path, "local", root=pico)), "control"
+    index.write_text(json.dumps({"weight_map": {"a": "part.safetensors", "b": shard}}))
+    assert complaint(tmp_path, "local", root=pico) == (
+        f"{index}: names {shard!r}; weights are read only from *.safetensors files beside it, never from a pickle"
+    )
+
+
+@pytest.mark.parametrize(("name", "setting", "words"), [
+    ("config.json", {"_attn_implementation": "evil/kernel"}, "_attn_implementation names a kernel of the hub ('evil/kernel'), which is code"),
+    ("config.json", {"text_config": {"experts_implementation": "evil/kernel"}}, "experts_implementation names a kernel of the hub"),
+    ("config.json", {"attn_implementation": {"": "evil/kernel"}}, "attn_implementation names a kernel of the hub"),
+    ("config.json", {"auto_map": {"AutoConfig": "evil.Config"}}, "auto_map names code that comes with the model, which is never run"),
+    ("config.json", {"transformers_weights": "adapter_model.bin"}, "transformers_weights names another file of weights"),
+    ("config.json", {"quantization_config": {"bits": 4}}, "quantization_config says that the weights are quantised"),
+    ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.T", None]}}, "auto_map names code"),
+])  # fmt: skip
+@pytest.mark.parametrize("source", ["local", "packaged"])
+def test_settings_that_would_fetch_or_run_something_are_refused(tmp_path, pico, package, source, name, setting, words):
+    whole = json.loads((pico / name).read_text())
+    (pico / name).write_text(json.dumps({**whole, **setting}))
+    package(members_of(pico))
+    assert f"{name}: {words}" in complaint(tmp_path, source, root=pico)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"])
+def test_a_config_that_is_none_is_one_line(tmp_path, pico, text):
+    (pico / "config.json").write_text(text)
+    assert str(pico / "config.json") in complaint(tmp_path, "local", root=pico)
 
 
 # packaged
@@ -200,10 +246,11 @@ import sys, time
 from pathlib import Path
 from stages.lib.errors import ModelError
 from stages.lib.models.sources import obtain
-for name in sys.argv[1:]:
+for name in sys.argv[2:]:
     start = time.monotonic()
     try:
-        answer = obtain("hub", name, None, Path("unused"), Path("unused"))
+        folder = obtain("hub", name, None, Path("unused"), Path(sys.argv[1]))
+        answer = (folder / "config.json").resolve().parent
     except ModelError as error:
         answer = f"ModelError: {error}"
     print(f"{time.monotonic() - start:.2f}|{answer}")
@@ -219,7 +266,16 @@ def test_unreachable_hub_is_said_quickly_and_the_cache_still_serves(tmp_path, pi
     }
     environment = {name: value for name, value in os.environ.items() if name not in reach.OFFLINE_SWITCHES} | switches
     environment.pop("HF_HUB_CACHE", None)
-    command = [sys.executable, "-c", OFFLINE_SCRIPT, "owner/missing", "owner/pico", "owner/half", "not a/hub/id"]
+    command = [
+        sys.executable,
+        "-c",
+        OFFLINE_SCRIPT,
+        str(tmp_path / "got"),
+        "owner/missing",
+        "owner/pico",
+        "owner/half",
+        "not a/hub/id",
+    ]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=40)
     assert run.returncode == 0, run.stderr
     (first_s, missing), (_, cached), (_, half), (_, no_id) = [line.split("|", 1) for line in run.stdout.splitlines()]
@@ -304,5 +360,5 @@ def test_only_safe_files_are_asked_of_the_hub(tmp_path, pico, monkeypatch):
 
     monkeypatch.setattr(sources, "hub_reachable", lambda: True)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    assert obtain(tmp_path, "hub", name="owner/pico") == pico
-    assert {path.name for path in pico.iterdir()} - {"generation_config.json"} == {*asked}
+    assert names(obtain(tmp_path, "hub", name="owner/pico")) == sorted(asked)
+    assert {*names(pico)} - {"generation_config.json"} == {*asked}

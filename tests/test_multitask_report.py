@@ -123,7 +123,7 @@ class Writer:
             inside = indices[(indices >= start) & (indices < start + prod(shape))] - start
             parts[f"indices/{name}"] = inside.astype(np.int32)
             start += prod(shape)
-        header = {"format": FORMAT, "version": VERSION, "shapes": SHAPES}
+        header = {"format": FORMAT, "version": VERSION, "shapes": SHAPES, "selected": sum(map(len, parts.values()))}
         save_file(parts, path, metadata={"graft": json.dumps(header)})
 
 

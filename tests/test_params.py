@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import math
 import os
 import shlex
@@ -19,11 +20,14 @@ from dvc.utils.serialize import parse_yaml
 from ruamel.yaml import YAML
 
 from stages.commands import profile
+from stages.lib import paths
 from stages.lib.errors import ParamsError
 from stages.lib.localizers.settings import NAMES
+from stages.lib.models.anatomy import Anatomy, write_anatomy
 from stages.lib.params import PIPELINES, SECTIONS, checked, load_params, validate
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
+from tests.test_dvc_yaml import CODE, FILES, pipeline
 
 ROOT = Path(__file__).parents[1]
 PARAMS = ROOT / "params.yaml"
@@ -286,6 +290,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"movement": [1]}, "movement: [1] is not allowed: should be `name: value` pairs"),
     ({"movement.keeep": 1}, "movement.keeep: unknown setting (did you mean 'keep'?); known: keep"),
     ({"movement.keep": ABSENT}, "movement.keep: this setting is missing"),
+    ({"data.columns": {"sentence1": "label"}}, "data.columns: two of sentence1, label are the column 'label'"),
     # numbers
     ({"graft.sparsity": 0}, "graft.sparsity: 0 is not allowed: should be greater than 0"),
     ({"graft.sparsity": 1.5}, "graft.sparsity: 1.5 is not allowed: should be less than or equal to 1"),
@@ -365,6 +370,22 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 )
 def test_a_mistake_is_named_by_key_value_and_what_is_allowed(changes, expected):
     assert problems_of(changes) == [expected]
+
+
+AXES = {
+    (name, value[2:-1])
+    for name, file in FILES.items()
+    for stage in pipeline(file)["stages"].values()
+    for value in stage.get("matrix", {}).values()
+}
+
+
+@pytest.mark.parametrize(("name", "axis"), sorted(AXES))
+def test_no_axis_takes_what_a_shell_would_run(name, axis):
+    asked = [key.partition(".")[0] for key in CODE[name]["params"]]  # by the stage that runs before all others
+    first = at(changed({}), axis)[0]
+    bad = [f"{first} $(touch x)", f"{first};touch x", f"{first}\n", "-x", "../x", "a b", ["`touch x`"], {"a": "$x"}]
+    assert len([line for line in problems_of({axis: [first, *bad]}, asked) if line.startswith(f"{axis}.")]) == len(bad)
 
 
 def test_no_message_speaks_the_validators_language():
@@ -528,6 +549,12 @@ def test_own_tasks_and_other_values_for_built_in_ones_are_fine():
     assert validate(raw)["tasks"] == ["reviews", "movies"]
 
 
+# a few lines that stand for ten million values
+BOMB = b"a0: &a0 [{}]\n" + b"".join(
+    b"a%d: &a%d [%s]\n" % (n, n, b",".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 8)
+)
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -541,9 +568,17 @@ def test_own_tasks_and_other_values_for_built_in_ones_are_fine():
         (b"tasks:\n\t- movies\n", "params.yaml: not valid YAML: .*line 2"),
         (b"", "params.yaml: expected sections (tasks, seeds, "),
         (b"- movies\n", "params.yaml: expected sections (tasks, seeds, "),
+        (b"tasks: !!int x\n", "params.yaml: not valid YAML: the type 'int' in line 1; write the value alone"),
+        (b"a: " + b"[" * 200_000, "params.yaml: not valid YAML: deeper nesting in line 1 than any settings need"),
+        (b"a: " + b"9" * 5000, "params.yaml: not valid YAML: a number of 5,000 digits in line 1"),
+        (b'model: "\\0"', "params.yaml: not valid YAML: the character \\0 in line 1"),
+        (b'model: "\\ud800"', "params.yaml: not valid YAML: .*invalid Unicode"),
+        (BOMB, "params.yaml: not valid YAML: more values in line 6 than any settings need"),
+        (BOMB.replace(b"[", b"{<<: [").replace(b"]", b"]}"), "params.yaml: not valid YAML: more values in line 6 than"),
+        (b"#" * (1 << 21), "params.yaml: too large to be settings (2,097,152 bytes; at most 1,048,576)"),
         (b"tasks: !!python/object/apply:os.system ['echo']\n", "params.yaml: not valid YAML: "),
     ],
-    ids=["missing", "latin-1", "open bracket", "braces", "tab", "empty", "list", "code"],
+    ids=lambda value: str(value)[:20],
 )
 def test_a_file_that_is_not_settings_is_named_with_the_place(content, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -601,6 +636,62 @@ def test_a_stage_says_how_it_is_run(module, tmp_path):
     assert result.returncode == 2
     assert result.stderr.startswith(f"usage: python -m {module} ")
     assert f"python -m {module}: error: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["stages.mask", "--task", "movis", "--seed", "13"],
+            "mask@movis-13: --task: 'movis' is not among tasks (movies, ",
+        ),
+        (
+            ["stages.merge.combination", "--method", "tise", "--seed", "13"],
+            "combination@tise-13: --method: 'tise' is not among combination.methods",
+        ),
+    ],
+)
+def test_a_name_on_the_command_line_that_is_not_there_is_told_the_nearest(arguments, told):
+    result = run_stage(ROOT, *arguments)
+    assert result.returncode == 2 and result.stderr.startswith(told) and result.stderr.count("\n") == 1
+    assert result.stderr.endswith(
+        " (did you mean 'movies'?)\n" if "--task" in arguments else " (did you mean 'ties'?)\n"
+    )
+
+
+# --- The model in models/pretrained ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def imported(tmp_path, monkeypatch):
+    """A project in which a model of 1,000 graftable parameters was imported."""
+    monkeypatch.chdir(tmp_path)
+    shape = {"layer.0.weight": [10, 100]}
+    write_anatomy(Anatomy("mine", "local", None, "standard", dict.fromkeys(shape, "layers"), shape), paths.PRETRAINED)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "asked"),
+    [
+        ("graft.sparsity", 0.0009, "finetune"),
+        ("sweep.sparsities", [0.01, 0.0009], "anchor"),
+        ("skill.sparsities", [0.0009], "joint.step_factor"),
+        ("talos.sparsity", 0.0009, "edit"),
+        ("paradigm.sparsities", [0.0009], "paradigm"),
+        ("combination.methods", ["stitch_0.0009"], "combination"),
+    ],
+)
+def test_too_small_a_share_is_told_before_anything_is_trained(imported, place, value, asked):
+    def set_to(now: Any) -> None:
+        (imported / "params.yaml").write_text(json.dumps(changed({"readout.readouts": [], place: now})))
+
+    set_to(value)
+    load_params("model", asked)  # the stage that imports another model is not stopped by this one
+    with pytest.raises(ParamsError, match=rf"1,000 graftable.*smallest share is 0\.001:\n  {place}: 0\.0009 is less"):
+        load_params("runtime", asked)
+    set_to(json.loads(json.dumps(value).replace("0.0009", "0.001")))
+    assert load_params("runtime", asked)
 
 
 def test_the_check_looks_at_all_pipelines(tmp_path):

@@ -423,6 +423,15 @@ def test_rankings_of_tasks_differ_more_than_those_of_seeds_where_they_do(tmp_pat
     assert verdict(found_in(tmp_path, order=lambda task, seed: by_seed[seed]), OWN) is Verdict.FAILS
 
 
+def test_two_layers_are_too_few_to_rank(found):
+    frames = {name: getattr(found, name) for name in ("fim", "robustness", "regions")}
+    short = replace(found, **{name: frame[frame.layer < 2] for name, frame in frames.items()})
+    for text in (STEADY, OWN):
+        assert verdict(found, text) is not Verdict.OPEN and verdict(short, text) is Verdict.OPEN
+        assert "2 layers, of which there are too few rankings" in claim_of(short, text).figure
+    assert FIGURES["robustness"](short).texts[0].get_text().startswith("The layers move by 4.0")
+
+
 def test_more_of_the_graft_than_by_chance_is_in_the_top_layers_where_it_was_put_there(tmp_path, found):
     assert verdict(found, INSIDE) is Verdict.HOLDS
     assert verdict(found_in(tmp_path, inside=lambda order: order[-2:]), INSIDE) is Verdict.FAILS

@@ -38,7 +38,13 @@ def main() -> None:
     if arguments.flags:
         print(*(f"-S {flag}" for key, value in flatten(settings).items() for flag in flags(key, value)))
         return
-    write_text(paths.PARAMS, apply(paths.PARAMS.read_text(encoding="utf-8"), settings))
+    before = load_yaml(paths.PARAMS, ParamsError)
+    try:
+        text = apply(paths.PARAMS.read_text(encoding="utf-8"), settings)
+    except (KeyError, TypeError):  # there is no place for a setting of the profile
+        validate(before)
+        raise
+    write_text(paths.PARAMS, text)
     print(f"params.yaml now has the profile {arguments.name}; `git checkout params.yaml` brings the committed one back")
 
 

@@ -1,23 +1,26 @@
-"""What every stage's entry point shares: arguments, errors without a traceback, no orphans."""
+"""What every stage's entry point shares: arguments, errors without a traceback, how long it took."""
 
 import argparse
 import contextlib
-import ctypes
 import inspect
 import json
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from stages.lib import paths
 from stages.lib.errors import GraftError
 
-USER_MISTAKE = 2
+USER_MISTAKE, STOPPED = 2, 130
+# raise an error where something that this process has read of the project is otherwise by now
+COMPARISONS: list[Callable[[], None]] = []
 
 
 def stage(function: Callable[..., None]) -> Callable[..., None]:
@@ -31,11 +34,40 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
         for argument in inspect.signature(function).parameters.values():
             parser.add_argument(f"--{argument.name}", type=argument.annotation, required=True)
         arguments = vars(parser.parse_args(argv))
-        die_with_parent()
         cell = "-".join(str(value) for value in arguments.values())
         label, started = f"{name}@{cell}" if cell else name, time.monotonic()
-        guarded(label, function, **arguments)
+        guarded(label, (_compared if "DVC_STAGE" in os.environ else _named)(function, module), **arguments)
         _note(label, time.monotonic() - started)
+
+    return run
+
+
+def _compared(function: Callable[..., None], module: str) -> Callable[..., None]:
+    """`function`, ending in an error where code or settings that it has read were edited by the time it is done.
+
+    DVC records a stage as it finds its inputs afterwards, so a result of the old ones would pass for one of the new.
+    """
+
+    def run(**arguments: Any) -> None:
+        from stages import code
+
+        code.require_unchanged(module)  # not after hours
+        function(**arguments)
+        for require_unchanged in COMPARISONS:
+            require_unchanged()
+        code.require_unchanged(module)
+
+    return run
+
+
+def _named(function: Callable[..., None], module: str) -> Callable[..., None]:
+    """`function`, for arguments that no DVC took from the settings: an error where the settings don't have them."""
+
+    def run(**arguments: Any) -> None:
+        from stages.lib.params import require_listed
+
+        require_listed(module, arguments)
+        function(**arguments)
 
     return run
 
@@ -43,7 +75,8 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
 def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None:
     """Call `function`; show a user's mistake as one message and leave with a non-zero exit code."""
     try:
-        function(**arguments)
+        with _stoppable(label):
+            function(**arguments)
     except GraftError as error:
         print(f"{label}: {error}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
@@ -52,7 +85,29 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print(f"{label}: stopped", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(STOPPED)
+
+
+@contextlib.contextmanager
+def _stoppable(label: str) -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt, but end this process where libraries, half imported, would make another error of it."""
+
+    def stop(_: int, frame: FrameType | None) -> None:
+        while frame:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                os.write(sys.stderr.fileno(), f"{label}: stopped\n".encode())
+                os._exit(STOPPED)
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _note(label: str, seconds: float) -> None:
@@ -60,13 +115,6 @@ def _note(label: str, seconds: float) -> None:
     if paths.DURATIONS.parent.is_dir():
         with contextlib.suppress(OSError), paths.DURATIONS.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"stage": label, "seconds": round(seconds, 1)}) + "\n")
-
-
-def die_with_parent() -> None:
-    """Ask Linux to end this process when DVC dies, so that a killed run leaves no second writer."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def _script_module(function: Callable[..., None]) -> str:

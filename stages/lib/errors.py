@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+LONGEST_LINE = 1_500
 # What pydantic calls an error -> what should stand there instead.
 EXPECTED = {
     "float_type": "a number",
@@ -24,7 +25,11 @@ EXPECTED = {
 
 
 class GraftError(Exception):
-    """Something the user can mend: the message says what, where, and what is allowed."""
+    """Something the user can mend: the message says what, where, and what is allowed, in lines that can be read."""
+
+    def __str__(self) -> str:
+        lines = super().__str__().split("\n")  # a library may quote all of a damaged file
+        return "\n".join(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..." for line in lines)
 
 
 class ParamsError(GraftError):
@@ -74,7 +79,7 @@ def plain_problem(problem: dict, section: str, kind: Any) -> str:
         return f"{where}: unknown setting{did_you_mean(path[-1], known)}; known: {', '.join(known)}"
     whole_prompt = problem["type"] == "value_error" and isinstance(problem["input"], dict)
     or_null = "" if problem["type"] == "value_error" else _or_null(kind, path)
-    given = "" if whole_prompt else f"{_shown(problem['input'])} is not allowed: "
+    given = "" if whole_prompt else f"{shown(problem['input'])} is not allowed: "
     return f"{where}: {given}should be {_expected(problem)}{or_null}{_hint(problem)}"
 
 
@@ -101,7 +106,8 @@ def _hint(problem: dict) -> str:
     return ""
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as a message has it: in words of YAML, not too long."""
     text = (
         {None: "null", True: "true", False: "false"}.get(value)
         if value is None or isinstance(value, bool)

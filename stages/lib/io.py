@@ -1,6 +1,6 @@
 """Reading and writing of what stages hand to each other: JSON, JSON lines, CSV, safetensors.
 
-Everything is written under a temporary name beside its target and then renamed, so that a file or
+Everything is written under a temporary name beside its target, synced to the disk and then renamed, so that a file or
 folder with its final name is complete.  A stage that is killed leaves at most a `*.partial`, which
 its next run replaces.
 """
@@ -8,6 +8,8 @@ its next run replaces.
 import contextlib
 import errno
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ def replacing(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove(partial)
         yield partial
+        _sync(partial)
         if target.is_dir():
             shutil.rmtree(target)
         partial.replace(target)
@@ -40,11 +43,21 @@ def replacing(target: Path) -> Iterator[Path]:
         raise
 
 
+def _sync(path: Path) -> None:
+    """Have the disk hold what was written before it gets its final name, or a power cut leaves an empty file of that name."""
+    for part in (*path.rglob("*"), path):
+        place = os.open(part, os.O_RDONLY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
+
+
 def _is_storage_problem(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO)
-    # safetensors reports a full disk as an error type of its own, with the system's words in it
-    return type(error).__name__ == "SafetensorError" and "os error" in str(error).lower()
+    # safetensors and tokenizers say it in types of their own, with the system's number in their words
+    said = re.search(r"\(os error (\d+)\)", str(error)) if not isinstance(error, GraftError) else None
+    code = int(said[1]) if said else getattr(error, "errno", None)
+    return code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO)
 
 
 def _remove(path: Path) -> None:
@@ -83,8 +96,15 @@ def read_json(path: Path, error: type[GraftError] = DataError) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
-        raise error(f"{path}: not valid JSON: {problem}") from None
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{path}: not valid JSON: {json_problem(problem)}") from None
+
+
+def json_problem(problem: Exception) -> str:
+    """What Python's reader of JSON raised (ValueError or RecursionError), in plain words."""
+    if isinstance(problem, RecursionError):
+        return "nested too deeply"
+    return "a number of too many digits" if "int_max_str_digits" in str(problem) else str(problem)
 
 
 def write_rows(path: Path, rows: Iterable[dict]) -> None:
@@ -100,8 +120,8 @@ def read_rows(path: Path) -> list[dict]:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
-        raise DataError(f"{path}: damaged: {problem}") from None
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"{path}: damaged: {json_problem(problem)}") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ the settings.py of each pipeline, which is found by its folder.
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -20,9 +20,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from stages.lib import paths
 from stages.lib.data.tasks import unknown_tasks
+from stages.lib.entry import COMPARISONS
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem
 from stages.lib.localizers.settings import NAMES, localizer_in
-from stages.lib.settings import Params, at, lists
+from stages.lib.settings import Params, at, is_on, lists
 from stages.lib.yaml12 import load_yaml
 
 PROJECT = Path(__file__).parents[2]
@@ -33,6 +34,8 @@ PIPELINES: dict[str, ModuleType] = {"": import_module("stages.settings")} | {
     path.parent.name: import_module(f"stages.{path.parent.name}.settings")
     for path in sorted((PROJECT / paths.PIPELINES).glob("*/dvc.yaml"))
 }
+# what this process has read of which file, by which keys
+READ: list[tuple[Path, tuple[str, ...], Params]] = []
 SECTIONS: dict[str, Any] = {name: kind for pipeline in PIPELINES.values() for name, kind in pipeline.SECTIONS.items()}
 
 
@@ -44,6 +47,33 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
     those settings that were asked for.  Lists of tasks hold those of `tasks` that are meant: all for null.
     Raises ParamsError with every problem of the main pipeline's sections and of the pipelines that the keys belong to.
     """
+    chosen = _chosen(path, keys)
+    READ.append((path, keys, chosen))
+    if "runtime" in keys:  # what computes with the model comes after the stage that imports it
+        require_measurable([key.partition(".")[0] for key in keys], path)
+    return chosen
+
+
+def require_unchanged() -> None:
+    """Raise ParamsError where this process has read settings that are others by now.
+
+    DVC looks at the settings only when a stage has ended, and would record a result as made under the new ones.
+    """
+    for path, keys, before in READ:
+        now = _chosen(path, keys)
+        if now != before:
+            from stages.lib.report.differences import compare, plain, told
+
+            raise ParamsError(
+                f"{path} was edited while this ran: {told(compare(plain(before), plain(now)))}; "
+                "nothing is recorded, run `dvc repro` again"
+            )
+
+
+COMPARISONS.append(require_unchanged)
+
+
+def _chosen(path: Path, keys: tuple[str, ...]) -> Params:
     values = validate(load_yaml(path, ParamsError), path, [key.partition(".")[0] for key in keys])
     chosen = Params()
     for key in (re.sub(r"\$\{([\w.]+)\}", lambda name: str(at(values, name[1])), key) for key in keys):
@@ -51,6 +81,55 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
         part = values[section] if not setting else _more(getattr(chosen, section, None), values[section], setting)
         setattr(chosen, section, part)
     return chosen
+
+
+def require_listed(module: str, arguments: dict[str, Any]) -> None:
+    """Raise ParamsError for a name among a stage's arguments that isn't in the list of the settings which its stage runs for."""
+    top, _, name = module.rpartition(".")
+    folder = PROJECT if top == str(paths.PIPELINES) else PROJECT.joinpath(*top.split("."))
+    stages = load_yaml(file, ParamsError)["stages"] if (file := folder / paths.PIPELINE).is_file() else {}
+    axes = {axis: place[2:-1] for axis, place in stages.get(name, {}).get("matrix", {}).items()}
+    if not axes:
+        return
+    values = validate(load_yaml(paths.PARAMS, ParamsError), asked=[key.partition(".")[0] for key in axes.values()])
+    for axis, place in axes.items():
+        allowed = [*map(str, at(values, place))]
+        if isinstance(given := arguments[axis], str) and given not in allowed:
+            raise ParamsError(
+                f"--{axis}: {given!r} is not among {place} ({', '.join(allowed)}){did_you_mean(given, allowed)}"
+            )
+
+
+def require_measurable(asked: Collection[str], path: Path = paths.PARAMS) -> None:
+    """Raise ParamsError for shares of the region that are less than one parameter of the model in models/pretrained.
+
+    They are those of the main pipeline and of the pipelines of the sections `asked` for.
+    """
+    from stages.lib.models.anatomy import FILE, read_anatomy
+
+    if not (paths.PRETRAINED / FILE).is_file():
+        return
+    values = validate(load_yaml(path, ParamsError), path, asked)
+    region = read_anatomy(paths.PRETRAINED).region(values["graft"].region)
+    used = [one for name, one in PIPELINES.items() if not name or {*asked} & {*one.SECTIONS}]
+    places = [
+        place for one in used for place in getattr(one, "SPARSITIES", ()) if is_on(values, place.partition(".")[0])
+    ]
+    found = [(place, share) for place in places for share in _shares(at(values, place)) if not region.budget(share)]
+    if found:
+        size, lines = region.size, "".join(f"\n  {place}: {share} is less than one of them" for place, share in found)
+        raise ParamsError(
+            f"{path}: the model has {size:,} graftable parameters, so the smallest share is {1 / size:.2g}:{lines}"
+        )
+
+
+def _shares(value: Any) -> Iterator[float]:
+    """Of a setting that is one, a list of them, or a list of names some of which end with one."""
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, str):
+            yield item
+        elif share := re.search(r"_([0-9.]+)$", item):
+            yield float(share[1])
 
 
 def load_localizer(name: str, path: Path = paths.PARAMS) -> Any:
@@ -126,15 +205,6 @@ def _sections(raw: dict[str, Any], pipeline: ModuleType, values: dict[str, Any])
         except ValidationError as error:
             problems.extend(plain_problem(problem, name, kind) for problem in error.errors())
     return problems
-
-
-def _twice(values: dict[str, Any], pipeline: ModuleType) -> list[str]:
-    # what a task of the user's says is checked by its own class
-    sections = [name for name in pipeline.SECTIONS if name in values and name != "task"]
-    found = [pair for name in sections for pair in lists(name, values[name])]
-    return [
-        f"{key}: {item} stands twice" for key, items in found for item in dict.fromkeys(items) if items.count(item) > 1
-    ]
 
 
 def sections_of(pipelines: Iterable[str]) -> list[str]:

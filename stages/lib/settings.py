@@ -43,7 +43,11 @@ class RuntimeParams(Section):
     precision: Literal["float32", "bfloat16"] = Field(
         description="of the arithmetic in the model; weights stay float32"
     )
-    threads: int = Field(ge=0, le=1024, description="CPU threads; 0 leaves the choice to torch")
+    threads: int = Field(
+        ge=0,
+        le=1024,
+        description="CPU threads; 0 leaves the choice to torch, and then the same bytes need the same OMP_NUM_THREADS",
+    )
     batch_tokens: int = Field(ge=16, description="tokens per batch wherever the batch is not a setting of its own")
 
 

@@ -13,6 +13,8 @@ import yaml
 from stages.lib.errors import GraftError
 
 _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# far more than any file of the project has: bytes, values once aliases are followed, values in each other, digits
+LARGEST, MOST, DEEPEST, LONGEST = 1 << 20, 100_000, 50, 1000
 
 
 class _Loader(_Base):
@@ -35,8 +37,38 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
+def _refusal(what: str, place: Any, hint: str = "") -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, f"{what} in line {place.start_mark.line + 1}{hint}")
+
+
+def _require_bounded(text: str) -> None:
+    """Raise YAMLError for what would exhaust memory or stack once it is put together, and for types that are spelt out.
+
+    Only a few values are held at any time: libyaml crashes on deep nesting, and ten lines of aliases stand for billions of values.
+    """
+    sizes: dict[str | None, int] = {}
+    inside: list[tuple[str | None, int]] = []
+    total = 0
+    for event in yaml.parse(text, Loader=_Base):
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = inside.pop()
+            sizes[anchor] = total - before
+        elif isinstance(event, yaml.NodeEvent):
+            total += sizes.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                inside.append((event.anchor, total - 1))
+            if total > MOST or len(inside) > DEEPEST:
+                raise _refusal("more values" if total > MOST else "deeper nesting", event, " than any settings need")
+            if getattr(event, "tag", None):
+                raise _refusal(f"the type {event.tag.rpartition(':')[2]!r}", event, "; write the value alone")
+            if "\0" in getattr(event, "value", ""):
+                raise _refusal("the character \\0", event)
+
+
 def _construct_int(loader: Any, node: Any) -> int:
     text = loader.construct_scalar(node)
+    if len(text) > LONGEST:
+        raise _refusal(f"a number of {len(text):,} digits", node)
     base = {"0o": 8, "0x": 16}.get(text[:2], 10)
     return int(text[2:] if base != 10 else text, base)
 
@@ -44,16 +76,13 @@ def _construct_int(loader: Any, node: Any) -> int:
 def _construct_mapping(loader: Any, node: Any) -> dict:
     seen: set = set()
     for key_node, _ in node.value:
-        line = key_node.start_mark.line + 1
         if key_node.tag == "tag:yaml.org,2002:merge":
             continue
         if not isinstance(key_node, yaml.ScalarNode):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"a key that is no plain name in line {line}; put braces in quotes"
-            )
+            raise _refusal("a key that is no plain name", key_node, "; put braces in quotes")
         key = loader.construct_object(key_node, deep=True)
         if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice, again in line {line}")
+            raise _refusal(f"the key {key!r} stands twice, again", key_node)
         seen.add(key)
     loader.flatten_mapping(node)
     return yaml.constructor.SafeConstructor.construct_mapping(loader, node, deep=True)
@@ -66,9 +95,13 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 def load_yaml(path: Path, error: type[GraftError]) -> Any:
     """Read one YAML document; raise `error` that names the file when it can't be read or parsed."""
     try:
+        if (size := path.stat().st_size) > LARGEST:
+            raise error(f"{path}: too large to be settings ({size:,} bytes; at most {LARGEST:,})")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise error(f"{path}: no such file; run this from the project's top folder") from None
+    except OSError as problem:
+        raise error(f"{path}: can't be read: {problem.strerror}") from None
     except UnicodeDecodeError as problem:
         raise error(f"{path}: not UTF-8 text (byte {problem.start})") from None
     return parse_yaml(text, str(path), error)
@@ -77,6 +110,7 @@ def load_yaml(path: Path, error: type[GraftError]) -> Any:
 def parse_yaml(text: str, name: str, error: type[GraftError]) -> Any:
     """One YAML document; raises `error` with its `name` where it is none."""
     try:
+        _require_bounded(text)
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as problem:
         detail = " ".join(str(problem).split())

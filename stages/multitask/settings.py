@@ -78,13 +78,17 @@ def read_name(name: str) -> tuple[str, float] | None:
     return (match[1], float(match[2])) if match and float(match[2]) <= 1 else None
 
 
+# shares of the region that a mask has at least one parameter of
+SPARSITIES = ("skill.sparsities",)
+
+
 def problems(values: dict[str, Any]) -> list[str]:
     """Names of groups and unions, and localizers.  Without joint models there are no rules."""
     if not is_on(values, "joint") or "multitask" not in values:
         return []
     places = {f"multitask.groups.{name}": name for name in values["multitask"].groups}
     places |= {f"transfer.unions.{name}": name for name in getattr(values.get("transfer"), "unions", {})}
-    taken = [*values["multitask"].tasks, *places.values()]
+    taken = [*(values["multitask"].tasks or []), *places.values()]  # null where `tasks` is no list itself
     return [
         f"{place}: the name is taken, by a task or by another group or union"
         for place, name in places.items()

@@ -85,6 +85,8 @@ TASKS = (
     Choice("paradigm.tasks"),
     *(Choice(f"{section}.tasks", "study.tasks") for section in ("readout", "peft", "trajectory")),
 )
+# shares of the region that a mask has at least one parameter of
+SPARSITIES = ("sweep.sparsities", "paradigm.sparsities", "trajectory.checkpoints.sparsities")
 
 
 def problems(values: dict[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from stages.lib.report.stats import estimate
 from stages.lib.report.style import COLORS, HATCHES
 from stages.surgical.frames import Surgical, layer_text
 from stages.surgical.rankings import bridges
-from stages.surgical.report import few, kept_by, steady, tested
+from stages.surgical.report import few, kept_by, steady, tested, unranked
 
 HEIGHT, HALF = 2.6, 0.38
 SCORE, GRAFT, CHANCE = "FIM score", "learned graft", "chance"
@@ -48,7 +48,7 @@ def layer_figure(data: Surgical) -> Figure:
 def _layer_title(data: Surgical) -> str:
     """Whether the graft lies where the scores are high; without masks, where these are highest."""
     found = bridges(data)["score_graft"]
-    if found.n:
+    if found.n and not unranked(data):
         return f"Over the layers, FIM score and share of the learned graft have a rank correlation of {found.mean:+.2f}"
     means = data.chosen().groupby("layer").mean()
     return f"Layer {layer_text([means.idxmax()])} has the highest FIM score: {percent(means.max() / means.sum())} % of the sum"
@@ -89,7 +89,8 @@ def _draw_layers(panel: Axes, scores: pd.DataFrame, masks: pd.DataFrame, chance:
                 error_kw={"elinewidth": 1.0},
             )  # fmt: skip
     if len(chance):
-        panel.step(places, 100 * chance, where="mid", linewidth=1.4, label=CHANCE, **DASHED)
+        edges = np.arange(len(chance) + 1) - 0.5
+        panel.stairs(100 * chance, edges, baseline=None, linewidth=1.4, label=CHANCE, **DASHED)
     every = max(len(places) // 6, 1)
     panel.set_xticks(places[::every], [str(layer + 1) for layer in places[::every]])
 
@@ -181,6 +182,10 @@ def robustness_figure(data: Surgical) -> Figure | None:
 def _steady_title(data: Surgical) -> str:
     for finding in steady(data):
         lowest, moved = finding.fields["lowest"], percent(finding.fields["moved"])
+        if finding.void:
+            return (
+                f"The layers move by {moved}\N{NO-BREAK SPACE}% of their norm; {data.layers} layers are too few to rank"
+            )
         return (
             f"Rank correlation of the layers' scores with those before training: at least {lowest:.2f}, "
             f"while they move by {moved}\N{NO-BREAK SPACE}% of their norm"

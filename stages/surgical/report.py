@@ -18,7 +18,7 @@ import pandas as pd
 from stages.lib.metrics.ranks import kendall
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
-from stages.lib.report.format import bounds, counts, off_line, percent, points
+from stages.lib.report.format import bounds, counted, counts, off_line, percent, points
 from stages.lib.report.stats import Estimate, Mean, estimate, known, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, by, share, shown, stored
 from stages.surgical.frames import CELL, Surgical, layer_text
@@ -26,6 +26,8 @@ from stages.surgical.rankings import PAIR, across, agreement, alike, bridges, ca
 from stages.surgical.selections import order
 
 HERE = Path(__file__).parent
+LAYERS_TO_RANK = 4  # two layers have two rankings and three have six: they agree or disagree by chance
+
 # --- Tables --------------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +232,12 @@ def better(data: Surgical, *rivals: str) -> Iterable[Finding]:
             yield Finding(against(data, *pair), {"layers": top(size), "rival": pair[1]})
 
 
+def unranked(data: Surgical) -> str:
+    """Why rankings of so few layers tell nothing; empty where there are enough layers."""
+    few_layers = data.layers < LAYERS_TO_RANK
+    return f"; not measurable with {counted(data.layers, 'layer')}, of which there are too few rankings" * few_layers
+
+
 def steady(data: Surgical) -> Iterable[Finding]:
     """The lowest agreement of a cell, in training, with the ranking before it."""
     frame = data.checkpoints[data.checkpoints.step > 0].dropna(subset="spearman")
@@ -238,7 +246,7 @@ def steady(data: Surgical) -> Iterable[Finding]:
         lowest = frame.groupby(CELL, sort=False).spearman.min()
         means = {name: estimate(last[column]).mean for name, column in (("last", "spearman"), ("moved", "moved"))}
         fields = {"lowest": lowest.min(), "interval": interval(estimate(lowest)), **means}
-        yield Finding(estimate(lowest), fields, short_of(lowest, "{:.2f}".format, ""))
+        yield Finding(estimate(lowest), fields, short_of(lowest, "{:.2f}".format, ""), unranked(data))
 
 
 def of_tasks(data: Surgical) -> Iterable[Finding]:
@@ -248,7 +256,7 @@ def of_tasks(data: Surgical) -> Iterable[Finding]:
     value = estimate(same - tasks, PAIR)
     if value.n:
         means = {"tasks": estimate(tasks, PAIR).mean, "seeds": estimate(seeds).mean}
-        yield Finding(value, {**means, "interval": interval(value)})
+        yield Finding(value, {**means, "interval": interval(value)}, void=unranked(data))
 
 
 def inside(data: Surgical) -> Iterable[Finding]:

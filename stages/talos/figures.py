@@ -22,7 +22,7 @@ from stages.talos.report import PAIR, ordered, pruned, search_errors, share_of, 
 
 # lightness falls evenly along it, so that it can be read in grey
 SEQUENTIAL = "Blues"
-CELL_INCHES, LABELS_INCHES = 0.62, 1.25
+CELL_INCHES, LABELS_INCHES, PLANES_INCHES = 0.62, 1.0, 7.6
 PRUNED = {"least": "least sensitive", "random": "random", "most": "most sensitive"}
 DARK = 0.55
 MOST_WRITTEN = 7
@@ -71,35 +71,36 @@ def disentangle_figure(talos: Collected) -> Figure | None:
     frame = talos.frames["disentangle"]
     if not len(frame):
         return None
-    names = [(pair, method) for pair in dict.fromkeys(frame.pair) for method in ordered(frame.method)]
-    rows, columns = arranged(len(names))
+    pairs, methods = [*dict.fromkeys(frame.pair)], ordered(frame.method)
     means = search_errors(talos).groupby("method")["mean"].mean()
-    errors = _list({title(method): means[method] for method in ordered(frame.method)})
+    errors = _list({title(method): means[method] for method in methods})
     drawn = figure(
-        rows * 2.9, f"Predictions that the other task's vector changes, in the box: {errors}",
+        len(pairs) * (PLANES_INCHES / len(methods) + 0.5), f"Predictions that the other task's vector changes, in the box: {errors}",
         "Share of test predictions that change when the other task's vector is added. Box: where alpha is searched.",
-        _caption(talos, "mean of both tasks' errors; pairs of tasks: " + ", ".join(dict.fromkeys(frame.pair))),
+        _caption(talos, f"mean of both tasks' errors; pairs of tasks: {', '.join(pairs)}"),
     )  # fmt: skip
-    axes = [*drawn.subplots(rows, columns, squeeze=False).flat]
-    for panel, (pair, method) in zip(axes, names, strict=False):
-        image = _plane(panel, frame[(frame.pair == pair) & (frame.method == method)], title(method), *pair.split("+"))
-    for panel in axes[len(names) :]:
-        panel.set_visible(False)
-    drawn.colorbar(image, ax=[*drawn.axes], label="error", shrink=0.8)
+    axes = drawn.subplots(len(pairs), len(methods), squeeze=False)
+    highest = frame.groupby(["pair", "method", "alpha1", "alpha2"])["mean"].mean().max()
+    for (row, column), panel in np.ndenumerate(axes):
+        pair, method = pairs[row], methods[column]
+        image = _plane(panel, frame[(frame.pair == pair) & (frame.method == method)], highest, *pair.split("+"))
+        panel.set_title(title(method) if row == 0 else "")
+        panel.set_ylabel(panel.get_ylabel() if column == 0 else "")
+    drawn.colorbar(image, ax=[*drawn.axes], label="error", shrink=0.6)
     return drawn
 
 
-def _plane(panel: Axes, part: pd.DataFrame, name: str, first: str, second: str) -> Any:
+def _plane(panel: Axes, part: pd.DataFrame, highest: float, first: str, second: str) -> Any:
     grid = part.pivot_table(index="alpha2", columns="alpha1", values="mean")
     alphas, errors = grid.columns.to_numpy(float), grid.to_numpy()
     step = alphas[1] - alphas[0]
-    image = panel.pcolormesh(alphas, alphas, errors, vmin=0, vmax=1, cmap=SEQUENTIAL, shading="nearest")
+    image = panel.pcolormesh(alphas, alphas, errors, vmin=0, vmax=highest or 1, cmap=SEQUENTIAL, shading="nearest")
     # along the edges of cells, where it crosses no number
     edge = alphas[alphas <= 1].max() + step / 2
     panel.add_patch(Rectangle((-edge, -edge), 2 * edge, 2 * edge, fill=False, edgecolor="#D55E00", linewidth=2))
     if len(alphas) <= MOST_WRITTEN:
-        write_values(panel, errors, errors > DARK, alphas, size=8)
-    panel.set(title=name, xlabel=f"alpha of {first}", ylabel=f"alpha of {second}", aspect="equal")
+        write_values(panel, errors, errors > DARK * highest, alphas, size=7)
+    panel.set(xlabel=f"alpha of {first}", ylabel=f"alpha of {second}", aspect="equal")
     panel.set_xlim(alphas[0] - step / 2, alphas[-1] + step / 2)
     panel.grid(visible=False)
     return image
@@ -113,7 +114,7 @@ def _square(part: pd.DataFrame, row: str, tasks: list[str]) -> np.ndarray:
 def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, headline: str, details: str) -> Figure:
     tasks = talos.tasks
     rows, columns = arranged(len(panels), len(tasks))
-    height = min(CELL_INCHES * len(tasks), WIDTH_INCHES / columns) + LABELS_INCHES
+    height = min(CELL_INCHES * len(tasks), (WIDTH_INCHES - LABELS_INCHES) / columns) + LABELS_INCHES
     drawn = figure(
         rows * height, headline, details, _caption(talos, f"rows: {rows_are}; columns: tested on; 1: no change")
     )
@@ -130,7 +131,7 @@ def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, head
         panel.grid(visible=False)
     for panel in [*axes.flat][len(panels) :]:
         panel.set_visible(False)
-    drawn.colorbar(image, ax=[*axes.flat], label="accuracy ratio", shrink=0.8)
+    drawn.colorbar(image, ax=[*axes.flat], label="accuracy ratio", shrink=0.6)
     return drawn
 
 

@@ -86,6 +86,8 @@ TASKS = (
     Choice("arithmetic.negation.controls", "talos.tasks"),
     Choice("disentangle.grid.pairs", "talos.tasks"),
 )
+# shares of the region that a mask has at least one parameter of
+SPARSITIES = ("talos.sparsity",)
 
 
 def problems(values: dict[str, Any]) -> list[str]:

@@ -58,12 +58,14 @@ def open_base(folder: Path, mode: str) -> Iterator[Base]:
     if (folder / FILE).is_file() and read_anatomy(folder).mode == mode:
         yield read_base(folder)
         return
-    from stages.lib.models.sources import import_model  # takes seconds, which the other way needn't
+    from stages.lib.models.sources import import_model, obtain  # takes seconds, which the other way needn't
 
+    name = str(folder)
+    settings = ModelParams.model_construct(name=name, source="local", root=name, revision=None, mode=mode)
     with tempfile.TemporaryDirectory(prefix="graft-base-") as scratch:
-        settings = ModelParams.model_construct(name=str(folder), source="local", revision=None, mode=mode)
-        import_model(folder, settings, Path(scratch))
-        yield read_base(Path(scratch))
+        source = obtain(settings.source, name, None, folder, Path(scratch))
+        import_model(source, settings, Path(scratch) / "base")
+        yield read_base(Path(scratch) / "base")
 
 
 def require_base(path: Path, stored: StoredMask, base: Base) -> None:

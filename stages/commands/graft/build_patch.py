@@ -2,26 +2,30 @@
 
 In a mask file stand the indices, the fine-tuned values and the trained head (`stages.lib.graft.mask_file`).
 A patch adds, under `patch` in the same header, the class and settings of the model, the task's labels
-and prompt, and a fingerprint of the whole pretrained model instead of its graftable region alone.
+and prompt, a fingerprint of the whole pretrained model instead of its graftable region alone, and a digest
+of the tensors in the file.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+import torch
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from torch import Tensor
 
 from stages.commands.graft.base import Base, require_base
 from stages.commands.graft.locations import CONFIG
 from stages.lib.data.tasks import Prompt, TaskSpec
 from stages.lib.errors import MaskError, ModelError, did_you_mean, plain_problem
-from stages.lib.graft.mask_file import StoredMask, read_mask
+from stages.lib.graft.mask_file import StoredMask, content_digest, read_mask
 from stages.lib.graft.region import Region
 from stages.lib.io import read_json
 from stages.lib.settings import Section
 
-VERSION = 1
+VERSION = 2
 KEY = "patch"
+EXPORT = "`python -m stages.commands.graft export MASK --as patch --to FOLDER`"
 CLASSES = {
     "standard": "AutoModelForSequenceClassification",
     "prompt": "AutoModelForMaskedLM",
@@ -32,19 +36,38 @@ CLASSES = {
 class Use(Section):
     """What it takes to use a patch, besides indices and values."""
 
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
     auto_class: Literal["AutoModelForSequenceClassification", "AutoModelForMaskedLM", "AutoModelForCausalLM"]
-    config: dict[str, Any] = Field(description="settings of the model's config that the graft changes")
+    labels: list[str] = Field(min_length=2)
+    config: dict[Literal["pad_token_id", "id2label", "label2id"], Any] = Field(
+        description="settings of the model's config that the graft changes: padding, and for a new head its labels"
+    )
     base: str = Field(description="name of the pretrained model")
     source: Literal["packaged", "hub", "local"]
     revision: str | None
     fingerprint: str = Field(description="SHA-256 over name, shape and values of `outside`, then of the region")
+    content: str = Field(description="SHA-256 over name, shape and values of the tensors in the file, by name")
     outside: dict[str, list[int]] = Field(description="shapes of the pretrained parameters outside the region")
     task: str
     title: str
-    labels: list[str]
     prompt: Prompt | None
     max_length: int
+
+    @field_validator("config")
+    @classmethod
+    def _check_config(cls, config: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        known = {"labels", "auto_class"} <= info.data.keys()  # else they are wrong themselves
+        if known and config != names_of_labels(info.data["labels"], info.data["auto_class"]) | _padding(config):
+            raise ValueError("pad_token_id, and for a new head id2label and label2id with the labels in their order")
+        return config
+
+    @field_validator("prompt")
+    @classmethod
+    def _check_prompt(cls, prompt: Prompt | None, info: ValidationInfo) -> Prompt | None:
+        wanted = None if info.data.get("auto_class") == CLASSES["standard"] else {*info.data.get("labels", ())}
+        if (prompt and {*prompt.verbalizer}) != wanted:
+            raise ValueError("a prompt with a word for each label, or null for a new head")
+        return prompt
 
     @property
     def mode(self) -> str:
@@ -52,20 +75,38 @@ class Use(Section):
         return next(mode for mode, name in CLASSES.items() if name == self.auto_class)
 
 
+def read_graft(path: Path) -> StoredMask:
+    """Read a mask or a patch; raises MaskError if it is missing, damaged or of another version."""
+    stored = read_mask(path)
+    if KEY in stored.about:
+        _read_use(path, stored)
+    return stored
+
+
 def read_patch(path: Path) -> tuple[StoredMask, Use]:
     """Read a patch file; raises MaskError if it is missing, damaged, of another version, or only a mask."""
     stored = read_mask(path)
+    return stored, _read_use(path, stored)
+
+
+def _read_use(path: Path, stored: StoredMask) -> Use:
     use = stored.about.get(KEY)
     if not isinstance(use, dict):
         raise MaskError(
             f"{path}: is a mask, not a patch; `python -m stages.commands.graft export --as patch` makes one of it"
         )
     if use.get("version") != VERSION:
-        raise MaskError(f"{path}: format version {use.get('version')} of a patch, this program reads {VERSION}")
+        raise MaskError(
+            f"{path}: format version {use.get('version')} of a patch, this program reads {VERSION}; "
+            f"{EXPORT} makes it anew from its mask"
+        )
     try:
-        return stored, Use.model_validate(use)
+        checked = Use.model_validate(use)
     except ValidationError as error:
         raise MaskError(f"{path}: damaged: {plain_problem(error.errors()[0], KEY, Use)}") from error
+    if content_digest(stored) != checked.content:
+        raise MaskError(f"{path}: damaged: its indices, values or head are not those that it was written with")
+    return checked
 
 
 def require_whole_base(path: Path, stored: StoredMask, use: Use, base: Base, folder: Path) -> None:
@@ -76,6 +117,10 @@ def require_whole_base(path: Path, stored: StoredMask, use: Use, base: Base, fol
         difference = f"fingerprint {theirs[:12]}" if theirs else "other names or shapes"
         made_for = f"{use.base} (fingerprint {use.fingerprint[:12]})"
         raise MaskError(f"{path}: was made for {made_for}, not for the model in {folder} ({difference})")
+    padding, words = use.config["pad_token_id"], read_json(base.folder / CONFIG, ModelError).get("vocab_size")
+    if padding is not None and words is not None and padding >= words:
+        raise MaskError(f"{path}: damaged: patch.config.pad_token_id is {padding}, and the model has {words} tokens")
+    _require_head(path, stored.head, use.labels, base)
 
 
 def tasks_of(stored: StoredMask) -> list[str]:
@@ -103,23 +148,26 @@ def make_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_l
     problems = task.prompt_problems(mode)
     if problems:
         raise ModelError("; ".join(problems))
+    head = _head(stored, task.name)
+    _require_head(path, head, task.labels, base)
     use = Use(
         auto_class=CLASSES[mode],
-        config=_config(base.folder, task, mode),
+        labels=task.labels,
+        config={"pad_token_id": _pad_token_id(base.folder), **names_of_labels(task.labels, CLASSES[mode])},
         base=origin.name,
         source=origin.source,
         revision=origin.revision,
         fingerprint="",
+        content=content_digest(replace(stored, head=head)),
         outside={name: list(shape) for name, shape in base.shapes.items() if name not in stored.mask.region.shapes},
         task=task.name,
         title=task.title,
-        labels=task.labels,
         prompt=task.prompt_for(mode),
         max_length=max_length,
     )
     use = use.model_copy(update={"fingerprint": base.fingerprint(_whole_model(stored, use))})
     about = {**stored.about, "task": task.name, KEY: use.model_dump()}
-    return StoredMask(stored.mask, stored.values, _head(stored, task.name), about), use
+    return replace(stored, head=head, about=about), use
 
 
 def _whole_model(stored: StoredMask, use: Use) -> Region:
@@ -135,12 +183,29 @@ def _head(stored: StoredMask, task: str) -> dict[str, Tensor]:
     return theirs or {name: values for (owner, name), values in parts.items() if not owner}
 
 
-def _config(folder: Path, task: TaskSpec, mode: str) -> dict[str, Any]:
-    changes: dict[str, Any] = {"pad_token_id": _pad_token_id(folder)}
-    if mode == "standard":
-        changes["id2label"] = {str(number): label for number, label in enumerate(task.labels)}
-        changes["label2id"] = {label: number for number, label in enumerate(task.labels)}
-    return changes
+def _require_head(path: Path, head: dict[str, Tensor], labels: list[str], base: Base) -> None:
+    wanted = base.anatomy.head_shapes(len(labels))
+    there = {name: tuple(values.shape) for name, values in head.items() if values.dtype == torch.float32}
+    if there != wanted or len(there) < len(head):
+        needed = ", ".join(f"{name} {list(shape)}" for name, shape in wanted.items()) or "no head"
+        found = ", ".join(f"{name} {list(values.shape)}" for name, values in head.items()) or "none"
+        raise MaskError(f"{path}: the head for {len(labels)} labels should be {needed} in float32, not {found}")
+
+
+def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:
+    """What a config says of the labels that a new head has, in the order of its logits."""
+    if auto_class != CLASSES["standard"]:
+        return {}
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+
+
+def _padding(config: dict[str, Any]) -> dict[str, Any]:
+    """What a config says of padding, if that can be so."""
+    token = config.get("pad_token_id")
+    return {"pad_token_id": token} if token is None or (type(token) is int and token >= 0) else {}
 
 
 def _pad_token_id(folder: Path) -> int | None:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from stages.commands.graft.build_patch import read_graft
 from stages.commands.graft.inspect import identity
 from stages.commands.graft.locations import mask_at
-from stages.lib.graft.mask_file import StoredMask, read_mask
+from stages.lib.graft.mask_file import StoredMask
 from stages.lib.metrics.composition import layer_of
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
 
@@ -21,7 +22,7 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
     as in the parameters' names.
     """
     files = [mask_at(path) for path in (first, second)]
-    stored = [read_mask(file) for file in files]
+    stored = [read_graft(file) for file in files]
     a, b = (one.mask.region for one in stored)
     facts: dict[str, Any] = {
         "first": identity(files[0], stored[0]),

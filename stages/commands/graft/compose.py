@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from stages.commands.graft.base import Base, read_base, require_base
-from stages.commands.graft.build_patch import tasks_of
+from stages.commands.graft.build_patch import read_graft, tasks_of
 from stages.commands.graft.format import size_text
 from stages.commands.graft.locations import free, mask_at
 from stages.lib.errors import MaskError
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.merging.stitch import stitch
 
 
@@ -32,7 +32,7 @@ def compose(masks: Sequence[Path], rule: str, base: Path, target: Path) -> str:
 
 
 def _part(file: Path, base: Base) -> StoredMask:
-    stored = read_mask(file)
+    stored = read_graft(file)
     if len(tasks_of(stored)) > 1:
         raise MaskError(f"{file}: is composed itself, of {', '.join(tasks_of(stored))}; compose its parts at once")
     require_base(file, stored, base)

@@ -7,21 +7,22 @@ from typing import Any
 from safetensors.torch import save_file
 
 from stages.commands.graft.base import Base, open_base, read_base
-from stages.commands.graft.build_patch import Use, chosen_task, make_patch, read_patch, require_whole_base
+from stages.commands.graft.build_patch import Use, chosen_task, make_patch, read_graft, read_patch, require_whole_base
 from stages.commands.graft.format import card_text, size_text
 from stages.commands.graft.locations import CARD, CONFIG, MODEL, PATCH, free, mask_at
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.errors import MaskError, ModelError
 from stages.lib.graft.apply import transplant
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.io import read_json, replacing, write_json
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.models.anatomy import FILE
-from stages.lib.models.loading import WEIGHTS
+from stages.lib.models.loading import TOKENIZER_FILES, WEIGHTS
 
 # of the models that a card compares
 COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
+# what is copied from the base model as it is
+BESIDE = ("generation_config.json", *TOKENIZER_FILES)
 
 
 def export(mask: Path, form: str, task: str | None, base: Path, max_length: int, target: Path) -> str:
@@ -31,7 +32,7 @@ def export(mask: Path, form: str, task: str | None, base: Path, max_length: int,
     another model than `base`, and StorageError if something is at `target`.
     """
     target, file = free(target), mask_at(mask)
-    stored = read_mask(file)
+    stored = read_graft(file)
     spec = read_task(chosen_task(file, stored, task))
     pretrained = read_base(base)
     patch, use = make_patch(file, stored, spec, pretrained, max_length)
@@ -100,7 +101,7 @@ def _write_grafted(stored: StoredMask, use: Use, base: Base, card: str, target: 
     with replacing(target) as partial:
         partial.mkdir()
         for file in sorted(base.folder.iterdir()):
-            if file.is_file() and file.name not in (CONFIG, WEIGHTS, FILE, CARD):
+            if file.is_file() and file.name in BESIDE:
                 shutil.copyfile(file, partial / file.name)
         write_json(partial / CONFIG, config)
         save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})

@@ -1,6 +1,7 @@
 """A graft in words, by the templates beside this module: cards of what is exported, inspect and diff for a terminal."""
 
 import json
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ def render(template: str, **values: Any) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
+        finalize=_without_html if template.endswith(".md.j2") else None,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=template.endswith((".md.j2", ".py.j2")),
@@ -51,6 +53,11 @@ def render(template: str, **values: Any) -> str:
     environment.filters |= {function.__name__: function for function in filters}
     environment.filters |= {"quoted": json.dumps, "grouped": "{:,}".format}
     return environment.get_template(template).render(**values)
+
+
+def _without_html(value: Any) -> Any:
+    """Text as it reads in Markdown, which takes tags in a label for its own."""
+    return escape(value, quote=False) if isinstance(value, str) else value
 
 
 def size_text(stored: "StoredMask") -> str:

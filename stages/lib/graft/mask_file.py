@@ -9,6 +9,7 @@ seed, k, both denominators and the rule.
 
 import json
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from torch import Tensor
 
 from stages.lib.errors import MaskError
 from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_indices import FORMAT, VERSION, read_header
+from stages.lib.graft.mask_indices import FORMAT, VERSION, read_header, require_indices
 from stages.lib.graft.region import Region
 from stages.lib.io import replacing
 
 INT32_LIMIT = 2**31
+# what values and heads may be
+FLOATS = (torch.float16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,25 @@ class StoredMask:
     about: dict[str, Any]
 
 
+def tensors_of(stored: StoredMask) -> dict[str, Tensor]:
+    """The tensors of a mask's file, by their names there."""
+    tensors = {}
+    for name, indices in stored.mask.indices.items():
+        small = prod(stored.mask.region.shapes[name]) < INT32_LIMIT
+        tensors[f"indices/{name}"] = indices.to(torch.int32 if small else torch.int64)
+        tensors[f"values/{name}"] = stored.values[name].contiguous()
+    return tensors | {f"head/{name}": values.contiguous() for name, values in stored.head.items()}
+
+
+def content_digest(stored: StoredMask) -> str:
+    """SHA-256 over indices, values and head as they are in the file, in the order of their names there."""
+    tensors = tensors_of(stored)
+    return Region({name: tuple(tensors[name].shape) for name in sorted(tensors)}).fingerprint(tensors)
+
+
 def write_mask(path: Path, stored: StoredMask) -> None:
     """Write a mask file; equal masks give equal bytes."""
     mask = stored.mask
-    tensors = {}
-    for name, indices in mask.indices.items():
-        small = mask.region.sizes[list(mask.region.shapes).index(name)] < INT32_LIMIT
-        tensors[f"indices/{name}"] = indices.to(torch.int32 if small else torch.int64)
-        tensors[f"values/{name}"] = stored.values[name].contiguous()
-    tensors |= {f"head/{name}": values.contiguous() for name, values in stored.head.items()}
     header = {
         **stored.about,
         "format": FORMAT,
@@ -56,7 +69,7 @@ def write_mask(path: Path, stored: StoredMask) -> None:
     }
     # only the top level is sorted: the order of `shapes` is the order of the region
     with replacing(path) as partial:
-        save_file(tensors, partial, metadata={"graft": json.dumps(dict(sorted(header.items())))})
+        save_file(tensors_of(stored), partial, metadata={"graft": json.dumps(dict(sorted(header.items())))})
 
 
 def read_mask(path: Path) -> StoredMask:
@@ -69,6 +82,8 @@ def read_mask(path: Path) -> StoredMask:
         for key, tensor in tensors.items():
             part, _, name = key.partition("/")
             parts[part][name] = tensor
+        for name, indices in parts["indices"].items():
+            require_indices(name, "i" if indices.dtype in (torch.int32, torch.int64) else "", indices.dim())
         region = Region({name: tuple(shape) for name, shape in about["shapes"].items()})
         ordered = {name: parts["indices"][name].to(torch.int64) for name in region.shapes if name in parts["indices"]}
         mask = GraftMask(region, ordered)
@@ -90,10 +105,12 @@ def _check(path: Path, mask: GraftMask, parts: dict[str, dict[str, Tensor]], abo
     if {*parts["values"]} != {*mask.indices} or {*parts["indices"]} != {*mask.indices}:
         raise MaskError(f"{path}: damaged: indices and values don't name the same tensors")
     for name, indices in mask.indices.items():
-        if len(parts["values"][name]) != len(indices):
-            raise MaskError(
-                f"{path}: damaged: {name} has {len(indices)} indices and {len(parts['values'][name])} values"
-            )
+        if parts["values"][name].shape != indices.shape:
+            shape = list(parts["values"][name].shape)
+            raise MaskError(f"{path}: damaged: {name} has {len(indices)} indices and values of the shape {shape}")
+    for name, values in [*parts["values"].items(), *parts["head"].items()]:
+        if values.dtype not in FLOATS:
+            raise MaskError(f"{path}: damaged: {name} holds {values.dtype}, not floating-point numbers")
     if not all(bool(values.isfinite().all()) for values in [*parts["values"].values(), *parts["head"].values()]):
         raise MaskError(f"{path}: damaged: holds values that are not numbers")
     if mask.selected != about["selected"]:

@@ -5,15 +5,49 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 
-from stages.lib.errors import MaskError
+from stages.lib.errors import MaskError, plain_problem
 
 FORMAT = "graft-mask"
 VERSION = 1
+# a tensor's indices are counted in int64
+MOST_PARAMETERS = 2**63
+
+
+class Part(BaseModel):
+    """One of the grafts that a composed mask was stitched from."""
+
+    task: str
+
+
+class Header(BaseModel):
+    """What is read of a header, which may say more."""
+
+    model_config = ConfigDict(strict=True, protected_namespaces=())
+
+    shapes: dict[str, list[Annotated[int, Field(ge=0)]]]
+    selected: int
+    model: str | None = None
+    fingerprint: str | None = None
+    task: str | None = None
+    seed: int | None = None
+    localizer: str | None = None
+    rule: str | None = None
+    k: int | None = None
+    model_parameters: Annotated[int, Field(gt=0)] | None = None
+    grafts: list[Part] = []
+
+    @field_validator("shapes")
+    @classmethod
+    def _check_size(cls, shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+        if not 0 < sum(map(prod, shapes.values())) < MOST_PARAMETERS:
+            raise ValueError("shapes of tensors with at least one parameter and fewer than 2^63")
+        return shapes
 
 
 @dataclass(frozen=True)
@@ -42,13 +76,24 @@ def read_header(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, framework="np") as file:
             about = json.loads((file.metadata() or {}).get("graft", "null"))
-    except (SafetensorError, json.JSONDecodeError) as error:
+        json.dumps(about, ensure_ascii=False).encode()  # half a surrogate pair could neither be shown nor written
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise MaskError(f"{path}: not a mask file")
     if about.get("version") != VERSION:
         raise MaskError(f"{path}: format version {about.get('version')}, this program reads {VERSION}")
+    try:
+        Header.model_validate(about)
+    except ValidationError as error:
+        raise MaskError(f"{path}: damaged: {plain_problem(error.errors()[0], 'header', Header)}") from None
     return about
+
+
+def require_indices(name: str, kind: str, dimensions: int) -> None:
+    """Raise ValueError unless the indices of a tensor, whose dtype is of this kind, are a row of signed integers."""
+    if kind != "i" or dimensions != 1:
+        raise ValueError(f"{name}: indices must be one row of whole numbers")
 
 
 def read_indices(path: Path) -> MaskIndices:
@@ -58,6 +103,8 @@ def read_indices(path: Path) -> MaskIndices:
         with safe_open(path, framework="np") as file:
             names = [key for key in file.keys() if key.startswith("indices/")]  # noqa: SIM118 - not a dict
             indices = {key.removeprefix("indices/"): file.get_tensor(key) for key in names}
+        for name, values in indices.items():
+            require_indices(name, values.dtype.kind, values.ndim)
         return MaskIndices({name: tuple(shape) for name, shape in header["shapes"].items()}, indices)
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error

@@ -28,10 +28,13 @@ def read_order(path: Path) -> tuple[Tensor, dict[str, Any]]:
         raise MaskError(f"{path}: no such order; `dvc repro` makes it")
     try:
         with safe_open(path, framework="pt") as file:
-            order, about = file.get_tensor("order").to(torch.int64), json.loads(file.metadata()["movement"])
+            order, about = file.get_tensor("order"), json.loads(file.metadata()["movement"])
         stored, graftable = about["stored"], about["graftable"]
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        if {type(stored), type(graftable)} != {int} or order.dtype not in (torch.int32, torch.int64):
+            raise TypeError("its numbers are not whole")
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
+    order = order.to(torch.int64)
     ordered = order.sort().values
     if (
         order.shape != (stored,)

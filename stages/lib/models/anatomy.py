@@ -9,13 +9,16 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from stages.lib.errors import ModelError
+from stages.lib.errors import ModelError, plain_problem
 from stages.lib.graft.region import Region
 from stages.lib.io import read_json, write_json
 
 FILE = "anatomy.json"
+# of the head that a model gets where no task is known yet, and so of the head in anatomy.json
+SOME_LABELS = 2
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,11 @@ class Anatomy:
     def parameters(self) -> int:
         """Number of pretrained parameters, the second denominator of sparsity."""
         return sum(prod(self.shapes[name]) for name, group in self.groups.items() if group != "head")
+
+    def head_shapes(self, labels: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of a new head for so many labels, by the name of its tensors; none where there is no such head."""
+        shapes = {name: self.shapes[name] for name in self.names([HEAD])}
+        return {name: (labels if size == SOME_LABELS else size, *rest) for name, (size, *rest) in shapes.items()}
 
     def names(self, groups: list[str]) -> list[str]:
         """Names of the parameters of some groups, in the model's order."""
@@ -54,8 +62,11 @@ def write_anatomy(anatomy: Anatomy, folder: Path) -> None:
 
 
 def read_anatomy(folder: Path) -> Anatomy:
-    """Read anatomy.json of a model folder; raises ModelError if it isn't there."""
-    return Anatomy(**read_json(folder / FILE, ModelError))
+    """Read anatomy.json of a model folder; raises ModelError if it isn't there or is damaged."""
+    try:
+        return TypeAdapter(Anatomy).validate_python(read_json(folder / FILE, ModelError))
+    except ValidationError as error:
+        raise ModelError(f"{folder / FILE}: damaged: {plain_problem(error.errors()[0], 'anatomy', Anatomy)}") from None
 
 
 LAYERS, EMBEDDINGS, POOLER, LM_HEAD, HEAD = "layers", "embeddings", "pooler", "lm_head", "head"
@@ -87,7 +98,7 @@ def parameter_groups(model: Any, mode: str) -> dict[str, str]:
 
 
 def _blocks_prefix(model: Any) -> str:
-    count = model.config.num_hidden_layers
+    count = getattr(model.config, "num_hidden_layers", None)
     lists = [name for name, part in model.named_modules() if isinstance(part, nn.ModuleList) and len(part) == count]
     if not lists:
         raise ModelError(f"{type(model).__name__}: no list of {count} layers found, so there is no region to graft")

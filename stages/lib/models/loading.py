@@ -8,8 +8,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stages.lib.errors import ModelError
+from stages.lib.models.anatomy import HEAD, SOME_LABELS, parameter_groups
 
 WEIGHTS = "model.safetensors"
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model",
+)  # fmt: skip
 # No model the pipeline can train on one machine is larger; one file keeps names in one place.
 ONE_SHARD = "1TB"
 CLASSES = {
@@ -19,12 +24,14 @@ CLASSES = {
 }
 
 
-def load_model(folder: Path, mode: str, labels: list[str] | None = None, dropout: float | None = None) -> Any:
+def load_model(
+    folder: Path, mode: str, labels: list[str] | None = None, dropout: float | None = None, new_head: bool = False
+) -> Any:
     """The transformers model of a folder, of the stock class that `mode` asks for, in float32 and eval mode.
 
     Parameters that the folder doesn't have (the head of a new task) start at random from torch's
-    global generator: seed it first; the model's `missing_tensors` names them.  Raises ModelError if
-    the folder can't be loaded.
+    global generator: seed it first; the model's `missing_tensors` names them.  So does, with `new_head`,
+    a head in the folder of another size.  Raises ModelError if the folder can't be loaded.
     """
     import transformers
 
@@ -33,39 +40,61 @@ def load_model(folder: Path, mode: str, labels: list[str] | None = None, dropout
         raise ModelError(f"{folder}: no model there (config.json is missing)")
     options: dict[str, Any] = {"dtype": "float32"}
     if mode == "standard":
-        names = labels or ["0", "1"]
+        names = labels or [str(number) for number in range(SOME_LABELS)]
         options |= {
             "num_labels": len(names),
             "id2label": dict(enumerate(names)),
             "label2id": {name: i for i, name in enumerate(names)},
         }
+    safely = {"trust_remote_code": False, "use_safetensors": True, "ignore_mismatched_sizes": True}
     if dropout is not None:
-        known = transformers.AutoConfig.from_pretrained(folder).to_dict()
+        known = load_config(folder).to_dict()
         options |= {key: dropout for key in known if "drop" in key and isinstance(known[key], float | int | None)}
     try:
         model, report = getattr(transformers, CLASSES[mode]).from_pretrained(
-            folder, trust_remote_code=False, output_loading_info=True, **options
+            folder, output_loading_info=True, **safely, **options
         )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ModelError(
-            f"{folder}: could not be loaded for model.mode={mode}: {' '.join(str(error).split())[:300]}"
-        ) from error
+    except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
+        raise ModelError(f"{folder}: could not be loaded for model.mode={mode}: {_one_line(error)}") from error
+    for name, stored, wanted in sorted(report["mismatched_keys"]):
+        if not (new_head and parameter_groups(model, mode).get(name) == HEAD):
+            shapes = f"{list(stored)} in the weights and {list(wanted)} by config.json"
+            raise ModelError(f"{folder}: its weights don't fit its config.json: {name} is {shapes}")
     model.missing_tensors = sorted(report["missing_keys"])
     return model.eval()
 
 
+def load_config(folder: Path) -> Any:
+    """The config of a folder; raises ModelError if it can't be used."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # as above
+        raise ModelError(f"{folder / 'config.json'}: can't be used: {_one_line(error)}") from error
+
+
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder; one without a padding token pads with its end token."""
+    """The tokenizer of a folder; one without a padding token pads with its end token.
+
+    Raises ModelError if it can't be loaded or has neither.
+    """
     from transformers import AutoTokenizer
 
     quiet_transformers()
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder}: no usable tokenizer: {' '.join(str(error).split())[:300]}") from error
+    except Exception as error:  # the tokenizers library raises nothing more specific
+        raise ModelError(f"{folder}: no usable tokenizer: {_one_line(error)}") from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.pad_token is None:
+        raise ModelError(f"{folder}: no usable tokenizer: it has neither a padding nor an end token")
     return tokenizer
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path, leave_out: Iterable[str] = ()) -> None:

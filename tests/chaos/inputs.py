@@ -1,0 +1,177 @@
+"""Thousands of damaged params files and data files through the readers that stages use: they succeed, or say what is wrong.
+
+python -m tests.chaos.inputs --cases 2000 --seed 0
+"""
+
+import argparse
+import csv
+import gzip
+import io
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from stages.lib.data.local import ENDINGS, load_local
+from stages.lib.data.tables import build_table
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.errors import GraftError
+from stages.lib.io import read_rows, write_rows
+from stages.lib.params import SECTIONS, validate
+from stages.lib.yaml12 import LARGEST, load_yaml
+
+PARAMS = Path(__file__).parents[2] / "params.yaml"
+SLOWEST = 20.0
+LONGEST_LINE = 20_000
+TASK = TaskSpec(name="mine", title="Mine", kind="test", labels=["bad", "good"])
+ODD: list[Any] = [
+    None, True, False, 0, -1, 1.5, 10**30, 1e308, float("inf"), float("nan"), "", " ", "\0", "\ud800", "13 $(touch x)", "../x", "é",
+    "x" * 5000, [], [[]], {}, {"a": {}}, ["movies", "movies"], [None], {"task": None}, "1e-5", "null", "${seeds}", "[", "{mask}",
+]  # fmt: skip
+BYTES = [
+    b"\0",
+    b"\xff",
+    b"\t",
+    b"[",
+    b"{",
+    b'"',
+    b"&a ",
+    b"*a",
+    b"<<: ",
+    b"!!int ",
+    b"\r",
+    b": ",
+    b"9" * 5000,
+    b"[" * 3000,
+    b"\\ud800",
+    b"---\n",
+]
+
+Check = Callable[[random.Random, Path], None]
+
+
+def params(chance: random.Random, folder: Path) -> None:
+    """Settings with odd values, names or sections, or a torn file, as `load_params` reads and checks them."""
+    path = folder / "params.yaml"
+    raw = PARAMS.read_bytes()
+    if chance.random() < 0.5:
+        path.write_bytes(torn(chance, raw))
+    else:
+        values = YAML(typ="safe").load(raw)
+        for _ in range(chance.randint(1, 4)):
+            disturb(chance, values)
+        path.write_text(json.dumps(values), encoding="utf-8")
+    validate(load_yaml(path, GraftError), path, asked=SECTIONS)
+
+
+def rows(chance: random.Random, folder: Path) -> None:
+    """Rows of the user's with odd cells, or a torn file, as `fetch` reads them, makes a table of them and stores it."""
+    ending = chance.choice(ENDINGS)
+    made = [{"sentence1": f"text {n}", "sentence2": None, "label": TASK.labels[n % 2]} for n in range(40)]
+    for _ in range(chance.randint(0, 3)):
+        row = chance.choice(made)
+        row[chance.choice([*row, "label2"])] = chance.choice(ODD)
+    (folder / "mine").mkdir(exist_ok=True)
+    for path in (folder / "mine").iterdir():
+        path.unlink()
+    content = as_jsonl(made) if "jsonl" in ending else as_table(made, "\t" if ending == ".tsv" else ",")
+    content = torn(chance, content) if chance.random() < 0.5 else content
+    if ending.endswith(".gz"):
+        packed = gzip.compress(content, mtime=0)
+        content = torn(chance, packed) if chance.random() < 0.5 else packed
+    (folder / f"mine/train{ending}").write_bytes(content)
+    raw, origin = load_local(TASK, folder)
+    table = build_table(TASK, raw, origin)
+    write_rows(folder / "table.jsonl", table.rows)
+    assert read_rows(folder / "table.jsonl") == table.rows, "the table is not what was stored"
+
+
+CHECKS: dict[str, Check] = {"params files": params, "data files": rows}
+
+
+def disturb(chance: random.Random, values: dict[str, Any]) -> None:
+    """Put something odd in the place of a setting, take it away, or give it another name."""
+    place, key = values, chance.choice([*values])
+    while isinstance(place[key], dict) and place[key] and chance.random() < 0.8:
+        place, key = place[key], chance.choice([*place[key]])
+    what = chance.random()
+    if what < 0.7:
+        listed = isinstance(place[key], list) and chance.random() < 0.5
+        place[key] = [*place[key], chance.choice(ODD)] if listed else chance.choice(ODD)
+    elif what < 0.85:
+        del place[key]
+    else:
+        place[f"{key}x"] = place.pop(key)
+    if not values:
+        values["tasks"] = None
+
+
+def torn(chance: random.Random, content: bytes) -> bytes:
+    """Bytes cut, repeated, changed or put in between, at random places."""
+    for _ in range(chance.randint(1, 3)):
+        start, length = chance.randint(0, len(content)), chance.randint(0, 60)
+        middle = chance.choice([b"", chance.choice(BYTES), content[start : start + length] * 2, chance.randbytes(3)])
+        content = content[:start] + middle + content[start + length :]
+        if chance.random() < 0.1:
+            content = content[: chance.randint(0, len(content))]
+    return content if chance.random() < 0.99 else content * (LARGEST // max(len(content), 1) + 2)
+
+
+def as_jsonl(made: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in made).encode()
+
+
+def as_table(made: list[dict[str, Any]], delimiter: str) -> bytes:
+    text = io.StringIO(newline="")
+    names = ["sentence1", "sentence2", "label"]
+    writer = csv.writer(text, delimiter=delimiter)
+    writer.writerows([names, *([row[name] for name in names] for row in made)])
+    return text.getvalue().encode("utf-8", "surrogatepass")
+
+
+def run(cases: int, seed: int) -> list[tuple[str, int, list[str]]]:
+    """Each check's name, cases and failures; the same for the same numbers."""
+    found = []
+    for name, check in CHECKS.items():
+        with TemporaryDirectory() as folder:
+            told = [outcome(check, f"{name}-{seed}-{case}", Path(folder)) for case in range(cases)]
+        found.append((name, cases, [line for line in told if line]))
+    return found
+
+
+def outcome(check: Check, seed: str, folder: Path) -> str | None:
+    """What is wrong with how a reader took one case; the seed makes that case again."""
+    start = time.monotonic()
+    try:
+        check(random.Random(seed), folder)
+    except GraftError as error:
+        lines = str(error).splitlines()
+        if not lines or not lines[0].strip() or max(map(len, lines)) > LONGEST_LINE:
+            return f"{seed}: {len(lines)} lines of up to {max(map(len, lines), default=0):,} characters"
+    except Exception as error:
+        return f"{seed}: {type(error).__name__}: {str(error)[:200]}"
+    seconds = time.monotonic() - start
+    return f"{seed}: {seconds:.0f} seconds" if seconds > SLOWEST else None
+
+
+def main() -> None:
+    """Parse the command line, run the checks and print how they ended."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.inputs", description=__doc__)
+    parser.add_argument("--cases", type=int, default=2000, help="of each check")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    found = run(arguments.cases, arguments.seed)
+    print(f"{'check':20}{'cases':>10}{'failures':>10}")
+    for name, cases, failures in found:
+        print(f"{name:20}{cases:>10,}{len(failures):>10,}")
+    print(*(line for _, _, failures in found for line in failures), sep="\n")
+    raise SystemExit(any(failures for _, _, failures in found))
+
+
+if __name__ == "__main__":
+    main()

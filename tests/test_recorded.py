@@ -1,0 +1,101 @@
+"""What DVC records of a stage is what it ran with: edits in its course are an error, and nothing is recorded."""
+
+import json
+import sys
+
+import pytest
+
+from tests.dvc_project import Copy
+from tests.test_pipeline_folders import TOY, change_params, whole_copy
+
+SCRIPT = '''
+"""toy: the largest size."""
+
+import os
+from pathlib import Path
+
+from stages.lib.entry import stage
+from stages.lib.io import write_json
+from stages.lib.params import load_params
+
+@stage
+def main() -> None:
+    """Write the largest size."""
+    largest = max(load_params("toy").toy.sizes)
+    if edit := os.environ.get("TEST_EDIT"):
+        file, old, new = edit.split("|")
+        text = Path(file).read_text()
+        assert old in text
+        Path(file).write_text(text.replace(old, new, 1))
+    write_json(Path("metrics/toy.json"), {"largest": largest})
+
+if __name__ == "__main__":
+    main()
+'''
+ENTRY = TOY["dvc.yaml"].replace("      - stages/toy/claims.yaml\n", "")
+FILES = {**TOY, "toy.py": SCRIPT, "dvc.yaml": ENTRY[: ENTRY.index("    outs:\n      - metrics/toy.md")]}
+SETTING = "params.yaml|sizes:\n  - 2|sizes:\n  - 9"
+EDITED = "toy: stages/toy/toy.py: edited since `code` took its digest; nothing is recorded, run `dvc repro` again\n"
+CODE = "stages/toy/toy.py|max(|min("
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Copy:
+    copy = whole_copy(tmp_path_factory.mktemp("recorded"))
+    (copy.folder / "stages/toy").mkdir()
+    for name in ("__init__.py", "settings.py", "toy.py", "dvc.yaml"):
+        (copy.folder / "stages/toy" / name).write_text(FILES[name].lstrip())
+    change_params(copy.folder, toy={"sizes": [2, 3]})
+    copy.commit()
+    copy.repro("stages/toy/dvc.yaml")
+    copy.commit()
+    return copy
+
+
+def run_stage(copy: Copy, edit: str = "", told: str = "", **more: str) -> None:
+    """Run the stage with this edit on its way; it tells this in an error, or ends well and says nothing."""
+    stopped = copy.run(sys.executable, "-m", "stages.toy.toy", fails=bool(told), TEST_EDIT=edit, **more)
+    assert (stopped.code, stopped.text) == (2 if told else 0, told)
+
+
+@pytest.fixture(autouse=True)
+def _as_committed(copy):
+    copy.run("git", "checkout", "-q", ".")
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (SETTING, "toy: params.yaml was edited while this ran: toy.sizes [2, 3], now [9, 3]; nothing is recorded, run `dvc repro` again\n"),
+        (CODE, EDITED),
+        ("stages/lib/report/differences.py|SHOWN = 4|SHOWN = 5", ""),
+        ("params.yaml|bins: 15|bins: 10", ""),
+        ("stages/toy/toy.py|the largest size|its size", ""),
+    ],
+)  # fmt: skip
+def test_an_edit_of_what_a_stage_has_read_is_an_error_and_any_other_is_none(copy, edit, told):
+    run_stage(copy, edit, told, DVC_STAGE="toy")
+
+
+def test_a_stage_that_nobody_records_may_be_edited(copy):
+    run_stage(copy, SETTING)
+    run_stage(copy, CODE)
+
+
+def test_code_edited_before_a_stage_starts_stops_it_at_once(copy):
+    (copy.folder / "metrics/toy.json").unlink()
+    script = copy.folder / "stages/toy/toy.py"
+    script.write_text(script.read_text().replace("max(", "min("))
+    run_stage(copy, told=EDITED, DVC_STAGE="toy")
+    assert not (copy.folder / "metrics/toy.json").exists()
+
+
+def test_dvc_records_nothing_of_a_run_under_settings_that_changed_on_its_way(copy):
+    before = copy.lock("stages/toy")
+    change_params(copy.folder, toy={"sizes": [2, 4]})
+    stopped = copy.repro("stages/toy/dvc.yaml", fails=True, TEST_EDIT=SETTING.replace("3", "4"))
+    assert "params.yaml was edited while this ran: toy.sizes [2, 4], now [9, 4]" in stopped.text
+    assert copy.lock("stages/toy") == before
+    assert copy.repro("stages/toy/dvc.yaml").executed == ["toy"]
+    assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"largest": 9}
+    assert copy.lock("stages/toy")["toy"]["params"]["params.yaml"] == {"toy": {"sizes": [9, 4]}}
