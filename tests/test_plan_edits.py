@@ -14,7 +14,7 @@ from tests.dvc_project import TINY, TINY_STUDY
 from tests.pretended import Planned, Pretended, pretended
 from tests.test_dvc_yaml import FILES, PIPELINE_OF
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # minutes: all stages of all pipelines, again and again
 
 DATA = "data/local/movies/train.csv"
 TASKS = ["movies", "products"]
@@ -95,7 +95,6 @@ EDITS: dict[str, Callable[[Pretended], object]] = {
     "forgotten": forget,
     "damaged": damage,
 }
-QUICK = ("nothing", "code")
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +124,7 @@ def planned(copy) -> Callable[[str], Planned]:
     return after
 
 
-@pytest.mark.parametrize(
-    "edit", ["first", *(name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in EDITS)]
-)
+@pytest.mark.parametrize("edit", ["first", *EDITS])
 @pytest.mark.parametrize("pipeline", FILES)
 def test_of_every_stage_it_is_foretold_what_becomes_of_it(copy, planned, pipeline, edit):
     found = copy[1][edit] if edit == "first" else planned(edit)
@@ -157,7 +154,6 @@ def report_of(pipeline: str) -> str:
     return "summary" if pipeline == "main" else pipeline
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", FILES)
 def test_going_back_to_what_was_takes_all_but_reports_from_the_cache(planned, pipeline):
     settings, back = planned("settings"), planned("back")

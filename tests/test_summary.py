@@ -128,7 +128,14 @@ def predictions(spec, test_sets: list[str], seed: int, skill: dict, n: int) -> P
 
 def make_mask(task: str, seed: int, selected: int = 106_467) -> None:
     """Write a mask file with a header alone."""
-    header = {"format": "graft-mask", "version": 1, "model": "tiny", "mode": "prompt", "k": 64, "shapes": {"a": [10_646_784]}}
+    header = {
+        "format": "graft-mask",
+        "version": 1,
+        "model": "tiny",
+        "mode": "prompt",
+        "k": 64,
+        "shapes": {"a": [10_646_784]},
+    }
     header |= {"selected": selected, "graftable": 10_646_784, "model_parameters": 22_713_216}
     path = paths.learned(task, seed)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ def _score(rows: pd.DataFrame, measure: str = "score") -> float | None:
 def _found(parts: dict[str, pd.DataFrame]) -> str:
     """`name: 75.9 %, other name: 83.1 %`: scores of those parts that have rows, means over tasks."""
     means = {words(name): _score(rows) for name, rows in parts.items()}
-    return ", ".join(f"{name}: {percent(mean)} %" for name, mean in means.items() if mean is not None)
+    return ", ".join(f"{name}: {percent(mean)}\N{NO-BREAK SPACE}%" for name, mean in means.items() if mean is not None)
 
 
 # --- Curves: a panel for each task and one for their mean, with levels across ---------------------------------------
@@ -127,7 +127,7 @@ class Chart:
         if self.logarithmic:
             panel.set_xscale("log")
         else:
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+            panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if self.logarithmic and values:
             _decades(panel, values[0] / 1.7, values[-1] * 1.7, values[0])
 
@@ -149,7 +149,7 @@ def localizers_figure(study: Study) -> Figure | None:
     best = max(means, key=means.get)
     parts = {FINETUNED: study.anchor(FINETUNED), PRETRAINED: study.anchor(PRETRAINED)}
     parts |= {LEARNED: study.grafts(LEARNED, sizes[0])} if best != LEARNED else {}
-    title = f"At {small_percent(sizes[0])} grafts on the {best} region score highest: {percent(means[best])} %"
+    title = f"At {small_percent(sizes[0])} grafts on the {best} region score highest: {percent(means[best])}\N{NO-BREAK SPACE}%"
     beside = f" ({_found(parts)})" if _found(parts) else ""
     return Chart(_by_localizer(study, _sized), _panels(study), _levels(study)).draw(study, title + beside)
 
@@ -172,7 +172,9 @@ def bias_figure(study: Study) -> Figure | None:
         for name, (_, rows) in sources.items()
         if {*rows.task} >= {*study.tasks}
     }
-    told = [f"{name}: {percent(mean)} % (at {small_percent(size)})" for name, (mean, size) in best.items()]
+    told = [
+        f"{name}: {percent(mean)}\N{NO-BREAK SPACE}% (at {small_percent(size)})" for name, (mean, size) in best.items()
+    ]
     title = f"Best scores: {'; '.join(told)}" if told else "Biases and regions with all else set to 0"
     return Chart(curves, _panels(study), _levels(study)).draw(study, title)
 

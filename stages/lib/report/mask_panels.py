@@ -21,8 +21,9 @@ def draw_layers(panel: Axes, shares: pd.DataFrame, label: str) -> None:
     means = _means(shares, "layer", sorted(shares.layer.unique()))
     places = np.arange(len(means))
     panel.bar(places, 100 * means.share, 0.8, yerr=100 * means.sd.fillna(0), label=label, **BARS)
-    panel.step(
-        places, 100 * means.chance, where="mid", color="black", linewidth=1.4, linestyle=(0, (4, 2)), label=CHANCE
+    edges = np.arange(len(means) + 1) - 0.5
+    panel.stairs(
+        100 * means.chance, edges, baseline=None, color="black", linewidth=1.4, linestyle=(0, (4, 2)), label=CHANCE
     )
     every = max(len(means) // 6, 1)
     names = ["outside" if layer == OUTSIDE else str(layer + 1) for layer in means.index]
