@@ -121,7 +121,8 @@ def _folders(copy: Copy) -> list[str]:
     listed = subprocess.run(
         ["git", "ls-files", "*dvc.yaml"], cwd=copy.folder, capture_output=True, text=True, check=True
     )
-    return [str(Path(name).parent) for name in listed.stdout.split()]
+    folders = [Path(name).parent for name in listed.stdout.split()]
+    return [str(folder) for folder in folders if (copy.folder / folder / "dvc.lock").exists()]
 
 
 def _outs(lock: dict) -> dict[str, str]:
