@@ -124,6 +124,7 @@ def test_all_bad_rows_come_in_one_message_the_first_twenty(folder):
     ("train.tsv", "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"), ", line 3: not UTF-8 text (byte 4 of the line is 0xe9); save the file as UTF-8"),
     ("train.jsonl.gz", gzip.compress(b'{"sentence1": "caf\xe9"}'), ", line 1: not UTF-8 text (byte 19 of the line is 0xe9); save the file as UTF-8"),
     ("train.jsonl.gz", CUT, ", line 1: not UTF-8 text (byte 16 of the line is 0xe9); save the file as UTF-8"),
+    ("train.jsonl.gz", gzip.compress(b'{"sentence1": "caf\xe9"}')[:-8] + bytes(8), ": not UTF-8 text; save the file as UTF-8"),
     ("train.jsonl.gz", b"no gzip", ": can't be read: Not a gzipped file (b'no')"),
     ("train.jsonl.gz", gzip.compress(as_jsonl(ROWS))[:-9], ": can't be read: Compressed file ended before the end-of-stream marker was reached"),
 ])  # fmt: skip

@@ -4,6 +4,7 @@ Every row has sentence1 and label, and for two-sentence tasks sentence2, or what
 to be there.  Further columns don't matter.
 """
 
+import contextlib
 import csv
 import gzip
 import hashlib
@@ -114,7 +115,8 @@ def _open(path: Path, errors: str = "strict") -> IO[str]:
 
 
 def _encoding_problem(path: Path) -> str:
-    with _open(path, "surrogateescape") as file:
+    # what is also damaged further on may end it early
+    with contextlib.suppress(OSError, EOFError, zlib.error), _open(path, "surrogateescape") as file:
         for number, line in enumerate(file, start=1):
             if odd := SURROGATE.search(line):
                 place, byte = len(line[: odd.start()].encode()) + 1, ord(odd[0]) - 0xDC00
