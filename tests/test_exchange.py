@@ -105,6 +105,13 @@ def elsewhere(script: str, folder: Path) -> str:
     return done.stdout
 
 
+def apply_refused(capsys, patch: Path, target: Path, message: str) -> None:
+    """Applying a patch is refused in one line that names it and begins with this message; nothing is written."""
+    capsys.readouterr()
+    line = refused(capsys, ["apply", patch, "--base", "models/pretrained", "--to", target], target)
+    assert re.match(f"{re.escape(str(patch / PATCH))}: {message}", line), line
+
+
 def refused(capsys, arguments: list[object], target: Path) -> str:
     """The one line with which a command refuses; nothing is written."""
     before = sorted(target.parent.iterdir())
@@ -384,9 +391,7 @@ PASSED_OVER = ("embeddings as a head", "a layer as a head")
 def test_a_patch_changes_nothing_but_its_region_and_its_head(patch, case, capsys, tmp_path):
     change, message = FORGERIES[case]
     change(patch / PATCH)
-    capsys.readouterr()
-    line = refused(capsys, ["apply", patch, "--base", "models/pretrained", "--to", tmp_path / "to"], tmp_path / "to")
-    assert re.match(f"{re.escape(str(patch / PATCH))}: {message}", line), line
+    apply_refused(capsys, patch, tmp_path / "to", message)
 
 
 def test_the_lines_in_the_readme_change_nothing_else_either(patch, standard, tmp_path):
@@ -426,9 +431,7 @@ def test_html_in_labels_is_text_in_a_card(patch):
 def test_a_damaged_patch_is_refused_in_one_line_and_nothing_is_written(patch, case, capsys, tmp_path):
     damage, message = REFUSALS[case]
     damage(patch / PATCH)
-    capsys.readouterr()
-    line = refused(capsys, ["apply", patch, "--base", "models/pretrained", "--to", tmp_path / "to"], tmp_path / "to")
-    assert re.match(f"{re.escape(str(patch / PATCH))}: {message}", line), line
+    apply_refused(capsys, patch, tmp_path / "to", message)
 
 
 @pytest.mark.parametrize("name", ["bert.encoder.layer.1.output.dense.weight", "bert.embeddings.word_embeddings.weight"])

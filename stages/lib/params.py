@@ -47,10 +47,11 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
     those settings that were asked for.  Lists of tasks hold those of `tasks` that are meant: all for null.
     Raises ParamsError with every problem of the main pipeline's sections and of the pipelines that the keys belong to.
     """
-    chosen = _chosen(path, keys)
+    values = _values(path, keys)
+    chosen = _chosen(values, keys)
     READ.append((path, keys, chosen))
     if "runtime" in keys:  # what computes with the model comes after the stage that imports it
-        require_measurable([key.partition(".")[0] for key in keys], path)
+        require_measurable(values, _sections_of_keys(keys), path)
     return chosen
 
 
@@ -60,7 +61,7 @@ def require_unchanged() -> None:
     DVC looks at the settings only when a stage has ended, and would record a result as made under the new ones.
     """
     for path, keys, before in READ:
-        now = _chosen(path, keys)
+        now = _chosen(_values(path, keys), keys)
         if now != before:
             from stages.lib.report.differences import compare, plain, told
 
@@ -73,8 +74,15 @@ def require_unchanged() -> None:
 COMPARISONS.append(require_unchanged)
 
 
-def _chosen(path: Path, keys: tuple[str, ...]) -> Params:
-    values = validate(load_yaml(path, ParamsError), path, [key.partition(".")[0] for key in keys])
+def _values(path: Path, keys: Iterable[str]) -> dict[str, Any]:
+    return validate(load_yaml(path, ParamsError), path, _sections_of_keys(keys))
+
+
+def _sections_of_keys(keys: Iterable[str]) -> list[str]:
+    return [key.partition(".")[0] for key in keys]
+
+
+def _chosen(values: dict[str, Any], keys: tuple[str, ...]) -> Params:
     chosen = Params()
     for key in (re.sub(r"\$\{([\w.]+)\}", lambda name: str(at(values, name[1])), key) for key in keys):
         section, _, setting = key.partition(".")
@@ -91,7 +99,7 @@ def require_listed(module: str, arguments: dict[str, Any]) -> None:
     axes = {axis: place[2:-1] for axis, place in stages.get(name, {}).get("matrix", {}).items()}
     if not axes:
         return
-    values = validate(load_yaml(paths.PARAMS, ParamsError), asked=[key.partition(".")[0] for key in axes.values()])
+    values = _values(paths.PARAMS, axes.values())
     for axis, place in axes.items():
         allowed = [*map(str, at(values, place))]
         if isinstance(given := arguments[axis], str) and given not in allowed:
@@ -100,7 +108,7 @@ def require_listed(module: str, arguments: dict[str, Any]) -> None:
             )
 
 
-def require_measurable(asked: Collection[str], path: Path = paths.PARAMS) -> None:
+def require_measurable(values: dict[str, Any], asked: Collection[str], path: Path = paths.PARAMS) -> None:
     """Raise ParamsError for shares of the region that are less than one parameter of the model in models/pretrained.
 
     They are those of the main pipeline and of the pipelines of the sections `asked` for.
@@ -109,7 +117,6 @@ def require_measurable(asked: Collection[str], path: Path = paths.PARAMS) -> Non
 
     if not (paths.PRETRAINED / FILE).is_file():
         return
-    values = validate(load_yaml(path, ParamsError), path, asked)
     region = read_anatomy(paths.PRETRAINED).region(values["graft"].region)
     used = [one for name, one in PIPELINES.items() if not name or {*asked} & {*one.SECTIONS}]
     places = [

@@ -41,7 +41,7 @@ def main() -> None:
     values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(arguments.pipelines))
     steps = predict_steps(files)
     if any(step.name == "model" and step.fate == UNCHANGED for step in steps):
-        require_measurable(sections_of(arguments.pipelines))
+        require_measurable(values, sections_of(arguments.pipelines))
     costs = Costs(values, measure_slowness(values["runtime"].threads))
     sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
