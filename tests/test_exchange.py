@@ -24,6 +24,7 @@ from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
 from tests.graft_project import MASK, ROOT, Project, make_project
 from tests.pico import TOY
+from tests.sealed import flip_bit
 from tests.test_mask_file import rewrite
 
 MODES = [*CLASSES]
@@ -153,7 +154,7 @@ def test_a_stranger_gets_the_predictions_of_the_pipeline_from_folders_and_patche
 
 def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, tmp_path):
     text = loading("shared/movies/patch.safetensors", "models/pretrained")
-    assert len([line for line in text.splitlines() if line]) == 24
+    assert len([line for line in text.splitlines() if line]) == 25
     assert text in FENCE.findall(README), "FORMAT.md shows other lines"
     main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "shared/movies")])
     main(["export", str(MASK), "--to", str(tmp_path / "whole")])
@@ -178,6 +179,7 @@ def test_the_card_of_a_patch_shows_the_same_lines(patch):
 
 def change_one_value(folder: Path, name: str) -> None:
     """Another pretrained model that differs in one number."""
+    (folder / "SHA256SUMS").unlink()
     tensors = load_file(folder / "model.safetensors")
     tensors[name].view(-1)[7] += 1e-3
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -263,7 +265,8 @@ def test_a_card_says_what_the_patch_is(projects, mode, tmp_path, monkeypatch):
     assert prompt is None or (prompt.template in card and "positive: great" in card)
 
 
-def damaged(change: Callable[[dict, dict], object]) -> Callable[[Path], None]:
+def forged(change: Callable[[dict, dict], object]) -> Callable[[Path], None]:
+    """Changed by somebody who knows how to write the digest anew."""
     return lambda file: rewrite(file, change)
 
 
@@ -273,24 +276,11 @@ def first(tensors: dict, part: str) -> str:
 
 def number(part: str, place: int, value: float) -> Callable[[Path], None]:
     """One number of the first tensor of a part is another one."""
-    return damaged(lambda tensors, _: tensors[first(tensors, part)].__setitem__(place, value))
+    return forged(lambda tensors, _: tensors[first(tensors, part)].__setitem__(place, value))
 
 
 def other_type(tensors: dict, _header: dict) -> None:
     tensors[first(tensors, "values/")] = tensors[first(tensors, "values/")].double()
-
-
-def forged(change: Callable[[dict, dict], object]) -> Callable[[Path], None]:
-    """Changed by somebody who knows how to write the digest anew."""
-
-    def forge(file: Path) -> None:
-        rewrite(file, change)
-        tensors, digest = load_file(file), hashlib.sha256()
-        for name in sorted(tensors):
-            digest.update(f"{name}{list(tensors[name].shape)}".encode() + tensors[name].numpy().tobytes())
-        rewrite(file, lambda _, header: header[KEY].update(content=digest.hexdigest()))
-
-    return forge
 
 
 def with_config(**changes: object) -> Callable[[Path], None]:
@@ -324,25 +314,22 @@ REFUSALS = {
     "negative index": (number("indices/", 0, -1), r"damaged: bert.*: flat indices must rise strictly within 0\.\.\d+$"),
     "NaN": (number("values/", 0, float("nan")), "damaged: holds values that are not numbers$"),
     "infinite head": (number("head/classifier.bias", 0, float("inf")), "damaged: holds values that are not numbers$"),
-    "one value": (
-        number("values/", 0, 1.5),
-        "damaged: its indices, values or head are not those that it was written with$",
-    ),
+    "one bit": (lambda file: flip_bit(file, -1), "damaged: its content is not what was written$"),
     "other type": (forged(other_type), r"damaged: bert.* is torch\.float64, not torch\.float32$"),
     "version of masks": (
-        damaged(lambda _, header: header.update(version=7)),
-        "format version 7, this program reads 1$",
+        forged(lambda _, header: header.update(version=7)),
+        "format version 7, this program reads 2; what made it makes it anew$",
     ),
     "an old patch": (
-        damaged(lambda _, header: header[KEY].update(version=1)),
-        "format version 1 of a patch, this program reads 2; `python -m stages.commands.graft export MASK --as patch --to FOLDER` makes it anew from its mask$",
+        forged(lambda _, header: header[KEY].update(version=1)),
+        "format version 1 of a patch, this program reads 3; `python -m stages.commands.graft export MASK --as patch --to FOLDER` makes it anew from its mask$",
     ),
     "no labels": (
-        damaged(lambda _, header: header[KEY].pop("labels")),
+        forged(lambda _, header: header[KEY].pop("labels")),
         "damaged: patch.labels: this setting is missing$",
     ),
     "a mask": (
-        damaged(lambda _, header: header.pop(KEY)),
+        forged(lambda _, header: header.pop(KEY)),
         "is a mask, not a patch; `python -m stages.commands.graft export --as patch` makes one of it$",
     ),
     "gone": (Path.unlink, "no such mask or patch$"),
@@ -396,7 +383,7 @@ def test_a_patch_changes_nothing_but_its_region_and_its_head(patch, case, capsys
 
 def test_the_lines_in_the_readme_change_nothing_else_either(patch, standard, tmp_path):
     shutil.copytree("models/pretrained", tmp_path / "models/pretrained")
-    cases = {"honest": lambda _file: None, "damaged": REFUSALS["one value"][0]}
+    cases = {"honest": lambda _file: None, "damaged": REFUSALS["one bit"][0]}
     cases |= {case: change for case, (change, _) in FORGERIES.items()}
     for case, change in cases.items():
         shutil.copyfile(patch / PATCH, tmp_path / case)

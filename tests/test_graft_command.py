@@ -86,6 +86,7 @@ def test_movements_need_the_base_model(project, tmp_path, monkeypatch, capsys):
     assert "say --base FOLDER" in output(capsys, "inspect", file)
     shutil.copytree(project.cell.finetuned_folder, tmp_path / "models/pretrained")
     shutil.copyfile(base / "anatomy.json", tmp_path / "models/pretrained/anatomy.json")
+    (tmp_path / "models/pretrained/SHA256SUMS").unlink()
     assert inspect_mask(file, None)["largest"] is None, "the project is about another model"
     assert "was made for pico" in complaint(capsys, ["inspect", file, "--base", "models/pretrained"])
 

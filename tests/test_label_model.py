@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.models.predicting import dev_score, predict
 from stages.lib.models.sources import import_model
 from tests.pico import PAIRS, TOY, bert_config, model_settings, runtime, save_causal, toy_rows, word_tokenizer
+from tests.sealed import flip_bit
 
 AUTO = {
     "standard": AutoModelForSequenceClassification,
@@ -383,6 +385,24 @@ def test_a_damaged_checkpoint_is_named(tmp_path, pico_bert):
         read_tensors(tmp_path, ["bert.embeddings.word_embeddings.weight"])
     with pytest.raises(ModelError, match=r"could not be loaded for model.mode=prompt"):
         load_model(tmp_path, "prompt")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "anatomy.json", "model.safetensors"])
+def test_one_other_bit_in_a_model_of_this_project_is_damage(pico_bert, tmp_path, name):
+    folder = tmp_path / "model"
+    import_model(pico_bert, model_settings("prompt"), folder)
+    assert subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True).returncode == 0
+
+    def read() -> None:
+        load_model(folder, "prompt")
+        load_tokenizer(folder)
+        read_tensors(folder, ["bert.embeddings.word_embeddings.weight"])
+        read_anatomy(folder)
+
+    read()  # the control
+    flip_bit(folder / name, -1)
+    with pytest.raises(ModelError, match=rf"{name}: damaged: its content is not what SHA256SUMS says was written$"):
+        read()
 
 
 def test_a_tensor_of_another_model_is_named(pico_bert):

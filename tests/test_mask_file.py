@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from stages.lib.digest import seal
 from stages.lib.errors import MaskError
 from stages.lib.graft.apply import graft, transplant, values_at
 from stages.lib.graft.mask import GraftMask
@@ -16,6 +17,7 @@ from stages.lib.graft.mask_file import StoredMask, read_header, read_mask, requi
 from stages.lib.graft.order_file import read_order, write_order
 from stages.lib.graft.region import Region
 from stages.lib.localizers.movement import movement_mask, movement_order
+from tests.sealed import flip_bit
 
 HEAD = {"head.weight": torch.eye(2)}
 
@@ -41,13 +43,14 @@ def file(tmp_path, stored):
     return tmp_path / "mask.safetensors"
 
 
-def rewrite(file: Path, change: Callable[[dict, dict], None], key: str = "graft") -> None:
-    """Change tensors and header of a stored file behind its back."""
+def rewrite(file: Path, change: Callable[[dict, dict], object], key: str = "graft") -> None:
+    """Change tensors and header of a stored file as somebody would who knows how to seal it anew."""
     with safe_open(file, framework="pt") as opened:
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
         header = json.loads(opened.metadata()[key])
     change(tensors, header)
     save_file(tensors, file, metadata={key: json.dumps(header)})
+    seal(file)
 
 
 def complaint(file: Path, read: Callable[[Path], object] = read_mask) -> str:
@@ -66,7 +69,7 @@ def test_what_was_written_is_read_again(file, stored):
     assert torch.equal(again.head["head.weight"], HEAD["head.weight"])
     assert (
         again.about.items()
-        >= {**stored.about, "selected": 20, "graftable": 71, "sparsity": 20 / 71, "version": 1}.items()
+        >= {**stored.about, "selected": 20, "graftable": 71, "sparsity": 20 / 71, "version": 2}.items()
     )
     assert read_header(file) == again.about
 
@@ -118,6 +121,19 @@ def test_a_truncated_file_is_damaged(file, share):
     assert complaint(file, read_header).startswith("damaged: ")
 
 
+def test_one_bit_anywhere_is_damage(file, order_file):
+    """Without the digest a bit of a value would make another graft, and one of the header another task, in silence."""
+    whole = file.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    for place in (whole.index(b"pico"), whole.index(b"toy"), header + 1, len(whole) // 2, -1):
+        file.write_bytes(whole)
+        read_mask(file)
+        flip_bit(file, place)
+        assert complaint(file) == complaint(file, read_header) == "damaged: its content is not what was written"
+    flip_bit(order_file, -1)
+    assert complaint(order_file, read_order) == "damaged: its content is not what was written"
+
+
 def test_other_files_are_not_masks(tmp_path):
     file = tmp_path / "other"
     file.write_text("not a mask " * 100)
@@ -132,7 +148,7 @@ def test_other_files_are_not_masks(tmp_path):
 
 
 def change_version(_tensors: dict, header: dict) -> None:
-    header["version"] = 2
+    header["version"] = 1
 
 
 def drop_shapes(_tensors: dict, header: dict) -> None:
@@ -215,7 +231,7 @@ DAMAGES = [
     (say(task="\ud800"), "damaged: 'utf-8' codec can't encode"),
     (say(grafts=[{}]), "damaged: header.grafts.0.task"),
     (say(model_parameters=0), "damaged: header.model_parameters: 0 is not allowed"),
-    (change_version, "format version 2, this program reads 1"),
+    (change_version, "format version 1, this program reads 2; what made it makes it anew"),
     (drop_shapes, "shapes"),
     (break_shapes, "damaged"),
     (change_count, "selects 20 parameters, its header says 21"),

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from safetensors.numpy import save_file
 
 from stages.lib import paths
 from stages.lib.errors import DataError, GraftError
@@ -28,6 +27,7 @@ from stages.multitask.contrasts import Matrix, matrices
 from stages.multitask.figures import makers
 from stages.multitask.load import PURIFIED, SINGLE, UNION, Multitask, collect
 from stages.multitask.report import details, headline, report
+from tests.sealed import save_sealed
 
 TASKS = ["sst2", "cr", "ag_news", "qnli"]
 SEEDS = [13, 21]
@@ -124,7 +124,7 @@ class Writer:
             parts[f"indices/{name}"] = inside.astype(np.int32)
             start += prod(shape)
         header = {"format": FORMAT, "version": VERSION, "shapes": SHAPES, "selected": sum(map(len, parts.values()))}
-        save_file(parts, path, metadata={"graft": json.dumps(header)})
+        save_sealed(path, parts, header)
 
 
 def are_alike(first: str, second: str) -> bool:

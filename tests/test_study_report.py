@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.image import imread
-from safetensors.numpy import save_file
 
 from stages.lib.errors import DataError, MaskError
 from stages.lib.io import write_json
@@ -23,6 +22,7 @@ from stages.lib.report.table import shown
 from stages.study.figures import FIGURES
 from stages.study.frames import AXES, Study, collect, nearest, own_rows
 from stages.study.report import HERE, MEASURES, details, headline, report, tables
+from tests.sealed import save_sealed
 
 TASKS = ["sst2", "ag_news", "qnli", "qqp"]
 SEEDS = [13, 21]
@@ -43,7 +43,7 @@ SHAPES = {
     **{f"m.layer.{layer}.output.dense.bias": (50,) for layer in range(LAYERS)},
 }
 GRAFTABLE = sum(map(prod, SHAPES.values()))
-HEADER = {"format": "graft-mask", "version": 1, "shapes": SHAPES, "graftable": GRAFTABLE}
+HEADER = {"format": "graft-mask", "version": 2, "shapes": SHAPES, "graftable": GRAFTABLE}
 CELLS = [(seed, task) for seed in SEEDS for task in TASKS]
 
 
@@ -95,7 +95,7 @@ class Writer:
         name = "m.layer.2.attention.self.value.weight" if fixed else f"m.layer.{k % LAYERS}.intermediate.dense.weight"
         tensors = {f"indices/{name}": np.sort(self.random.choice(10_000, k, replace=False)).astype(np.int32)}
         tensors |= {f"values/{name}": np.zeros(k, np.float32)}
-        save_file(tensors, path, metadata={"graft": json.dumps({**HEADER, "selected": k})})
+        save_sealed(path, tensors, {**HEADER, "selected": k})
 
 
 def write_study(root: Path) -> dict[str, list]:

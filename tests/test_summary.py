@@ -3,7 +3,6 @@
 import hashlib
 import io
 import itertools
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from rich.console import Console
-from safetensors.numpy import save_file
 
 from stages import figures
 from stages import summary as stage
@@ -44,6 +42,7 @@ from stages.lib.report.style import styled, wrapped
 from stages.lib.report.terminal import to_terminal
 from stages.report import HERE, Results, collect, details, headline, mask_facts, paper_scores, report
 from stages.settings import OodParams, SummaryParams
+from tests.sealed import save_sealed
 
 LONG = [
     f"{word}_of_a_rather_long_name" for word in ("inference", "paraphrase", "sentiment", "acceptability", "topicality")
@@ -130,16 +129,14 @@ def make_mask(task: str, seed: int, selected: int = 106_467) -> None:
     """Write a mask file with a header alone."""
     header = {
         "format": "graft-mask",
-        "version": 1,
+        "version": 2,
         "model": "tiny",
         "mode": "prompt",
         "k": 64,
         "shapes": {"a": [10_646_784]},
     }
     header |= {"selected": selected, "graftable": 10_646_784, "model_parameters": 22_713_216}
-    path = paths.learned(task, seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({"indices/a": np.zeros(1, np.int32)}, path, metadata={"graft": json.dumps(header)})
+    save_sealed(paths.learned(task, seed), {"indices/a": np.zeros(1, np.int32)}, header)
 
 
 def ood_settings(sets: dict[str, list[str]], leaks: str = "drop") -> OodParams:

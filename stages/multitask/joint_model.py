@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
+from stages.lib.digest import require_listed
 from stages.lib.errors import ModelError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.graft.region import Region
@@ -92,13 +93,13 @@ def save_joint(shared: SharedModel, folder: Path) -> None:
     """Write an ordinary model folder without heads, and all tasks' heads beside it, as `<task>/<name>`."""
     view = next(iter(shared.views.values()))
     folder.mkdir(parents=True, exist_ok=True)
-    save_model(view.model, view.tokenizer, folder, [name for name, group in view.groups().items() if group == HEAD])
     heads = {
         f"{task}/{name}": values.detach().contiguous()
         for task, head in shared.heads().items()
         for name, values in head.items()
     }
     save_file(heads, folder / HEADS)
+    save_model(view.model, view.tokenizer, folder, [name for name, group in view.groups().items() if group == HEAD])
 
 
 def load_joint(folder: Path, tasks: Iterable[str], settings: ModelParams, runtime: Runtime) -> SharedModel:
@@ -107,6 +108,7 @@ def load_joint(folder: Path, tasks: Iterable[str], settings: ModelParams, runtim
     Raises ModelError if the folder is missing or damaged, or hasn't got a task's head.
     """
     shared = SharedModel.load(folder, [read_task(task) for task in tasks], settings, runtime)
+    require_listed(folder, HEADS)
     try:
         with safe_open(folder / HEADS, framework="pt") as file:
             for task, head in shared.heads().items():

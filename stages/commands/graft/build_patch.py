@@ -2,8 +2,7 @@
 
 In a mask file stand the indices, the fine-tuned values and the trained head (`stages.lib.graft.mask_file`).
 A patch adds, under `patch` in the same header, the class and settings of the model, the task's labels
-and prompt, a fingerprint of the whole pretrained model instead of its graftable region alone, and a digest
-of the tensors in the file.
+and prompt, and a fingerprint of the whole pretrained model instead of its graftable region alone.
 """
 
 from dataclasses import replace
@@ -18,12 +17,12 @@ from stages.commands.graft.base import Base, require_base
 from stages.commands.graft.locations import CONFIG
 from stages.lib.data.tasks import Prompt, TaskSpec
 from stages.lib.errors import MaskError, ModelError, did_you_mean, plain_problem
-from stages.lib.graft.mask_file import StoredMask, content_digest, read_mask
+from stages.lib.graft.mask_file import StoredMask, read_mask
 from stages.lib.graft.region import Region
 from stages.lib.io import read_json
 from stages.lib.settings import Section
 
-VERSION = 2
+VERSION = 3
 KEY = "patch"
 EXPORT = "`python -m stages.commands.graft export MASK --as patch --to FOLDER`"
 CLASSES = {
@@ -36,7 +35,7 @@ CLASSES = {
 class Use(Section):
     """What it takes to use a patch, besides indices and values."""
 
-    version: Literal[2] = VERSION
+    version: Literal[3] = VERSION
     auto_class: Literal["AutoModelForSequenceClassification", "AutoModelForMaskedLM", "AutoModelForCausalLM"]
     labels: list[str] = Field(min_length=2)
     config: dict[Literal["pad_token_id", "id2label", "label2id"], Any] = Field(
@@ -46,7 +45,6 @@ class Use(Section):
     source: Literal["packaged", "hub", "local"]
     revision: str | None
     fingerprint: str = Field(description="SHA-256 over name, shape and values of `outside`, then of the region")
-    content: str = Field(description="SHA-256 over name, shape and values of the tensors in the file, by name")
     outside: dict[str, list[int]] = Field(description="shapes of the pretrained parameters outside the region")
     task: str
     title: str
@@ -101,12 +99,9 @@ def _read_use(path: Path, stored: StoredMask) -> Use:
             f"{EXPORT} makes it anew from its mask"
         )
     try:
-        checked = Use.model_validate(use)
+        return Use.model_validate(use)
     except ValidationError as error:
         raise MaskError(f"{path}: damaged: {plain_problem(error.errors()[0], KEY, Use)}") from error
-    if content_digest(stored) != checked.content:
-        raise MaskError(f"{path}: damaged: its indices, values or head are not those that it was written with")
-    return checked
 
 
 def require_whole_base(path: Path, stored: StoredMask, use: Use, base: Base, folder: Path) -> None:
@@ -158,7 +153,6 @@ def make_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_l
         source=origin.source,
         revision=origin.revision,
         fingerprint="",
-        content=content_digest(replace(stored, head=head)),
         outside={name: list(shape) for name, shape in base.shapes.items() if name not in stored.mask.region.shapes},
         task=task.name,
         title=task.title,

@@ -4,7 +4,7 @@ A mask file is one safetensors file with, for each tensor that has a selected pa
 `indices/<name>` (flat indices, int32, or int64 in tensors of 2^31 and more) and `values/<name>`
 (the fine-tuned values there), and `head/<name>` for a trained head, which has no pretrained values
 to be grafted onto.  Its header names the region, the model (with a fingerprint), the task, the
-seed, k, both denominators and the rule.
+seed, k, both denominators and the rule, and holds the SHA-256 of the file.
 """
 
 import json
@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from stages.lib.digest import UNSEALED, seal
 from stages.lib.errors import MaskError
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_indices import FORMAT, VERSION, read_header, require_indices
@@ -39,27 +40,17 @@ class StoredMask:
     about: dict[str, Any]
 
 
-def tensors_of(stored: StoredMask) -> dict[str, Tensor]:
-    """The tensors of a mask's file, by their names there."""
-    tensors = {}
-    for name, indices in stored.mask.indices.items():
-        small = prod(stored.mask.region.shapes[name]) < INT32_LIMIT
-        tensors[f"indices/{name}"] = indices.to(torch.int32 if small else torch.int64)
-        tensors[f"values/{name}"] = stored.values[name].contiguous()
-    return tensors | {f"head/{name}": values.contiguous() for name, values in stored.head.items()}
-
-
-def content_digest(stored: StoredMask) -> str:
-    """SHA-256 over indices, values and head as they are in the file, in the order of their names there."""
-    tensors = tensors_of(stored)
-    return Region({name: tuple(tensors[name].shape) for name in sorted(tensors)}).fingerprint(tensors)
-
-
 def write_mask(path: Path, stored: StoredMask) -> None:
     """Write a mask file; equal masks give equal bytes."""
-    mask = stored.mask
+    mask, tensors = stored.mask, {}
+    for name, indices in mask.indices.items():
+        small = prod(mask.region.shapes[name]) < INT32_LIMIT
+        tensors[f"indices/{name}"] = indices.to(torch.int32 if small else torch.int64)
+        tensors[f"values/{name}"] = stored.values[name].contiguous()
+    tensors |= {f"head/{name}": values.contiguous() for name, values in stored.head.items()}
     header = {
         **stored.about,
+        **UNSEALED,
         "format": FORMAT,
         "version": VERSION,
         "selected": mask.selected,
@@ -69,7 +60,8 @@ def write_mask(path: Path, stored: StoredMask) -> None:
     }
     # only the top level is sorted: the order of `shapes` is the order of the region
     with replacing(path) as partial:
-        save_file(tensors_of(stored), partial, metadata={"graft": json.dumps(dict(sorted(header.items())))})
+        save_file(tensors, partial, metadata={"graft": json.dumps(dict(sorted(header.items())))})
+        seal(partial)
 
 
 def read_mask(path: Path) -> StoredMask:

@@ -11,10 +11,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 
+from stages.lib.digest import KEY, require_sealed
 from stages.lib.errors import MaskError, plain_problem
 
 FORMAT = "graft-mask"
-VERSION = 1
+VERSION = 2
 # a tensor's indices are counted in int64
 MOST_PARAMETERS = 2**63
 
@@ -82,12 +83,18 @@ def read_header(path: Path) -> dict[str, Any]:
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise MaskError(f"{path}: not a mask file")
     if about.get("version") != VERSION:
-        raise MaskError(f"{path}: format version {about.get('version')}, this program reads {VERSION}")
+        raise MaskError(
+            f"{path}: format version {about.get('version')}, this program reads {VERSION}; what made it makes it anew"
+        )
     try:
         Header.model_validate(about)
     except ValidationError as error:
         raise MaskError(f"{path}: damaged: {plain_problem(error.errors()[0], 'header', Header)}") from None
-    return about
+    try:
+        require_sealed(path)
+    except ValueError as error:
+        raise MaskError(f"{path}: damaged: {error}") from None
+    return {key: value for key, value in about.items() if key != KEY}
 
 
 def require_indices(name: str, kind: str, dimensions: int) -> None:

@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from stages.lib.digest import KEY, UNSEALED, require_sealed, seal
 from stages.lib.errors import MaskError
 from stages.lib.graft.mask_file import INT32_LIMIT
 from stages.lib.io import replacing
@@ -17,9 +18,10 @@ from stages.lib.io import replacing
 def write_order(path: Path, order: Tensor, region_size: int, about: dict[str, Any]) -> None:
     """Write region indices, most moved first, with a header about where they come from."""
     dtype = torch.int32 if region_size < INT32_LIMIT else torch.int64
-    header = {**about, "graftable": region_size, "stored": len(order)}
+    header = {**about, **UNSEALED, "graftable": region_size, "stored": len(order)}
     with replacing(path) as partial:
         save_file({"order": order.to(dtype)}, partial, metadata={"movement": json.dumps(header, sort_keys=True)})
+        seal(partial)
 
 
 def read_order(path: Path) -> tuple[Tensor, dict[str, Any]]:
@@ -27,8 +29,10 @@ def read_order(path: Path) -> tuple[Tensor, dict[str, Any]]:
     if not path.exists():
         raise MaskError(f"{path}: no such order; `dvc repro` makes it")
     try:
+        require_sealed(path)
         with safe_open(path, framework="pt") as file:
             order, about = file.get_tensor("order"), json.loads(file.metadata()["movement"])
+        del about[KEY]
         stored, graftable = about["stored"], about["graftable"]
         if {type(stored), type(graftable)} != {int} or order.dtype not in (torch.int32, torch.int64):
             raise TypeError("its numbers are not whole")

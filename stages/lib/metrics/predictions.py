@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from stages.lib import paths
+from stages.lib.digest import UNSEALED, require_sealed, seal
 from stages.lib.errors import DataError
 from stages.lib.io import replacing
 
@@ -53,7 +54,10 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
             for variant, logits in variants.items()
         }
     with replacing(path) as partial:
-        save_file(tensors, partial, metadata={"label_names": json.dumps(predictions.label_names)})
+        save_file(
+            tensors, partial, metadata={"predictions": json.dumps({"label_names": predictions.label_names, **UNSEALED})}
+        )
+        seal(partial)
 
 
 def dev_set(task: str) -> str:
@@ -78,8 +82,9 @@ def read_predictions(path: Path, dev: bool = False) -> Predictions:
     labels: dict[str, np.ndarray] = {}
     logits: dict[str, dict[str, np.ndarray]] = {}
     try:
+        require_sealed(path)
         with safe_open(path, framework="np") as file:
-            names = json.loads(file.metadata()["label_names"])
+            names = json.loads(file.metadata()["predictions"])["label_names"]
             for key in file.keys():  # noqa: SIM118 - not a dict
                 kind, test_set, *variant = key.split("/")
                 if test_set.endswith(DEV) != dev:

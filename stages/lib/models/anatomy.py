@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
+from stages.lib.digest import require_listed
 from stages.lib.errors import ModelError, plain_problem
 from stages.lib.graft.region import Region
 from stages.lib.io import read_json, write_json
@@ -63,6 +64,7 @@ def write_anatomy(anatomy: Anatomy, folder: Path) -> None:
 
 def read_anatomy(folder: Path) -> Anatomy:
     """Read anatomy.json of a model folder; raises ModelError if it isn't there or is damaged."""
+    require_listed(folder, FILE)
     try:
         return TypeAdapter(Anatomy).validate_python(read_json(folder / FILE, ModelError))
     except ValidationError as error:

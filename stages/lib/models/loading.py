@@ -7,6 +7,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from stages.lib.digest import list_files, require_listed
 from stages.lib.errors import ModelError
 from stages.lib.models.anatomy import HEAD, SOME_LABELS, parameter_groups
 
@@ -38,6 +39,7 @@ def load_model(
     quiet_transformers()
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder}: no model there (config.json is missing)")
+    require_listed(folder, "config.json", WEIGHTS)
     options: dict[str, Any] = {"dtype": "float32"}
     if mode == "standard":
         names = labels or [str(number) for number in range(SOME_LABELS)]
@@ -82,6 +84,7 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     quiet_transformers()
+    require_listed(folder, *TOKENIZER_FILES)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises nothing more specific
@@ -107,6 +110,7 @@ def save_model(model: Any, tokenizer: Any, folder: Path, leave_out: Iterable[str
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder, state_dict=state, max_shard_size=ONE_SHARD, save_original_format=False)
     tokenizer.save_pretrained(folder)
+    list_files(folder)
 
 
 def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
@@ -122,6 +126,7 @@ def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
             missing = {*names} - {*stored.keys()}
             if missing:
                 raise ModelError(f"{file}: has no tensor {min(missing)!r}; it belongs to another model")
+            require_listed(folder, WEIGHTS)
             return {name: stored.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise ModelError(f"{file}: damaged: {error}") from error

@@ -248,10 +248,10 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
     head = [name for name, group in groups.items() if group == HEAD]
     if {*head} - {*model.missing_tensors}:
         print(f"{settings.name}: its own classification head is dropped; each task gets a new one")
-    save_model(model, tokenizer, folder, leave_out=head)
     shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
     anatomy = Anatomy(settings.name, settings.source, settings.revision, settings.mode, groups, shapes)
     write_anatomy(anatomy, folder)
+    save_model(model, tokenizer, folder, leave_out=head)
     return anatomy
 
 

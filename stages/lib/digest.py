@@ -1,0 +1,67 @@
+"""Files that carry their own SHA-256, so that a damaged one is not read as if it were whole.
+
+A tensor file has it in its header, over the whole file with 64 zeros in its place; a folder has a list of its files, which
+`sha256sum -c SHA256SUMS` reads too.
+"""
+
+import re
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from stages.lib.errors import ModelError
+
+KEY = "sha256"
+# goes into a header's JSON text, and `seal` puts the digest there
+UNSEALED = {KEY: "0" * 64}
+LIST = "SHA256SUMS"
+LONGEST_HEADER = 10**8  # bytes, as safetensors has it
+PLACE = re.compile(KEY.encode() + rb'\\": \\"([0-9a-f]{64})')
+
+
+def seal(path: Path) -> None:
+    """Put the digest of a safetensors file into its header, which has a place for it."""
+    with path.open("r+b") as file:
+        said, digest = _digests(file)
+        file.seek(said.start(1))
+        file.write(digest)
+
+
+def require_sealed(path: Path) -> None:
+    """Raise ValueError unless a safetensors file is, to the last bit, what was sealed."""
+    with path.open("rb") as file:
+        said, digest = _digests(file)
+    if said[1] != digest:
+        raise ValueError("its content is not what was written")
+
+
+def _digests(file: BinaryIO) -> tuple[re.Match, bytes]:
+    """Where the header says a digest, and the one that the file has."""
+    size = file.read(8)
+    head = size + file.read(min(int.from_bytes(size, "little"), LONGEST_HEADER))
+    said = PLACE.search(head)
+    if said is None:
+        raise ValueError("has no SHA-256 of its content")
+    whole = head[: said.start(1)] + UNSEALED[KEY].encode() + head[said.end(1) :]
+    return said, file_digest(file, lambda: sha256(whole)).hexdigest().encode()
+
+
+def list_files(folder: Path) -> None:
+    """Write the digests of all files directly in a folder into its list."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != LIST)
+    (folder / LIST).write_text("".join(f"{_of_file(folder / name)}  {name}\n" for name in names), encoding="utf-8")
+
+
+def require_listed(folder: Path, *names: str) -> None:
+    """Raise ModelError if one of these files is not as the folder's list says; a user's own folder need not have a list."""
+    if not (folder / LIST).is_file():
+        return
+    listed = (folder / LIST).read_bytes().decode(errors="replace").splitlines()
+    for path in filter(Path.is_file, (folder / name for name in names)):
+        if f"{_of_file(path)}  {path.name}" not in listed:
+            raise ModelError(f"{path}: damaged: its content is not what {LIST} says was written")
+
+
+def _of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
