@@ -75,8 +75,8 @@ if stage and log:
     seen = open(os.path.join(log, f"{stage}.{os.getpid()}"), "w", buffering=1)
     sys.addaudithook(note)
 
-def tear(folder):
-    for path in (os.path.join(folder, name) for name in os.listdir(folder)):
+def tear(place):
+    for path in [place] if os.path.isfile(place) else (os.path.join(place, name) for name in os.listdir(place)):
         os.truncate(path, os.path.getsize(path) // 2)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,22 +1,60 @@
-"""A short part of the campaign in tests/chaos, the same cases every time."""
+"""A short part of the campaign in tests/chaos, the same cases every time, and that it would find something."""
 
-from dataclasses import replace
+import random
 
-from stages.commands.graft.build_patch import KEY
-from stages.lib.graft.mask_file import content_digest, write_mask
-from tests.chaos import patches
+import pytest
+
+from stages.commands.graft.build_patch import read_patch
+from stages.lib.errors import DataError
+from tests.chaos import campaign, folders, inputs, tensors
+
+CHECKS = {**inputs.CHECKS, **tensors.CHECKS}
 
 
-def test_damaged_patches_are_refused_in_words():
-    found = patches.run(300, 0)
-    assert [kind for kind, cases, failures in found if cases < 50 or failures] == []
+@pytest.mark.parametrize("name", CHECKS)
+def test_no_reader_breaks_on_damaged_input(name):
+    found, cases, failures = campaign.examine(name, CHECKS[name], 40, 1)
+    assert (found, failures) == (name, []) and cases >= 40
 
 
-def test_the_campaign_sees_a_patch_of_other_values(tmp_path):
-    whole = patches.make_patch()
-    other = replace(whole, values={name: values + 1 for name, values in whole.values.items()})
-    about = whole.about | {KEY: whole.about[KEY] | {"content": content_digest(other)}}
-    write_mask(tmp_path / "p.safetensors", replace(other, about=about))
-    assert patches.problem(tmp_path / "p.safetensors", whole) == "other tensors were read without a word"
-    write_mask(tmp_path / "p.safetensors", whole)
-    assert patches.problem(tmp_path / "p.safetensors", whole) == ""
+def test_no_model_folder_breaks_the_import_or_runs_code(monkeypatch):
+    monkeypatch.setattr(folders, "_limit_memory", lambda: None)
+    assert campaign.examine("model folders", folders.model_folders, 15, 1)[2] == []
+
+
+def test_the_same_number_makes_the_same_cases_and_a_broken_reader_is_told():
+    seen = []
+
+    def broken(chance, _folder):
+        seen.append(drawn := chance.randint(0, 9))
+        if drawn == 7:
+            raise KeyError("seven")
+        raise DataError("one clear line")
+
+    name, cases, failures = campaign.examine("broken", broken, 100, 1)
+    first, seen[:] = [*seen], []
+    assert (name, len(failures)) == ("broken", 1) and "KeyError: 'seven'" in failures[0] and 7 in first
+    assert campaign.examine("broken", broken, 100, 1) == (name, cases, failures) and seen == first
+
+
+@pytest.mark.parametrize("said", ["", "\n"])
+def test_a_refusal_without_words_is_a_failure(tmp_path, said):
+    def refuse(_chance, _folder):
+        raise DataError(said)
+
+    with pytest.raises(AssertionError, match="refused without a word"):
+        campaign.put_to_the_test(refuse, random.Random(0), tmp_path)
+
+
+def test_the_campaign_sees_a_reader_that_takes_what_is_damaged():
+    """Control: a reader that passes over the digest lets bits go by."""
+
+    def careless(path):
+        return path.read_bytes()
+
+    def check(chance, folder):
+        tensors.damaged(careless, tensors.FILES["patches"][1], chance, folder)
+
+    assert "was read as if it were whole" in campaign.examine("careless", check, 40, 1)[2][0]
+    assert campaign.examine("patches", lambda *args: tensors.damaged(*tensors.FILES["patches"], *args), 40, 1)[2] == []
+    assert tensors.FILES["patches"][0] is read_patch

@@ -1,18 +1,11 @@
-"""Thousands of damaged params files and data files through the readers that stages use: they succeed, or say what is wrong.
+"""Damaged params files and data files through the readers that stages use: they succeed, or say what is wrong."""
 
-python -m tests.chaos.inputs --cases 2000 --seed 0
-"""
-
-import argparse
 import csv
 import gzip
 import io
 import json
 import random
-import time
-from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -24,10 +17,9 @@ from stages.lib.errors import GraftError
 from stages.lib.io import read_rows, write_rows
 from stages.lib.params import SECTIONS, validate
 from stages.lib.yaml12 import LARGEST, load_yaml
+from tests.chaos.campaign import Check
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
-SLOWEST = 20.0
-LONGEST_LINE = 20_000
 TASK = TaskSpec(name="mine", title="Mine", kind="test", labels=["bad", "good"])
 ODD: list[Any] = [
     None, True, False, 0, -1, 1.5, 10**30, 1e308, float("inf"), float("nan"), "", " ", "\0", "\ud800", "13 $(touch x)", "../x", "é",
@@ -51,8 +43,6 @@ BYTES = [
     b"\\ud800",
     b"---\n",
 ]
-
-Check = Callable[[random.Random, Path], None]
 
 
 def params(chance: random.Random, folder: Path) -> None:
@@ -132,46 +122,3 @@ def as_table(made: list[dict[str, Any]], delimiter: str) -> bytes:
     writer = csv.writer(text, delimiter=delimiter)
     writer.writerows([names, *([row[name] for name in names] for row in made)])
     return text.getvalue().encode("utf-8", "surrogatepass")
-
-
-def run(cases: int, seed: int) -> list[tuple[str, int, list[str]]]:
-    """Each check's name, cases and failures; the same for the same numbers."""
-    found = []
-    for name, check in CHECKS.items():
-        with TemporaryDirectory() as folder:
-            told = [outcome(check, f"{name}-{seed}-{case}", Path(folder)) for case in range(cases)]
-        found.append((name, cases, [line for line in told if line]))
-    return found
-
-
-def outcome(check: Check, seed: str, folder: Path) -> str | None:
-    """What is wrong with how a reader took one case; the seed makes that case again."""
-    start = time.monotonic()
-    try:
-        check(random.Random(seed), folder)
-    except GraftError as error:
-        lines = str(error).splitlines()
-        if not lines or not lines[0].strip() or max(map(len, lines)) > LONGEST_LINE:
-            return f"{seed}: {len(lines)} lines of up to {max(map(len, lines), default=0):,} characters"
-    except Exception as error:
-        return f"{seed}: {type(error).__name__}: {str(error)[:200]}"
-    seconds = time.monotonic() - start
-    return f"{seed}: {seconds:.0f} seconds" if seconds > SLOWEST else None
-
-
-def main() -> None:
-    """Parse the command line, run the checks and print how they ended."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.inputs", description=__doc__)
-    parser.add_argument("--cases", type=int, default=2000, help="of each check")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    found = run(arguments.cases, arguments.seed)
-    print(f"{'check':20}{'cases':>10}{'failures':>10}")
-    for name, cases, failures in found:
-        print(f"{name:20}{cases:>10,}{len(failures):>10,}")
-    print(*(line for _, _, failures in found for line in failures), sep="\n")
-    raise SystemExit(any(failures for _, _, failures in found))
-
-
-if __name__ == "__main__":
-    main()

@@ -43,7 +43,7 @@ def read_order(path: Path) -> tuple[Tensor, dict[str, Any]]:
     if (
         order.shape != (stored,)
         or bool((ordered[1:] == ordered[:-1]).any())
-        or (stored and not 0 <= ordered[0] <= ordered[-1] < graftable)
+        or (stored and not 0 <= int(ordered[0]) <= int(ordered[-1]) < graftable)
     ):
         raise MaskError(f"{path}: damaged: is not {stored} different numbers within 0..{graftable - 1}")
     return order, about

@@ -1,0 +1,50 @@
+"""Copies of the project in which all pipelines run at the settings of the profile `whole`."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from stages.commands import profile
+from tests.dvc_project import ROOT, Copy, clone, make_original
+
+EVERYTHING = ("dvc", "repro", "--all-pipelines")
+
+
+def fresh_copies(folder: Path, *names: str) -> list[Copy]:
+    """Copies of the project, in which nothing has run yet."""
+    original = make_original(folder, profile.profile_settings("whole"))
+    copies = [clone(original, name) for name in names]
+    for copy in copies:
+        (copy.folder / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+        copy.run("python", "-m", "stages.commands.profile", "whole")
+    return copies
+
+
+def differences(one: Copy, other: Copy) -> list[str]:
+    """Outputs that are not the same in both, and files that are half-written in the second."""
+    first, second = (
+        {out["path"]: out["md5"] for lock in locks(copy).values() for entry in lock.values() for out in entry["outs"]}
+        for copy in (one, other)
+    )
+    partial = [str(path) for path in other.folder.rglob("*.partial") if ".dvc" not in path.parts]
+    return sorted(path for path in first.keys() | second.keys() if first.get(path) != second.get(path)) + partial
+
+
+def locks(copy: Copy) -> dict[str, dict]:
+    """What dvc.lock knows, by the folder of the pipeline."""
+    listed = subprocess.run(
+        ["git", "ls-files", "*dvc.yaml"], cwd=copy.folder, capture_output=True, text=True, check=True
+    )
+    folders = [str(Path(name).parent) for name in listed.stdout.split()]
+    return {folder: copy.lock(folder) for folder in folders if (copy.folder / folder / "dvc.lock").exists()}
+
+
+def pids_of_stages(copy: Copy) -> Iterator[tuple[int, list[str]]]:
+    """Number and words of each process that is a stage of this copy."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_text(errors="replace").split("\0")
+            if any(word.startswith("stages.") for word in words) and (place / "cwd").resolve() == copy.folder.resolve():
+                yield int(place.name), words
+        except OSError:
+            continue  # it has ended

@@ -1,0 +1,236 @@
+"""What can happen around a finished project: a full disk, a kill in the middle of a save, a folder that may not be written, a clock
+set back, two runs at once, an edit in the middle of a run, a damaged cache.  Nothing is lost, half-written or silently wrong.
+
+They run on copies of a project in which all pipelines have run.
+"""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stages.lib.progress import progress
+from tests.chaos.campaign import Row
+from tests.chaos.copies import EVERYTHING, differences, locks, pids_of_stages
+from tests.dvc_project import Copy, twin
+
+NOBODY = 65534
+DAY = 86_400
+READ_ONLY = ("finetune", "mask", "evaluate")
+SPARSITIES = ("0.02", "0.03")
+DAMAGED = 12
+
+
+def run(finished: Copy, number: int) -> list[Row]:
+    """Check, cases, failures of each situation."""
+    chance = random.Random(number)
+    rows = [(name, *check(finished, chance)) for name, check in SITUATIONS.items()]
+    return [(name, cases, failures) for name, cases, failures in rows]
+
+
+Found = tuple[int, list[str]]
+
+
+def full_disk(finished: Copy, chance: random.Random) -> Found:
+    """Every kind of stage, with room for less than its largest file."""
+
+    def limited(copy: Copy, _name: str, command: str, outs: list[str]) -> str:
+        sizes = [path.stat().st_size for out in outs for path in _files(copy.folder / out)]
+        room = chance.randrange(max(sizes))
+
+        def limit() -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+        done = _by_hand(copy, command, preexec_fn=limit)
+        said = [line for line in done.stderr.splitlines() if "could not be written" in line]
+        return (
+            ""
+            if done.returncode == 2 and said and "Traceback" not in done.stderr
+            else done.stderr[-300:] or "ended well"
+        )
+
+    return _every_kind(finished, limited)
+
+
+def kill_in_a_save(finished: Copy, _chance: random.Random) -> Found:
+    """Every kind of stage, its first output torn and the process killed at the moment at which it would get its name."""
+
+    def torn(copy: Copy, _name: str, command: str, outs: list[str]) -> str:
+        target = next((out for out in outs if (copy.folder / out).is_dir()), outs[0])
+        # a stage that writes into a folder of others gives each of them its name
+        places = [target, *(str(path.relative_to(copy.folder)) for path in _files(copy.folder / target))]
+        for place in places:
+            done = _by_hand(copy, command, TEST_TARGET=place)
+            if done.returncode != 0:
+                return "" if done.returncode == -signal.SIGKILL else done.stderr[-300:]
+        return f"{target} was never given its name"
+
+    return _every_kind(finished, torn)
+
+
+def read_only(finished: Copy, _chance: random.Random) -> Found:
+    """Somebody who may read everything and write nothing."""
+
+    def refused(copy: Copy, name: str, command: str, _outs: list[str]) -> str:
+        if name.partition("@")[0] not in READ_ONLY:
+            return ""
+        for path in (copy.folder, *copy.folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        identity = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        if not identity:
+            for place in (copy.folder / "models", copy.folder / "masks", copy.folder / "metrics"):
+                for path in (place, *place.rglob("*")):
+                    path.chmod(0o555 if path.is_dir() else 0o444)
+        done = _by_hand(copy, command, HOME="/nonexistent", **identity)
+        said = [line for line in done.stderr.splitlines() if "could not be written" in line and "denied" in line]
+        return (
+            ""
+            if done.returncode == 2 and said and "Traceback" not in done.stderr
+            else done.stderr[-300:] or "ended well"
+        )
+
+    return _every_kind(finished, refused, READ_ONLY)
+
+
+def clock_set_back(finished: Copy, _chance: random.Random) -> Found:
+    """All files are of tomorrow: nothing runs; one of them changes at a time before that: it is noticed and mended."""
+    copy = _another(finished, "clock")
+    later = time.time() + DAY
+    for path in _files(copy.folder):
+        if ".git" not in path.parts and ".dvc" not in path.parts:
+            os.utime(path, (later, later))
+    failures = [f"ran {stage}" for stage in copy.run(*EVERYTHING).executed]
+    sample = next((copy.folder / "data/sample").rglob("train.jsonl"))
+    content = sample.read_bytes()
+    sample.chmod(0o644)
+    sample.write_bytes(content.swapcase())
+    os.utime(sample, (later - 2 * DAY, later - 2 * DAY))
+    copy.run(*EVERYTHING)
+    failures += [] if sample.read_bytes() == content else [f"{sample.name} stayed another"]
+    return 2, failures + differences(finished, copy)
+
+
+def two_runs_at_once(finished: Copy, chance: random.Random) -> Found:
+    """The second waits, or says that it can't run now; together with one more run they end as a single one does."""
+    alone, copy = _another(finished, "alone"), _another(finished, "together")
+    for one in (alone, copy):
+        one.set(f"graft.sparsity={SPARSITIES[0]}")
+    alone.run("dvc", "repro")
+    first = subprocess.Popen(
+        ["dvc", "repro"], cwd=copy.folder, env=copy.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    time.sleep(chance.uniform(0, 5))
+    second = _by_hand(copy, "dvc repro")
+    first.wait()
+    said = second.stdout + second.stderr
+    failures = [] if second.returncode == 0 or "lock" in said.lower() or "busy" in said.lower() else [said[-300:]]
+    copy.run("dvc", "repro")
+    return 1, failures + differences(alone, copy)
+
+
+def edit_in_the_middle(finished: Copy, _chance: random.Random) -> Found:
+    """A setting is edited while the stage that reads it runs: that is an error, and what the next run makes is of the new one."""
+    alone, copy = _another(finished, "afterwards"), _another(finished, "meanwhile")
+    alone.set(f"graft.sparsity={SPARSITIES[1]}")
+    alone.run("dvc", "repro")
+    copy.set(f"graft.sparsity={SPARSITIES[0]}")
+    with copy.start("dvc", "repro") as running:
+        while running.poll() is None and not any("stages.mask" in words for _, words in pids_of_stages(copy)):
+            time.sleep(0.05)
+        copy.set(f"graft.sparsity={SPARSITIES[1]}")
+        code = running.wait()
+    said = copy.folder.with_suffix(".txt").read_text()
+    failures = [] if code != 0 and "nothing is recorded" in said else [said[-300:]]
+    copy.run("dvc", "repro")
+    return 1, failures + differences(alone, copy)
+
+
+def damaged_cache(finished: Copy, chance: random.Random) -> Found:
+    """Objects of the cache with other bits, and nothing but the cache to take them from."""
+    copy = _another(finished, "cache")
+    outs = [
+        out
+        for lock in locks(copy).values()
+        for entry in lock.values()
+        for out in entry["outs"]
+        if not out["md5"].endswith(".dir")
+    ]
+    held = [
+        (out, place)
+        for out in outs
+        if (place := copy.folder / f".dvc/cache/files/md5/{out['md5'][:2]}/{out['md5'][2:]}").exists()
+    ]
+    for out, place in chance.sample(held, min(DAMAGED, len(held))):
+        (copy.folder / out["path"]).unlink(missing_ok=True)
+        content = bytearray(place.read_bytes())
+        content[chance.randrange(len(content))] ^= 1
+        place.chmod(0o644)
+        place.write_bytes(content)
+    verified = _by_hand(copy, "python -m stages.commands.verify")
+    failures = (
+        []
+        if verified.returncode == 1 and "damaged" in verified.stdout
+        else [verified.stdout[-300:] + verified.stderr[-300:]]
+    )
+    copy.run(*EVERYTHING)
+    again = _by_hand(copy, "python -m stages.commands.verify")
+    return DAMAGED, failures + ([] if again.returncode == 0 else [again.stdout[-300:]]) + differences(finished, copy)
+
+
+SITUATIONS: dict[str, Callable[[Copy, random.Random], Found]] = {
+    "full disk": full_disk,
+    "kill in a save": kill_in_a_save,
+    "read-only folder": read_only,
+    "clock set back": clock_set_back,
+    "two runs at once": two_runs_at_once,
+    "edit in the middle of a run": edit_in_the_middle,
+    "damaged cache": damaged_cache,
+}
+
+
+def _every_kind(
+    finished: Copy, disturb: Callable[[Copy, str, str, list[str]], str], kinds: tuple[str, ...] = ()
+) -> Found:
+    """One stage of every kind of every pipeline (or of these), disturbed; what it should have made is as before, or can be made."""
+    copy, failures = _another(finished, "disturbed"), []
+    stages = [stage for stage in _stages(copy) if not kinds or stage[0].partition("@")[0] in kinds]
+    with progress(disturb.__name__, len(stages), "stage") as bar:
+        for name, command, outs in stages:
+            if said := disturb(copy, name, command, outs):
+                failures.append(f"{name}: {said}")
+            bar.update(1)
+    copy.run(*EVERYTHING)
+    return len(stages), failures + differences(finished, copy)
+
+
+def _stages(copy: Copy) -> Iterator[tuple[str, str, list[str]]]:
+    """Name, command and outputs of the first stage of every kind."""
+    for lock in locks(copy).values():
+        kinds = {name.partition("@")[0]: (name, entry) for name, entry in reversed(lock.items())}
+        for kind, (name, entry) in sorted(kinds.items()):
+            if not kind.endswith("code"):
+                yield name, entry["cmd"], [out["path"] for out in entry["outs"]]
+
+
+def _by_hand(
+    copy: Copy, command: str, preexec_fn: Callable[[], None] | None = None, **more: object
+) -> subprocess.CompletedProcess:
+    identity = {key: more.pop(key) for key in ("user", "group", "extra_groups") if key in more}
+    return subprocess.run(
+        ["sh", "-c", command], cwd=copy.folder, env=copy.environment | more, preexec_fn=preexec_fn, capture_output=True, text=True, **identity
+    )  # fmt: skip
+
+
+def _another(finished: Copy, name: str) -> Copy:
+    shutil.rmtree(finished.folder.with_name(name), ignore_errors=True)
+    return twin(finished, name)
+
+
+def _files(place: Path) -> list[Path]:
+    return [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
