@@ -20,8 +20,8 @@ def main(task: str, seed: int) -> None:
     with progress(f"finetune {task}-{seed}", cell.total_steps(params.finetune), "step") as bar:
         best = finetune(cell, params.finetune, bar.update)
     with replacing(paths.finetuned(task, seed)) as folder:
-        save_model(best.model.model, best.model.tokenizer, folder)
         write_json(folder / "training.json", {"task": task, "seed": seed, **best.record})
+        save_model(best.model.model, best.model.tokenizer, folder)
     print(f"finetune {task}-{seed}: dev accuracy {best.record['dev_accuracy']:.3f}, {best.record['chosen']}")
 
 

@@ -33,8 +33,8 @@ def main(paradigm: str, seed: int) -> None:
     with progress(f"joint {paradigm} {seed}", steps, "step") as bar:
         best = train_joint(paths.PRETRAINED, how, params.model, machine, bar.update)
     with replacing(paths.joint(paradigm, seed)) as folder:
-        save_joint(best.shared, folder)
         write_json(folder / "training.json", {"tasks": names, "paradigm": paradigm, "seed": seed, **best.record})
+        save_joint(best.shared, folder)
     print(f"joint {paradigm} {seed}: mean dev accuracy {best.record['dev_accuracy']:.3f}, {best.record['chosen']}")
 
 
