@@ -166,9 +166,9 @@ def bias_figure(study: Study) -> Figure | None:
     if all(rows.empty for name, (_, rows) in sources.items() if name != "learned graft"):
         return None
     curves = [Curve(name, rows, line_style(number)) for name, (number, rows) in sources.items() if len(rows)]
-    # of each that all tasks have, the size at which it does best
+    # of each that all tasks have, the size at which it does best; biases may be fewer than were asked for
     best = {
-        name: max((_score(part) or 0.0, size) for size, part in rows.groupby("sparsity"))
+        name: max((_score(part) or 0.0, part.share.mean()) for _, part in rows.groupby("sparsity"))
         for name, (_, rows) in sources.items()
         if {*rows.task} >= {*study.tasks}
     }
