@@ -21,7 +21,9 @@ from stages.lib.params import load_params
 @stage
 def main() -> None:
     """Write the largest size."""
-    largest = max(load_params("toy").toy.sizes)
+    params = load_params("toy")
+    params.graft = load_params("graft.region").graft  # stages that are about one localizer put its settings there, too
+    largest = max(params.toy.sizes)
     if edit := os.environ.get("TEST_EDIT"):
         file, old, new = edit.split("|")
         text = Path(file).read_text()

@@ -11,6 +11,7 @@ the settings.py of each pipeline, which is found by its folder.
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -49,7 +50,7 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
     """
     values = _values(path, keys)
     chosen = _chosen(values, keys)
-    READ.append((path, keys, chosen))
+    READ.append((path, keys, copy(chosen)))  # stages may put more beside what they were given
     if "runtime" in keys:  # what computes with the model comes after the stage that imports it
         require_measurable(values, _sections_of_keys(keys), path)
     return chosen
