@@ -192,25 +192,7 @@ def _rows(count: int) -> list[dict]:
     if paths.table(TASK).exists():
         return read_rows(paths.table(TASK))[:count]
     generator = np.random.default_rng(0)
-    words = [
-        "the",
-        "film",
-        "story",
-        "actor",
-        "was",
-        "good",
-        "bad",
-        "dull",
-        "bright",
-        "and",
-        "with",
-        "a",
-        "of",
-        "plot",
-        "scene",
-        "music",
-        "night",
-    ]
+    words = ["the", "film", "story", "actor", "was", "good", "bad", "dull", "bright", "and", "with", "a", "of", "plot", "scene", "music", "night"]  # fmt: skip
     return [
         {
             "sentence1": " ".join(generator.choice(words, generator.integers(8, 50))),

@@ -1,5 +1,6 @@
 """Fixtures: seeded tensors, and one fine-tuned pico cell for each mode, made once a session."""
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def quick_torch():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     quiet_transformers()
+    gc.freeze()  # what was imported is no garbage, and looking at it again and again takes a twentieth of the time
     yield
     torch.set_num_threads(threads)
 
@@ -103,6 +105,12 @@ def triple():
         name: values + 0.1 * torch.randn(values.shape, generator=generator) for name, values in pretrained.items()
     }
     return region, pretrained, finetuned
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """Figures without the values for the page's pointer, which take longer than all else (tests/test_page.py has them)."""
+    monkeypatch.setattr("stages.lib.report.hover.values_of", lambda drawn: "[]")
 
 
 @pytest.fixture

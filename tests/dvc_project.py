@@ -46,11 +46,8 @@ TINY_STUDY = {
     "wise": {"alphas": [0.0, 1.0]},
     "peft": {"methods": ["lora_1"], "tasks": ["movies"]},
     "paradigm": {"paradigms": [], "tasks": ["movies"], "sparsities": [0.01], "max_steps": 5},
-    "trajectory": {
-        "tasks": [],
-        "checkpoints": {"every": 10, "region_step": 10, "sparsities": [0.01]},
-    },
-}
+    "trajectory": {"tasks": [], "checkpoints": {"every": 10, "region_step": 10, "sparsities": [0.01]}},
+}  # fmt: skip
 
 # Python imports this module by itself wherever it is on the path.  Without the variables it does nothing; with them
 # a stage notes which files it opens, or is held up or torn apart where it is about to give an output its final name.

@@ -56,13 +56,7 @@ def make_project(folder: Path, cell: Cell) -> Project:
     write(folder / "data/tables/toy/card.json", {"task": TOY.model_dump()})
     region, before, after = cell.region, cell.pretrained(), cell.finetuned()
     mask = movement_mask(region, movement_order(before, after, region, SELECTED), SELECTED)
-    about = {
-        "model": "pico",
-        "fingerprint": region.fingerprint(before),
-        "task": "toy",
-        "seed": 13,
-        "localizer": "learned",
-    }
+    about = {"model": "pico", "fingerprint": region.fingerprint(before), "task": "toy", "seed": 13, "localizer": "learned"}  # fmt: skip
     about |= {"model_parameters": cell.anatomy.parameters}
     write_mask(folder / MASK, StoredMask(mask, values_at(after, mask), head(cell), about))
     scores = {"finetuned": {"n": 200, "score": 0.9}, "grafted": {"n": 200, "score": 0.875, "retained": 0.972}}

@@ -17,6 +17,7 @@ from transformers import (
 
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings
+from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime
 from stages.lib.settings import FinetuneParams, ModelParams, Section
 from stages.settings import GraftParams, LocalizerParams
@@ -189,3 +190,13 @@ def localizer_settings(name: str, **changes: Any) -> Section:
 def all_localizers(**changes: Any) -> LocalizerParams:
     """The `localizer` section."""
     return LocalizerParams(**{name: localizer_settings(name, **changes) for name in NAMES})
+
+
+def values_of(model: LabelModel) -> dict[str, torch.Tensor]:
+    """Copies of a model's parameters."""
+    return {name: weight.detach().clone() for name, weight in model.parameters().items()}
+
+
+def same(left: dict, right: dict) -> bool:
+    """Whether tensors of the same names are equal to the bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

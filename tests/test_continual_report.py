@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from stages.continual import report as reporting
 from stages.continual.figures import makers
-from stages.continual.report import OFF, Sequences, collect, details, headline, matrix, report, size
+from stages.continual.report import OFF, Sequences, collect, details, headline, matrix, size
 from stages.lib import paths
 from stages.lib.errors import DataError
 from stages.lib.io import read_json, write_json
 from stages.lib.report.document import Claim
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.publish import figures
+from tests.reports import once
 
+report = once(reporting.report)
 METHODS = ["naive", "grafting", "replay", "ewc"]
 ORDERS = {"paper": ["qnli", "ag_news", "sst2"], "back": ["sst2", "ag_news", "qnli"]}
 SEEDS = [13, 21]
@@ -264,6 +267,7 @@ def test_figures_are_there_for_every_order_and_the_same_each_time(here, data):
         assert image.shape[1] > 1000 and image[..., :3].std() > 0.05
 
 
+@pytest.mark.usefixtures("bare")
 def test_thirteen_tasks_fit(here):
     orders = {"long": [f"task_{number}" for number in range(13)]}
     write_records(here, orders=orders)

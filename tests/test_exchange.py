@@ -307,10 +307,7 @@ REFUSALS = {
     "truncated": (cut(0.9), "damaged: "),
     "truncated header": (cut(0.1), "damaged: "),
     "empty": (cut(0), "damaged: "),
-    "index out of range": (
-        number("indices/", -1, 10**6),
-        r"damaged: bert.*: flat indices must rise strictly within 0\.\.\d+$",
-    ),
+    "index out of range": (number("indices/", -1, 10**6), r"damaged: bert.*: flat indices must rise strictly within 0\.\.\d+$"),
     "negative index": (number("indices/", 0, -1), r"damaged: bert.*: flat indices must rise strictly within 0\.\.\d+$"),
     "NaN": (number("values/", 0, float("nan")), "damaged: holds values that are not numbers$"),
     "infinite head": (number("head/classifier.bias", 0, float("inf")), "damaged: holds values that are not numbers$"),
@@ -333,43 +330,25 @@ REFUSALS = {
         "is a mask, not a patch; `python -m stages.commands.graft export --as patch` makes one of it$",
     ),
     "gone": (Path.unlink, "no such mask or patch$"),
-}
+}  # fmt: skip
 
 
 FORGERIES = {
-    "fewer layers": (
-        with_config(num_hidden_layers=1),
-        "damaged: patch.config: 'num_hidden_layers' is not allowed: should be 'pad_token_id'",
-    ),
+    "fewer layers": (with_config(num_hidden_layers=1), "damaged: patch.config: 'num_hidden_layers' is not allowed: should be 'pad_token_id'"),
     "another kind": (with_config(model_type="gpt2"), "damaged: patch.config: 'model_type' is not allowed"),
     "code": (with_config(auto_map={"AutoConfig": "evil.Config"}), "damaged: patch.config: 'auto_map' is not allowed"),
-    "a kernel": (
-        with_config(_attn_implementation="evil/kernel"),
-        "damaged: patch.config: '_attn_implementation' is not",
-    ),
+    "a kernel": (with_config(_attn_implementation="evil/kernel"), "damaged: patch.config: '_attn_implementation' is not"),
     "another class": (
         forged(lambda _, header: header[KEY].update(auto_class="AutoModelForQuestionAnswering")),
         "damaged: patch.auto_class: 'AutoModelForQuestionAnswering' is not allowed",
     ),
-    "padding of no token": (
-        with_config(pad_token_id=10**6),
-        "damaged: patch.config.pad_token_id is 1000000, and the model has",
-    ),
-    "embeddings as a head": (
-        with_head("bert.embeddings.word_embeddings.weight", 70, 32),
-        "the head for 2 labels should be",
-    ),
-    "a layer as a head": (
-        with_head("bert.encoder.layer.0.output.dense.bias", 32),
-        "the head for 2 labels should be",
-    ),
+    "padding of no token": (with_config(pad_token_id=10**6), "damaged: patch.config.pad_token_id is 1000000, and the model has"),
+    "embeddings as a head": (with_head("bert.embeddings.word_embeddings.weight", 70, 32), "the head for 2 labels should be"),
+    "a layer as a head": (with_head("bert.encoder.layer.0.output.dense.bias", 32), "the head for 2 labels should be"),
     "a head for three labels": (with_head("classifier.bias", 3), "the head for 2 labels should be"),
-    "half a head": (
-        forged(lambda tensors, _: tensors.pop("head/classifier.bias")),
-        "the head for 2 labels should be",
-    ),
+    "half a head": (forged(lambda tensors, _: tensors.pop("head/classifier.bias")), "the head for 2 labels should be"),
     "indices with a point": (of_type(torch.float32), "damaged: bert.*: indices must be one row of whole numbers$"),
-}
+}  # fmt: skip
 # these two can't harm whoever loads a patch by hand: they are read only where there is a place for them
 PASSED_OVER = ("embeddings as a head", "a layer as a head")
 

@@ -11,10 +11,7 @@ from stages.lib.graft.region import Region
 from stages.lib.graft.select import kth_largest, ranking, top_k
 from stages.lib.models.label_model import reset_to_pretrained
 from stages.lib.models.predicting import predict
-
-
-def same(left: dict, right: dict) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+from tests.pico import same
 
 
 def scores_of(region: Region, kind: str) -> dict:

@@ -36,11 +36,7 @@ from stages.lib.models.sources import import_model
 from tests.pico import PAIRS, TOY, bert_config, model_settings, runtime, save_causal, toy_rows, word_tokenizer
 from tests.sealed import flip_bit
 
-AUTO = {
-    "standard": AutoModelForSequenceClassification,
-    "prompt": AutoModelForMaskedLM,
-    "autoregressive": AutoModelForCausalLM,
-}
+AUTO = {"standard": AutoModelForSequenceClassification, "prompt": AutoModelForMaskedLM, "autoregressive": AutoModelForCausalLM}  # fmt: skip
 
 
 # logits
@@ -148,14 +144,10 @@ SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidde
 CONFIGS = {
     "bert": bert_config(),
     "roberta": RobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
-    "distilbert": DistilBertConfig(
-        vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40
-    ),
-    "gpt2": GPT2Config(
-        vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0
-    ),
+    "distilbert": DistilBertConfig(vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40),
+    "gpt2": GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0),
     "llama": LlamaConfig(**SIZE, num_key_value_heads=1, bos_token_id=0, eos_token_id=0, pad_token_id=0),
-}
+}  # fmt: skip
 BLOCKS = {"bert": "bert.encoder.layer.", "roberta": "roberta.encoder.layer.", "distilbert": "distilbert.transformer.layer.",
           "gpt2": "transformer.h.", "llama": "model.layers."}  # fmt: skip
 CASES = [(name, mode) for name in ("bert", "roberta", "distilbert") for mode in ("standard", "prompt")]
@@ -267,22 +259,10 @@ def folder_of(model: Any, folder: Path) -> Path:
 
 T5 = {"vocab_size": 200, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
 MISFITS = [
-    (
-        lambda: T5ForConditionalGeneration(T5Config(**T5)),
-        "standard",
-        "of the kind t5, an encoder-decoder, of which only half",
-    ),
-    (
-        lambda: BertForMaskedLM(bert_config()),
-        "autoregressive",
-        "of the kind bert, which can't be read with model.mode=autoregr",
-    ),
-    (
-        lambda: BertForMaskedLM(bert_config()),
-        "standard",
-        r"bert.pooler.*standard needs; use model.mode=prompt, which reads its",
-    ),
-]
+    (lambda: T5ForConditionalGeneration(T5Config(**T5)), "standard", "of the kind t5, an encoder-decoder, of which only half"),
+    (lambda: BertForMaskedLM(bert_config()), "autoregressive", "of the kind bert, which can't be read with model.mode=autoregr"),
+    (lambda: BertForMaskedLM(bert_config()), "standard", r"bert.pooler.*standard needs; use model.mode=prompt, which reads its"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("make", "mode", "message"), MISFITS)

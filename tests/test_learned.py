@@ -1,5 +1,6 @@
 """Mask learning is the paper's optimisation, on one array of logits."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -368,6 +369,8 @@ def test_learning_repeats_itself_and_leaves_both_models():
 
 def held_arrays(extra: bool, settings: Learning) -> float:
     """Most region-sized arrays alive while the loss is computed, beyond weights and gradients."""
+    gc.collect()
+    gc.freeze()  # counting takes a second for all that is there already
     small, counts, kept = Small(torch.float32, width=5000), [], []
     elsewhere = live_bytes([*small.weights.values(), *small.pretrained.values(), *small.finetuned.values()])
 

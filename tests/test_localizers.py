@@ -179,18 +179,15 @@ def test_a_localizer_of_ones_own_is_one_file(make_cell, monkeypatch, tmp_path):
 
 
 def test_a_localizer_is_imported_only_when_it_is_asked_for():
-    program = (
-        "import sys; from stages.lib.localizers.registry import localizer_of; {}; "
-        "print(*[name for name in sys.modules if name.startswith('stages.lib.localizers.')])"
-    )
-
-    def loaded(statement: str) -> set[str]:
-        command = [sys.executable, "-c", program.format(statement)]
-        words = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-        return {word.rpartition(".")[2] for word in words} & {*NAMES}
-
-    assert loaded("0") == set()
-    assert loaded("localizer_of('stitch')") == {"stitch", "learned", "movement"}
+    program = """
+import sys; from stages.lib.localizers.registry import localizer_of
+for name in ("", "stitch"):
+    name and localizer_of(name)
+    print(*[module.rpartition(".")[2] for module in sys.modules if module.startswith("stages.lib.localizers.")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    before, after = ({*line.split()} & {*NAMES} for line in done.stdout.splitlines())
+    assert (before, after) == (set(), {"stitch", "learned", "movement"})
 
 
 # --- Each one's own definition ---------------------------------------------------------------------------------

@@ -26,14 +26,8 @@ HEAD = {"head.weight": torch.eye(2)}
 def stored(triple):
     region, pretrained, finetuned = triple
     mask = movement_mask(region, movement_order(pretrained, finetuned, region, 20), 20)
-    about = {
-        "model": "pico",
-        "fingerprint": region.fingerprint(pretrained),
-        "task": "toy",
-        "seed": 13,
-        "k": 64,
-        "rule": "top_k",
-    }
+    about = {"model": "pico", "fingerprint": region.fingerprint(pretrained), "task": "toy", "seed": 13, "k": 64}
+    about |= {"rule": "top_k"}
     return StoredMask(mask, values_at(finetuned, mask), HEAD, about)
 
 
@@ -147,82 +141,36 @@ def test_other_files_are_not_masks(tmp_path):
         assert complaint(file) == "not a mask file"
 
 
-def change_version(_tensors: dict, header: dict) -> None:
-    header["version"] = 1
+Change = Callable[[dict, dict], object]
 
 
-def drop_shapes(_tensors: dict, header: dict) -> None:
-    del header["shapes"]
+def part(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+    return lambda tensors, _header: tensors.update({name: change(tensors[name])})
 
 
-def break_shapes(_tensors: dict, header: dict) -> None:
-    header["shapes"] = 5
+def number(name: str, place: int | tuple[int, int], value: float) -> Change:
+    return lambda tensors, _header: tensors[name].__setitem__(place, value)
 
 
-def change_count(_tensors: dict, header: dict) -> None:
-    header["selected"] = 21
+def add(**parts: float) -> Change:
+    return lambda tensors, _header: tensors.update({name: torch.tensor([value]) for name, value in parts.items()})
 
 
-def shift_out_of_range(tensors: dict, _header: dict) -> None:
-    tensors["indices/b.weight"][-1] = 35
+def without(name: str) -> Change:
+    return lambda tensors, header: (tensors if "/" in name else header).pop(name)
 
 
-def reverse(tensors: dict, _header: dict) -> None:
-    tensors["indices/b.weight"] = tensors["indices/b.weight"].flip(0)
-
-
-def spoil(tensors: dict, _header: dict) -> None:
-    tensors["values/b.weight"][0] = float("nan")
-
-
-def spoil_head(tensors: dict, _header: dict) -> None:
-    tensors["head/head.weight"][0, 0] = float("inf")
-
-
-def drop_values(tensors: dict, _header: dict) -> None:
-    del tensors["values/b.weight"]
-
-
-def drop_indices(tensors: dict, _header: dict) -> None:
-    del tensors["indices/b.weight"]
-
-
-def shorten_values(tensors: dict, _header: dict) -> None:
-    tensors["values/b.weight"] = tensors["values/b.weight"][1:]
-
-
-def flatten_to_number(tensors: dict, _header: dict) -> None:
-    tensors["values/b.weight"] = torch.tensor(1.0)
-
-
-def rename(tensors: dict, _header: dict) -> None:
-    tensors["indices/other"], tensors["values/other"] = torch.tensor([0]), torch.tensor([0.0])
-
-
-def add_part(tensors: dict, _header: dict) -> None:
-    tensors["extra/b.weight"] = torch.tensor([0.0])
-
-
-def set_part(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict, dict], None]:
-    def change_part(tensors: dict, _header: dict) -> None:
-        tensors[name] = change(tensors[name])
-
-    return change_part
-
-
-def say(**words: object) -> Callable[[dict, dict], None]:
+def say(**words: object) -> Change:
     return lambda _tensors, header: header.update(words)
 
 
+INDICES, VALUES, HEADS = "indices/b.weight", "values/b.weight", "head/head.weight"
 DAMAGES = [
-    (
-        set_part("indices/b.weight", lambda part: part.unsqueeze(1)),
-        "b.weight: indices must be one row of whole numbers",
-    ),
-    (set_part("indices/b.weight", torch.Tensor.float), "b.weight: indices must be one row of whole numbers"),
-    (set_part("values/b.weight", lambda part: part.unsqueeze(1)), "indices and values of the shape"),
-    (set_part("values/b.weight", torch.Tensor.int), "b.weight holds torch.int32, not floating-point numbers"),
-    (set_part("head/head.weight", torch.Tensor.bool), "head.weight holds torch.bool, not floating-point numbers"),
+    (part(INDICES, lambda row: row.unsqueeze(1)), "b.weight: indices must be one row of whole numbers"),
+    (part(INDICES, torch.Tensor.float), "b.weight: indices must be one row of whole numbers"),
+    (part(VALUES, lambda row: row.unsqueeze(1)), "indices and values of the shape"),
+    (part(VALUES, torch.Tensor.int), "b.weight holds torch.int32, not floating-point numbers"),
+    (part(HEADS, torch.Tensor.bool), "head.weight holds torch.bool, not floating-point numbers"),
     (say(shapes={"b.weight": [-7, 5]}), "damaged: header.shapes.b.weight.0: -7 is not allowed"),
     (say(shapes={"b.weight": [2**62, 2]}), "damaged: header.shapes: should be shapes"),
     (say(shapes={}), "damaged: header.shapes: should be shapes"),
@@ -231,20 +179,20 @@ DAMAGES = [
     (say(task="\ud800"), "damaged: 'utf-8' codec can't encode"),
     (say(grafts=[{}]), "damaged: header.grafts.0.task"),
     (say(model_parameters=0), "damaged: header.model_parameters: 0 is not allowed"),
-    (change_version, "format version 1, this program reads 2; what made it makes it anew"),
-    (drop_shapes, "shapes"),
-    (break_shapes, "damaged"),
-    (change_count, "selects 20 parameters, its header says 21"),
-    (shift_out_of_range, "must rise strictly within 0..34"),
-    (reverse, "must rise strictly within 0..34"),
-    (spoil, "not numbers"),
-    (spoil_head, "not numbers"),
-    (drop_values, "don't name the same tensors"),
-    (drop_indices, "don't name the same tensors"),
-    (shorten_values, "indices and"),
-    (flatten_to_number, "damaged"),
-    (rename, "don't name the same tensors"),
-    (add_part, "extra"),
+    (say(version=1), "format version 1, this program reads 2; what made it makes it anew"),
+    (without("shapes"), "shapes"),
+    (say(shapes=5), "damaged"),
+    (say(selected=21), "selects 20 parameters, its header says 21"),
+    (number(INDICES, -1, 35), "must rise strictly within 0..34"),
+    (part(INDICES, lambda row: row.flip(0)), "must rise strictly within 0..34"),
+    (number(VALUES, 0, float("nan")), "not numbers"),
+    (number(HEADS, (0, 0), float("inf")), "not numbers"),
+    (without(VALUES), "don't name the same tensors"),
+    (without(INDICES), "don't name the same tensors"),
+    (part(VALUES, lambda row: row[1:]), "indices and"),
+    (part(VALUES, lambda row: torch.tensor(1.0)), "damaged"),
+    (add(**{"indices/other": 0, "values/other": 0.0}), "don't name the same tensors"),
+    (add(**{"extra/b.weight": 0.0}), "extra"),
 ]
 
 

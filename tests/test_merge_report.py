@@ -26,15 +26,7 @@ def merged(scores: dict[str, float] = SCORES, colliding: int = 30) -> Merged:
         shift = 0.01 * TASKS.index(task) + 0.001 * seed * len(method)
         single = scores[KINDS.get(method, FINETUNED)]
         score = scores[method] + shift
-        cell = {
-            "group": "all",
-            "method": method,
-            "seed": seed,
-            "task": task,
-            "n": 100,
-            "score": score,
-            "accuracy": score,
-        }
+        cell = {"group": "all", "method": method, "seed": seed, "task": task, "n": 100, "score": score, "accuracy": score}  # fmt: skip
         rows.append({**cell, "single": single, "own": score / (single + shift), "retained": score / scores[FINETUNED]})
     methods = [name for name in scores if name in KINDS]
     models = [

@@ -8,10 +8,7 @@ from stages.lib.graft.region import Region
 from stages.lib.merging.arithmetic import add, task_vector
 from stages.lib.merging.consensus import agreed, tall_mask, within
 from stages.lib.merging.vectors import dared, elected, summed
-
-
-def same(left: dict, right: dict) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+from tests.pico import same
 
 
 @pytest.fixture

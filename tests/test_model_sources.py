@@ -259,23 +259,10 @@ for name in sys.argv[2:]:
 
 def test_unreachable_hub_is_said_quickly_and_the_cache_still_serves(tmp_path, pico):
     # 192.0.2.1 is set aside for documentation: nothing ever answers there.
-    switches = {
-        "HF_ENDPOINT": "http://192.0.2.1",
-        "HF_HOME": str(fill_cache(pico, tmp_path / "home")),
-        "NO_PROXY": "192.0.2.1",
-    }
+    switches = {"HF_ENDPOINT": "http://192.0.2.1", "HF_HOME": str(fill_cache(pico, tmp_path / "home")), "NO_PROXY": "192.0.2.1"}  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name not in reach.OFFLINE_SWITCHES} | switches
     environment.pop("HF_HUB_CACHE", None)
-    command = [
-        sys.executable,
-        "-c",
-        OFFLINE_SCRIPT,
-        str(tmp_path / "got"),
-        "owner/missing",
-        "owner/pico",
-        "owner/half",
-        "not a/hub/id",
-    ]
+    command = [sys.executable, "-c", OFFLINE_SCRIPT, str(tmp_path / "got"), "owner/missing", "owner/pico", "owner/half", "not a/hub/id"]  # fmt: skip
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=40)
     assert run.returncode == 0, run.stderr
     (first_s, missing), (_, cached), (_, half), (_, no_id) = [line.split("|", 1) for line in run.stdout.splitlines()]

@@ -23,12 +23,15 @@ from stages.lib.report.markdown import to_markdown
 from stages.lib.report.publish import figures
 from stages.lib.report.stats import clean
 from stages.multitask import contrasts
+from stages.multitask import report as reporting
 from stages.multitask.contrasts import Matrix, matrices
 from stages.multitask.figures import makers
 from stages.multitask.load import PURIFIED, SINGLE, UNION, Multitask, collect
-from stages.multitask.report import details, headline, report
+from stages.multitask.report import headline
+from tests.reports import once
 from tests.sealed import save_sealed
 
+report, details = once(reporting.report), once(reporting.details)
 TASKS = ["sst2", "cr", "ag_news", "qnli"]
 SEEDS = [13, 21]
 GROUPS = {"sentiment": ["sst2", "cr"]}
@@ -42,14 +45,7 @@ HERE = "some model, prompt, 16 shots"
 
 def params(tasks: list[str] = TASKS, seeds: list[int] = SEEDS, **changes: Any) -> SimpleNamespace:
     """What the stage multitask asks for."""
-    own = {
-        "groups": GROUPS,
-        "unions": {},
-        "paradigms": ["sgd"],
-        "localizers": ["learned"],
-        "least_gain": 0.05,
-        **changes,
-    }
+    own = {"groups": GROUPS, "unions": {}, "paradigms": ["sgd"], "localizers": ["learned"], "least_gain": 0.05, **changes}  # fmt: skip
     return SimpleNamespace(
         seeds=seeds,
         multitask=SimpleNamespace(tasks=tasks, test_max=N, groups=own["groups"], least_gain=own["least_gain"]),
@@ -156,6 +152,12 @@ def data(tmp_path_factory) -> Multitask:
     return data_in(tmp_path_factory.mktemp("multitask"))
 
 
+@pytest.fixture(scope="module")
+def drawn(data, tmp_path_factory) -> list[Path]:
+    """The figures of all of it."""
+    return draw(data, tmp_path_factory.mktemp("drawn"))
+
+
 def claim(data: Multitask, words: str) -> Claim:
     [found] = [claim for claim in report(data, HERE).claims if words in claim.text]
     return found
@@ -241,6 +243,7 @@ def test_a_damaged_record_is_named(tmp_path, text):
 # --- Relative gains that can't be said -------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("bare")
 def test_where_the_joint_model_gained_nothing_there_is_no_number_and_it_is_shown(tmp_path):
     data = data_in(tmp_path, after={"qnli": 0.52})
     assert matrix_of(data).gain_grid(SINGLE).mean["qnli"].isna().all()
@@ -252,6 +255,7 @@ def test_where_the_joint_model_gained_nothing_there_is_no_number_and_it_is_shown
     assert len(draw(data, tmp_path)) == 4
 
 
+@pytest.mark.usefixtures("bare")
 def test_a_joint_model_that_gained_nothing_at_all_leaves_nothing_to_measure(tmp_path):
     data = data_in(tmp_path, after=dict.fromkeys(TASKS, 0.4))
     names = {"joint", "gain_sgd_learned_0.01", "overlap_sgd_learned_0.01"}
@@ -318,8 +322,7 @@ def test_overlap_and_transfer_correlate_where_they_do(data, tmp_path):
 # --- The whole report ------------------------------------------------------------------------------------------
 
 
-def test_all_of_it_is_written_and_the_numbers_are_numbers(data, tmp_path):
-    drawn = draw(data, tmp_path)
+def test_all_of_it_is_written_and_the_numbers_are_numbers(data, drawn):
     names = {"joint", "similarity", "gain_sgd_learned_0.01", "overlap_sgd_learned_0.01"}
     assert {path.stem for path in drawn} == names
     assert all(np.ptp(imread(path)[..., :3]) > 0.5 for path in drawn)
@@ -335,15 +338,12 @@ def test_all_of_it_is_written_and_the_numbers_are_numbers(data, tmp_path):
     assert "union, its tasks" in to_markdown(report(data, HERE))
 
 
-def test_equal_records_give_equal_draw(data, tmp_path):
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        draw(data, tmp_path / name)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()} == {
-        path.name: path.read_bytes() for path in (tmp_path / "other").iterdir()
-    }
+def test_equal_records_give_equal_figures(data, drawn, tmp_path):
+    again = draw(data, tmp_path)
+    assert [(path.name, path.read_bytes()) for path in again] == [(path.name, path.read_bytes()) for path in drawn]
 
 
+@pytest.mark.usefixtures("bare")
 def test_one_seed_has_no_ceiling_and_says_so(tmp_path):
     data = data_in(tmp_path, params(seeds=[13]))
     assert np.isnan(np.diag(matrix_of(data).overlap_grid.mean)).all()
@@ -352,6 +352,7 @@ def test_one_seed_has_no_ceiling_and_says_so(tmp_path):
     assert {claim.verdict for claim in report(data, HERE).claims} == {"not measurable"}
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("off", ["paradigms", "localizers"])
 def test_a_stage_that_is_off_is_named_and_the_rest_is_reported(tmp_path, off):
     data = data_in(tmp_path, params(**{off: []}))
@@ -361,6 +362,7 @@ def test_a_stage_that_is_off_is_named_and_the_rest_is_reported(tmp_path, off):
     assert {path.stem for path in draw(data, tmp_path)} == (set() if off == "paradigms" else {"joint"})
 
 
+@pytest.mark.usefixtures("bare")
 def test_thirteen_tasks_with_unions_fit_into_one_figure(tmp_path):
     tasks = ["sst2", "cr", "mr", "mpqa", "subj", "trec", "ag_news", "mrpc", "qqp", "qnli", "snli", "mnli", "rte"]
     groups = {"sentiment": tasks[:4], "paraphrase": ["mrpc", "qqp"], "inference": ["snli", "mnli", "rte"]}

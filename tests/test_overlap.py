@@ -64,16 +64,9 @@ LLAMA = LlamaConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, i
 FOUR = {places.QUERY: 1, places.KEY: 1, places.VALUE: 1, places.ATTENTION_OUTPUT: 1}
 KINDS_IN_LAYER = {
     "bert": FOUR | {places.FIRST: 1, places.SECOND: 1, places.LAYER_NORM: 4, places.BIAS: 6},
-    "gpt2": {
-        places.FUSED: 1,
-        places.ATTENTION_OUTPUT: 1,
-        places.FIRST: 1,
-        places.SECOND: 1,
-        places.LAYER_NORM: 4,
-        places.BIAS: 4,
-    },
+    "gpt2": {places.FUSED: 1, places.ATTENTION_OUTPUT: 1, places.FIRST: 1, places.SECOND: 1, places.LAYER_NORM: 4, places.BIAS: 4},
     "llama": FOUR | {places.FIRST: 2, places.SECOND: 1, places.LAYER_NORM: 2},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -231,12 +231,7 @@ def test_the_look_finds_what_is_wrong(tmp_path):
 
 @needs_chromium
 def test_in_chromium_a_click_sorts_rows_with_those_that_belong_to_them_and_the_pointer_shows_values(ran, tmp_path):
-    rows = [
-        Row("ours", ["b", "2.0"]),
-        Row("paper", ["  paper", "9"]),
-        Row("ours", ["c", "10.0"]),
-        Row("ours", ["a", "n/a"]),
-    ]
+    rows = [Row("ours", ["b", "2.0"]), Row("paper", ["  paper", "9"]), Row("ours", ["c", "10.0"]), Row("ours", ["a", "n/a"])]  # fmt: skip
     table = Table("T", ["task", "score"], [*rows, Row("average", ["average", "1"])], [])
     write_report(paths.report_document("summary"), replace(made_under("graft"), tables=[table]))
     acts = """<script>addEventListener("load", () => {

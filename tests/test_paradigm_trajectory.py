@@ -32,7 +32,17 @@ from stages.study.frames import AXES, Study, collect
 from stages.study.paradigms import finetune_and_graft, settings_of
 from stages.study.report import bound_lines, tables
 from stages.study.settings import Checkpoints
-from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
+from tests.pico import (
+    TOY,
+    all_localizers,
+    finetune_settings,
+    graft_settings,
+    model_settings,
+    runtime,
+    same,
+    toy_rows,
+    values_of,
+)
 
 SEED, STEPS = 13, 25
 SPARSITIES = [0.02, 1.0]
@@ -95,14 +105,6 @@ def make_project(folder: Any, mode: str) -> None:
     with anchor.progress("anchor"):
         anchor.predict(FINETUNED)
     write_predictions(paths.reading_logits("anchor", (), "toy", SEED), anchor.predictions())
-
-
-def values_of(model: LabelModel) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.parameters().items()}
-
-
-def same(left: dict, right: dict) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def again(mode: str, watch: Callable[[LabelModel], Callable[[], object]]) -> dict[str, Tensor]:
@@ -215,17 +217,11 @@ def test_another_end_of_training_is_said(projects):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"region_step": 15},
-            r"trajectory\.checkpoints\.region_step: 15 is not a checkpoint; there is one every 10 steps",
-        ),
+        ({"region_step": 15}, r"trajectory\.checkpoints\.region_step: 15 is not a checkpoint; there is one every 10 steps"),
         ({"region_step": 30}, r"trajectory\.checkpoints\.region_step: 30 is not a checkpoint; .* the last after 25"),
-        (
-            {"every": 26, "region_step": 26},
-            r"trajectory\.checkpoints\.every: 26 is more than the 25 steps of fine-tuning",
-        ),
+        ({"every": 26, "region_step": 26}, r"trajectory\.checkpoints\.every: 26 is more than the 25 steps of fine-tuning"),
     ],
-)
+)  # fmt: skip
 def test_checkpoints_that_are_not_there_are_refused_before_training(projects, monkeypatch, changes, said):
     projects("standard")
     monkeypatch.setattr(trajectory, "train_again", None)

@@ -88,14 +88,8 @@ def test_what_only_dvc_takes_for_a_number_or_a_date_is_text_and_so_refused(probe
 
 @pytest.mark.parametrize(
     ("text", "line"),
-    [
-        ("a: 1\nb: 2\na: 3\n", 3),
-        ("a:\n  b: 1\n  b: 1\n", 3),
-        ("a: {b: 1, b: 2}\n", 1),
-        ("1: x\n1: y\n", 2),
-        ("l:\n  - {x: 1, x: 1}\n", 2),
-    ],
-)
+    [("a: 1\nb: 2\na: 3\n", 3), ("a:\n  b: 1\n  b: 1\n", 3), ("a: {b: 1, b: 2}\n", 1), ("1: x\n1: y\n", 2), ("l:\n  - {x: 1, x: 1}\n", 2)],
+)  # fmt: skip
 def test_a_key_that_stands_twice_is_refused_with_its_line(text, line, tmp_path):
     with pytest.raises(ParamsError, match=rf"probe\.yaml: not valid YAML: .*stands twice, again in line {line}"):
         parsed_by_us(text, tmp_path)
@@ -363,11 +357,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    MISTAKES,
-    ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISTAKES)],
-)
+@pytest.mark.parametrize(("changes", "expected"), MISTAKES, ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISTAKES)])  # fmt: skip
 def test_a_mistake_is_named_by_key_value_and_what_is_allowed(changes, expected):
     assert problems_of(changes) == [expected]
 
@@ -389,19 +379,7 @@ def test_no_axis_takes_what_a_shell_would_run(name, axis):
 
 
 def test_no_message_speaks_the_validators_language():
-    jargon = (
-        "Input",
-        "valid ",
-        "instance",
-        "after validation",
-        "parse",
-        "NoneType",
-        "dictionary",
-        "True",
-        "None",
-        "pydantic",
-        "[key]",
-    )
+    jargon = ("Input", "valid ", "instance", "after validation", "parse", "NoneType", "dictionary", "True", "None", "pydantic", "[key]")  # fmt: skip
     assert [message for _, message in MISTAKES if any(word in message for word in jargon)] == []
 
 
@@ -502,11 +480,7 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    MISFITS,
-    ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISFITS)],
-)
+@pytest.mark.parametrize(("changes", "expected"), MISFITS, ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISFITS)])  # fmt: skip
 def test_what_does_not_fit_is_named_where_the_pipeline_is_used_and_nowhere_else(changes, expected):
     assert problems_of({"model.mode": "standard"} | changes, asked=["study", "merge"]) == expected
     assert validate(changed(changes)) and validate(changed(changes), asked=["talos", "multitask"])
@@ -561,10 +535,7 @@ BOMB = b"a0: &a0 [{}]\n" + b"".join(
         (None, "params.yaml: no such file; run this from the project's top folder"),
         (b"tasks: [\xff]\n", "params.yaml: not UTF-8 text (byte 8)"),
         (b"tasks: [movies\nseeds: 3\n", "params.yaml: not valid YAML: .*line 2"),
-        (
-            b"tasks: [movies]\ntask: {{mask}}\n",
-            "params.yaml: not valid YAML: a key that is no plain name in line 2; put braces in quotes",
-        ),
+        (b"tasks: [movies]\ntask: {{mask}}\n", "params.yaml: not valid YAML: a key that is no plain name in line 2; put braces in quotes"),
         (b"tasks:\n\t- movies\n", "params.yaml: not valid YAML: .*line 2"),
         (b"", "params.yaml: expected sections (tasks, seeds, "),
         (b"- movies\n", "params.yaml: expected sections (tasks, seeds, "),
@@ -579,7 +550,7 @@ BOMB = b"a0: &a0 [{}]\n" + b"".join(
         (b"tasks: !!python/object/apply:os.system ['echo']\n", "params.yaml: not valid YAML: "),
     ],
     ids=lambda value: str(value)[:20],
-)
+)  # fmt: skip
 def test_a_file_that_is_not_settings_is_named_with_the_place(content, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if content is not None:
@@ -608,14 +579,11 @@ def run_stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
         ("fetch", ["stages.fetch"]),
         ("mask@movies-13", ["stages.mask", "--task", "movies", "--seed", "13"]),
         ("summary", ["stages.summary"]),
-        (
-            "sweep@learned-0.01-13",
-            ["stages.study.sweep", "--localizer", "learned", "--sparsity", "0.01", "--seed", "13"],
-        ),
+        ("sweep@learned-0.01-13", ["stages.study.sweep", "--localizer", "learned", "--sparsity", "0.01", "--seed", "13"]),
         ("study", ["stages.study.study"]),
         ("params", ["stages.lib.params"]),
     ],
-)
+)  # fmt: skip
 def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arguments, tmp_path):
     text = PARAMS.read_text(encoding="utf-8").replace("optimizer: sgd ", "optimizer: sdg ").replace("k: 64 ", "k: -64 ")
     (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
@@ -641,16 +609,10 @@ def test_a_stage_says_how_it_is_run(module, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (
-            ["stages.mask", "--task", "movis", "--seed", "13"],
-            "mask@movis-13: --task: 'movis' is not among tasks (movies, ",
-        ),
-        (
-            ["stages.merge.combination", "--method", "tise", "--seed", "13"],
-            "combination@tise-13: --method: 'tise' is not among combination.methods",
-        ),
+        (["stages.mask", "--task", "movis", "--seed", "13"], "mask@movis-13: --task: 'movis' is not among tasks (movies, "),
+        (["stages.merge.combination", "--method", "tise", "--seed", "13"], "combination@tise-13: --method: 'tise' is not among combination.methods"),
     ],
-)
+)  # fmt: skip
 def test_a_name_on_the_command_line_that_is_not_there_is_told_the_nearest(arguments, told):
     result = run_stage(ROOT, *arguments)
     assert result.returncode == 2 and result.stderr.startswith(told) and result.stderr.count("\n") == 1

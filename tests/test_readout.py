@@ -11,17 +11,12 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.readout import READOUTS, prune, reset
 from stages.lib.graft.region import Region
 from stages.lib.models.cell import GraftCell
-from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
 from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune
 from stages.study.readouts import own_grid, read_out
-from tests.pico import TOY, finetune_settings, model_settings, runtime
+from tests.pico import TOY, finetune_settings, model_settings, runtime, same, values_of
 
 RATES = [1e-6, 1e-2]
-
-
-def same(left: dict, right: dict) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def some(region: Region, k: int) -> GraftMask:
@@ -88,10 +83,6 @@ def test_read_outs_leave_their_inputs(triple):
 
 
 # a real model
-
-
-def values_of(model: LabelModel) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.parameters().items()}
 
 
 def reader_of(cell) -> GraftCell:

@@ -137,12 +137,9 @@ def test_pairs_of_tasks_are_jackknifed_by_task():
         (cells(BY_TASK, seeds=1), "+30.0 points (no interval; 4 tasks, 1 seed; above 0 in 4 of 4)"),
         (cells({"a": 0.1, "b": 0.1}), "+10.0 points (no interval; 2 tasks, 2 seeds; above 0 in 2 of 2)"),
         (cells({}), "no common cells"),
-        (
-            cells({"a": 0.1, "b": 0.2}),
-            "+15.0 points (95 % interval -48.5 to +78.5; 2 tasks, 2 seeds; above 0 in 2 of 2)",
-        ),
+        (cells({"a": 0.1, "b": 0.2}), "+15.0 points (95 % interval -48.5 to +78.5; 2 tasks, 2 seeds; above 0 in 2 of 2)"),
     ],
-)
+)  # fmt: skip
 def test_one_task_or_seed_and_two_equal_tasks_have_no_interval(values, words):
     value = estimate(values)
     assert value.words() == words and (value.p_value() is None) == (value.low is None)
@@ -198,11 +195,7 @@ def table(**changes) -> Table:
     columns = [count("task"), Column("alpha", "alpha", values_in("g")), share("score", "score"), share("not there", "other"),
                number("KiB", "bytes", ".1f", 1024), share("", lambda rows: rows.score * 2, "twice")]  # fmt: skip
     paper = {"a": {"score": (0.25, 0.01)}}
-    own = {
-        "lines": [Line("all"), *by(FRAME, "method", str.upper, sorted, paper)],
-        "name": "toy",
-        "stored": ("twice", "score"),
-    }
+    own = {"lines": [Line("all"), *by(FRAME, "method", str.upper, sorted, paper)], "name": "toy", "stored": ("twice", "score")}  # fmt: skip
     return Table("Toy", ["method"], columns, **(own | changes))
 
 
@@ -339,12 +332,8 @@ def test_words_have_the_figures_of_the_finding_and_the_limit_stands_once():
 
 @pytest.mark.parametrize(
     "row, problem",
-    [
-        ("{words: a}", "0.measure"),
-        ("{words: a, measure: b, rules: above}", "0.rules"),
-        ("{words: a, measure: b, rule: at_least}", "0.rule"),
-    ],
-)
+    [("{words: a}", "0.measure"), ("{words: a, measure: b, rules: above}", "0.rules"), ("{words: a, measure: b, rule: at_least}", "0.rule")],
+)  # fmt: skip
 def test_a_row_that_is_no_claim_is_named(row, problem):
     Path("claims.yaml").write_text(f"- {row}\n")
     with pytest.raises(DataError, match=rf"claims.yaml: {problem}"):
@@ -355,12 +344,7 @@ def test_a_row_that_is_no_claim_is_named(row, problem):
 
 
 def test_other_settings_than_those_of_a_report_are_named_and_no_others_matter():
-    values = {
-        "seeds": [13],
-        "graft": graft_settings(),
-        "model": model_settings("prompt"),
-        "ood": {"sets": {"a": ["b"]}},
-    }
+    values = {"seeds": [13], "graft": graft_settings(), "model": model_settings("prompt"), "ood": {"sets": {"a": ["b"]}}}  # fmt: skip
     made = plain(Params(seeds=[13], graft=Params(region=["layers"]), model=values["model"], ood=values["ood"]))
     made = json.loads(json.dumps(made))
     assert other_settings(made, values) == []

@@ -31,7 +31,7 @@ from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.sources import import_model
 from stages.lib.runtime import seeded_torch
 from stages.lib.training.finetuning import TrainingCell, finetune
-from tests.pico import PAIRS, TOY, finetune_settings, model_settings, runtime, toy_rows
+from tests.pico import PAIRS, TOY, finetune_settings, model_settings, runtime, same, toy_rows
 
 SEED, STEPS, TEST = 13, 8, 24
 ORDER = ["toy", "pairs"]
@@ -130,10 +130,6 @@ def after_all(method: str, mode: str, **settings: Any) -> dict[str, Tensor]:
     for task in ORDER:
         made.learn(task)
     return weights_of(made)
-
-
-def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 # --- One task at a time ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from stages.lib.training import finetuning, training
 from stages.lib.training.finetuning import TrainingCell, at_point, finetune, trained_names
 from stages.lib.training.sparse import Leaves
 from stages.lib.training.training import Batches, Hooks, TrainPlan, batches_of, train
-from tests.pico import TOY, finetune_settings, model_settings, runtime
+from tests.pico import TOY, finetune_settings, model_settings, runtime, same, values_of
 
 SGD = TrainPlan(steps=12, learning_rate=0.05, batch_size=8, weight_decay=0.1, clip_norm=0.5)
 MOMENTUM = replace(SGD, momentum=0.9, schedule="linear")
@@ -27,14 +27,6 @@ def fresh(cell) -> LabelModel:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         return cell.load("pretrained")
-
-
-def values_of(model: LabelModel) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.parameters().items()}
-
-
-def same(left: dict, right: dict) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def some(region, k: int = 300) -> GraftMask:

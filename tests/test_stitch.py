@@ -15,10 +15,7 @@ from stages.lib.merging.arithmetic import add, shifted, task_vector
 from stages.lib.merging.names import KINDS, LARGEST, MEAN, RULES, SEQUENCE, STITCHES, SUM
 from stages.lib.merging.stitch import stitch
 from stages.merge.collisions import chance_collisions, count_collisions
-
-
-def same(left: dict, right: dict) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+from tests.pico import same
 
 
 def stored(region: Region, pretrained: dict, places: list[int], values: dict, task: str, seed: int = 1) -> StoredMask:

@@ -127,14 +127,7 @@ def predictions(spec, test_sets: list[str], seed: int, skill: dict, n: int) -> P
 
 def make_mask(task: str, seed: int, selected: int = 106_467) -> None:
     """Write a mask file with a header alone."""
-    header = {
-        "format": "graft-mask",
-        "version": 2,
-        "model": "tiny",
-        "mode": "prompt",
-        "k": 64,
-        "shapes": {"a": [10_646_784]},
-    }
+    header = {"format": "graft-mask", "version": 2, "model": "tiny", "mode": "prompt", "k": 64, "shapes": {"a": [10_646_784]}}  # fmt: skip
     header |= {"selected": selected, "graftable": 10_646_784, "model_parameters": 22_713_216}
     save_sealed(paths.learned(task, seed), {"indices/a": np.zeros(1, np.int32)}, header)
 
@@ -387,11 +380,7 @@ def draw(name: str, results: Results):
     return drawn
 
 
-@pytest.mark.parametrize(
-    ("tasks", "sets"),
-    [(["movies"], {}), (LONG, {LONG[0]: LONG[1:]}), (THIRTEEN, PAIRS)],
-    ids=["one", "long names", "thirteen"],
-)
+@pytest.mark.parametrize(("tasks", "sets"), [(["movies"], {}), (LONG, {LONG[0]: LONG[1:]}), (THIRTEEN, PAIRS)], ids=["one", "long names", "thirteen"])  # fmt: skip
 def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(tasks, sets):
     make_cells(tasks, [1, 2], sets)
     results = results_of(tasks, [1, 2], sets)

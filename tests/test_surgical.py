@@ -431,12 +431,7 @@ def run(layers: list[int], losses: list[float], loss: float, seed: int = 13) -> 
 
 
 def test_two_selections_that_were_trained_alike_stop_the_report():
-    fine = [
-        run([1], [0.7, 0.6], 0.5),
-        run([10], [0.7, 0.61], 0.5),
-        run([1], [0.7, 0.6], 0.5),
-        run([2], [0.7, 0.6], 0.5, 21),
-    ]
+    fine = [run([1], [0.7, 0.6], 0.5), run([10], [0.7, 0.61], 0.5), run([1], [0.7, 0.6], 0.5), run([2], [0.7, 0.6], 0.5, 21)]  # fmt: skip
     require_distinct(fine)
     require_distinct([run([], [], 0.5), run([3], [], 0.5)])  # nothing was trained
     with pytest.raises(

@@ -11,10 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FILE = "stages/surgical/dvc.yaml"
 TINY_SURGICAL = {
-    "fim": {
-        "tasks": ["movies"],
-        "scores": {"targets": ["label_logit", "empirical"], "examples": [4], "heads": 1},
-    },
+    "fim": {"tasks": ["movies"], "scores": {"targets": ["label_logit", "empirical"], "examples": [4], "heads": 1}},
     "surgery": {
         "selections": ["all", "top_1"],
         "tasks": ["movies"],
@@ -24,7 +21,7 @@ TINY_SURGICAL = {
         "training": {"max_steps": 5, "warmup_steps": 1},
     },
     "robustness": {"tasks": ["movies"], "every": 3},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

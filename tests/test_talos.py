@@ -38,15 +38,11 @@ from stages.talos.sensitivity_masks import VARIANTS, prune
 from stages.talos.settings import EditTraining, Negation, SensitivityParams, problems
 from stages.talos.task_vectors import TaskVector, attention_mask, best_of, plans_of, reader_of, train_within
 from stages.talos.vector_arithmetic import addition, choose_negation, negation, single_scores
-from tests.pico import TOY, finetune_settings, localizer_settings, model_settings, runtime, toy_rows
+from tests.pico import TOY, finetune_settings, localizer_settings, model_settings, runtime, same, toy_rows
 from tests.test_localizers import evidence_of, mask_of
 
 ALPHAS = [0.0, 0.5, 1.0]
 PLAN = TrainPlan(steps=6, learning_rate=1e-2, batch_size=8, optimizer="adamw", weight_decay=0.1, clip_norm=1.0)
-
-
-def same(left: dict, right: dict) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def close(left: dict, right: dict, rtol: float = 1e-4) -> bool:
@@ -609,17 +605,11 @@ def test_the_variants_that_settings_allow_are_those_there_are():
 
 
 MISFITS = {
-    "edit.methods": (
-        ["full", "talas"],
-        "edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft",
-    ),
+    "edit.methods": (["full", "talas"], "edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft"),
     "arithmetic.methods": (["lota"], "arithmetic.methods: 'lota' is not among edit.methods (full, talos)"),
-    "arithmetic.negation.controls": (
-        {"movies": "movies"},
-        "arithmetic.negation.controls.movies: movies is the task itself",
-    ),
+    "arithmetic.negation.controls": ({"movies": "movies"}, "arithmetic.negation.controls.movies: movies is the task itself"),
     "disentangle.grid.pairs": ({"movies": "movies"}, "disentangle.grid.pairs.movies: movies is the task itself"),
-}
+}  # fmt: skip
 SETTINGS = {
     "talos.tasks": ["movies", "products"], "edit.methods": ["full", "talos"],
     "arithmetic.methods": ["talos"], "arithmetic.negation.controls": {"movies": "products", "products": "movies"},

@@ -22,16 +22,9 @@ TINY_TALOS = {
     "talos": {"tasks": TASKS, "sparsity": 0.1, "test_max": 30, "dev_max": 16},
     "sensitivity": {"pruned": 0.1, "variants": ["single_round"]},
     "edit": {"methods": METHODS, "training": {"learning_rates": [0.01]}},
-    "arithmetic": {
-        "methods": ["full", "talos"],
-        "points": 3,
-        "negation": {"controls": {"movies": "products", "products": "movies"}},
-    },
-    "disentangle": {
-        "methods": ["talos"],
-        "grid": {"pairs": {"movies": "products"}, "reach": 1.0, "points": 3, "rows": 8},
-    },
-}
+    "arithmetic": {"methods": ["full", "talos"], "points": 3, "negation": {"controls": {"movies": "products", "products": "movies"}}},
+    "disentangle": {"methods": ["talos"], "grid": {"pairs": {"movies": "products"}, "reach": 1.0, "points": 3, "rows": 8}},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,14 @@ from stages.lib.metrics.variants import PRETRAINED
 from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.load import Collected
 from stages.lib.report.style import save_all, styled
+from stages.talos import report as reporting
 from stages.talos.figures import FIGURES
 from stages.talos.frames import COLUMNS, collect
-from stages.talos.report import details, headline, report
+from stages.talos.report import headline
+from tests.reports import once
 
+report, details = once(reporting.report), once(reporting.details)
+KNOWN: dict[str, Collected] = {}
 TASKS, SEEDS = ["movies", "products", "domain"], [13, 21]
 CELLS = len(TASKS) * len(SEEDS)
 METHODS, MASKED = ["full", "linear", "talos", "random", "graft"], ["talos", "random", "graft"]
@@ -135,14 +139,7 @@ class Writer:
             "alpha": 0.75, "control": CONTROLS[task], "weak_control": task in self.has.weak, "control_zero_shot": CONTROL,
             "control_majority": self.has.majority - wobble(task, seed, "majority"), "control_accuracy": 0.95 * CONTROL, "accuracy": effect["negated"] + noise,
         }  # fmt: skip
-        sizes = {
-            "n": N,
-            "n_dev": 20,
-            "majority": CHANCE,
-            "pretrained": BEFORE,
-            "single": effect["single"],
-            "full": FULL_SINGLE,
-        }
+        sizes = {"n": N, "n_dev": 20, "majority": CHANCE, "pretrained": BEFORE, "single": effect["single"], "full": FULL_SINGLE}  # fmt: skip
         record("arithmetic", (method,), task, seed, {**sizes, "added": added, "negated": negated})
 
     def error(self, method: str, first: str, seed: int, alphas: tuple[float, float]) -> dict[str, float]:
@@ -175,8 +172,12 @@ def read(params: SimpleNamespace) -> Collected:
 
 
 def written(params: SimpleNamespace | None = None, **changes: Any) -> Collected:
-    Writer(**changes).write(params or settings())
-    return read(params or settings())
+    """What is read of all files that the settings name, written once."""
+    asked = repr((params, changes))
+    if asked not in KNOWN:
+        Writer(**changes).write(params or settings())
+        KNOWN[asked] = read(params or settings())
+    return KNOWN[asked]
 
 
 def turned(method: str, **changes: float) -> Effects:
@@ -402,7 +403,7 @@ def test_every_figure_is_drawn_and_those_without_their_stage_are_left_out():
     assert [path.stem for path in drawn] == [*FIGURES]
     for path in drawn:
         assert imread(path).shape[1] == 1350 and imread(path)[..., :3].std() > 0.05, path
-    few = read(settings(edit=["full"], arithmetic=[], disentangle=[]))
+    few = written(settings(edit=["full"], arithmetic=[], disentangle=[]))
     assert [name for name, draw in FIGURES.items() if draw(few) is not None] == ["pruning", "localization"]
 
 

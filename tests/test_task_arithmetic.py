@@ -15,10 +15,7 @@ from stages.lib.merging.arithmetic import (
     shifted,
     task_vector,
 )
-
-
-def same(left: dict, right: dict) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+from tests.pico import same
 
 
 def another(pretrained: dict, seed: int, size: float = 0.1) -> dict:

@@ -14,13 +14,9 @@ from stages.lib.models.predicting import dev_score, loss_gradient
 from stages.lib.training import finetuning
 from stages.lib.training.finetuning import TrainingCell, finetune, grid_of, steps_for, trained_names
 from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, _optimizer, batches_of, train
-from tests.pico import TOY, finetune_settings, model_settings, runtime
+from tests.pico import TOY, finetune_settings, model_settings, runtime, values_of
 
 PLAN = TrainPlan(steps=12, learning_rate=0.05, batch_size=8)
-
-
-def values_of(model: LabelModel) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.parameters().items()}
 
 
 def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
@@ -54,11 +50,7 @@ def distance(cell, **changes) -> float:
 HARSH = {"weight_decay": 0.1, "clip_norm": 0.5}
 
 
-PLANS = [
-    PLAN,
-    replace(PLAN, momentum=0.9, **HARSH),
-    replace(PLAN, optimizer="adamw", learning_rate=0.003, l1=0.01, **HARSH),
-]
+PLANS = [PLAN, replace(PLAN, momentum=0.9, **HARSH), replace(PLAN, optimizer="adamw", learning_rate=0.003, l1=0.01, **HARSH)]  # fmt: skip
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -68,13 +68,8 @@ def test_a_sound_cache_is_left_alone(toy, monkeypatch, capfd, caplog):
 
 
 @pytest.mark.parametrize(
-    ("stage", "path", "found"),
-    [
-        ("file", "", "file.txt of file"),
-        ("folder", "", "folder of folder"),
-        ("folder", "folder/x", "folder/x of folder"),
-    ],
-)
+    ("stage", "path", "found"), [("file", "", "file.txt of file"), ("folder", "", "folder of folder"), ("folder", "folder/x", "folder/x of folder")]
+)  # fmt: skip
 @pytest.mark.parametrize("harm", [flip, lambda path: path.write_bytes(b"")], ids=["flipped", "emptied"])
 def test_what_is_damaged_is_found_removed_and_made_again(toy, monkeypatch, capfd, caplog, stage, path, found, harm):
     damaged = place(stage)

@@ -25,14 +25,7 @@ KEYS = [
     "transformers_weights", "max_position_embeddings", "mask_token", "pad_token", "model_max_length",
 ]  # fmt: skip
 VALUES = [*ODD, "gpt2", "t5", "evil/kernel", {"AutoConfig": "evil.Config"}, {"bits": 4}, ["BertModel"], 7, 64]
-SHARDS = [
-    "pytorch_model.bin",
-    "../weights.safetensors",
-    "/etc/passwd",
-    "model-00002-of-00002.safetensors",
-    "code.py",
-    "",
-]
+SHARDS = ["pytorch_model.bin", "../weights.safetensors", "/etc/passwd", "model-00002-of-00002.safetensors", "code.py", ""]  # fmt: skip
 MEMORY = 16 * 2**30
 _KEPT: list[TemporaryDirectory] = []
 

@@ -25,24 +25,7 @@ ODD: list[Any] = [
     None, True, False, 0, -1, 1.5, 10**30, 1e308, float("inf"), float("nan"), "", " ", "\0", "\ud800", "13 $(touch x)", "../x", "é",
     "x" * 5000, [], [[]], {}, {"a": {}}, ["movies", "movies"], [None], {"task": None}, "1e-5", "null", "${seeds}", "[", "{mask}",
 ]  # fmt: skip
-BYTES = [
-    b"\0",
-    b"\xff",
-    b"\t",
-    b"[",
-    b"{",
-    b'"',
-    b"&a ",
-    b"*a",
-    b"<<: ",
-    b"!!int ",
-    b"\r",
-    b": ",
-    b"9" * 5000,
-    b"[" * 3000,
-    b"\\ud800",
-    b"---\n",
-]
+BYTES = [b"\0", b"\xff", b"\t", b"[", b"{", b'"', b"&a ", b"*a", b"<<: ", b"!!int ", b"\r", b": ", b"9" * 5000, b"[" * 3000, b"\\ud800", b"---\n"]  # fmt: skip
 
 
 def params(chance: random.Random, folder: Path) -> None:
