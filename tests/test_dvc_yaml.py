@@ -44,12 +44,12 @@ OUTPUTS = {
     "model": [paths.PRETRAINED],
     "sample": [paths.sample_dir(*CELL)],
     "finetune": [paths.finetuned(*CELL)],
-    "reference": [paths.scores_dir("reference", CELL[1])],
+    "reference": [paths.reading_dir("reference", (), CELL[1])],
     "movement": [paths.movement(*CELL)],
     "mask": [paths.learned(*CELL)],
     "evaluate": [paths.predictions("evaluate", *CELL), paths.scores("evaluate", *CELL)],
-    "calibration": [paths.scores_dir("calibration", CELL[1])],
-    "ood": [paths.scores_dir("ood", CELL[1])],
+    "calibration": [paths.reading_dir("calibration", (), CELL[1])],
+    "ood": [paths.reading_dir("ood", (), CELL[1])],
 }
 REPORTS = {"summary": (paths.SUMMARY, paths.PLOTS)} | {
     name: (paths.report(name), paths.report_plots(name)) for name in EXTENSIONS

@@ -18,7 +18,7 @@ from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import seeded_torch
 from stages.multitask.joint_baselines import measure_baselines
-from stages.multitask.joint_model import HEADS, JointCell, load_joint, save_joint
+from stages.multitask.joint_model import HEADS, JointCell, load_joint, open_joint, save_joint
 from stages.multitask.joint_training import JointPlan, mixed_batches, train_joint
 from stages.multitask.task_masks import find_task_masks, task_masks
 from stages.multitask.transfer_matrix import PURIFIED, SINGLE, UNION, transfer
@@ -171,7 +171,7 @@ def test_a_joint_folder_is_an_ordinary_one_and_a_missing_head_is_named(project_o
 
 
 def cell_of(mode: str = "standard") -> JointCell:
-    return JointCell.open("sgd", SEED, NAMES, params(mode), runtime())
+    return open_joint("sgd", SEED, NAMES, params(mode), runtime())
 
 
 def test_an_opened_cell_is_pretrained_but_for_the_heads(project_of, make_cell):
@@ -179,8 +179,8 @@ def test_an_opened_cell_is_pretrained_but_for_the_heads(project_of, make_cell):
     cell, before = cell_of(), make_cell("standard").pretrained()
     live = values(cell.shared)
     assert all(torch.equal(live[name], before[name]) for name in cell.region.shapes)
-    assert all(torch.equal(cell.joint[name], made[name]) for name in cell.region.shapes)
-    assert not all(torch.equal(cell.joint[name], before[name]) for name in cell.region.shapes)  # the control
+    assert all(torch.equal(cell.finetuned[name], made[name]) for name in cell.region.shapes)
+    assert not all(torch.equal(cell.finetuned[name], before[name]) for name in cell.region.shapes)  # the control
     assert all(torch.equal(live[name], made[name]) for name in live if ":" in name)
 
 

@@ -315,14 +315,16 @@ def committed(name: str) -> bool:
     return not subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_page_of_what_reproduces_is_made_of_the_committed_reports():
+def test_the_page_of_what_reproduces_is_made_of_the_committed_reports(monkeypatch):
     if not committed("metrics/*.report.json") or not [*ROOT.glob("metrics/*.report.json")]:
         pytest.skip("the reports here are not the committed ones")
-    assert (ROOT / reproduction.PAGE).read_text(encoding="utf-8") == reproduction.markdown(ROOT)
+    monkeypatch.chdir(ROOT)
+    assert reproduction.PAGE.read_text(encoding="utf-8") == reproduction.markdown()
 
 
-def test_the_page_of_what_reproduces_has_the_claims_of_publications_alone(tmp_path):
+def test_the_page_of_what_reproduces_has_the_claims_of_publications_alone(tmp_path, monkeypatch):
     (tmp_path / "metrics").mkdir()
+    monkeypatch.chdir(tmp_path)
     theirs = Claim(
         "It holds.", Verdict.HOLDS, "96 %", [], "tiny, 4 tasks", Paper("> 95 %", "Table 2", "0.01 %"), "a.png"
     )
@@ -331,9 +333,9 @@ def test_the_page_of_what_reproduces_has_the_claims_of_publications_alone(tmp_pa
     settings = plain(load_params("model", path=ROOT / paths.PARAMS))
     document = tmp_path / paths.report_document("study")
     write_report(document, Report("", "", [], [], [theirs, ours], settings))
-    page = reproduction.markdown(tmp_path)
+    page = reproduction.markdown()
     assert "| It holds. | > 95 % (Table 2; 0.01 %) | 96 % | tiny, 4 tasks | **holds** |" in page and "Ours." not in page
     settings["model"]["name"] = "another"
     write_report(document, Report("", "", [], [], [theirs, ours], settings))
-    page = reproduction.markdown(tmp_path)
+    page = reproduction.markdown()
     assert "It holds." not in page and "- study: left out, made under other settings (model.name another, now" in page

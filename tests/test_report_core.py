@@ -19,7 +19,7 @@ from stages.lib.report.document import Claim, Report, Row, Verdict, read_report,
 from stages.lib.report.document import Table as Printed
 from stages.lib.report.load import Records, frame_of, grid, in_order, published, require_files
 from stages.lib.report.markdown import to_markdown
-from stages.lib.report.stats import Estimate, clean, compared, estimate, holm, known, mean_of
+from stages.lib.report.stats import Estimate, clean, estimate, holm, known, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, by, count, number, share, shown, stored, values_in
 from stages.lib.report.terminal import to_terminal
 from stages.lib.settings import Params
@@ -150,13 +150,12 @@ def test_one_pair_of_tasks_has_no_interval():
 
 
 def test_differences_are_paired_by_cell():
-    frame = pd.DataFrame(
-        {"method": ["x"] * 3 + ["y"] * 2, "task": [*"abc", *"ba"], "seed": 1, "score": [0.5, 0.7, 0.9, 0.6, 0.2]}
-    )
-    value = compared(frame, "score", ("x", "y"), ["task", "seed"])
+    first = cells({"a": 0.5, "b": 0.7, "c": 0.9}, seeds=1)
+    second = cells({"b": 0.6, "a": 0.2}, seeds=1)
+    value = paired(first, second)
     assert (value.n, value.positive) == (2, 2) and value.mean == pytest.approx(0.2)
-    assert compared(frame, "score", ("y", "x"), ["task", "seed"]).mean == pytest.approx(-0.2)
-    assert compared(frame, "score", ("x", "z"), ["task", "seed"]).words() == "no common cells"
+    assert paired(second, first).mean == pytest.approx(-0.2)
+    assert paired(first, second[:0]).words() == "no common cells"
 
 
 @pytest.mark.parametrize(

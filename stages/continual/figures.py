@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from stages.continual.report import Sequences
 from stages.lib.metrics.variants import FINETUNED
-from stages.lib.report.format import bounds, counted, percent
-from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style
+from stages.lib.report.format import counted, extent, percent, whiskers
+from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style, small_multiples
 from stages.lib.report.style import wrapped
 
 PANEL_HEIGHT = 2.5
@@ -24,27 +24,20 @@ ALONE = "a model for each task"
 def steps_figure(data: Sequences, order: str) -> Figure:
     """Accuracy on each task after every step since its own, by method."""
     tasks, rows, alone = data.orders[order], data.steps(order), data.alone(FINETUNED, order)
-    height, width = grid(len(tasks))
     drawn = framed(
-        PANEL_HEIGHT * height,
+        PANEL_HEIGHT * grid(len(tasks))[0],
         _found(data, order),
         _details(data, order),
-        f"A panel for each task, from its own step on. Points: means over seeds{_whiskers(data)}. "
+        f"A panel for each task, from its own step on. Points: means over seeds{whiskers(data.seeds)}. "
         "Black: fine-tuned alone, not in a sequence.",
         [*data.methods, ALONE],
     )
-    panels = drawn.subplots(height, width, squeeze=False, sharex=True, sharey=True)
-    for place, panel in enumerate(panels.flat):
-        if place >= len(tasks):
-            panel.set_axis_off()
-            continue
-        _draw_steps(panel, rows[rows.task == tasks[place]], _looks(data.methods))
-        panel.axhline(100 * alone[alone.task == tasks[place]].accuracy.mean(), label=ALONE, **LEVELS[FINETUNED])
-        panel.set_title(wrapped(f"{place + 1}. {tasks[place]}", 26))
-        _step_axis(panel, tasks, place + width >= len(tasks))
-        if place % width == 0:
-            panel.set_ylabel("accuracy (%)")
-    explain(drawn, panels.flat)
+    for panel, task, first, last in small_multiples(drawn, tasks, sharex=True, sharey=True):
+        _draw_steps(panel, rows[rows.task == task], _looks(data.methods))
+        panel.axhline(100 * alone[alone.task == task].accuracy.mean(), label=ALONE, **LEVELS[FINETUNED])
+        panel.set(title=wrapped(f"{tasks.index(task) + 1}. {task}", 26), ylabel="accuracy (%)" if first else "")
+        _step_axis(panel, tasks, last)
+    explain(drawn, drawn.axes)
     return drawn
 
 
@@ -79,14 +72,8 @@ def _found(data: Sequences, order: str) -> str:
     return f"Forgotten by the end of the sequence, in points on all tasks but the last: {parts}"
 
 
-def _whiskers(data: Sequences) -> str:
-    return "; whiskers: standard deviation over seeds" if len(data.seeds) > 1 else ""
-
-
 def _details(data: Sequences, order: str) -> str:
-    rows = data.steps(order)
-    tested = bounds([f"{count:,}" for count in sorted({int(rows.n.min()), int(rows.n.max())})])
-    return f"Order {order}, {counted(len(data.seeds), 'seed')}, n = {tested} test rows a task"
+    return f"Order {order}, {counted(len(data.seeds), 'seed')}, n = {extent(data.steps(order).n)} test rows a task"
 
 
 def makers(data: Sequences) -> dict[str, Callable[[Sequences], Figure]]:

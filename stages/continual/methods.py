@@ -38,7 +38,7 @@ from stages.lib.models.loading import bytes_of, read_tensors
 from stages.lib.models.predicting import dev_score
 from stages.lib.runtime import seeded_torch
 from stages.lib.settings import Section
-from stages.lib.training.finetuning import trained_names
+from stages.lib.training.finetuning import train_head_first, trained_names
 from stages.lib.training.training import Hooks, Training, TrainPlan, train
 
 
@@ -55,7 +55,7 @@ class Naive:
         with seeded_torch("finetune", task, sequence.seed):
             sequence.new_head(task)
             examples, dev = (view.encode(sequence.rows[task][split]) for split in ("train", "dev"))
-            sequence.train_head_first(task, examples, plan)
+            train_head_first(view, examples, sequence.finetune, plan, (task, sequence.seed))
             trained = self.trained(task)
             training = train(
                 self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan),

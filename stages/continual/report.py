@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from stages.continual.forgetting import average_accuracy, backward_transfer, for
 from stages.continual.settings import SequenceParams
 from stages.lib.errors import DataError
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.report.claims import Finding, judge, read_statements
+from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
-from stages.lib.report.format import bounds, counted, counts, percent, points, small_percent
+from stages.lib.report.format import counted, counts, extent, percent, points, small_percent
 from stages.lib.report.load import Cell, Records, Row, frame_of, published
 from stages.lib.report.stats import Estimate, estimate, known, mean_of
-from stages.lib.report.table import Column, Line, Table, share, shown
+from stages.lib.report.table import Column, Line, Table, share, shown, stored
 
 HERE = Path(__file__).parent
 # our methods by the paper's names
@@ -167,10 +166,9 @@ def last_step_table(data: Sequences, order: str) -> Table:
         )
         for model, rows in models.items()
     ]  # fmt: skip
-    tested = bounds([f"{rows:,}" for rows in sorted({int(last.n.min()), int(last.n.max())})])
     notes = [
         f"tasks in the order in which they were learned: {', '.join(tasks)}; accuracy in % after the last one",
-        f"mean (standard deviation over seeds) of {counted(len(data.seeds), 'seed')}, on {tested} test rows a task",
+        f"mean (standard deviation over seeds) of {counted(len(data.seeds), 'seed')}, on {extent(last.n)} test rows a task",
         "FT: a model of its own for each task, at the cap of finetune.max_steps; no method of a sequence",
         "naive is the paper's ContinualFT, grafting its GraftingContinual",
     ]
@@ -179,7 +177,7 @@ def last_step_table(data: Sequences, order: str) -> Table:
             "paper: RoBERTa-base in prompt mode, 4096-shot, QNLI then AG News then SST-2; no target for others"
         )
     title = f"Table 4: after the last task, order {order}"
-    return Table(title, ["method"], columns, lines, notes, "order", tasks)
+    return Table(title, ["method"], columns, lines, notes, "order")
 
 
 def _by_seed(measure: str) -> Callable[["tuple[Sequences, str]"], pd.Series]:
@@ -214,8 +212,7 @@ def measure_table(data: Sequences) -> Table:
         "forgetting: best accuracy since a task was learned, before the last step - accuracy at the end (Chaudhry et al.)",
         "backward transfer: accuracy at the end - accuracy when just learned (Lopez-Paz and Ranzato)",
     ]
-    stored = [column.key for column in columns]
-    return Table("Over all orders and seeds", ["method"], columns, lines, notes, "measure", stored)
+    return Table("Over all orders and seeds", ["method"], columns, lines, notes, "measure")
 
 
 def memory_table(data: Sequences) -> Table:
@@ -249,7 +246,7 @@ def memory_table(data: Sequences) -> Table:
         notes.append(
             f"grafting: of the region of a task after the first, {percent(lost)} % were taken by earlier tasks"
         )
-    return Table("Memory", ["method"], columns, lines, notes, "memory", [column.key for column in columns])
+    return Table("Memory", ["method"], columns, lines, notes, "memory")
 
 
 def size(count: float) -> str:
@@ -273,13 +270,10 @@ def details(data: Sequences) -> dict[str, Any]:
     """Every number: the tables, what the claims compare, and the share of later tests with the same logits."""
     if not data.orders:
         return {}
-    found: dict[str, Any] = {"order": {}}
-    for table in tables(data):
-        found.setdefault(table.name, {}).update(table.numbers())
     both = {NAIVE, GRAFTING} <= {*data.methods}
     gaps = {measure: gap(data, GRAFTING, NAIVE, "length", measure) for measure in ("accuracy", "ece")} if both else {}
     unchanged = {name: float(data.later(name).unchanged.astype(float).mean()) for name in data.methods}
-    return {**found, "grafting_minus_naive": known(gaps), "unchanged": unchanged}
+    return {**stored(tables(data)), "grafting_minus_naive": known(gaps), "unchanged": unchanged}
 
 
 # --- What the claims measure -----------------------------------------------------------------------------------
@@ -309,7 +303,7 @@ def loss(data: Sequences, method: str) -> list[Finding]:
         return []
     learned, end = (data.cells(method, at, earlier=True) for at in ("place", "length"))
     fields = {"first": learned.groupby("task").mean().mean(), "second": end.groupby("task").mean().mean()}
-    return [Finding(estimate(learned - end), fields, partial(_short_of, learned - end))]
+    return [Finding(estimate(learned - end), fields, short_of(learned - end, points, ""))]
 
 
 def compared(
@@ -324,16 +318,7 @@ def compared(
     values = [data.cells(method, at, measure, tasks == "earlier") for method in (first, second)]
     means = dict(zip(("first", "second"), (value.groupby("task").mean().mean() for value in values), strict=True))
     fields = {**means, "earlier": points(gap(data, first, second, at, measure, True).mean)}
-    return [
-        Finding(
-            gap(data, first, second, at, measure, tasks == "earlier"), fields, partial(_short_of, values[0] - values[1])
-        )
-    ]
-
-
-def _short_of(values: pd.Series, limit: float) -> list[str]:
-    means = values.groupby("task", sort=False).mean()
-    return [f"{task} {points(value)}" for task, value in means.items() if not value > limit]
+    return [Finding(estimate(values[0] - values[1]), fields, short_of(values[0] - values[1], points, ""))]
 
 
 def gained(data: Sequences) -> Finding:

@@ -18,7 +18,7 @@ from stages.lib.settings import FinetuneParams, ModelParams, Params
 from stages.lib.text.batching import shuffled
 from stages.lib.text.encoding import Example
 from stages.lib.training.finetuning import chosen_point, plan_for, steps_for
-from stages.lib.training.training import TrainPlan, batches_of, train
+from stages.lib.training.training import TrainPlan
 
 Batches = Iterator[tuple[LabelModel, list[Example]]]
 
@@ -68,15 +68,6 @@ class TaskSequence:
         view = self.view(task)
         alone = LabelModel.load(paths.PRETRAINED, view.task, self.model, view.runtime, self.finetune.dropout)
         view.put({name: alone.parameters()[name].detach() for name in self.shared.heads()[task]})
-
-    def train_head_first(self, task: str, examples: list[Example], plan: TrainPlan) -> None:
-        """The steps of `finetune.head_first_steps`, on the new head alone."""
-        if self.finetune.head_first_steps:
-            view = self.view(task)
-            head = view.train_only({*self.shared.heads()[task]})
-            first = plan_for(self.finetune, plan.batch_size, plan.learning_rate, self.finetune.head_first_steps)
-            generator = numpy_generator("head_first", task, self.seed)
-            train(batches_of(view, examples, first.batch_size, generator), head, first)
 
     def batches(self, task: str, examples: list[Example], batch_size: int, *purpose: object) -> Batches:
         """Endless shuffled batches of a task, the same ones for the same purpose."""

@@ -76,11 +76,6 @@ def predictions(stage: str, task: str, seed: int) -> Path:
     return METRICS / stage / str(seed) / f"{task}.safetensors"
 
 
-def scores_dir(stage: str, seed: int) -> Path:
-    """Folder of what `stage` derived for all tasks of a seed."""
-    return METRICS / stage / str(seed)
-
-
 def scores(stage: str, task: str, seed: int) -> Path:
     """Numbers that `stage` (calibration or ood) derived from the predictions of a cell."""
     return METRICS / stage / str(seed) / f"{task}.json"

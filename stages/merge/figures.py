@@ -5,8 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.format import counted, percent
-from stages.lib.report.line_styles import DASHES, LEVELS, explain, framed, line_styles
+from stages.lib.report.format import counted, extent, percent, whiskers
+from stages.lib.report.line_styles import DASHES, LEVELS, explain, framed, line_styles, small_multiples
 from stages.lib.report.stats import mean_of
 from stages.merge.report import Merged, Model
 
@@ -40,17 +40,15 @@ def methods_figure(merged: Merged) -> Figure | None:
     drawn = framed(
         (ROW * len(merged.methods) + MARGINS) * len(merged.groups),
         _best(merged),
-        f"Test score of one model on several tasks; {counted(len(merged.seeds), 'seed')}; n = {_rows(merged)} test rows a task",
-        f"Points: each task, mean over seeds. Bars: mean over tasks{_whiskers(merged)}. "
+        f"Test score of one model on several tasks; {counted(len(merged.seeds), 'seed')}; n = {extent(merged.frames['scores'].n)} test rows a task",
+        f"Points: each task, mean over seeds. Bars: mean over tasks{whiskers(merged.seeds)}. "
         "Lines: means of the single-task models, and of the pretrained model with the tasks' trained heads.",
         entries,
     )
-    panels = drawn.subplots(len(merged.groups), 1, squeeze=False, sharex=True)[:, 0]
-    styles = line_styles(tasks)
-    for panel, group in zip(panels, merged.groups, strict=True):
-        _draw_methods(panel, merged, group, styles)
-    panels[-1].set_xlabel("test score in %")
-    explain(drawn, panels)
+    for panel, group, _, last in small_multiples(drawn, [*merged.groups], columns=1, sharex=True):
+        _draw_methods(panel, merged, group, line_styles(tasks))
+        panel.set_xlabel("test score in %" if last else "")
+    explain(drawn, drawn.axes)
     return drawn
 
 
@@ -88,11 +86,10 @@ def alphas_figure(merged: Merged) -> Figure | None:
         CURVE_HEIGHT,
         f"Alpha that dev chooses, mean over seeds: {_chosen(frame, methods, merged)}",
         f"Accuracy on dev / that of the task's own model of the same kind, mean over tasks and {counted(len(merged.seeds), 'seed')}",
-        f"At 0 the model is the pretrained one with the tasks' trained heads{_whiskers(merged)}.",
+        f"At 0 the model is the pretrained one with the tasks' trained heads{whiskers(merged.seeds)}.",
         [merged.label(name) for name in methods],
     )
-    panels = drawn.subplots(1, len(merged.groups), squeeze=False, sharey=True)[0]
-    for panel, group in zip(panels, merged.groups, strict=True):
+    for panel, group, first, _ in small_multiples(drawn, [*merged.groups], columns=len(merged.groups), sharey=True):
         for name, look in line_styles(methods).items():
             part = frame[(frame.group == group) & (frame.method == name)].groupby("alpha").normalised
             spreads = 100 * part.std(ddof=1) if len(merged.seeds) > 1 else None
@@ -100,9 +97,8 @@ def alphas_figure(merged: Merged) -> Figure | None:
                 part.mean().index, 100 * part.mean(), yerr=spreads, label=merged.label(name), capsize=2, **look
             )
         panel.set_title(group, loc="left")
-        panel.set_xlabel("alpha, the weight of the added vector")
-    panels[0].set_ylabel("of the own model, in %")
-    explain(drawn, panels)
+        panel.set(xlabel="alpha, the weight of the added vector", ylabel="of the own model, in %" if first else "")
+    explain(drawn, drawn.axes)
     return drawn
 
 
@@ -129,15 +125,6 @@ def _chosen(frame: pd.DataFrame, methods: list[str], merged: Merged) -> str:
         if len(chosen) > 1
         else next(iter(chosen.values()))
     )
-
-
-def _rows(merged: Merged) -> str:
-    rows = merged.frames["scores"].n
-    return " to ".join(f"{int(number):,}" for number in sorted({rows.min(), rows.max()}))
-
-
-def _whiskers(merged: Merged) -> str:
-    return "; whiskers: standard deviation over seeds" if len(merged.seeds) > 1 else ""
 
 
 FIGURES = {"methods": methods_figure, "alphas": alphas_figure}

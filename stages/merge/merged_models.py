@@ -11,7 +11,7 @@ from torch import Tensor
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.graft.apply import transplant
-from stages.lib.graft.mask_file import StoredMask, read_mask, require_model
+from stages.lib.graft.mask_file import StoredMask, read_mask_for
 from stages.lib.graft.region import Tensors
 from stages.lib.io import read_rows, write_json
 from stages.lib.localizers.registry import Budget, find_mask
@@ -85,26 +85,15 @@ class Group:
         if kind_of(method) == LOCALIZED:
             grafts = [localize(method, task, seed, params, machine) for task in tasks]
         else:
-            grafts = [_graft(task, seed, anatomy, params.graft.region, pretrained) for task in tasks]
+            grafts = [read_mask_for(paths.learned(task, seed), pretrained, anatomy.name) for task in tasks]
         models = {
             task: transplant(pretrained, graft.values, graft.mask) for task, graft in zip(tasks, grafts, strict=True)
         }
         return cls(seed, shared, anatomy, pretrained, models, grafts)
 
-    def put(self, tensors: dict[str, Tensor]) -> None:
-        """Put merged parameters into the model that all tasks share."""
-        next(iter(self.shared.views.values())).put(tensors)
-
     def head_bytes(self) -> int:
         """Bytes of all heads."""
         return sum(bytes_of(head.values()) for head in self.shared.heads().values())
-
-
-def _graft(task: str, seed: int, anatomy: Anatomy, groups: list[str], pretrained: dict[str, Tensor]) -> StoredMask:
-    region, path = anatomy.region(groups), paths.learned(task, seed)
-    stored = read_mask(path)
-    require_model(path, stored.about, region, region.fingerprint(pretrained), anatomy.name)
-    return stored
 
 
 def localize(method: str, task: str, seed: int, params: Params, machine: Runtime) -> StoredMask:
@@ -115,10 +104,7 @@ def localize(method: str, task: str, seed: int, params: Params, machine: Runtime
     budget = Budget.of(cell.region, share, params.graft.rule, "combination.methods")
     mask = find_mask(localizer, evidence, getattr(params.localizer, localizer), budget).mask
     about = {"task": task, "seed": seed, "mode": params.model.mode, "model": cell.anatomy.name}
-    pretrained = {name: values.cpu() for name, values in cell.pretrained.items()}
-    return StoredMask(
-        mask, cell.values_at(mask), cell.head, {**about, "fingerprint": cell.region.fingerprint(pretrained)}
-    )
+    return StoredMask(mask, cell.values_at(mask), cell.head, {**about, "fingerprint": cell.fingerprint()})
 
 
 # of an index in a mask file: the tensors of a model have fewer than 2^31 parameters
@@ -171,12 +157,12 @@ def alpha_curve(cell: Group, vector: dict[str, Tensor], search: AlphaSearch) -> 
     singles = {}
     with progress("alphas on dev", len(search.alphas) + 1, "point") as bar:
         for task, model in cell.models.items():
-            cell.put(model)
+            cell.shared.first.put(model)
             singles[task] = _accuracy(cell, task, dev[task])
         bar.update(1)
         curve = {}
         for alpha in search.alphas:
-            cell.put(shifted(cell.pretrained, vector, alpha))
+            cell.shared.first.put(shifted(cell.pretrained, vector, alpha))
             curve[alpha] = mean_normalised({task: _accuracy(cell, task, dev[task]) for task in dev}, singles)
             bar.update(1)
     return curve
@@ -207,7 +193,7 @@ def consensus(cell: Group, search: AlphaSearch) -> tuple[dict[str, Tensor], dict
             dev, scores = view.encode(_dev_rows(task, cell.seed, search.dev_max)), {}
             vector = task_vector(cell.pretrained, cell.models[task])
             for strictness in search.strictness:
-                cell.put(shifted(cell.pretrained, within(total, tall_mask(vector, total, strictness))))
+                cell.shared.first.put(shifted(cell.pretrained, within(total, tall_mask(vector, total, strictness))))
                 scores[strictness] = _accuracy(cell, task, dev)
                 bar.update(1)
             chosen[task] = choose_alpha(scores)
@@ -234,7 +220,7 @@ def _measured(cell: Group, task: str, models: dict[str, Tensors], target: Path, 
     examples = view.encode(read_rows(paths.sample(task, cell.seed, "test"))[: n or None])
     labels = np.array([example.label for example in examples])
     for variant, tensors in models.items():
-        cell.put(tensors)
+        cell.shared.first.put(tensors)
         logits[variant] = predict(view, examples).numpy()
     merged = Predictions(view.task.labels, {task: labels}, {task: logits})
     write_predictions(target, merged)

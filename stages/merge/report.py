@@ -10,12 +10,12 @@ import pandas as pd
 
 from stages.lib.merging.names import MEAN, MERGED, read_localized
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.claims import Finding, judge, read_statements
+from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import counts, percent, points, small_percent, words
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
 from stages.lib.report.stats import Estimate, estimate, known, mean_of
-from stages.lib.report.table import Column, Line, Table, share, shown
+from stages.lib.report.table import Column, Line, Table, share, shown, stored
 from stages.merge.settings import CombinationParams, MergeParams
 
 CLAIMS = Path(__file__).with_name("claims.yaml")
@@ -197,8 +197,7 @@ def model_table(merged: Merged) -> Table:
     lines = []
     for group, tasks in merged.groups.items():
         lines += [Line(f"{group}: {', '.join(tasks)}"), *_lines(merged, group)]
-    stored = ("score", "own", "retained", "bytes", "alpha")
-    return Table("One model for several tasks", ["model"], MODEL_COLUMNS, lines, MODEL_NOTES, "model", stored)
+    return Table("One model for several tasks", ["model"], MODEL_COLUMNS, lines, MODEL_NOTES, "model")
 
 
 def task_table(merged: Merged, group: str) -> Table:
@@ -210,7 +209,7 @@ def task_table(merged: Merged, group: str) -> Table:
     notes.append("test rows: " + ", ".join(f"{task} {int(sizes[task])}" for task in tasks))
     if ((frame.score - frame.accuracy).abs() > 1e-9).any():
         notes.append("the task's own metric, which isn't accuracy for all of them")
-    return Table(f"Score on each task: {group}", ["model"], columns, _lines(merged, group), notes, "task", tasks)
+    return Table(f"Score on each task: {group}", ["model"], columns, _lines(merged, group), notes, "task")
 
 
 def _lines(merged: Merged, group: str) -> list[Line]:
@@ -234,8 +233,7 @@ def collision_table(merged: Merged) -> Table:
         "mean (standard deviation over seeds); a group is one number, so nothing is judged by it",
     ]
     lines = [Line(group, rows, group) for group, rows in merged.frames["collisions"].groupby("group", sort=False)]
-    stored = [column.key for column in columns]
-    return Table("Parameters that several grafts select", ["group"], columns, lines, notes, "collisions", stored)
+    return Table("Parameters that several grafts select", ["group"], columns, lines, notes, "collisions")
 
 
 def headline(merged: Merged) -> dict[str, Any]:
@@ -252,12 +250,9 @@ def details(merged: Merged) -> dict[str, Any]:
     """Every number: tables by name, and each other method against the stitched mean."""
     if not merged.methods:
         return {}
-    found: dict[str, Any] = {}
-    for table in tables(merged):
-        found.setdefault(table.name, {}).update(table.numbers())
     others = [name for name in merged.methods if name != STITCHED] if STITCHED in merged.methods else []
     gaps = {group: {name: _gap(merged, group, STITCHED, name) for name in others} for group in merged.groups}
-    return {**found, "stitched_minus": known(gaps)}
+    return {**stored(tables(merged)), "stitched_minus": known(gaps)}
 
 
 # --- What the claims measure -----------------------------------------------------------------------------------
@@ -278,7 +273,7 @@ def higher(merged: Merged, first: str, whole: bool) -> list[Finding]:
         fields = {"group": group, "first": merged.label(first), "second": merged.label(second)}
         fields |= dict(zip(("ours", "theirs"), means, strict=True))
         gap = models[0].cells() - models[1].cells()
-        findings.append(Finding(_gap(merged, group, first, second), fields, partial(_short_of, gap, points)))
+        findings.append(Finding(_gap(merged, group, first, second), fields, short_of(gap, points, "")))
     return findings
 
 
@@ -293,7 +288,7 @@ def kept(merged: Merged) -> list[Finding]:
     for group in merged.groups if method else []:
         shares = Model(merged, group, method).cells("own")
         fields = {"group": group, "method": merged.label(method)}
-        findings.append(Finding(estimate(shares), fields, partial(_short_of, shares, percent)))
+        findings.append(Finding(estimate(shares), fields, short_of(shares, percent, "")))
     return findings
 
 
@@ -302,11 +297,6 @@ def gained(merged: Merged) -> Finding:
     gaps = [Model(merged, group, GRAFTED).cells() - Model(merged, group, PRETRAINED).cells() for group in merged.groups]
     lacks = "not measurable where the grafts themselves have not been shown to gain over the pretrained model"
     return Finding(estimate(pd.concat(gaps)), lacks=lacks)
-
-
-def _short_of(values: pd.Series, write: Any, limit: float) -> list[str]:
-    means = values.groupby("task", sort=False).mean()
-    return [f"{task} {write(value)}" for task, value in means.items() if not value > limit]
 
 
 MEASURES = {"higher": higher, "kept": kept, "gained": gained}

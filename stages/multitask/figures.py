@@ -7,11 +7,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.lib.report.format import counted, counts, percent, points, small_percent
-from stages.lib.report.line_styles import explain, framed
+from stages.lib.report.format import counted, counts, extent, percent, points, small_percent, whiskers
+from stages.lib.report.line_styles import explain, framed, small_multiples
 from stages.multitask.contrasts import ONE_MODEL, OTHERS, OWN, TWO_SEEDS, Matrix, matrices
 from stages.multitask.heatmap import Block, Words, heatmap
-from stages.multitask.load import PURIFIED, SINGLE, UNION, Multitask
+from stages.multitask.load import PURIFIED, SINGLE, UNION, Multitask, are_alike
 
 PANEL = 2.9
 # of every pair of bars in the figure of the joint models
@@ -83,7 +83,12 @@ def _below(matrix: Matrix, over: str) -> str:
 
 
 def _similar(data: Multitask) -> set[tuple[str, str]]:
-    return {(one, other) for one in data.tasks for other in data.tasks if one != other and data.alike(one, other)}
+    return {
+        (one, other)
+        for one in data.tasks
+        for other in data.tasks
+        if one != other and are_alike(data.groups, one, other)
+    }
 
 
 def _details(matrix: Matrix) -> str:
@@ -96,24 +101,18 @@ def joint_figure(data: Multitask) -> Figure | None:
         return None
     gaps = (data.levels.joint - data.levels.single).groupby(data.levels.paradigm, sort=False).mean()
     found = ", ".join(f"{points(gap)} points ({paradigm})" for paradigm, gap in gaps.items())
-    whiskers = "; whiskers: standard deviation over seeds" if len(data.seeds) > 1 else ""
     drawn = framed(
         PANEL * len(gaps),
         f"One model for all tasks against one for each: {found} on average",
-        f"{counts(task=len(data.tasks), seed=len(data.seeds))}; n = {_rows(data)} test rows a task",
-        f"Points: mean over seeds{whiskers}. Pretrained: under the joint model's heads.",
+        f"{counts(task=len(data.tasks), seed=len(data.seeds))}; n = {extent(data.levels.n)} test rows a task",
+        f"Points: mean over seeds{whiskers(data.seeds)}. Pretrained: under the joint model's heads.",
         [*LOOKS],
     )
-    panels = drawn.subplots(len(gaps), 1, squeeze=False, sharex=True)[:, 0]
-    for paradigm, panel in zip(gaps.index, panels, strict=True):
+    for panel, paradigm, _, _ in small_multiples(drawn, gaps.index, columns=1, sharex=True):
         _draw_levels(panel, data, data.levels[data.levels.paradigm == paradigm])
         panel.set_title(paradigm)
-    explain(drawn, panels[:1])
+    explain(drawn, drawn.axes[:1])
     return drawn
-
-
-def _rows(data: Multitask) -> str:
-    return " to ".join(f"{number:,}" for number in sorted({data.levels.n.min(), data.levels.n.max()}))
 
 
 def _draw_levels(panel: Axes, data: Multitask, levels: pd.DataFrame) -> None:
@@ -141,16 +140,10 @@ def similarity_figure(data: Multitask) -> Figure | None:
         "Pairs that share a task are not independent, so the 95 % interval of rho is the jackknife's over tasks.",
         [*PAIRS],
     )
-
-    columns = min(2, len(chosen))
-    panels = drawn.subplots(-(-len(chosen) // columns), columns, squeeze=False)
-    for panel, matrix in zip(panels.flat, chosen, strict=False):
+    for panel, matrix, first, _ in small_multiples(drawn, chosen, min(2, len(chosen))):
         _draw_pairs(panel, matrix)
-    for panel in panels.flat[len(chosen) :]:
-        panel.set_axis_off()
-    for panel in panels[:, 0]:
-        panel.set_ylabel("relative gain (%)")
-    explain(drawn, panels.flat[: len(chosen)])
+        panel.set_ylabel("relative gain (%)" if first else "")
+    explain(drawn, drawn.axes)
     return drawn
 
 

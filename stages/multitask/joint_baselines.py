@@ -9,7 +9,7 @@ from stages.lib.metrics.scores import score_rows
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.multitask.joint_model import JointCell, evaluation_of, load_joint
+from stages.multitask.joint_model import evaluation_of, joint_cell, load_joint
 
 
 def measure_baselines(paradigm: str, seed: int, params: Params, machine: Runtime) -> str:
@@ -21,7 +21,7 @@ def measure_baselines(paradigm: str, seed: int, params: Params, machine: Runtime
     shared = load_joint(paths.joint(paradigm, seed), tasks, params.model, machine)
     evaluations = {task: evaluation_of(shared, task, seed, n, variants=1) for task in tasks}
     _predict(FINETUNED, evaluations)
-    cell = JointCell.of(shared, paradigm, seed, params.graft.region)
+    cell = joint_cell(shared, paradigm, seed, params.graft.region)
     _predict(PRETRAINED, evaluations)
     for task, evaluation in evaluations.items():
         predictions = evaluation.predictions()

@@ -10,17 +10,17 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.digest import require_listed
 from stages.lib.errors import ModelError
 from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.graft.region import Region
 from stages.lib.io import read_rows
-from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
-from stages.lib.models.label_model import reset_to_pretrained
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.models.anatomy import HEAD
+from stages.lib.models.cell import GraftCell
+from stages.lib.models.evidence import evidence_about
 from stages.lib.models.loading import save_model
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime
@@ -30,57 +30,37 @@ HEADS = "heads.safetensors"
 
 
 @dataclass(frozen=True)
-class JointCell:
-    """The live model, pretrained but for trained heads, with both sets of the region's values (on its device)."""
+class JointCell(GraftCell):
+    """A cell whose fine-tuned model is a joint one: `shared` reads it for each task; `task`, `model` and `head` are the first's."""
 
     paradigm: str
-    seed: int
     shared: SharedModel
-    anatomy: Anatomy
-    region: Region
-    pretrained: dict[str, Tensor]
-    joint: dict[str, Tensor]
 
-    @classmethod
-    def open(cls, paradigm: str, seed: int, tasks: list[str], params: Params, runtime: Runtime) -> "JointCell":
-        """Load the joint model of a seed and reset it; takes `model` and `graft.region` from the params."""
-        shared = load_joint(paths.joint(paradigm, seed), tasks, params.model, runtime)
-        return cls.of(shared, paradigm, seed, params.graft.region)
-
-    @classmethod
-    def of(
-        cls,
-        shared: SharedModel,
-        paradigm: str,
-        seed: int,
-        region_groups: list[str],
-        pretrained_folder: Path = paths.PRETRAINED,
-    ) -> "JointCell":
-        """Take a loaded joint model, which is reset."""
-        anatomy = read_anatomy(pretrained_folder)
-        region = anatomy.region(region_groups)
-        view = next(iter(shared.views.values()))
-        parameters = view.parameters()
-        joint = {name: parameters[name].detach().clone() for name in region.shapes}
-        pretrained = reset_to_pretrained(view, anatomy, pretrained_folder, region.shapes)
-        return cls(paradigm, seed, shared, anatomy, region, pretrained, joint)
-
-    def put(self, tensors: dict[str, Tensor]) -> None:
-        """Give these values to the weights that all tasks share."""
-        next(iter(self.shared.views.values())).put(tensors)
-
-    def rows(self, task: str, split: str = "train") -> list[dict]:
+    def rows_of(self, task: str, split: str = "train") -> list[dict]:
         """A task's rows of a split."""
         return read_rows(paths.sample(task, self.seed, split))
 
+    def evidence(self, task: str, *purpose_words: object) -> Evidence:
+        """What a localizer may look at for the loss on a task's training rows (evidence.evidence_about)."""
+        view, rows = self.shared.views[task], self.rows_of(task)
+        return evidence_about(view, self.region, self.pretrained, self.finetuned, rows, purpose_words)
+
     def header(self) -> dict[str, Any]:
-        """The entries that every record and mask of this cell has."""
-        return {
-            "paradigm": self.paradigm,
-            "seed": self.seed,
-            "graftable": self.region.size,
-            "model_parameters": self.anatomy.parameters,
-        }
+        """The entries that every record and mask of this cell has, but for the task."""
+        about = self.about()
+        del about["task"]
+        return {"paradigm": self.paradigm, **about}
+
+
+def open_joint(paradigm: str, seed: int, tasks: list[str], params: Params, runtime: Runtime) -> JointCell:
+    """Load the joint model of a seed and reset it; takes `model` and `graft.region` from the params."""
+    shared = load_joint(paths.joint(paradigm, seed), tasks, params.model, runtime)
+    return joint_cell(shared, paradigm, seed, params.graft.region)
+
+
+def joint_cell(shared: SharedModel, paradigm: str, seed: int, region_groups: list[str]) -> JointCell:
+    """Take a loaded joint model, which is reset."""
+    return JointCell(**vars(GraftCell.of(shared.first, seed, region_groups)), paradigm=paradigm, shared=shared)
 
 
 def evaluation_of(shared: SharedModel, task: str, seed: int, n: int, variants: int) -> Evaluation:
@@ -91,7 +71,7 @@ def evaluation_of(shared: SharedModel, task: str, seed: int, n: int, variants: i
 
 def save_joint(shared: SharedModel, folder: Path) -> None:
     """Write an ordinary model folder without heads, and all tasks' heads beside it, as `<task>/<name>`."""
-    view = next(iter(shared.views.values()))
+    view = shared.first
     folder.mkdir(parents=True, exist_ok=True)
     heads = {
         f"{task}/{name}": values.detach().contiguous()

@@ -117,5 +117,5 @@ def _train_point(
 
 def _groups(shared: SharedModel) -> dict[str, str]:
     """Name of every parameter, as the shared model has it, -> group."""
-    first = next(iter(shared.views.values())).groups()
+    first = shared.first.groups()
     return {name: first.get(name, HEAD) for name in shared.parameters()}

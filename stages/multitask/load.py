@@ -45,62 +45,36 @@ class Multitask:
     gains: pd.DataFrame
     overlaps: pd.DataFrame
 
-    def alike(self, first: str, second: str) -> bool:
-        """Tells whether some group has both tasks."""
-        return are_alike(self.groups, first, second)
-
 
 def are_alike(groups: dict[str, list[str]], first: str, second: str) -> bool:
     """Tells whether some group has both tasks."""
     return any(first in members and second in members for members in groups.values())
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files of the cells in params.yaml, by the stage that makes them."""
-
-    level: Records
-    reference: Records
-    transfer: Records
-    skill: Records
-
-    @classmethod
-    def of(cls, params: Any) -> "Files":
-        """`params` has the seeds and the sections multitask, joint, skill and transfer."""
-        settings = params.multitask
-        sizes = [str(sparsity) for sparsity in params.skill.sparsities]
-        levels = grid(paradigm=params.joint.paradigms, seed=params.seeds, task=settings.tasks)
-        matrix = grid(
-            paradigm=params.joint.paradigms,
-            localizer=params.skill.localizers,
-            sparsity=sizes,
-            seed=params.seeds,
-            task=settings.tasks,
-        )
-        at = "{paradigm}/{localizer}/{sparsity}/{seed}/{task}.json"
-        mask = "masks/skill/{paradigm}/{localizer}/{seed}/{sparsity}/{task}.safetensors"
-        predictions = "metrics/reference/{seed}/{task}.safetensors"
-        return cls(
-            Records("multitask", "level", "metrics/level/{paradigm}/{seed}/{task}.json", levels, needs=("rows",)),
-            Records("", "reference", predictions, levels),
-            Records("multitask", "transfer", f"metrics/transfer/{at}", matrix, needs=("rows",)),
-            Records("multitask", "skill", mask, matrix, "{paradigm}-{localizer}-{seed}"),
-        )
-
-
 def collect(params: Any) -> Multitask:
-    """Read the cells that the settings name.
+    """Read the cells that the settings name: `params` has the seeds and the sections multitask, joint, skill and transfer.
 
     Raises DataError that names each missing file with the `dvc repro` that makes it, or a damaged one;
     MaskError for a damaged mask.
     """
-    files, settings = Files.of(params), params.multitask
-    require_files("make multitask", files.level, files.reference, files.transfer, files.skill)
+    settings, paradigms = params.multitask, params.joint.paradigms
+    sizes = [str(sparsity) for sparsity in params.skill.sparsities]
+    cell = {"seed": params.seeds, "task": settings.tasks}
+    models = grid(paradigm=paradigms, **cell)
+    matrix = grid(paradigm=paradigms, localizer=params.skill.localizers, sparsity=sizes, **cell)
+    path = "metrics/level/{paradigm}/{seed}/{task}.json"
+    level = Records("multitask", "level", path, models, needs=("rows",))
+    reference = Records("", "reference", "metrics/reference/{seed}/{task}.safetensors", models)
+    path = "metrics/transfer/{paradigm}/{localizer}/{sparsity}/{seed}/{task}.json"
+    transfer = Records("multitask", "transfer", path, matrix, needs=("rows",))
+    path = "masks/skill/{paradigm}/{localizer}/{seed}/{sparsity}/{task}.safetensors"
+    skill = Records("multitask", "skill", path, matrix, "{paradigm}-{localizer}-{seed}")
+    require_files("make multitask", level, reference, transfer, skill)
 
-    levels = frame_of(files.level.rows(partial(_level_rows, settings)), LEVELS)
+    levels = frame_of(level.rows(partial(_level_rows, settings)), LEVELS)
     ends = levels.set_index(["paradigm", "seed", "task"])[["pretrained", "joint"]]
     sources = {*settings.tasks, *settings.groups, *params.transfer.unions}
-    gains = frame_of(files.transfer.rows(partial(_gain_rows, settings, ends, sources)), GAINS)
+    gains = frame_of(transfer.rows(partial(_gain_rows, settings, ends, sources)), GAINS)
     return Multitask(
         tasks=settings.tasks,
         seeds=params.seeds,
@@ -109,7 +83,7 @@ def collect(params: Any) -> Multitask:
         least_gain=settings.least_gain,
         levels=levels,
         gains=gains.assign(gain=gains.gain.astype(float)),
-        overlaps=frame_of(overlap_rows(files.skill, settings.groups), OVERLAPS),
+        overlaps=frame_of(overlap_rows(skill, settings.groups), OVERLAPS),
     )
 
 

@@ -11,7 +11,7 @@ from stages.lib.report.document import Report
 from stages.lib.report.format import counted, counts, points, small_percent
 from stages.lib.report.load import published
 from stages.lib.report.stats import Estimate, estimate, known
-from stages.lib.report.table import Column, Line, Table, share, shown
+from stages.lib.report.table import Column, Line, Table, share, shown, stored
 from stages.multitask import contrasts
 from stages.multitask.contrasts import Contrast, Matrix, matrices
 from stages.multitask.load import SINGLE, Multitask
@@ -72,8 +72,7 @@ def joint_table(data: Multitask) -> Table:
         f"without a gain: cells in which the joint model gained less than {100 * data.least_gain:g} points (multitask.least_gain), "
         "by which equation 5 would divide; there are no relative gains in these, and they are in no mean",
     ]
-    stored = [column.key for column in JOINT_COLUMNS if column.key]
-    return Table("One model for all tasks: accuracy in %", ["task"], JOINT_COLUMNS, lines, notes, "joint", stored)
+    return Table("One model for all tasks: accuracy in %", ["task"], JOINT_COLUMNS, lines, notes, "joint")
 
 
 def _kinds(data: Multitask, of: Callable[[Matrix, str], Estimate], kinds: Iterable[str], paper: Any) -> list[Line]:
@@ -113,7 +112,7 @@ def gain_table(data: Multitask) -> Table:
     ]
     columns = [SIZE, share("relative gain", lambda line: line[2], "mean")]
     lines = _kinds(data, Matrix.gain, kinds, paper)
-    return Table("Relative gain in %, by whose region is grafted", ["grafted"], columns, lines, notes, "gain", ["mean"])
+    return Table("Relative gain in %, by whose region is grafted", ["grafted"], columns, lines, notes, "gain")
 
 
 def overlap_table(data: Multitask) -> Table:
@@ -132,8 +131,7 @@ def overlap_table(data: Multitask) -> Table:
         "two seeds, one task: the ceiling, as far as two joint models can agree on a task's region; needs two seeds or more",
     ]
     lines = _kinds(data, Matrix.overlap, kinds, {})
-    stored = ["mean", "chance"]
-    return Table("Overlap |A ∩ B| / |B| of regions in %", ["regions of"], columns, lines, notes, "overlap", stored)
+    return Table("Overlap |A ∩ B| / |B| of regions in %", ["regions of"], columns, lines, notes, "overlap")
 
 
 def headline(data: Multitask) -> dict[str, Any]:
@@ -157,7 +155,7 @@ def details(data: Multitask) -> dict[str, Any]:
         matrix.name: known({name: of(matrix).value for name, of in BY_MATRIX.items()}) | {"similarity": matrix.rho}
         for matrix in matrices(data)
     }
-    return {**{table.name: table.numbers() for table in tables(data)}, "measured": measured}
+    return {**stored(tables(data)), "measured": measured}
 
 
 # --- What the claims measure -----------------------------------------------------------------------------------

@@ -1,22 +1,21 @@
 """The region of each task in a joint model (paper, section 5.1), as mask files."""
 
 from stages.lib import paths
-from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-from stages.lib.models.evidence import evidence_about, with_dev
+from stages.lib.models.evidence import with_dev
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.multitask.joint_model import JointCell
+from stages.multitask.joint_model import JointCell, open_joint
 from stages.multitask.settings import FROM_A_BASE, read_name
 
 
 def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store every task's region of every size, by one localizer; gives one line about them."""
-    cell = JointCell.open(paradigm, seed, params.multitask.tasks, params, machine)
+    cell = open_joint(paradigm, seed, params.multitask.tasks, params, machine)
     sparsities = params.skill.sparsities
     title = f"skill {paradigm} {name} {seed}"
     with progress(title, len(params.multitask.tasks) * len(sparsities), "region") as bar:
@@ -48,21 +47,13 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
 
 def store(cell: JointCell, task: str, name: str, sparsity: float, mask: GraftMask) -> None:
     """Write the mask file, with the joint model's values and the task's head, if it has one."""
-    values = {key: part.cpu() for key, part in values_at(cell.joint, mask).items()}
     head = {key: part.detach().cpu() for key, part in cell.shared.heads()[task].items()}
-    on_cpu = {key: part.cpu() for key, part in cell.pretrained.items()}
-    header = {
-        **cell.header(),
-        "task": task,
-        "localizer": name,
-        "model": cell.anatomy.name,
-        "fingerprint": cell.region.fingerprint(on_cpu),
-    }
+    origin = {"model": cell.anatomy.name, "fingerprint": cell.fingerprint()}
+    header = {**cell.header(), "task": task, "localizer": name, **origin}
     path = paths.skill_mask(cell.paradigm, name, str(sparsity), task, cell.seed)
-    write_mask(path, StoredMask(mask, values, head, header))
+    write_mask(path, StoredMask(mask, cell.values_at(mask), head, header))
 
 
 def _evidence(cell: JointCell, task: str, localizer: str) -> Evidence:
-    view, words = cell.shared.views[task], ("skill", localizer, task, cell.seed)
-    evidence = evidence_about(view, cell.region, cell.pretrained, cell.joint, cell.rows(task), words)
-    return with_dev(evidence, view, cell.rows(task, "dev"))
+    evidence = cell.evidence(task, "skill", localizer, task, cell.seed)
+    return with_dev(evidence, cell.shared.views[task], cell.rows_of(task, "dev"))

@@ -12,10 +12,9 @@ from stages.lib.graft.mask_file import read_mask, require_model
 from stages.lib.metrics.predictions import Predictions, read_predictions
 from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED
-from stages.lib.models.evidence import evidence_about
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.multitask.joint_model import JointCell, evaluation_of
+from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
 from stages.multitask.unions import purify, union
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
@@ -39,7 +38,7 @@ class Source:
 def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store what every region and every union does on every task; gives one line about them."""
     tasks = params.multitask.tasks
-    cell = JointCell.open(paradigm, seed, tasks, params, machine)
+    cell = open_joint(paradigm, seed, tasks, params, machine)
     regions = read_regions(cell, localizer, sparsity, tasks)
     sources = [*singles(regions), *unions(regions, {**params.multitask.groups, **params.transfer.unions})]
     if params.transfer.purify_steps:
@@ -52,8 +51,7 @@ def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Pa
 
 def read_regions(cell: JointCell, localizer: str, sparsity: str, tasks: list[str]) -> dict[str, GraftMask]:
     """Task -> its stored region; raises MaskError if one is missing or belongs to another model."""
-    fingerprint = cell.region.fingerprint({name: values.cpu() for name, values in cell.pretrained.items()})
-    regions = {}
+    fingerprint, regions = cell.fingerprint(), {}
     for task in tasks:
         path = paths.skill_mask(cell.paradigm, localizer, sparsity, task, cell.seed)
         stored = read_mask(path)
@@ -81,17 +79,7 @@ def purified(cell: JointCell, start: Source, params: Params) -> Source:
     """
     steps = {"steps": params.transfer.purify_steps, "batch_size": params.transfer.purify_batch_size}
     settings = params.localizer.learned.model_copy(update=steps)
-    evidences = [
-        evidence_about(
-            cell.shared.views[task],
-            cell.region,
-            cell.pretrained,
-            cell.joint,
-            cell.rows(task),
-            ("purify", start.name, task, cell.seed),
-        )
-        for task in start.members
-    ]
+    evidences = [cell.evidence(task, "purify", start.name, task, cell.seed) for task in start.members]
     try:
         mask = purify(start.mask, evidences, settings)
     except FloatingPointError as error:
@@ -104,7 +92,7 @@ def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ..
     evaluation = evaluation_of(cell.shared, task, cell.seed, params.multitask.test_max, len(sources))
     with evaluation.progress(f"transfer to {task}"):
         for source in sources:
-            cell.put(graft(cell.pretrained, cell.joint, source.mask))
+            cell.model.put(graft(cell.pretrained, cell.finetuned, source.mask))
             evaluation.predict(source.variant)
     predictions = evaluation.predictions()
     facts = {

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.format import DAGGER, bounds, counted, percent, small_percent, words
+from stages.lib.report.format import DAGGER, counted, extent, percent, small_percent, words
 from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style, line_styles, small_multiples
 from stages.lib.report.mask_panels import CHANCE, KIND_HEIGHT, SHARE, draw_kinds, draw_layers
 from stages.lib.report.stats import estimate, paired
@@ -77,13 +77,11 @@ class Chart:
         drawn = framed(height, title, _details(rows), caption, entries)
         y_label = f"accuracy, F1{DAGGER} (%)" if study.f1_tasks else "accuracy (%)"
 
-        def draw(panel: Axes, name: str, first: bool, last: bool) -> None:
+        for panel, name, first, last in small_multiples(drawn, names, sharex=True):
             self._panel(panel, name)
             panel.tick_params(labelbottom=True)
-            panel.set_xlabel(self.x_label if last else "")
-            panel.set_ylabel(y_label if first else "")
-
-        explain(drawn, small_multiples(drawn, names, draw, sharex=True))
+            panel.set(xlabel=self.x_label if last else "", ylabel=y_label if first else "")
+        explain(drawn, drawn.axes)
         return drawn
 
     def _about_mean(self, names: list[str]) -> str:
@@ -265,12 +263,8 @@ def _levels(study: Study, where: str = "id") -> dict[str, pd.DataFrame]:
 
 def _details(rows: pd.DataFrame) -> str:
     """How many tasks, seeds and test rows a figure is about."""
-    seeds = sorted(rows.groupby("task").seed.nunique())
-    n = sorted(rows.groupby(["task", "test_set"])["n"].max())
-    return (
-        f"{counted(rows.task.nunique(), 'task')}, {bounds([f'{count}' for count in seeds])} seed{'s' * (seeds[-1] > 1)}, "
-        f"n = {bounds([f'{count:,.0f}' for count in n])} rows a test set"
-    )
+    seeds, n = rows.groupby("task").seed.nunique(), rows.groupby(["task", "test_set"])["n"].max()
+    return f"{counted(rows.task.nunique(), 'task')}, {extent(seeds)} seed{'s' if seeds.max() > 1 else ''}, n = {extent(n)} rows a test set"
 
 
 # --- One measure against another -----------------------------------------------------------------------------------
@@ -291,10 +285,8 @@ def tradeoff_figure(study: Study) -> Figure | None:
     )
     title = f"Out of distribution, {_outside(study)}"
     drawn = framed(POINTS_HEIGHT * grid(len(shown))[0], title, _details(rows), caption, [*paths])
-
     styles = line_styles(name for name in paths if name not in POINTS) | POINTS
-
-    def draw(panel: Axes, task: str, first: bool, _last: bool) -> None:
+    for panel, task, first, _ in small_multiples(drawn, shown):
         for name, (rows, by) in paths.items():
             points = _points(rows[rows.task == task], by)
             if len(points):
@@ -302,8 +294,7 @@ def tradeoff_figure(study: Study) -> Figure | None:
         panel.set(
             title=study.named(task), xlabel="in distribution (%)", ylabel="out of distribution (%)" if first else ""
         )
-
-    explain(drawn, small_multiples(drawn, shown, draw))
+    explain(drawn, drawn.axes)
     return drawn
 
 
@@ -359,14 +350,12 @@ def _places(study: Study, by: str) -> Figure | None:
     height = LAYERS_HEIGHT if layers else 0.75 + KIND_HEIGHT * shares.kind.nunique()
     details = f"{counted(len(tasks), 'task')}, {counted(seeds, 'seed')}"
     drawn = framed(height * grid(len(tasks))[0], title, details, caption, [CHANCE, label])
-
-    def draw(panel: Axes, task: str, first: bool, last: bool) -> None:
+    for panel, task, first, last in small_multiples(drawn, tasks, sharex=True, sharey=True):
         (draw_layers if layers else draw_kinds)(panel, shares[shares.task == task], label)
         x_label, y_label = ("layer", SHARE) if layers else (SHARE, "")
         panel.set(title=task, xlabel=x_label if last else "", ylabel=y_label if first else "")
         panel.tick_params(labelbottom=True)
-
-    explain(drawn, small_multiples(drawn, tasks, draw, sharex=True, sharey=True)[:1])
+    explain(drawn, drawn.axes[:1])
     return drawn
 
 

@@ -14,7 +14,7 @@ from stages.lib.metrics.composition import OUTSIDE, composition
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import DAGGER
-from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
+from stages.lib.report.load import Cell, Records, Row, frame_of, grid, in_order, require_files
 from stages.lib.report.stats import estimate
 from stages.lib.settings import Params
 
@@ -30,17 +30,8 @@ AXES: dict[str, tuple[str, ...]] = {
 }
 MEASURES = ["score", "accuracy", "f1", "ece", "agreement", "retained", "loss"]
 NUMBERS = [
-    "sparsity",
-    "alpha",
-    "step",
-    "n",
-    "accuracy_se",
-    "selected",
-    "graftable",
-    "model_parameters",
-    "trained",
-    "constant",
-]
+    "sparsity", "alpha", "step", "n", "accuracy_se", "selected", "graftable", "model_parameters", "trained", "constant",
+]  # fmt: skip
 TEXTS = ["task", "seed", "test_set", "where", "variant", "localizer", "readout", "method", "paradigm"]
 # of a record as a whole
 SIZES = ("selected", "graftable", "model_parameters", "trained")
@@ -123,8 +114,7 @@ class Study:
     @cached_property
     def localizers(self) -> list[str]:
         """Localizers of the sweep, known ones first, in the order in which they are compared."""
-        names = [*self.frames["sweep"].localizer.unique()]
-        return [*(name for name in ORDER if name in names), *(name for name in names if name not in ORDER)]
+        return in_order(self.frames["sweep"].localizer, ORDER)
 
     @cached_property
     def common_sparsities(self) -> list[float]:
@@ -231,8 +221,8 @@ def collect(cells: Mapping[str, Sequence[Cell]]) -> Study:
     }
     about_masks = {name: frame_of(rows[name], columns) for name, columns in MASK_FRAMES.items()}
     return Study(
-        tasks=_distinct(cell["task"] for found in records.values() for cell in found.cells),
-        seeds=_distinct(cell["seed"] for found in records.values() for cell in found.cells),
+        tasks=[*dict.fromkeys(cell["task"] for found in records.values() for cell in found.cells)],
+        seeds=[*dict.fromkeys(cell["seed"] for found in records.values() for cell in found.cells)],
         frames=frames
         | {name: part.assign(sparsity=pd.to_numeric(part.sparsity)) for name, part in about_masks.items()},
         off=[stage for stage, found in records.items() if not found.cells],
@@ -287,8 +277,7 @@ def _tidy(rows: list[Row]) -> pd.DataFrame:
 def _composition(masks: Records) -> Iterator[Row]:
     for cell in masks.cells:
         mask = read_mask(masks.file(cell)).mask
-        counts = {name: len(indices) for name, indices in mask.indices.items()}
-        for row in composition(counts, mask.region.shapes):
+        for row in composition(mask.counts, mask.region.shapes):
             yield {**cell, **row, "layer": OUTSIDE if row["layer"] is None else row["layer"]}
 
 
@@ -319,7 +308,3 @@ def _share_inside(first: np.ndarray, second: np.ndarray, size: int) -> Row:
     """Share of the second mask that lies in the first, beside what chance gives."""
     chance = chance_asymmetric_overlap(len(first), len(second), size)
     return {"overlap": asymmetric_overlap(first, second), "chance": chance}
-
-
-def _distinct(values: Iterable[Any]) -> list[Any]:
-    return [*dict.fromkeys(values)]

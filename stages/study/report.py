@@ -11,7 +11,7 @@ import pandas as pd
 
 from stages.lib.metrics.composition import OUTSIDE
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.claims import Finding, judge, read_statements
+from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import DAGGER, counts, off_line, percent, points, small_percent
 from stages.lib.report.load import published
@@ -117,7 +117,7 @@ def _stored(study: Study, name: str, axes: list[str], columns: list[Column], row
     rows = study.frames[name] if rows is None else rows
     groups = rows.groupby([rows[axis].map(text) for axis in axes], sort=False)
     lines = [Line("", part, key) for key, part in groups]
-    return Table("", (), columns, lines, name=name, stored=[column.key for column in columns])
+    return Table("", (), columns, lines, name=name)
 
 
 # --- Localizers, readouts, the generalization gap and its bound ----------------------------------------------------
@@ -152,7 +152,7 @@ def _localizers(study: Study) -> Table:
     for variant in (PRETRAINED, FINETUNED) if lines else ():
         rows = study.anchor(variant)
         lines += [Line((variant, ""), rows, kind="average")] * bool(by_cell(rows).count())
-    over = Column("score - learned's", gap, _with_interval, "minus_learned")
+    over = Column("score - learned's", gap, Estimate.in_points, "minus_learned")
     costs = study.costs().set_index(["localizer", "sparsity"]).examples
     cost = number("gradients", lambda rows: costs.get((rows.localizer.iloc[0], rows.sparsity.iloc[0])), ",.0f")
     title = "Localizers, all tasks together"
@@ -164,18 +164,12 @@ def _localizers(study: Study) -> Table:
     return Table(title, ["localizer", "sparsity"], [N, *MEASURED, cost, over], lines, notes, "localizers", [over.key])
 
 
-def _with_interval(value: Estimate) -> str:
-    if not value.units:
-        return ""
-    return points(value.mean) + (f" ({points(value.low)} to {points(value.high)})" if value.error is not None else "")
-
-
 def _gaps(study: Study) -> Table:
     """The generalization gap (section 4.3 of the paper)."""
     lines = [Line(name, estimate(gap), name) for name, gap in study.gaps().items()]
-    columns = [Column("n", attrgetter("n"), str), Column("gap", lambda value: value, _with_interval, "gap")]
+    columns = [Column("n", attrgetter("n"), str), Column("gap", lambda value: value, Estimate.in_points, "gap")]
     notes = ["accuracy on training rows less accuracy on test rows, in percentage points, with the 95 % interval over tasks"]  # fmt: skip
-    return Table("Generalization gap", ["model"], columns, lines, notes, "gap", ["gap"])
+    return Table("Generalization gap", ["model"], columns, lines, notes, "gap")
 
 
 def bound_lines(study: Study) -> list[dict[str, Any]]:
@@ -246,7 +240,7 @@ def _bounds(study: Study) -> Table:
     ]
     lines = [Line((line["task"], line["model"]), line, (line["task"], line["model"])) for line in found]
     title = f"Generalization bound, at a sparsity of {small_percent(study.region_size or 0)}"
-    return Table(title, ["task", "model"], columns, lines, notes, "bound", [*forms])
+    return Table(title, ["task", "model"], columns, lines, notes, "bound")
 
 
 # --- The paper's tables: every model on every test set, and learned regions beside FISH masks -----------------------
@@ -370,12 +364,7 @@ def _learned_and_fish(study: Study) -> pd.DataFrame:
 
 def _finding(values: pd.Series, size: float | None = None, write: Callable = points, **fields: Any) -> Finding:
     """Of one value for each cell; without a size it is not about grafts of one."""
-
-    def short(limit: float) -> list[str]:
-        means = values.dropna().groupby("task", sort=False).mean()
-        return [f"{task} {write(value)}" for task, value in means.items() if not value > limit]
-
-    return Finding(estimate(values), fields, short, size=small_percent(size) if size else "")
+    return Finding(estimate(values), fields, short_of(values, write, ""), size=small_percent(size) if size else "")
 
 
 def gained(study: Study) -> list[Finding]:

@@ -1,6 +1,6 @@
 """Figures of the surgical report, those of stages that are off left out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.format import counted, counts, percent
-from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style
+from stages.lib.report.format import counted, counts, extent, percent
+from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style, small_multiples
 from stages.lib.report.stats import estimate
 from stages.lib.report.style import COLORS, HATCHES
 from stages.surgical.frames import Surgical, layer_text
 from stages.surgical.rankings import bridges
-from stages.surgical.report import few, kept_by, steady, tested, unranked
+from stages.surgical.report import few, kept_by, steady, unranked
 
 HEIGHT, HALF = 2.6, 0.38
 SCORE, GRAFT, CHANCE = "FIM score", "learned graft", "chance"
@@ -29,19 +29,17 @@ DASHED = {"color": "black", "linestyle": (0, (4, 2))}
 def layer_figure(data: Surgical) -> Figure:
     """Share of each layer in the scores and in the learned mask, per task."""
     tasks, score = [*dict.fromkeys(data.fim.task)], data.surgery.score
-    rows, columns = grid(len(tasks))
     drawn = framed(
-        HEIGHT * rows, _layer_title(data),
+        HEIGHT * grid(len(tasks))[0], _layer_title(data),
         f"{counts(task=len(tasks), seed=data.fim.seed.nunique())}, score of {score.target}, {score.aggregation}, over {score.examples} examples",
         f"Each adds up to 100 % over the layers. Chance: a random mask's share, of parameters per layer.{_whiskers(data.fim)}",
         [SCORE, GRAFT, CHANCE],
     )  # fmt: skip
-    panels = drawn.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for place, (panel, task) in enumerate(_titled(panels, tasks, "share (%)")):
+    for panel, task, first, last in small_multiples(drawn, tasks, sharex=True, sharey=True):
         _draw_layers(panel, *_shares(data, task))
-        if place + columns >= len(tasks):
-            panel.set_xlabel("layer")
-    explain(drawn, panels.flat[:1])
+        panel.set(title=task, xlabel="layer" if last else "", ylabel="share (%)" if first else "")
+        panel.tick_params(labelbottom=True)
+    explain(drawn, drawn.axes[:1])
     return drawn
 
 
@@ -57,18 +55,6 @@ def _layer_title(data: Surgical) -> str:
 def _whiskers(frame: pd.DataFrame, *more: str) -> str:
     over = [*["seeds"] * (frame.seed.nunique() > 1), *more]
     return f" Whiskers: standard deviation over {' and '.join(over)}." if over else ""
-
-
-def _titled(panels: np.ndarray, tasks: list[str], label: str) -> Iterator[tuple[Axes, str]]:
-    """A panel for each task; those left over are switched off."""
-    for panel, task in zip(panels.flat, tasks, strict=False):
-        yield panel, task
-        panel.set_title(task)
-        panel.tick_params(labelbottom=True)
-    for panel in panels[:, 0]:
-        panel.set_ylabel(label)
-    for panel in panels.flat[len(tasks) :]:
-        panel.set_axis_off()
 
 
 def _shares(data: Surgical, task: str) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
@@ -102,19 +88,18 @@ def selection_figure(data: Surgical) -> Figure | None:
         return None
     tasks, kinds = [*dict.fromkeys(runs.task)], [kind for kind in KINDS if kind in {*runs.kind}]
     draws = f", {counted(data.surgery.draws, 'draw')} of random layers" if "random" in kinds else ""
-    rows, columns = grid(len(tasks))
     random = ["draws of random layers"] * bool(draws)
     drawn = framed(
-        1.25 * HEIGHT * rows, _selection_title(data),
-        f"{counts(task=len(tasks), seed=runs.seed.nunique())}, n = {tested(runs)} test rows{draws}",
+        1.25 * HEIGHT * grid(len(tasks))[0], _selection_title(data),
+        f"{counts(task=len(tasks), seed=runs.seed.nunique())}, n = {extent(runs.n)} test rows{draws}",
         f"top, bottom: by FIM score. Points are moved apart a little.{_whiskers(runs, *random)}",
         [*kinds, *(name for name, _ in LEVEL_LOOKS.values()), MAJORITY],
     )  # fmt: skip
-    panels = drawn.subplots(rows, columns, squeeze=False, sharex=True)
-    for panel, task in _titled(panels, tasks, "score (%)"):
+    for panel, task, first, _ in small_multiples(drawn, tasks, sharex=True):
         _draw_selections(panel, runs[runs.task == task], kinds)
-        panel.set_xlabel("trained layers")
-    explain(drawn, panels.flat)
+        panel.set(title=task, xlabel="trained layers", ylabel="score (%)" if first else "")
+        panel.tick_params(labelbottom=True)
+    explain(drawn, drawn.axes)
     return drawn
 
 

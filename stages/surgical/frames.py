@@ -131,8 +131,7 @@ def _runs(cell: Cell, record: Row) -> list[Row]:
 
 def _regions(cell: Cell, path: Path) -> list[Row]:
     mask = read_mask(path).mask
-    counts = {name: len(indices) for name, indices in mask.indices.items()}
-    places = pd.DataFrame(composition(counts, mask.region.shapes)).dropna(subset="layer")
+    places = pd.DataFrame(composition(mask.counts, mask.region.shapes)).dropna(subset="layer")
     return [
         {**cell, "layer": int(layer), **{name: float(rows[name].sum()) for name in ("share", "chance")}}
         for layer, rows in places.groupby("layer")

@@ -18,7 +18,7 @@ import pandas as pd
 from stages.lib.metrics.ranks import kendall
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
-from stages.lib.report.format import bounds, counted, counts, off_line, percent, points
+from stages.lib.report.format import counted, counts, extent, off_line, percent, points
 from stages.lib.report.stats import Estimate, Mean, estimate, known, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, by, share, shown, stored
 from stages.surgical.frames import CELL, Surgical, layer_text
@@ -52,14 +52,6 @@ def plain(value: Mean | pd.Series) -> str:
     if not value.n:
         return ""
     return f"{value.mean:.2f}" + ("" if value.sd is None else f" ({value.sd:.2f})")
-
-
-def gap(value: Estimate) -> str:
-    """A difference with its interval, empty without cells."""
-    if not value.n:
-        return ""
-    interval = "" if value.low is None else f" ({points(value.low)} to {points(value.high)})"
-    return f"{points(value.mean)}{interval}"
 
 
 def interval(value: Estimate) -> str:
@@ -108,7 +100,7 @@ def _ways(data: Surgical) -> Table:
     ]  # fmt: skip
     notes = [CELLS, "1: the same ranking; the way that chooses the layers of surgery is among the rows"]
     title = "Ways to score: agreement with the one that chooses"
-    return Table(title, ["target, aggregation", "examples"], columns, lines, notes, "fim", ("kendall", "spearman"))
+    return Table(title, ["target, aggregation", "examples"], columns, lines, notes, "fim")
 
 
 def score_of(runs: pd.DataFrame, measure: str = "score") -> pd.Series:
@@ -120,7 +112,7 @@ def _selections(data: Surgical) -> Table:
     """Scores of every selection, against all layers and against random ones."""
 
     def less(title: str, key: str, other: Callable[[pd.DataFrame], str]) -> Column:
-        return Column(title, lambda runs: against(data, runs.selection.iloc[0], other(runs)), gap, key)
+        return Column(title, lambda runs: against(data, runs.selection.iloc[0], other(runs)), Estimate.in_points, key)
 
     def of_task(task: str) -> Column:
         return share(task, lambda runs: score_of(runs[runs.task == task]))
@@ -173,8 +165,7 @@ def _checkpoints(data: Surgical) -> Table:
         "all layers are trained; agreement of the ranking with that of step 0; mean (standard deviation over seeds)",
         "moved: norm of the movement of all layers, of their pretrained norm",
     ]
-    names = ("spearman", "kendall", "moved", "dev_accuracy")
-    return Table("The ranking during fine-tuning", ["task", "step"], columns, lines, notes, "robustness", names)
+    return Table("The ranking during fine-tuning", ["task", "step"], columns, lines, notes, "robustness")
 
 
 def _bridge(data: Surgical) -> Table:
@@ -298,11 +289,6 @@ MEASURES = {
 # --- All of it -----------------------------------------------------------------------------------------------------
 
 
-def tested(runs: pd.DataFrame) -> str:
-    """Test rows, from the fewest to the most."""
-    return bounds([str(runs.n.min()), str(runs.n.max())])
-
-
 def report(data: Surgical, here: str = "") -> Report:
     """Tables, what is off, and which claims show; `here` is what all were measured with."""
     size = counts(task=data.fim.task.nunique(), seed=data.fim.seed.nunique(), layer=data.layers)
@@ -310,7 +296,7 @@ def report(data: Surgical, here: str = "") -> Report:
     if len(data.runs):
         margin = points(data.limits.margin).lstrip("+")
         facts.insert(0, f"{data.flagged.sum()} of {len(data.runs)} fine-tunings are less than {margin} points better than the "
-            f"most frequent label (surgical.margin), n = {tested(data.runs)} test rows")  # fmt: skip
+            f"most frequent label (surgical.margin), n = {extent(data.runs.n)} test rows")  # fmt: skip
     claims = judge(read_statements(HERE / "claims.yaml"), MEASURES, data, here, data.limits)
     return Report("Surgical fine-tuning", size, shown(tables(data)), facts, claims)
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task
 from stages.lib.graft.apply import transplant
-from stages.lib.graft.mask_file import read_mask, require_model
-from stages.lib.graft.region import Region, Tensors
+from stages.lib.graft.mask_file import read_mask_for
+from stages.lib.graft.region import Tensors
 from stages.lib.io import read_rows
 from stages.lib.merging.arithmetic import combined, task_vector
 from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
@@ -68,12 +68,9 @@ def spread(rows: list[dict], most: int) -> list[dict]:
 
 def moved_region(method: str, task: str, seed: int, anatomy: Anatomy, pretrained: Tensors) -> dict[str, Tensor]:
     """The region as a method left it for a task; raises MaskError if it was made for another model."""
-    region = Region({name: tuple(values.shape) for name, values in pretrained.items()})
     if method == FULL:
-        return read_tensors(paths.finetuned(task, seed), region.shapes)
-    path = paths.edited(method, task, seed)
-    stored = read_mask(path)
-    require_model(path, stored.about, region, region.fingerprint(pretrained), anatomy.name)
+        return read_tensors(paths.finetuned(task, seed), pretrained)
+    stored = read_mask_for(paths.edited(method, task, seed), pretrained, anatomy.name)
     return transplant(pretrained, stored.values, stored.mask)
 
 

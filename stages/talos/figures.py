@@ -1,6 +1,7 @@
 """Figures of task arithmetic: heat-maps of pruning, localization and disentanglement; bars of addition and of masks."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from stages.lib.metrics.composition import KINDS
-from stages.lib.report.format import bounds, counts, percent, small_percent
-from stages.lib.report.line_styles import explain, framed
+from stages.lib.report.format import counts, extent, percent, small_percent
+from stages.lib.report.line_styles import LINE_STYLES, explain, framed, small_multiples
 from stages.lib.report.load import Collected
-from stages.lib.report.panels import WIDTH_INCHES, arranged, draw_bars, write_values
-from stages.lib.report.stats import Estimate, estimate
+from stages.lib.report.stats import Estimate, Mean, estimate
 from stages.lib.report.style import figure, wrapped
 from stages.talos.frames import CELL
 from stages.talos.report import PAIR, ordered, pruned, search_errors, share_of, title
@@ -25,6 +25,10 @@ SEQUENTIAL = "Blues"
 CELL_INCHES, LABELS_INCHES, PLANES_INCHES = 0.62, 1.0, 7.6
 PRUNED = {"least": "least sensitive", "random": "random", "most": "most sensitive"}
 DARK = 0.55
+HATCHES = ("", "///", "...", "xx", "\\\\\\", "++", "oo", "--", "**")
+# a number in a cell of a heat-map takes so much of the width that panels have
+WIDTH_INCHES, NUMBER_INCHES = 7.2, 0.45
+MOST_COLUMNS = 3
 MOST_WRITTEN = 7
 COMPARED = ("talos", "lota", "graft")
 # told in titles
@@ -41,8 +45,11 @@ def pruning_figure(talos: Collected) -> Figure | None:
     kept = _list({name: pruned(talos, kind).value.mean for kind, name in PRUNED.items()})
     headline = f"Zero-shot accuracy left with {small_percent(frame.pruned.mean())} of the parameters set to 0: {kept}"
     constant = percent((frame.majority / frame.pretrained).groupby(frame.task).mean().mean())
-    details = f"Test accuracy / that of the whole pretrained model ({_rows(frame)}); always the most frequent label: {constant}\N{NO-BREAK SPACE}%."
-    return _ratios(talos, panels, "scored on", headline, details)
+    return _ratios(
+        talos, panels, "scored on", headline,
+        f"Test accuracy / that of the whole pretrained model (n = {extent(frame.n)} test rows a task); always the most frequent "
+        f"label: {constant}\N{NO-BREAK SPACE}%.",
+    )  # fmt: skip
 
 
 def localization_figure(talos: Collected) -> Figure | None:
@@ -58,7 +65,7 @@ def localization_figure(talos: Collected) -> Figure | None:
     return _ratios(
         talos, {title(name): values for name, values in squares.items()}, "trained on",
         f"Own task (diagonal) and other tasks, of the zero-shot accuracy: {told or 'see the panels'}",
-        f"Test accuracy of each task's model / zero-shot accuracy of the pretrained model ({_rows(frame)}).",
+        f"Test accuracy of each task's model / zero-shot accuracy of the pretrained model (n = {extent(frame.n)} test rows a task).",
     )  # fmt: skip
 
 
@@ -99,7 +106,7 @@ def _plane(panel: Axes, part: pd.DataFrame, highest: float, first: str, second: 
     edge = alphas[alphas <= 1].max() + step / 2
     panel.add_patch(Rectangle((-edge, -edge), 2 * edge, 2 * edge, fill=False, edgecolor="#D55E00", linewidth=2))
     if len(alphas) <= MOST_WRITTEN:
-        write_values(panel, errors, errors > DARK * highest, alphas, size=7)
+        _write_values(panel, errors, errors > DARK * highest, alphas, size=7)
     panel.set(xlabel=f"alpha of {first}", ylabel=f"alpha of {second}", aspect="equal")
     panel.set_xlim(alphas[0] - step / 2, alphas[-1] + step / 2)
     panel.grid(visible=False)
@@ -113,34 +120,27 @@ def _square(part: pd.DataFrame, row: str, tasks: list[str]) -> np.ndarray:
 
 def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, headline: str, details: str) -> Figure:
     tasks = talos.tasks
-    rows, columns = arranged(len(panels), len(tasks))
+    rows, columns = _arranged(len(panels), len(tasks))
     height = min(CELL_INCHES * len(tasks), (WIDTH_INCHES - LABELS_INCHES) / columns) + LABELS_INCHES
     drawn = figure(
         rows * height, headline, details, _caption(talos, f"rows: {rows_are}; columns: tested on; 1: no change")
     )
-    axes = drawn.subplots(rows, columns, squeeze=False)
     known = np.concatenate([values[~np.isnan(values)] for values in panels.values()])
     away = float(np.abs(known - 1).max(initial=0.0)) or 0.1
     norm = TwoSlopeNorm(1.0, 1 - away, 1 + away)
-    for number, (panel, (name, values)) in enumerate(zip(axes.flat, panels.items(), strict=False)):
+    for panel, (name, values), first, _ in small_multiples(drawn, [*panels.items()], columns):
         image = panel.imshow(values, norm=norm, cmap="PuOr_r")
-        write_values(panel, values, np.abs(norm(values) - 0.5) > 0.3)
+        _write_values(panel, values, np.abs(norm(values) - 0.5) > 0.3)
         panel.set_title(name)
         panel.set_xticks(range(len(tasks)), tasks, rotation=35, ha="right", fontsize=9)
-        panel.set_yticks(range(len(tasks)), tasks if number % columns == 0 else [], fontsize=9)
+        panel.set_yticks(range(len(tasks)), tasks if first else [], fontsize=9)
         panel.grid(visible=False)
-    for panel in [*axes.flat][len(panels) :]:
-        panel.set_visible(False)
-    drawn.colorbar(image, ax=[*axes.flat], label="accuracy ratio", shrink=0.6)
+    drawn.colorbar(image, ax=[*drawn.axes], label="accuracy ratio", shrink=0.6)
     return drawn
 
 
 def _caption(talos: Collected, more: str) -> str:
     return f"{more}; mean over {counts(seed=len(talos.seeds))}."
-
-
-def _rows(frame: pd.DataFrame) -> str:
-    return f"n = {bounds([str(frame.n.min()), str(frame.n.max())])} test rows a task"
 
 
 def _list(shares: Mapping[str, float]) -> str:
@@ -163,14 +163,14 @@ def addition_figure(talos: Collected) -> Figure | None:
     told = {title(name): value for name, value in added.items() if name in MAIN or value == max(added.values())}
     drawn = framed(
         5.4, f"All tasks in one model, by accuracy: {_list(told)}",
-        f"Test accuracy of the added vectors, {counts(task=len(talos.tasks), seed=len(talos.seeds))}, {_rows(frame)}.",
+        f"Test accuracy of the added vectors, {counts(task=len(talos.tasks), seed=len(talos.seeds))}, n = {extent(frame.n)} test rows a task.",
         f"bars: mean over tasks, {WHISKERS}; own single: the method's own model of one task.",
         ["single-task models", "one model for all, added", "pretrained, zero-shot", "added / own single"],
     )  # fmt: skip
     upper, lower = drawn.subplots(2, 1, height_ratios=[3, 2], sharex=True)
     groups = {"single-task models": "single", "one model for all, added": "accuracy"}
     names = [*map(title, parts)]
-    draw_bars(
+    _draw_bars(
         upper,
         {label: [_over_tasks(part, column) for part in parts.values()] for label, column in groups.items()},
         names,
@@ -214,8 +214,8 @@ def mask_figure(talos: Collected) -> Figure | None:
         "have equal bars.", [*map(title, parts)],
     )  # fmt: skip
     upper, lower = drawn.subplots(2, 1)
-    draw_bars(upper, {title(name): values for name, values in shares.items()}, [wrapped(kind, 13) for kind in kinds])
-    draw_bars(lower, {title(name): values for name, values in by_layer.items()}, [str(int(layer)) for layer in layers])
+    _draw_bars(upper, {title(name): values for name, values in shares.items()}, [wrapped(kind, 13) for kind in kinds])
+    _draw_bars(lower, {title(name): values for name, values in by_layer.items()}, [str(int(layer)) for layer in layers])
     lower.set_xlabel("layer")
     for panel in (upper, lower):
         panel.set_ylabel("% selected")
@@ -240,10 +240,46 @@ def overlap_figure(talos: Collected) -> Figure | None:
         "bars: mean over pairs of tasks, whiskers: standard deviation over pairs.", ["two tasks", "by chance"],
     )  # fmt: skip
     panel = drawn.subplots()
-    draw_bars(panel, {"two tasks": overlaps, "by chance": chances}, [*map(title, parts)])
+    _draw_bars(panel, {"two tasks": overlaps, "by chance": chances}, [*map(title, parts)])
     panel.set_ylabel("IoU in %")
     explain(drawn, [panel])
     return drawn
+
+
+def _draw_bars(panel: Axes, groups: Mapping[str, Sequence[Mean]], labels: Sequence[str]) -> None:
+    """For each label a bar for each group, in %: `groups[name][place of the label]`, with its deviation where there is one."""
+    width = 0.8 / len(groups)
+    for number, (name, means) in enumerate(groups.items()):
+        places = np.arange(len(labels)) + (number - (len(groups) - 1) / 2) * width
+        panel.bar(
+            places, [100 * (mean.mean or 0) for mean in means], width, label=name, color=LINE_STYLES[number][0],
+            yerr=[np.nan if mean.sd is None else 100 * mean.sd for mean in means], hatch=HATCHES[number], edgecolor="black",
+            linewidth=0.6, error_kw={"elinewidth": 1, "capsize": 2},
+        )  # fmt: skip
+    names = [wrapped(label) if "\n" not in label else label for label in labels]
+    panel.set_xticks(np.arange(len(labels)), names, fontsize=9)
+    panel.set_ylim(bottom=0)
+
+
+def _write_values(
+    panel: Axes, values: np.ndarray, dark: np.ndarray, places: Iterable[Any] | None = None, size: float = 9
+) -> None:
+    """Write each value of a heat-map into its cell, in white where the cell is `dark`; NaN is left out.
+
+    `places`: coordinates of rows and columns, where they are not their numbers.
+    """
+    along = np.arange(max(values.shape)) if places is None else [*places]
+    for (row, column), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            color = "white" if dark[row, column] else "black"
+            panel.text(along[column], along[row], f"{value:.2f}", ha="center", va="center", fontsize=size, color=color)
+
+
+def _arranged(panels: int, cells: int = 1) -> tuple[int, int]:
+    """Rows and columns of panels; as few columns as leave room for a number in each of a panel's `cells` beside each other."""
+    columns = min(MOST_COLUMNS, panels, max(1, int(WIDTH_INCHES / (NUMBER_INCHES * cells))))
+    rows = math.ceil(panels / columns)
+    return rows, math.ceil(panels / rows)
 
 
 FIGURES: dict[str, Callable[[Collected], Figure | None]] = {

@@ -118,9 +118,8 @@ def _mask_rows(methods: list[str], tasks: list[str], seeds: list[int]) -> dict[s
         for method, task in product(methods, tasks):
             mask = read_mask(paths.edited(method, task, seed)).mask
             found[method, task] = mask.region_indices().numpy(), mask.region.size
-            counts = {name: len(indices) for name, indices in mask.indices.items()}
             cell = {"method": method, "task": task, "seed": seed}
-            rows["tensors"] += [{**row, **cell} for row in by_tensor(counts, mask.region.shapes)]
+            rows["tensors"] += [{**row, **cell} for row in by_tensor(mask.counts, mask.region.shapes)]
         for method, (first, second) in product(methods, combinations(tasks, 2)):
             names = {"method": method, "seed": seed, "first": first, "second": second}
             rows["task_iou"].append(names | _overlap(found[method, first], found[method, second]))

@@ -97,8 +97,7 @@ def _negation(talos: Collected) -> Table:
             f"flagged: the control starts at about chance on dev, so keeping it says little: {'; '.join(cells)}"
         )
     lines = _with_pretrained(frame, {"accuracy": "pretrained", "control_accuracy": "control_zero_shot"}, paper)
-    stored = ("target", "control", "control_kept")
-    return Table("Task negation", ["method"], columns, lines, notes, "negation", stored)
+    return Table("Task negation", ["method"], columns, lines, notes, "negation")
 
 
 def _apart(talos: Collected) -> pd.DataFrame:
@@ -142,13 +141,11 @@ def _errors(talos: Collected) -> Table:
         "a vector that changes nothing has no error either: look at the own task in the table above",
     ]
     lines = by(talos.frames["disentangle"], "method", title, ordered)
-    return Table("Weight-disentanglement error", ["method"], columns, lines, notes, "disentangle", ("searched", "all"))
+    return Table("Weight-disentanglement error", ["method"], columns, lines, notes, "disentangle")
 
 
 def _pruning(talos: Collected) -> Table:
-    return Table(
-        "", ["kind"], [share("", "ratio")], by(talos.frames["pruned"], "kind"), name="pruned", stored=("ratio",)
-    )
+    return Table("", ["kind"], [share("", "ratio")], by(talos.frames["pruned"], "kind"), name="pruned")
 
 
 def _masks(talos: Collected) -> Table:
@@ -166,7 +163,7 @@ def _masks(talos: Collected) -> Table:
         for line in by(frame, "method", title, ordered)
     ]
     notes = [f"share of the parameters of each kind that a mask selects, in %; {VALUES}"]
-    return Table("Masks", ["method"], columns, lines, notes, "masks", ("task_iou", "chance"))
+    return Table("Masks", ["method"], columns, lines, notes, "masks")
 
 
 def _calibration(talos: Collected) -> Table:

@@ -31,7 +31,7 @@ def inspect_mask(path: Path, base: Path | None) -> dict[str, Any]:
     """
     file = mask_at(path)
     stored = read_graft(file)
-    counts = {name: len(indices) for name, indices in stored.mask.indices.items()}
+    counts = stored.mask.counts
     rows = composition(counts, stored.mask.region.shapes)
     return {
         **identity(file, stored),

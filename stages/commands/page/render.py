@@ -36,9 +36,9 @@ def write_page(revision: str) -> str:
     """
     params = load_yaml(paths.PARAMS, ParamsError)
     results = read_results(validate(params))
-    ran, left_out = [result for result in results if not result.others], [result for result in results if result.others]
+    ran = [result for result in results if not result.others]
     if not ran:
-        reasons = [result.left_out for result in left_out] or [f"there is no {paths.report_document(MAIN)}"]
+        reasons = [result.left_out for result in results] or [f"there is no {paths.report_document(MAIN)}"]
         raise StorageError("\n  ".join(["nothing to report: run `dvc repro` first", *reasons]))
     commit, subject = provenance.commit_of(revision)
     settings = compare(_stored(commit, paths.PARAMS), params)
@@ -48,7 +48,7 @@ def write_page(revision: str) -> str:
         about=_about(params, ran),
         made=[*_made(ran, steps)],
         ran=ran,
-        remarks=[*_left_out(left_out), *_stale(steps), *_few(params), *_uncommitted(), *_absent(results)],
+        remarks=[*_remarks(params, results, steps)],
         claims=[(result, claim) for result in ran for claim in result.report.claims],
         grafts=[*_grafts(params)] if ran[0].name == MAIN else [],
         baseline=f"{commit} ({subject})",
@@ -156,14 +156,9 @@ def _steps(ran: Sequence[Result]) -> list[Step]:
         return []
 
 
-def _left_out(left_out: Sequence[Result]) -> Iterator[str]:
-    """Pipelines whose results are of other settings."""
-    for result in left_out:
-        yield f"Left out: {result.left_out}."
-
-
-def _stale(steps: Sequence[Step]) -> Iterator[str]:
-    """Stages that would run again, as data, models or code are not those that the results were made with."""
+def _remarks(params: dict[str, Any], results: Sequence[Result], steps: Sequence[Step]) -> Iterator[str]:
+    """What is left out or may mislead: other settings, stages that would run again, few repetitions, what isn't committed or did not run."""
+    yield from (f"Left out: {result.left_out}." for result in results if result.others)
     if not steps:
         yield "DVC can't tell whether the results belong to this code and data (`dvc status` says why)."
     # a stage that only looks at the code makes nothing that is reported
@@ -171,27 +166,15 @@ def _stale(steps: Sequence[Step]) -> Iterator[str]:
     if due:
         names = ", ".join(dict.fromkeys(step.stage for step in due))
         yield f"Earlier data, models or code: {counted(len(due), 'stage')} would be made anew ({names})."
-
-
-def _few(params: dict[str, Any]) -> Iterator[str]:
     tasks, seeds = len(params["tasks"]), len(params["seeds"])
     if tasks < 2 or seeds < 2:
         yield f"No intervals, so no verdicts: {counted(tasks, 'task')}, {counted(seeds, 'seed')}; both take at least two."
     elif seeds < FEW_SEEDS:
         yield f"Few repetitions: a standard deviation over {counted(seeds, 'seed')} says little."
-
-
-def _uncommitted() -> Iterator[str]:
-    changed = provenance.uncommitted()
-    if changed:
-        more = len(changed) - len(changed[:SHOWN])
-        yield f"Not committed: {', '.join(changed[:SHOWN])}{f' and {more} more files' if more else ''}."
-
-
-def _absent(results: Sequence[Result]) -> Iterator[str]:
+    if changed := provenance.uncommitted():
+        more = f" and {len(changed) - SHOWN} more files" * (len(changed) > SHOWN)
+        yield f"Not committed: {', '.join(changed[:SHOWN])}{more}."
     there = {result.name for result in results}
-    names = ", ".join(
-        file.parent.name for file in sorted(paths.PIPELINES.glob("*/dvc.yaml")) if file.parent.name not in there
-    )
-    if names:
+    files = sorted(paths.PIPELINES.glob("*/dvc.yaml"))
+    if names := ", ".join(file.parent.name for file in files if file.parent.name not in there):
         yield f"Not run, so not in this report: {names}."

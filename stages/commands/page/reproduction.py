@@ -5,13 +5,13 @@ python -m stages.commands.page.reproduction        writes stages/REPRODUCTION.md
 
 from pathlib import Path
 
-from stages.commands.page.results import MAIN
+from stages.commands.page.results import MAIN, read_results
 from stages.lib import paths
 from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
 from stages.lib.params import PIPELINES, validate
-from stages.lib.report.differences import other_settings, told
-from stages.lib.report.document import HOW_JUDGED, Report, read_report
+from stages.lib.report.differences import told
+from stages.lib.report.document import HOW_JUDGED
 from stages.lib.yaml12 import load_yaml
 
 PAGE = Path("stages/REPRODUCTION.md")
@@ -26,43 +26,26 @@ Beside each claim stands the paper's figure with its size, model and n, and ours
 """
 
 
-def markdown(folder: Path) -> str:
+def markdown() -> str:
     """The page: a table of all claims made under the settings of params.yaml, then their figures."""
-    reports, left_out = read_reports(folder)
-    found = [(name, claim) for name, report in reports for claim in report.claims if claim.paper]
+    results = {result.name: result for result in read_results(validate(load_yaml(paths.PARAMS, ParamsError)))}
+    left_out = [f"- {name}: not run" for name in (pipeline or MAIN for pipeline in PIPELINES) if name not in results]
+    for name in [name for name, result in results.items() if result.others]:
+        left_out.append(f"- {name}: left out, made under other settings ({told(results.pop(name).others)})")
+    found = [(name, claim) for name, result in results.items() for claim in result.report.claims if claim.paper]
     lines = ["| claim | in the paper | here | measured with | verdict |", "| :-- | :-- | :-- | :-- | :-- |"]
     for _, claim in found:
         cells = claim.text, str(claim.paper), claim.figure, claim.here, f"**{claim.verdict}**"
         lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
     plots = dict.fromkeys(paths.report_plots(name) / claim.plot for name, claim in found if claim.plot)
-    pictures = [
-        f"![{plot.relative_to(paths.PLOTS).with_suffix('')}](../{plot})" for plot in plots if (folder / plot).is_file()
-    ]
+    pictures = [f"![{plot.relative_to(paths.PLOTS).with_suffix('')}](../{plot})" for plot in plots if plot.is_file()]
     lines += ["", *left_out] if left_out else []
     return "\n".join([INTRO, *lines, "", "## Figures", "", "\n\n".join(pictures), ""])
 
 
-def read_reports(folder: Path) -> tuple[list[tuple[str, Report]], list[str]]:
-    """The reports of a project folder that were made under its params.yaml, by name; and lines that name the others."""
-    values = validate(load_yaml(folder / paths.PARAMS, ParamsError))
-    reports, left_out = [], []
-    for name in (pipeline or MAIN for pipeline in PIPELINES):
-        document = folder / paths.report_document(name)
-        if not document.is_file():
-            left_out.append(f"- {name}: not run")
-            continue
-        report = read_report(document)
-        others = other_settings(report.settings, values)
-        if others:
-            left_out.append(f"- {name}: left out, made under other settings ({told(others)})")
-        else:
-            reports.append((name, report))
-    return reports, left_out
-
-
 def main() -> None:
     """Write the page."""
-    write_text(PAGE, markdown(Path()))
+    write_text(PAGE, markdown())
     print(PAGE)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from stages.commands.page.provenance import made_on
 from stages.lib import paths
 from stages.lib.io import read_json
-from stages.lib.params import data_files
+from stages.lib.params import PIPELINES, data_files
 from stages.lib.report.differences import Entry, other_settings, told
 from stages.lib.report.document import Report, read_report
 
@@ -82,9 +82,9 @@ class Result:
 
 def read_results(values: Mapping[str, Any]) -> list[Result]:
     """Every pipeline that has run, the main one first, held against the checked sections of params.yaml."""
-    others = ((file.parent.name, file) for file in sorted(paths.PIPELINES.glob("*/dvc.yaml")))
     results = []
-    for name, pipeline in [(MAIN, paths.PIPELINE), *others]:
+    for folder in PIPELINES:
+        name, pipeline = (folder, paths.PIPELINES / folder / paths.PIPELINE) if folder else (MAIN, paths.PIPELINE)
         if paths.report_document(name).is_file():
             report = read_report(paths.report_document(name))
             results.append(Result(name, pipeline, report, other_settings(report.settings, values)))

@@ -49,9 +49,14 @@ class GraftMask:
         return cls(region, {name: torch.arange(prod(shape)) for name, shape in region.shapes.items()})
 
     @property
+    def counts(self) -> dict[str, int]:
+        """Number of selected parameters of each tensor that has any."""
+        return {name: len(indices) for name, indices in self.indices.items()}
+
+    @property
     def selected(self) -> int:
         """Number of selected parameters."""
-        return sum(len(indices) for indices in self.indices.values())
+        return sum(self.counts.values())
 
     @property
     def sparsity(self) -> float:

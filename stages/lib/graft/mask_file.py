@@ -22,7 +22,7 @@ from stages.lib.digest import UNSEALED, seal
 from stages.lib.errors import MaskError
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_indices import FORMAT, VERSION, read_header, require_indices
-from stages.lib.graft.region import Region
+from stages.lib.graft.region import Region, Tensors
 from stages.lib.io import replacing
 
 INT32_LIMIT = 2**31
@@ -91,6 +91,13 @@ def require_model(path: Path, about: dict[str, Any], region: Region, fingerprint
     if theirs != region.shapes or about.get("fingerprint") != fingerprint:
         made_for = f"{about.get('model')} (fingerprint {str(about.get('fingerprint'))[:12]})"
         raise MaskError(f"{path}: was made for {made_for}, not for {name} ({fingerprint[:12]})")
+
+
+def read_mask_for(path: Path, pretrained: Tensors, model: str) -> StoredMask:
+    """`read_mask`, for the region of these pretrained values of the model of this name alone (see `require_model`)."""
+    stored, region = read_mask(path), Region({name: tuple(values.shape) for name, values in pretrained.items()})
+    require_model(path, stored.about, region, region.fingerprint(pretrained), model)
+    return stored
 
 
 def _check(path: Path, mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:

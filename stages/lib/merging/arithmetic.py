@@ -18,11 +18,6 @@ def task_vector(pretrained: Tensors, finetuned: Tensors) -> dict[str, Tensor]:
     return {name: finetuned[name].detach().double() - values.detach().double() for name, values in pretrained.items()}
 
 
-def negate(vector: Tensors) -> dict[str, Tensor]:
-    """-vector: added back, it takes a skill away instead of bringing it."""
-    return {name: -values for name, values in vector.items()}
-
-
 def add(vectors: Mapping[str, Tensors]) -> dict[str, Tensor]:
     """The sum of the vectors of tasks, float64: task -> vector, at least one, all of the same names.
 

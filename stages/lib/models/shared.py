@@ -38,6 +38,11 @@ class SharedModel:
                 views[task.name] = LabelModel(first.model, first.tokenizer, task, first.mode, first.max_length, runtime)
         return cls(views)
 
+    @property
+    def first(self) -> LabelModel:
+        """The view of the first task, as good as any other to reach the shared weights."""
+        return next(iter(self.views.values()))
+
     def parameters(self) -> dict[str, Tensor]:
         """Every parameter, live: the shared ones by name, those of a head as `<task>:<name>`."""
         weights: dict[str, Tensor] = {}

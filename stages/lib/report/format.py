@@ -1,6 +1,7 @@
 """Numbers and names as they are written in tables, figures and the verdict."""
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stages.lib.data.tasks import TaskSpec
@@ -44,11 +45,6 @@ def spread(mean: float | None, deviation: float | None = None) -> str:
     return percent(mean) if mean is None or deviation is None else f"{percent(mean)} ({percent(deviation)})"
 
 
-def measured(values: dict[str, Any], measure: str) -> str:
-    """`spread` of a measure in a part of the summary."""
-    return spread(values.get(f"{measure}_mean"), values.get(f"{measure}_std"))
-
-
 def counted(number: int, thing: str) -> str:
     """A number with its noun: "1 seed", "3 seeds"."""
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
@@ -62,6 +58,16 @@ def counts(**things: int) -> str:
 def bounds(texts: list[str]) -> str:
     """From the first to the last of sorted numbers: "3 to 7", or just "3"."""
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
+
+
+def extent(numbers: Iterable[float]) -> str:
+    """From the smallest to the largest of whole numbers: "300 to 1,821", or just "300"."""
+    return bounds([f"{int(number):,}" for number in (min(numbers), max(numbers))])
+
+
+def whiskers(seeds: Sequence[int]) -> str:
+    """What the whiskers of a figure are, behind a semicolon; nothing for the one seed, which has none."""
+    return "; whiskers: standard deviation over seeds" if len(seeds) > 1 else ""
 
 
 def measured_with(params: Any) -> str:

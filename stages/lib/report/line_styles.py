@@ -5,14 +5,14 @@ without colour.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.report.style import GAP, MARGIN, WIDTH, figure
+from stages.lib.report.style import figure, legend
 
 DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (6, 2, 1.2, 2)), (0, (3, 1.2)), (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5)))
 LINE_STYLES: tuple[tuple[str, str, Any, bool], ...] = (
@@ -30,7 +30,6 @@ LEVELS: dict[str, dict[str, Any]] = {
     FINETUNED: {"color": "black", "linewidth": 1.3, "linestyle": "-", "zorder": 1.5},
     PRETRAINED: {"color": "#777777", "linewidth": 1.3, "linestyle": (0, (1, 1.5)), "zorder": 1.5},
 }
-LEGEND_ROW = 0.26
 # of the width of a figure, and what the sample of a line takes of it
 LEGEND_CHARACTERS, HANDLE_CHARACTERS = 92, 8
 MOST_PER_ROW = 5
@@ -58,26 +57,12 @@ def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def framed(panels_height: float, title: str, details: str, caption: str, entries: list[str]) -> Figure:
     """As `style.figure`, with room for a legend of these labels in as many rows as it takes."""
-    extra = LEGEND_ROW * max(math.ceil(len(entries) / _per_row(entries)) - 1, 0)
-    drawn = figure(panels_height + extra, title, details, caption)
-    left, bottom, width, height = drawn.get_layout_engine().get()["rect"]
-    drawn.get_layout_engine().set(rect=(left, bottom, width, height - extra / drawn.get_figheight()))
-    return drawn
+    return figure(panels_height, title, details, caption, math.ceil(len(entries) / _per_row(entries)))
 
 
 def explain(drawn: Figure, panels: Iterable[Axes]) -> None:
-    """A legend of everything in the panels, each label once, between the title and the panels."""
-    found = {}
-    for panel in panels:
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    _, bottom, _, height = drawn.get_layout_engine().get()["rect"]
-    place = (MARGIN / WIDTH, bottom + height + GAP / drawn.get_figheight())
-    # out of the layout, which has left room for it
-    drawn.legend(
-        found.values(), found.keys(), loc="lower left", bbox_to_anchor=place, ncols=_per_row([*found]),
-        borderaxespad=0, borderpad=0.2, labelspacing=0.25, columnspacing=1.4,
-    ).set_in_layout(False)  # fmt: skip
+    """As `style.legend`, in as many rows as it takes."""
+    legend(drawn, *panels, columns=_per_row, labelspacing=0.25, columnspacing=1.4)
 
 
 def _per_row(labels: list[str]) -> int:
@@ -93,17 +78,15 @@ def grid(panels: int) -> tuple[int, int]:
 
 
 def small_multiples(
-    drawn: Figure, names: Sequence[str], draw: Callable[[Axes, str, bool, bool], None], **sharing: bool
-) -> list[Axes]:
-    """A panel for each name, in the rows and columns of `grid`; gives all of them.
+    drawn: Figure, shown: Sequence[Any], columns: int | None = None, **sharing: bool
+) -> Iterator[tuple[Axes, Any, bool, bool]]:
+    """A panel for each of these, in so many columns, else as in `grid`.
 
-    `draw` gets the panel, its name, and whether it stands first in its row and last in its column.
+    Gives the panel, what it is for, and whether it stands first in its row and last in its column.
     """
-    rows, columns = grid(len(names))
-    panels = [*drawn.subplots(rows, columns, squeeze=False, **sharing).flat]
-    for place, panel in enumerate(panels):
-        if place < len(names):
-            draw(panel, names[place], place % columns == 0, place + columns >= len(names))
-        else:
-            panel.set_axis_off()
-    return panels
+    columns = columns or grid(len(shown))[1]
+    panels = [*drawn.subplots(math.ceil(len(shown) / columns), columns, squeeze=False, **sharing).flat]
+    for place, (panel, one) in enumerate(zip(panels, shown, strict=False)):
+        yield panel, one, place % columns == 0, place + columns >= len(shown)
+    for panel in panels[len(shown) :]:
+        panel.set_axis_off()

@@ -72,6 +72,11 @@ class Estimate(Mean):
             return float(abs(self.mean - limit) <= ROUNDING)
         return float(2 * t.sf(abs(self.mean - limit) / self.error, self.tasks - 1))
 
+    def in_points(self) -> str:
+        """In percentage points, with the interval if there is one: "+1.2 (+0.4 to +2.0)"; empty without cells."""
+        interval = "" if self.error is None else f" ({points(self.low)} to {points(self.high)})"
+        return points(self.mean) + interval if self.units else ""
+
     def words(self, unit: str = "points") -> str:
         """In percentage points or another unit ("%"): "+1.2 points (95 % interval +0.4 to +2.0; 4 tasks, 2 seeds; above 0 in 3 of 4)"."""
         if not self.units:
@@ -145,19 +150,6 @@ def _jackknife(units: Any, without: Sequence[Any], statistic: Callable[[Any], fl
 def paired(first: pd.Series, second: pd.Series, tasks: Sequence[str] = ("task",)) -> Estimate:
     """first - second over the cells that both have, told by their index (see `estimate`)."""
     return estimate(first - second, tasks)
-
-
-def compared(
-    frame: pd.DataFrame,
-    measure: str,
-    pair: tuple[str, str],
-    cell: Sequence[str],
-    by: str = "method",
-    tasks: Sequence[str] = ("task",),
-) -> Estimate:
-    """Of a measure the first - the second of a `pair` of methods, paired by cell."""
-    rows = frame[[by, *cell, measure]]
-    return paired(*(rows[rows[by] == name].set_index([*cell])[measure].astype(float) for name in pair), tasks)
 
 
 @cache

@@ -57,7 +57,7 @@ SETTINGS = {
 CHARACTERS_PER_INCH = 11
 # in inches
 LINE = 0.22
-LEGEND = 0.44
+LEGEND, LEGEND_ROW = 0.44, 0.26
 GAP = 0.08
 MARGIN = 0.1
 
@@ -71,7 +71,7 @@ def styled() -> Iterator[None]:
         yield
 
 
-def figure(panels_height: float, title: str, details: str, caption: str) -> Figure:
+def figure(panels_height: float, title: str, details: str, caption: str, legend_rows: int = 1) -> Figure:
     """An empty figure: a title that says what to see, details and room for a legend below it, a caption at the foot.
 
     `panels_height` is what is left for the panels, in inches.
@@ -79,7 +79,7 @@ def figure(panels_height: float, title: str, details: str, caption: str) -> Figu
     width = int(WIDTH * CHARACTERS_PER_INCH)
     head = [*textwrap.wrap(title, width), *textwrap.wrap(details, width)]
     foot = textwrap.wrap(caption, width)
-    above = MARGIN + LINE * len(head) + LEGEND
+    above = MARGIN + LINE * len(head) + LEGEND + LEGEND_ROW * (legend_rows - 1)
     below = 2 * MARGIN + LINE * len(foot)
     height = above + panels_height + below
     drawn = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -91,15 +91,17 @@ def figure(panels_height: float, title: str, details: str, caption: str) -> Figu
     return drawn
 
 
-def legend(drawn: Figure, panel: Axes) -> None:
-    """Explain what is drawn in `panel`, in one line between the title and the panels."""
-    handles, labels = panel.get_legend_handles_labels()
+def legend(drawn: Figure, *panels: Axes, columns: Callable[[list[str]], int] = len, **look: Any) -> None:
+    """Explain everything in the panels, each label once, between the title and the panels; `columns`: how many of the labels a row has."""
+    found: dict[str, Any] = {}
+    for panel in panels:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
     _, bottom, _, height = drawn.get_layout_engine().get()["rect"]
     place = (MARGIN / WIDTH, bottom + height + GAP / drawn.get_figheight())
+    look = {"loc": "lower left", "bbox_to_anchor": place, "borderaxespad": 0, "borderpad": 0.2} | look
     # out of the layout, which has left room for it
-    drawn.legend(
-        handles, labels, loc="lower left", bbox_to_anchor=place, ncols=len(labels), borderaxespad=0, borderpad=0.2
-    ).set_in_layout(False)
+    drawn.legend(found.values(), found.keys(), ncols=columns([*found]), **look).set_in_layout(False)
 
 
 def bar_style(variant: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import pandas as pd
 
 from stages.lib.report import document
-from stages.lib.report.format import percent, points, spread
-from stages.lib.report.stats import Estimate, Mean, mean_of
+from stages.lib.report.format import percent, spread
+from stages.lib.report.stats import Mean, mean_of
 
 Key = str | tuple[str, ...] | None
 
@@ -55,7 +55,7 @@ class Line:
 class Table:
     """`lead` is the header of the lines' labels; without a title it is only stored.
 
-    In the metrics file it is called `name`, and has the columns with the keys `stored`, in this order.
+    In the metrics file it is called `name`, and has the columns with the keys `stored`, in this order: else all that have a key.
     """
 
     title: str
@@ -94,7 +94,7 @@ class Table:
         for line, values in sorted(zip(self.lines, self.values, strict=True), key=lambda pair: pair[0].place):
             if line.key is None or not values:
                 continue
-            parts = {key: numbers_of(values[keys[key]]) for key in self.stored}
+            parts = {key: numbers_of(values[keys[key]]) for key in self.stored or keys}
             if any(part != {"n": 0} for part in parts.values()):
                 *folders, last = [line.key] if isinstance(line.key, str) else line.key
                 place = found
@@ -125,8 +125,12 @@ def shown(tables: Iterable[Table]) -> list[document.Table]:
 
 
 def stored(tables: Iterable[Table]) -> dict[str, Any]:
-    """The numbers of those with a name, by name."""
-    return {table.name: table.numbers() for table in tables if table.name}
+    """The numbers of those with a name, by name; tables of one name are one."""
+    found: dict[str, Any] = {}
+    for table in tables:
+        if table.name:
+            found.setdefault(table.name, {}).update(table.numbers())
+    return found
 
 
 def numbers_of(value: Any) -> Any:
@@ -163,14 +167,6 @@ def number(title: str, of: str | Callable[[Any], Any], form: str, unit: float = 
 def count(*cell: str, title: str = "n") -> Column:
     """A column of the number of cells, told by these columns of the frame."""
     return Column(title, lambda data: data.groupby([*cell]).ngroups, str)
-
-
-def differences(title: str, of: Callable[[Any], Estimate], key: str = "") -> list[Column]:
-    """Three columns of a paired difference in percentage points: its mean and the bounds of its interval."""
-    bounds = (("mean", title, key), ("low", "95 % from", ""), ("high", "95 % to", ""))
-    return [
-        Column(name, of, lambda value, part=part: points(getattr(value, part)), stored) for part, name, stored in bounds
-    ]
 
 
 def values_in(form: str) -> Callable[[Any], str]:

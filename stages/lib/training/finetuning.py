@@ -17,6 +17,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import FinetuneParams, ModelParams
+from stages.lib.text.encoding import Example
 from stages.lib.training.grid import Point, Trained, search
 from stages.lib.training.training import Hooks, Training, TrainPlan, batches_of, train
 
@@ -162,15 +163,21 @@ def train_point(
         model = cell.load(settings.dropout)
         encoded = {split: model.encode(cell.rows[split]) for split in ("train", "dev")}
         groups, on_step = model.groups(), watch(model)
-        if settings.head_first_steps:
-            head = model.train_only({name for name, group in groups.items() if group == HEAD})
-            first = plan_for(settings, plan.batch_size, plan.learning_rate, settings.head_first_steps)
-            generator = numpy_generator("head_first", *words)
-            train(batches_of(model, encoded["train"], first.batch_size, generator), head, first)
+        train_head_first(model, encoded["train"], settings, plan, words)
         weights = model.train_only(trained_names(groups, settings, only))
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
         training = train(batches, weights, plan, Hooks(lambda: dev_score(model, encoded["dev"]), on_step), only)
     return model, training
+
+
+def train_head_first(
+    model: LabelModel, examples: list[Example], settings: FinetuneParams, plan: TrainPlan, words: tuple[str, int]
+) -> None:
+    """The steps of `finetune.head_first_steps`, on a new head alone; `words` are the task and the seed."""
+    if settings.head_first_steps:
+        head = model.train_only({name for name, group in model.groups().items() if group == HEAD})
+        first = plan_for(settings, plan.batch_size, plan.learning_rate, settings.head_first_steps)
+        train(batches_of(model, examples, first.batch_size, numpy_generator("head_first", *words)), head, first)
 
 
 def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, steps: int) -> TrainPlan:
