@@ -312,8 +312,8 @@ def test_correlations_of_ranks():
 def trained(layers: tuple[int, ...], also: tuple[str, ...] = (), **changes: Any) -> dict[str, Tensor]:
     """Every parameter after training these layers alone, on a cell."""
     training, anatomy = params(also=[*also], **changes).surgery.training, read_anatomy(paths.PRETRAINED)
-    cell = surgery.SurgeryCell(TOY, ROWS, SEED, anatomy, model_settings("standard"), training, runtime())
-    done = cell.train(surgery.mask_of(anatomy, layers, [*also]), lambda: None)
+    cell = TrainingCell(TOY, SEED, ROWS, model_settings("standard"), runtime())
+    done = surgery.train_layers(cell, training, surgery.mask_of(anatomy, layers, [*also]))
     return {name: value.detach().clone() for name, value in done.model.parameters().items()}
 
 
@@ -344,9 +344,8 @@ def test_without_a_head_no_layer_means_the_pretrained_model(pico_bert, project):
     import_model(pico_bert, model_settings("prompt"), paths.PRETRAINED)
     anatomy = read_anatomy(paths.PRETRAINED)
     training = params().surgery.training
-    none = surgery.SurgeryCell(TOY, ROWS, SEED, anatomy, model_settings("prompt"), training, runtime())
     mask = surgery.mask_of(anatomy, (), [])
-    done = none.train(mask, lambda: None)
+    done = surgery.train_layers(TrainingCell(TOY, SEED, ROWS, model_settings("prompt"), runtime()), training, mask)
     before = read_tensors(paths.PRETRAINED, anatomy.names([LAYERS]))
     after = done.model.parameters()
     assert all(torch.equal(values, after[name]) for name, values in before.items())

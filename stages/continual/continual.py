@@ -18,11 +18,9 @@ def main() -> None:
     from stages.lib.report.publish import figures, plot_data, publish
 
     data = collect(params.seeds, params.sequence, params.order)
-    frames = plot_data({"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory})
-    drawn = figures(makers(data), data)
-    publish(
-        "continual", report(data, measured_with(params)), headline(data), details(data), frames, drawn, settings=params
-    )
+    frames = {"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory}
+    made, draw = report(data, measured_with(params)), (plot_data(frames), figures(makers(data), data))
+    publish("continual", made, headline(data), details(data), *draw, settings=params)
 
 
 if __name__ == "__main__":

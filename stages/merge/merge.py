@@ -18,16 +18,8 @@ def main() -> None:
     from stages.merge.report import collect, details, headline, report
 
     merged = collect(params.seeds, params.merge, params.combination)
-    frames, drawn = plot_data(merged.frames), figures(FIGURES, merged)
-    publish(
-        "merge",
-        report(merged, measured_with(params)),
-        headline(merged),
-        details(merged),
-        frames,
-        drawn,
-        settings=params,
-    )
+    made, draw = report(merged, measured_with(params)), (plot_data(merged.frames), figures(FIGURES, merged))
+    publish("merge", made, headline(merged), details(merged), *draw, settings=params)
 
 
 if __name__ == "__main__":

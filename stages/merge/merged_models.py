@@ -103,8 +103,7 @@ def localize(method: str, task: str, seed: int, params: Params, machine: Runtime
     evidence = evidence_of(cell, localizer, cell.rows("train"), cell.rows("dev"))
     budget = Budget.of(cell.region, share, params.graft.rule, "combination.methods")
     mask = find_mask(localizer, evidence, getattr(params.localizer, localizer), budget).mask
-    about = {"task": task, "seed": seed, "mode": params.model.mode, "model": cell.anatomy.name}
-    return StoredMask(mask, cell.values_at(mask), cell.head, {**about, "fingerprint": cell.fingerprint()})
+    return StoredMask(mask, cell.values_at(mask), cell.head, {**cell.origin(), "mode": params.model.mode})
 
 
 # of an index in a mask file: the tensors of a model have fewer than 2^31 parameters

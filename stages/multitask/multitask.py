@@ -19,11 +19,9 @@ def main() -> None:
     from stages.multitask.report import details, headline, report
 
     data = collect(params)
-    frames = plot_data({"level": data.levels, "gain": data.gains, "overlap": data.overlaps})
-    drawn = figures(makers(data), data)
-    publish(
-        "multitask", report(data, measured_with(params)), headline(data), details(data), frames, drawn, settings=params
-    )
+    frames = {"level": data.levels, "gain": data.gains, "overlap": data.overlaps}
+    made, draw = report(data, measured_with(params)), (plot_data(frames), figures(makers(data), data))
+    publish("multitask", made, headline(data), details(data), *draw, settings=params)
 
 
 if __name__ == "__main__":

@@ -48,8 +48,7 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
 def store(cell: JointCell, task: str, name: str, sparsity: float, mask: GraftMask) -> None:
     """Write the mask file, with the joint model's values and the task's head, if it has one."""
     head = {key: part.detach().cpu() for key, part in cell.shared.heads()[task].items()}
-    origin = {"model": cell.anatomy.name, "fingerprint": cell.fingerprint()}
-    header = {**cell.header(), "task": task, "localizer": name, **origin}
+    header = {**cell.header(), **cell.origin(), "task": task, "localizer": name}
     path = paths.skill_mask(cell.paradigm, name, str(sparsity), task, cell.seed)
     write_mask(path, StoredMask(mask, cell.values_at(mask), head, header))
 

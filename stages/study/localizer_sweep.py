@@ -22,7 +22,7 @@ def rank(name: str, task: str, seed: int, params: Params, machine: Runtime) -> s
     keep, train, examples = cell.region.budget(params.movement.keep), cell.rows("train"), []
     evidence = counted(evidence_of(cell, name, train), len(train), examples.append)
     order = localizer_of(name).rank(evidence, getattr(params.localizer, name), keep)
-    header = {**_identity(cell), "localizer": name, "gradient_examples": sum(examples)}
+    header = {**_origin(cell), "localizer": name, "gradient_examples": sum(examples)}
     write_order(paths.rank(name, task, seed), order.cpu(), cell.region.size, header)
     return f"rank {name} {task}-{seed}: {len(order):,} of {cell.region.size:,} parameters in order"
 
@@ -31,7 +31,7 @@ def sweep(name: str, sparsity: str, task: str, seed: int, params: Params, machin
     """Store a cell's mask by one localizer at one size, and its graft's predictions; gives one line about them."""
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     order, origin = read_order(paths.rank(name, task, seed))
-    identity, train, examples = _identity(cell), cell.rows("train"), []
+    identity, train, examples = _origin(cell), cell.rows("train"), []
     require_model(paths.rank(name, task, seed), origin, cell.region, identity["fingerprint"], cell.anatomy.name)
     evidence = counted(evidence_of(cell, name, train, cell.rows("dev")), len(train), examples.append)
     budget = Budget.of(cell.region, float(sparsity), params.graft.rule, "sweep.sparsities")
@@ -51,12 +51,5 @@ def sweep(name: str, sparsity: str, task: str, seed: int, params: Params, machin
     return f"sweep {name} {sparsity} {task}-{seed}: {mask.selected:,} parameters, {evaluation.describe()}"
 
 
-def _identity(cell: GraftCell) -> dict[str, Any]:
-    """What tells a mask or an order which model it belongs to."""
-    return {
-        "fingerprint": cell.fingerprint(),
-        "model": cell.anatomy.name,
-        "model_parameters": cell.anatomy.parameters,
-        "task": cell.task,
-        "seed": cell.seed,
-    }
+def _origin(cell: GraftCell) -> dict[str, Any]:
+    return {**cell.origin(), "model_parameters": cell.anatomy.parameters}

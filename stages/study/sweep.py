@@ -13,10 +13,8 @@ def main(localizer: str, sparsity: str, seed: int) -> None:
         "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "graft.rule", "calibration.bins",
         "study.tasks", "study.test_max", f"localizer.{localizer}",
     )  # fmt: skip
-    make_folders(
-        paths.SWEEP / localizer / sparsity / str(seed),
-        paths.reading_dir("sweep", (localizer, sparsity), seed),
-    )
+    reading = paths.reading_dir("sweep", (localizer, sparsity), seed)
+    make_folders(paths.SWEEP / localizer / sparsity / str(seed), reading)
 
     from stages.lib import runtime
     from stages.study.localizer_sweep import sweep

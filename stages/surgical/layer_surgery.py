@@ -1,72 +1,57 @@
 """Surgical fine-tuning of one cell: some layers are trained, the others keep every bit."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task, read_test_sets
-from stages.lib.data.tasks import TaskSpec
+from stages.lib.data.task_cards import read_test_sets
 from stages.lib.errors import ParamsError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import write_reading
 from stages.lib.graft.mask import GraftMask
-from stages.lib.io import read_rows
 from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.scores import cross_entropy, own_scores
 from stages.lib.models.anatomy import HEAD, LAYERS, Anatomy, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator
-from stages.lib.settings import ModelParams, Params
-from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune, plan_for, steps_for
+from stages.lib.settings import Params
+from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune, plan_for
 from stages.surgical.fisher_scores import read_scores
 from stages.surgical.layers import whole_layers
 from stages.surgical.selections import Layers, Selection, choose
 from stages.surgical.settings import LayerTraining
 
 
-@dataclass(frozen=True)
-class SurgeryCell:
-    """A task and its rows, and the settings that every set of layers is trained with."""
-
-    task: TaskSpec
-    rows: dict[str, list[dict]]
-    seed: int
-    anatomy: Anatomy
-    model: ModelParams
-    training: LayerTraining
-    machine: Runtime
-
-    def train(self, mask: GraftMask, on_step: Callable[[], object]) -> Finetuned:
-        """Fine-tune the mask's values and a new head; the pretrained model where there is neither."""
-        if mask.selected or self.anatomy.names([HEAD]):
-            cell = TrainingCell(self.task, self.seed, self.rows, self.model, self.machine)
-            return finetune(cell, self.training, on_step, mask)
-        return Finetuned(LabelModel.load(paths.PRETRAINED, self.task, self.model, self.machine), {"curve": []})
+def train_layers(
+    cell: TrainingCell, training: LayerTraining, mask: GraftMask, on_step: Callable[[], object] = lambda: None
+) -> Finetuned:
+    """Fine-tune the mask's values and a new head; the pretrained model where there is neither."""
+    if mask.selected or read_anatomy(cell.pretrained).names([HEAD]):
+        return finetune(cell, training, on_step, mask)
+    return Finetuned(cell.load(None), {"curve": []})
 
 
 def operate(selection: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Fine-tune and measure every set of layers that a selection stands for; gives one line about it."""
-    spec, anatomy, training = read_task(task), read_anatomy(paths.PRETRAINED), params.surgery.training
-    rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
+    anatomy, training = read_anatomy(paths.PRETRAINED), params.surgery.training
+    cell = TrainingCell.open(task, seed, params.model, machine)
     tests = {task: read_test_sets(task, seed)[task][: params.surgery.test_max or None]}
-    cell = SurgeryCell(spec, rows, seed, anatomy, params.model, training, machine)
     title = f"surgery {selection} {task}-{seed}"
     sets = chosen_sets(selection, task, seed, params.surgery)
     records: list[dict[str, Any]] = []
     predictions: Predictions | None = None
-    with progress(title, len(sets) * steps_for(training, len(spec.labels), len(rows["train"])), "step") as bar:
+    with progress(title, len(sets) * cell.steps(training), "step") as bar:
         for layers in sets:
             mask = mask_of(anatomy, layers, training.also)
-            done = cell.train(mask, bar.update)
+            done = train_layers(cell, training, mask, bar.update)
             now = predictions_of(done.model, tests, name_of(layers))
             predictions = now if predictions is None else predictions | now
             record = {**done.record, "peak_learning_rate": peak_learning_rate(training, done.record)}
             facts = {"draw": len(records), "layers": [*layers], "trained": trained_size(anatomy, mask)}
             records.append({**facts, **record})
-    scores = own_scores(predictions, task, spec)
+    scores = own_scores(predictions, task, cell.task)
     for row in records:
         name = name_of(row["layers"])
         row |= {**scores[name], "loss": cross_entropy(predictions.logits[task][name], predictions.labels[task])}

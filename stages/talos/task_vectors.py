@@ -76,7 +76,7 @@ def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> li
         vector = make(method, cell, params)
         records[task] = {"selected": vector.mask.selected, "graftable": cell.region.size, **vector.record}
         if method != FULL:
-            write_mask(paths.edited(method, task, seed), StoredMask(vector.mask, vector.values, {}, identity(cell)))
+            write_mask(paths.edited(method, task, seed), StoredMask(vector.mask, vector.values, {}, cell.origin()))
         del finetuned, cell, vector
     return predict_all(method, seed, params, machine, records)
 
@@ -198,11 +198,6 @@ def train_within(
         batches = batches_of(reader, encoded["train"], plan.batch_size, numpy_generator("edit", cell.task, cell.seed))
         done = train(batches, weights, plan, Hooks(on_step=on_step), mask)
     return done.curve, dev_score(reader, encoded["dev"])
-
-
-def identity(cell: GraftCell) -> dict[str, Any]:
-    """The header that tells which model a vector belongs to."""
-    return {"fingerprint": cell.fingerprint(), "model": cell.anatomy.name, "task": cell.task, "seed": cell.seed}
 
 
 def predict_all(method: str, seed: int, params: Params, machine: Runtime, records: dict[str, Any]) -> list[str]:

