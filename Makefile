@@ -20,6 +20,8 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+# a file's tests stay together, as they share what they make; in the files' order, or the longest would come last
+WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 .PHONY: setup repro study multitask continual merge talos surgical plan verify report test test-all bench chaos lint update clean
@@ -51,10 +53,10 @@ report: $(READY)
 	python -m stages.commands.page
 
 test: $(READY)
-	python -m pytest
+	python -m pytest $(WORKERS)
 
 test-all: $(READY)
-	python -m pytest -m ""
+	python -m pytest $(WORKERS) -m ""
 
 bench: $(READY)
 	python -m tests.bench_mask_learning

@@ -266,7 +266,7 @@ def test_a_report_asks_for_every_setting_that_a_stage_before_it_does(name):
     assert {key.partition(".")[0] for key in asked_for(name)} == {key.partition(".")[0] for key in asked}
 
 
-@pytest.mark.parametrize("name", set(ALL) - set(REPORTS))
+@pytest.mark.parametrize("name", sorted({*ALL} - {*REPORTS}))
 def test_a_stage_declares_the_lists_that_its_tasks_are_chosen_from(name):
     asked = ALL[name].get("params", [])
     for choice in importlib.import_module(settings_module(name)).TASKS:

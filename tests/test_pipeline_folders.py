@@ -106,7 +106,9 @@ def whole_copy(folder: Path) -> Copy:
 
 def run_own_tests(copy: Copy, which: str = "") -> None:
     """The tests of every dvc.yaml, as the copy has them; they have to pass."""
-    copy.run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", which, "tests/test_dvc_yaml.py")
+    copy.run(
+        sys.executable, "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-k", which, "tests/test_dvc_yaml.py"
+    )
 
 
 def change_params(folder: Path, drop: tuple[str, ...] = (), **new: object) -> None:
