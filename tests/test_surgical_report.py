@@ -25,11 +25,14 @@ from stages.lib.report.markdown import to_markdown
 from stages.lib.report.publish import plot_data
 from stages.lib.report.stats import clean
 from stages.lib.report.style import save_all
+from stages.surgical import report as reporting
 from stages.surgical.figures import FIGURES
 from stages.surgical.frames import CELL, Surgical, collect
 from stages.surgical.rankings import by_cell
-from stages.surgical.report import details, headline, report
+from stages.surgical.report import headline
+from tests.reports import once
 
+report, details = once(reporting.report), once(reporting.details)
 TASKS, SEEDS = ["sst2", "cr", "qnli"], [13, 21]
 CELLS = [(task, seed) for task in TASKS for seed in SEEDS]
 LAYERS = 6
@@ -440,6 +443,7 @@ def test_more_of_the_graft_than_by_chance_is_in_the_top_layers_where_it_was_put_
     assert verdict(gather(tmp_path), INSIDE) is Verdict.UNCLEAR
 
 
+@pytest.mark.usefixtures("bare")
 def test_without_masks_in_layers_nothing_is_claimed_of_grafts_but_layers_are_drawn(found, tmp_path):
     without = replace(found, regions=found.regions.iloc[:0])
     texts, left = ([claim.text for claim in report(data).claims] for data in (found, without))
@@ -510,6 +514,7 @@ def test_figures_and_the_data_behind_them_are_files(partly, tmp_path):
     assert rows.query("selection == 'top_2' and task == 'cr'").layers.tolist() == ["4 6", "4 6"]
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(
     ("change_of", "figure", "stage", "gone"),
     [
