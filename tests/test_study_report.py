@@ -30,13 +30,7 @@ SETS = {"sst2": ["yelp", "imdb"], "qnli": ["mnli_2"]}
 LOCALIZERS = {"learned": 0.0, "attribution": 0.02, "movement": 0.08, "fish": 0.12, "bias": 0.2, "random": 0.35}
 SPARSITIES = [0.0001, 0.001, 0.01]
 LAYERS = 4
-MODULES = (
-    "attention.self.query",
-    "attention.self.value",
-    "attention.output.dense",
-    "intermediate.dense",
-    "output.dense",
-)
+MODULES = ("attention.self.query", "attention.self.value", "attention.output.dense", "intermediate.dense", "output.dense")  # fmt: skip
 SHAPES = {
     **{f"m.layer.{layer}.{name}.weight": (200, 50) for layer in range(LAYERS) for name in MODULES},
     **{f"m.layer.{layer}.output.LayerNorm.weight": (50,) for layer in range(LAYERS)},
@@ -68,12 +62,7 @@ class Writer:
         )
         f1 = max(score - 0.05, 0.0)
         measures = {"n": 300, "accuracy": score, "accuracy_se": 0.02, "f1": f1, "score": f1 if task == "qqp" else score}
-        kept = {
-            "agreement": min(score + 0.05, 1.0),
-            "retained": score / 0.92 if score else None,
-            "ece": ece,
-            "loss": 0.4,
-        }
+        kept = {"agreement": min(score + 0.05, 1.0), "retained": score / 0.92 if score else None, "ece": ece, "loss": 0.4}  # fmt: skip
         return {"test_set": test_set, "variant": variant, **measures, **kept, **axes}
 
     def rows(self, task: str, variant: str, score: float, ece: float, **axes: float) -> list[dict]:
