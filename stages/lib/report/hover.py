@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 from PIL import Image
@@ -24,10 +25,12 @@ def values_of(drawn: Figure) -> str:
     drawn.set_layout_engine("none")
     found = []
     for panel in drawn.axes:
+        across_in_words, up_in_words = _in_words(panel.xaxis), _in_words(panel.yaxis)
         for x, y, name, value in _marks(panel):
             across, up = drawn.transFigure.inverted().transform(panel.transData.transform((x, y)))
             if 0 <= across <= 1 and 0 <= up <= 1:
-                found.append([round(float(across), 4), round(float(1 - up), 4), _text(panel, x, y, name, value)])
+                text = _text(panel.get_title(), name, across_in_words(x), up_in_words(y), value)
+                found.append([round(float(across), 4), round(float(1 - up), 4), text])
     return json.dumps(found[:MOST], ensure_ascii=False)
 
 
@@ -79,19 +82,18 @@ def _named(artist: Any) -> str:
     return "" if name.startswith("_") else name
 
 
-def _text(panel: Axes, x: float, y: float, name: str, value: float | None) -> str:
-    across, up = _side(panel.xaxis, x), _side(panel.yaxis, y)
-    parts = [panel.get_title(), name, across, up, "" if value is None else f"{value:.4g}"]
+def _text(title: str, name: str, across: str, up: str, value: float | None) -> str:
+    parts = [title, name, across, up, "" if value is None else f"{value:.4g}"]
     return ", ".join(" ".join(part.split()) for part in parts if part)
 
 
-def _side(axis: Any, place: float) -> str:
-    """Where something is on an axis: the nearest tick's words, or the number with the axis's label."""
-    words = [tick.get_text() for tick in axis.get_ticklabels()]
-    ticks = axis.get_ticklocs()
-    if len(ticks) and len(words) == len(ticks) and not all(_is_number(word) for word in words):
-        return words[int(np.argmin(np.abs(np.asarray(ticks) - place)))]
-    return f"{axis.get_label_text()} {place:.4g}"
+def _in_words(axis: Axis) -> Callable[[float], str]:
+    """Says where something is on an axis: the nearest tick's words, or the number with the axis's label."""
+    words, ticks = [tick.get_text() for tick in axis.get_ticklabels()], np.asarray(axis.get_ticklocs())
+    if len(ticks) and len(words) == len(ticks) and not all(map(_is_number, words)):
+        return lambda place: words[int(np.argmin(np.abs(ticks - place)))]
+    label = axis.get_label_text()
+    return lambda place: f"{label} {place:.4g}"
 
 
 def _is_number(word: str) -> bool:
