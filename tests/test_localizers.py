@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from stages.lib.graft.region import Region, Tensors
 from stages.lib.graft.select import top_k
 from stages.lib.localizers.attribution import attribution
 from stages.lib.localizers.bias import biases
-from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.evidence import DevRating, Evidence
 from stages.lib.localizers.layerwise import layer_of
 from stages.lib.localizers.learned import MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
@@ -326,6 +327,41 @@ def test_grown_masks_add_what_the_graft_gains_most_from(quadratic):
     assert grown.equals(mask)
     assert {*order[:10].tolist()} <= {*grown.region_indices().tolist()}
     assert not grown.equals(movement_mask(q.region, order, k)), "control"
+
+
+@pytest.mark.parametrize(("first", "rounds", "selected"), [(1.0, 0, 10), (0.9, 1, 20)])
+def test_growth_ends_where_dev_certifies_enough(quadratic, first, rounds, selected):
+    """50 rows, all of them the same: at least 92 % in one look of two; 45 of them show less than 90 %."""
+    q, k, looks = quadratic, 30, iter([first, 1.0])
+    evidence = replace(q.evidence(), dev_rating=lambda: DevRating(next(looks), 0.5, 1.0), dev_rows=50)
+    found = find_mask("grown", evidence, localizer_settings("grown", enough=0.9), Budget(k))
+    assert found.record == {"rounds": rounds, "agreement": pytest.approx((0.05 / 2) ** (1 / 50))}
+    assert found.mask.selected == selected
+    whole = find_mask("grown", q.evidence(), localizer_settings("grown"), Budget(k))
+    assert (whole.mask.selected, whole.record) == (k, {}), "control: nothing certified, nothing said"
+
+
+def test_stable_masks_hold_what_most_draws_choose(quadratic):
+    """Gradients of draws that differ in a few parameters: those are chosen by a half of them and come last."""
+    q, k, drawn = quadratic, 20, []
+    moved = {name: q.finetuned[name] - q.pretrained[name] for name in q.pretrained}
+    first = next(iter(q.weights))
+
+    def next_gradient() -> float:
+        drawn.append(len(drawn))
+        for name, weight in q.weights.items():
+            weight.grad = -moved[name]  # gains are squared movements
+        q.weights[first].grad.view(-1)[len(drawn) % 2] = -1e6 * moved[first].view(-1)[len(drawn) % 2].sign()
+        return 0.0
+
+    evidence = replace(q.evidence(), batch_gradients=lambda size: next_gradient)
+    found = find_mask("stable", evidence, localizer_settings("stable", draws=6), Budget(k))
+    settled = movement_mask(q.region, movement_order(q.pretrained, q.finetuned, q.region, k - 1), k - 1)
+    assert len(drawn) == 6 and found.mask.selected == k
+    assert {*settled.region_indices().tolist()} - {0, 1} <= {*found.mask.region_indices().tolist()}
+    assert found.record["draws"] == 6 and k - 2 <= found.record["stable"] < k
+    alone = find_mask("stable", evidence, localizer_settings("stable", draws=1), Budget(k))
+    assert alone.record["stable"] == k, "control: one draw agrees with itself"
 
 
 def test_the_graft_put_in_place_is_the_graft(quadratic):

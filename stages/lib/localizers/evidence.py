@@ -40,7 +40,8 @@ class Evidence:
     own loss with the weights as they are; the loss of the true label unless a mode of
     models/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
-    `dev_rating()`, where a localizer may choose by dev, rates the model with the weights as they are, and may leave others.
+    `dev_rating()`, where a localizer may choose by dev, rates the model with the weights as they are, and may leave others;
+    `dev_rows` is how many rows it looks at.
     """
 
     region: Region
@@ -52,6 +53,7 @@ class Evidence:
     squared_gradients: Callable[..., Tensors]
     generator: np.random.Generator
     dev_rating: Callable[[], DevRating] | None = None
+    dev_rows: int = 0
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""

@@ -72,6 +72,22 @@ class Grown(Section):
     """Masks that grow in rounds."""
 
     rounds: int = Field(ge=1, description="gradients, each at the graft so far")
+    enough: float | None = Field(
+        gt=0,
+        lt=1,
+        description="agreement with the fine-tuned model at which growth ends before its budget, if dev shows at least as "
+        "much with 95 % confidence; null: never",
+    )
+
+
+class Stable(Section):
+    """What many draws of examples agree on (stable.py)."""
+
+    draws: int = Field(ge=1, le=1000, description="gradients, each of other training examples")
+    batch_size: int = Field(ge=1, description="examples of a draw; half of the training set gives complementary pairs")
+    path_point: float = Field(
+        ge=0, le=1, description="where between pretrained (0) and fine-tuned (1) gradients are taken"
+    )
 
 
 class Fish(Section):
@@ -100,6 +116,7 @@ SETTINGS: dict[str, type[Section]] = {
     "attribution": Attribution,
     "attribution_learned": AttributionLearned,
     "grown": Grown,
+    "stable": Stable,
     "fish": Fish,
     "talos": Talos,
 }

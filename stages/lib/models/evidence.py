@@ -50,7 +50,7 @@ def with_dev(evidence: Evidence, model: LabelModel, dev_rows: list[dict]) -> Evi
         loss = torch.nn.functional.cross_entropy(logits.double(), labels)
         return DevRating(float(agreement), float(accuracy), float(loss))
 
-    return replace(evidence, dev_rating=rating)
+    return replace(evidence, dev_rating=rating, dev_rows=len(dev))
 
 
 def evidence_about(

@@ -1,0 +1,45 @@
+"""Stable masks: what most draws of half as many examples would graft (complementary pairs: Shah and Samworth, 2013)."""
+
+import torch
+from torch import Tensor
+
+from stages.lib.graft.select import top_k
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.movement import rank_by_movement
+from stages.lib.localizers.registry import Budget, FoundMask, Localizer
+from stages.lib.localizers.settings import Stable
+
+
+def select_stable(evidence: Evidence, settings: Stable, _order: Tensor | None, budget: Budget) -> FoundMask:
+    """The budget.k parameters that are most often among the k of largest first-order gain; the mean gain decides between equals.
+
+    Each of `settings.draws` draws takes the gradient of `settings.batch_size` examples, another part of the training set
+    each time, with the weights `settings.path_point` of the way to the fine-tuned model.  What the mask's file says of it:
+    `stable`, how many of the k are chosen by more than half of the draws.
+    """
+    next_gradient = evidence.batch_gradients(settings.batch_size)
+    for name, weight in evidence.weights.items():
+        torch.lerp(evidence.pretrained[name], evidence.finetuned[name], settings.path_point, out=weight.data)
+    votes = {name: torch.zeros_like(values) for name, values in evidence.pretrained.items()}
+    gains = {name: torch.zeros_like(values) for name, values in evidence.pretrained.items()}
+    for _ in range(settings.draws):
+        next_gradient()
+        drawn = {
+            name: (evidence.pretrained[name] - evidence.finetuned[name]) * weight.grad
+            for name, weight in evidence.weights.items()
+        }
+        for name, indices in top_k(evidence.region, drawn, budget.k).indices.items():
+            votes[name].view(-1)[indices.to(votes[name].device)] += 1
+        for name, gain in drawn.items():
+            gains[name] += gain
+    largest = max(float(gain.abs().max()) for gain in gains.values()) or 1.0
+    # less than one vote, whatever the gains
+    scores = {name: votes[name] + gains[name] / (4 * largest) for name in votes}
+    mask = top_k(evidence.region, scores, budget.k)
+    chosen = torch.cat(
+        [votes[name].reshape(-1)[indices.to(votes[name].device)] for name, indices in mask.indices.items()]
+    )
+    return FoundMask(mask, {"draws": settings.draws, "stable": int((chosen > settings.draws / 2).sum())})
+
+
+LOCALIZER = Localizer("gain most in most halves of the data", rank_by_movement, select_stable, refines_rank=False)
