@@ -181,6 +181,7 @@ def localizer_settings(name: str, **changes: Any) -> Section:
     plain = {
         "learned": learning, "stitch": {**learning, "base_share": 1e-3, "offset": 5.0, "l1": 1e-3}, "stitch_exact": {**learning, "base_share": 1.0, "l1": 0.1},
         "attribution": path, "attribution_learned": {**learning, **path}, "grown": {"rounds": 2, "enough": None},
+        "doubling": {"start": 5},
         "stable": {"draws": 4, "batch_size": 16, "path_point": 0.1},
         "fish": {"examples": 12}, "talos": talos,
     }.get(name, {})  # fmt: skip

@@ -341,6 +341,20 @@ def test_growth_ends_where_dev_certifies_enough(quadratic, first, rounds, select
     assert (whole.mask.selected, whole.record) == (k, {}), "control: nothing certified, nothing said"
 
 
+def test_doubling_masks_add_as_many_as_there_are_by_what_the_graft_gains_most_from(quadratic):
+    q, k = quadratic, 40
+    order = movement_order(q.pretrained, q.finetuned, q.region, 5)
+    for size in (10, 20, 40):
+        mask = GraftMask.from_region_indices(q.region, order)
+        gradients = q.gradient_at(graft(q.pretrained, q.finetuned, mask))
+        gains = q.region.flatten({n: -g * (q.finetuned[n] - q.pretrained[n]) for n, g in gradients.items()})
+        gains[order] = -torch.inf
+        order = torch.cat([order, gains.topk(size - len(order)).indices])
+    found = ranked("doubling", q.evidence(), k)
+    assert found.tolist() == order.tolist()
+    assert {*found.tolist()} != {*ranked("movement", q.evidence(), k).tolist()}, "control"
+
+
 def test_stable_masks_hold_what_most_draws_choose(quadratic):
     """Gradients of draws that differ in a few parameters: those are chosen by a half of them and come last."""
     q, k, drawn = quadratic, 20, []

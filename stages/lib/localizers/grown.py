@@ -34,7 +34,8 @@ def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> 
                 return FoundMask(mask, {"rounds": number - 1, "agreement": agreement})
         evidence.put_graft(mask)
         evidence.full_gradient()
-        mask = _extended(evidence, mask, start + (k - start) * number // settings.rounds)
+        size = start + (k - start) * number // settings.rounds
+        mask = top_k(evidence.region, gains_beyond(evidence, mask), size)
     return FoundMask(mask)
 
 
@@ -50,14 +51,17 @@ def certified_agreement(evidence: Evidence, looks: int) -> float:
     return float(bound.low)
 
 
-def _extended(evidence: Evidence, mask: GraftMask, k: int) -> GraftMask:
-    # kept in the weights, which the next round sets anew: no array beyond the two models
+def gains_beyond(evidence: Evidence, mask: GraftMask) -> dict[str, Tensor]:
+    """-dLoss/dtheta * delta by the gradients that are there, infinite inside the mask.
+
+    They are kept in the weights, which have to be set anew: no array beyond the two models.
+    """
     gains = {name: weight.data for name, weight in evidence.weights.items()}
     for name, gain in gains.items():
         gain.copy_(evidence.pretrained[name]).sub_(evidence.finetuned[name]).mul_(evidence.weights[name].grad)
         if name in mask.indices:
             gain.view(-1)[mask.indices[name].to(gain.device)] = math.inf
-    return top_k(evidence.region, gains, k)
+    return gains
 
 
 LOCALIZER = Localizer("moved most, then what the graft gains most from", rank_by_movement, grow)

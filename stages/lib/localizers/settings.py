@@ -80,6 +80,14 @@ class Grown(Section):
     )
 
 
+class Doubling(Section):
+    """Masks that grow to twice their size in every round."""
+
+    start: int = Field(
+        ge=1, description="parameters of the first graft; each of log2(budget / start) rounds takes a gradient"
+    )
+
+
 class Stable(Section):
     """What many draws of examples agree on (stable.py)."""
 
@@ -116,6 +124,7 @@ SETTINGS: dict[str, type[Section]] = {
     "attribution": Attribution,
     "attribution_learned": AttributionLearned,
     "grown": Grown,
+    "doubling": Doubling,
     "stable": Stable,
     "fish": Fish,
     "talos": Talos,
