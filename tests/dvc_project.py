@@ -142,7 +142,7 @@ class Copy:
         """Run a command to its end; unless it `fails`, it has to succeed."""
         before = time.monotonic()
         with self.start(*words, **more) as process:
-            code = process.wait(timeout=1800)
+            code = process.wait(timeout=7200)
         text = self.folder.with_suffix(".txt").read_text()
         assert (code != 0) == fails, text
         return Run(code, text, time.monotonic() - before)

@@ -85,7 +85,7 @@ def test_a_stage_asks_for_the_death_signal_before_it_imports_anything_of_the_pro
     ("notes", "goes_on"),
     [
         ('{"write": {"out": {"pid": 4000001, "cmd": "dvc repro"}}}', False),
-        (f'{{"write": {{"out": {{"pid": {os.getpid()}, "cmd": "dvc repro"}}}}}}', True),
+        ('{"write": {"out": {"pid": OURS, "cmd": "dvc repro"}}}', True),
         ("{}", True),
         ('{"write": {"out', True),
         ("[]", True),
@@ -93,7 +93,7 @@ def test_a_stage_asks_for_the_death_signal_before_it_imports_anything_of_the_pro
 )
 def test_a_stage_goes_on_unless_the_dvc_that_runs_here_is_not_above_it(project, notes, goes_on):
     NOTES.parent.mkdir(parents=True)
-    NOTES.write_text(notes)
+    NOTES.write_text(notes.replace("OURS", str(os.getpid())))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "DVC_STAGE": "toy"}
     assert (subprocess.run([sys.executable, "-c", STAGE], env=environment).returncode == 0) == goes_on
     assert Path("out").exists() == goes_on
