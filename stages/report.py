@@ -18,6 +18,7 @@ from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import DataError
 from stages.lib.graft.mask_indices import read_header
 from stages.lib.io import read_json, require
+from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import (
     CONTROLS,
     FINETUNED,
@@ -30,19 +31,31 @@ from stages.lib.metrics.variants import (
 )
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
-from stages.lib.report.format import MARKED, MARKS, counted, counts, name_of, percent, points, small_percent
+from stages.lib.report.format import (
+    MARKED,
+    MARKS,
+    counted,
+    counts,
+    name_of,
+    percent,
+    points,
+    small_percent,
+    without_gain,
+)
 from stages.lib.report.load import Records, Row, grid, published, require_files
 from stages.lib.report.stats import estimate
 from stages.lib.report.table import Column, Line, Table, share, shown, stored
 from stages.settings import OodParams, SummaryParams
 
 HERE = Path(__file__).parent
-MEASURES = ("score", "accuracy", "f1", "ece", "agreement", "retained")
+MEASURES = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
+# of these, what is not in the files of evaluate and ood
+DERIVED = ("ece", "gain")
 KEYS = ["task", "test_set", "seed", "variant"]
 SCORE_COLUMNS = ["task", "seed", "variant", "n", *MEASURES]
 OOD_COLUMNS = [*KEYS, "n", *MEASURES]
 # in the files of evaluate and ood, and in those of calibration
-SCORED = ["n", *(name for name in MEASURES if name != "ece")]
+SCORED = ["n", *(name for name in MEASURES if name not in DERIVED)]
 CALIBRATED = ["n", "ece", "bin_count", "bin_confidence", "bin_accuracy", "histogram"]
 CELL = ["task", "seed"]
 # in the header of a mask, where dev preferred it to the learned one
@@ -57,6 +70,7 @@ class Results:
     from 0, empty ones too) and `confidence` (bars between low and high) are of the own test set, all seeds together.
     `masks` has one row for each (task, seed), `frontier` one for each way to trade score for calibration (method, alpha).
     `leaks` maps (task, test set) to the numbers of test texts: leaked, test, and used if known.
+    `gain` is of the scores, and undefined where fine-tuning gained less than `least_gain`.
     """
 
     tasks: dict[str, TaskSpec]
@@ -68,6 +82,7 @@ class Results:
     masks: pd.DataFrame
     frontier: pd.DataFrame
     leaks: dict[tuple[str, str], dict[str, int]]
+    least_gain: float
 
     def of(self, task: str, test_set: str = "") -> pd.DataFrame:
         """The rows of a task on its own test set, or on another."""
@@ -94,7 +109,7 @@ class Results:
         }
 
 
-def collect(tasks: list[str], seeds: list[int], ood: OodParams) -> Results:
+def collect(tasks: list[str], seeds: list[int], ood: OodParams, least_gain: float) -> Results:
     """Read the files of every (task, seed); raises DataError for one that is missing or doesn't hold what it should."""
     cells = grid(task=tasks, seed=seeds)
     files = "metrics/{}/{{seed}}/{{task}}.json".format
@@ -111,6 +126,7 @@ def collect(tasks: list[str], seeds: list[int], ood: OodParams) -> Results:
         raise DataError(
             f"{calibrated.file(cell)}: is about {rows}, its scores are about {row.n}; {calibrated.made_by(cell)}"
         )
+    scores = add_gain(scores, scores_of_ends(scores, KEYS[:-1]), least_gain)
     # a column of nothing but undefined values would be one of objects
     scores = scores.astype(dict.fromkeys(MEASURES, float))
     own = scores[scores.test_set == scores.task]
@@ -124,6 +140,7 @@ def collect(tasks: list[str], seeds: list[int], ood: OodParams) -> Results:
         masks=pd.DataFrame([{**read_header(masks.file(cell)), **cell} for cell in cells]),
         frontier=pd.DataFrame(calibrated.rows(lambda cell, record: ({**cell, **row} for row in record["frontier"]))),
         leaks=_leaks([(task, test_set) for task in tasks for test_set in others[task]]),
+        least_gain=least_gain,
     )
 
 
@@ -179,7 +196,7 @@ def _values(rows: pd.DataFrame, variant: str, measure: str) -> pd.Series:
 TITLES = {PRETRAINED: "pre", FINETUNED: "FT", WISE_FT: "WiSE", MOVEMENT_GRAFTED: "move", GRAFTED: "graft"}
 SCORES = [
     *(column(title, variant, "score") for variant, title in TITLES.items()),
-    column("agreement", GRAFTED, "agreement"), column("retained", GRAFTED, "retained"),
+    column("agree", GRAFTED, "agreement"), column("kept", GRAFTED, "retained"), column("gain", GRAFTED, "gain"),
 ]  # fmt: skip
 ERRORS = [column(title, variant, "ece") for variant, title in (TITLES | {TEMPERED: "FT/T"}).items()]
 OOD = [
@@ -237,7 +254,10 @@ def task_table(results: Results, heading: str, columns: list[Column], notes: lis
 
 def score_table(results: Results) -> Table:
     """Scores of all models, and what the graft has of the fine-tuned one."""
-    notes = ["agreement: share of predictions equal to the fine-tuned model's; retained: graft score / FT score"]
+    notes = [
+        "agree: share of predictions equal to the fine-tuned model's; kept: graft score / FT score; "
+        f"gain: (graft score - pre) / (FT score - pre){_without_gain(results)}"
+    ]
     return task_table(results, "Test score", SCORES, notes, "score")
 
 
@@ -320,13 +340,28 @@ def _short_of(values: pd.Series, limit: float, write: Callable[[float], str] = p
     return [f"{task} {write(None if pd.isna(value) else value)}" for task, value in means.items() if not value > limit]
 
 
+def relative_gain(results: Results) -> Finding:
+    """Which part of what fine-tuning gained over the pretrained model the graft brings, and the movement graft."""
+    gains = results.by_cell("gain")
+    fields = {"movement": gains[MOVEMENT_GRAFTED].groupby("task").mean().mean(), "left_out": _without_gain(results)}
+    void = fields["left_out"] if gains[GRAFTED].isna().all() else ""
+    return Finding(estimate(gains[GRAFTED]), fields, partial(_short_of, gains[GRAFTED].dropna()), void)
+
+
+def _without_gain(results: Results) -> str:
+    gains = results.by_cell("gain")[GRAFTED]
+    return without_gain(int(gains.isna().sum()), len(gains), "fine-tuning", results.least_gain)
+
+
 def gained(results: Results) -> Finding:
     """Control of whatever is kept: fine-tuning has gained something over the pretrained model with the same head."""
     lacks = "not measurable where fine-tuning has not been shown to gain over the pretrained model"
     return Finding(difference(results, FINETUNED, PRETRAINED, "score").value, lacks=lacks)
 
 
-MEASURED = {"of_graft": of_graft, "difference": difference, "ece_reduction": ece_reduction, "gained": gained}
+MEASURED = {
+    "of_graft": of_graft, "difference": difference, "ece_reduction": ece_reduction, "relative_gain": relative_gain, "gained": gained,
+}  # fmt: skip
 
 
 # --- All of it -----------------------------------------------------------------------------------------------------

@@ -224,11 +224,11 @@ def test_a_mask_of_another_model_is_refused(mode):
         combine("stitch_mean", GROUP, SEED, settings(mode), runtime())
 
 
-def chosen(methods: list[str]) -> tuple[MergeParams, CombinationParams]:
-    """The sections of these methods on the one group."""
+def chosen(methods: list[str]) -> tuple[MergeParams, CombinationParams, float]:
+    """The sections of these methods on the one group, and what fine-tuning has to gain."""
     raw = load_yaml(ROOT / paths.PARAMS, ParamsError)
     merge = MergeParams(**(raw["merge"] | {"groups": {GROUP: TASKS}}))
-    return merge, CombinationParams(**(raw["combination"] | {"methods": methods}))
+    return merge, CombinationParams(**(raw["combination"] | {"methods": methods})), raw["summary"]["least_gain"]
 
 
 @pytest.mark.parametrize("made", ["standard"], indirect=True)

@@ -1,5 +1,6 @@
 """The report of merged models claims what its figures bear, and its settings are checked."""
 
+from dataclasses import replace
 from itertools import product
 
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 from stages.lib import paths
 from stages.lib.errors import ParamsError
 from stages.lib.merging.names import KINDS, LOCALIZED, NAMES, TUNED, kind_of, read_localized
+from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.params import validate
 from stages.lib.report.document import Claim
@@ -15,7 +17,7 @@ from stages.lib.yaml12 import load_yaml
 from stages.merge.report import FRAMES, Merged, details, headline, model_table, report
 from stages.merge.settings import SECTIONS
 
-TASKS, SEEDS = ["a", "b", "c"], [1, 2]
+TASKS, SEEDS, LEAST = ["a", "b", "c"], [1, 2], 0.05
 SCORES = {PRETRAINED: 0.5, GRAFTED: 0.8, FINETUNED: 0.9, "stitch_mean": 0.79, "stitch_sum": 0.6, "average": 0.7}
 
 
@@ -45,7 +47,20 @@ def merged(scores: dict[str, float] = SCORES, colliding: int = 30) -> Merged:
     found = [{"group": "all", "seed": seed, "tasks": 3, **counts, "chance_colliding": 11 + seed} for seed in SEEDS]
     parts = {"scores": rows, "models": models, "dev": [], "collisions": found}
     frames = {name: pd.DataFrame(parts[name], columns=columns) for name, columns in FRAMES.items()}
-    return Merged({"all": TASKS}, methods, SEEDS, frames)
+    ends = scores_of_ends(frames["scores"].assign(variant=frames["scores"].method), ["seed", "task"])
+    return Merged({"all": TASKS}, methods, SEEDS, frames | {"scores": add_gain(frames["scores"], ends, LEAST)}, LEAST)
+
+
+def test_the_gain_stands_beside_what_is_kept():
+    ends = {name: SCORES[name] for name in (PRETRAINED, FINETUNED)}
+    cells = model_table(merged()).numbers()["all"]
+    for name, score in SCORES.items():
+        expected = (score - ends[PRETRAINED]) / (ends[FINETUNED] - ends[PRETRAINED])
+        assert cells[name]["gain"]["mean"] == pytest.approx(expected, abs=0.05), name
+    assert cells[PRETRAINED]["gain"]["mean"] == 0 < 0.5 < cells[PRETRAINED]["retained"]["mean"], "the control"
+    weak = model_table(merged(SCORES | {FINETUNED: ends[PRETRAINED] + 0.02}))
+    assert "without 6 of 6 cells, in which fine-tuning gained less than 5 points" in weak.notes[-1]
+    assert weak.numbers()["all"]["stitch_mean"]["gain"] == {"n": 0}
 
 
 def claims(data: Merged) -> dict[str, Claim]:
@@ -77,14 +92,14 @@ def test_no_claim_is_made_about_methods_that_did_not_run_and_one_about_each_that
     for frame in more.frames.values():
         if "method" in frame:
             frame.replace({"average": "a_new_method"}, inplace=True)
-    found = claims(Merged(more.groups, ["stitch_mean", "stitch_sum", "a_new_method"], SEEDS, more.frames))
+    found = claims(replace(more, methods=["stitch_mean", "stitch_sum", "a_new_method"]))
     assert "stitch mean scores higher than a new method of whole models" in found
 
 
 def test_one_seed_gives_numbers_and_no_verdict():
     whole = merged()
     frames = {name: frame[frame.seed == 1] for name, frame in whole.frames.items()}
-    found = claims(Merged(whole.groups, whole.methods, [1], frames))
+    found = claims(replace(whole, seeds=[1], frames=frames))
     assert {claim.verdict for claim in found.values()} == {"not measurable"} and "+9.4 points" in found[BETTER].figure
 
 

@@ -48,10 +48,11 @@ def params(tasks: list[str] = TASKS, seeds: list[int] = SEEDS, **changes: Any) -
     own = {"groups": GROUPS, "unions": {}, "paradigms": ["sgd"], "localizers": ["learned"], "least_gain": 0.05, **changes}  # fmt: skip
     return SimpleNamespace(
         seeds=seeds,
-        multitask=SimpleNamespace(tasks=tasks, test_max=N, groups=own["groups"], least_gain=own["least_gain"]),
+        multitask=SimpleNamespace(tasks=tasks, test_max=N, groups=own["groups"]),
         joint=SimpleNamespace(paradigms=own["paradigms"]),
         skill=SimpleNamespace(localizers=own["localizers"], sparsities=[0.01]),
         transfer=SimpleNamespace(unions=own["unions"], purify_steps=10),
+        summary=SimpleNamespace(least_gain=own["least_gain"]),
     )
 
 

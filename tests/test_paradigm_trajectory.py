@@ -1,6 +1,7 @@
 """Other ways of fine-tuning, fine-tuning watched, and what theory says about either, on pico models."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +46,7 @@ from tests.pico import (
 )
 
 SEED, STEPS = 13, 25
+LEAST = 0.05
 SPARSITIES = [0.02, 1.0]
 ROWS = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2), "test": toy_rows(60, 3)}
 TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2, batch_sizes=[4, 8], learning_rates=[3e-3])
@@ -180,7 +182,7 @@ def test_the_record_of_a_trajectory(projects):
     assert [row["agreement"] for row in last] == [1, 1], "it is the anchor's fine-tuned model"
     (small,) = {row["selected"] for row in record["rows"] if row.get("sparsity") == 0.02}
     assert small == int(0.02 * record["graftable"])
-    rows = collect({"trajectory": [{"seed": SEED, "task": "toy"}]}).rows("trajectory", "train")
+    rows = collect({"trajectory": [{"seed": SEED, "task": "toy"}]}, LEAST, "prompt").rows("trajectory", "train")
     assert {*rows.step} == {*steps} and {*rows.variant} == {"checkpoint", GRAFTED}
 
 
@@ -343,7 +345,9 @@ def study(tmp_path, monkeypatch) -> Study:
             cells["readout"].append(cell)
     monkeypatch.chdir(tmp_path)
     return collect(
-        {stage: [dict(zip(AXES[stage], cell, strict=True)) for cell in group] for stage, group in cells.items()}
+        {stage: [dict(zip(AXES[stage], cell, strict=True)) for cell in group] for stage, group in cells.items()},
+        LEAST,
+        "prompt",
     )
 
 
@@ -378,13 +382,13 @@ def test_a_vacuous_bound_is_called_so_and_what_it_would_take_is_said(study):
 def test_a_bound_of_enough_examples_is_not_called_vacuous(study):
     frame = study.frames["readout"]
     many = study.frames | {"readout": frame.assign(n=frame.n.where(frame["where"] != "train", 10_000.0))}
-    table = bound_table(Study(study.tasks, study.seeds, many, study.off))
+    table = bound_table(replace(study, frames=many))
     assert table.notes[-1].startswith("no bound") and float(table.rows[0].cells[10]) < 1
 
 
 def test_without_training_rows_or_one_of_the_readouts_there_is_no_table(study):
     frame = study.frames["readout"]
     for part in (frame[frame["where"] != "train"], frame[frame.readout == "graft"], frame[:0]):
-        assert bound_table(Study(study.tasks, study.seeds, study.frames | {"readout": part}, [])) is None
+        assert bound_table(replace(study, frames=study.frames | {"readout": part})) is None
     alone = study.frames | {"anchor": pd.DataFrame(columns=frame.columns)}
-    assert bound_table(Study(study.tasks, study.seeds, alone, [])).rows[0].cells[9] == "n/a"
+    assert bound_table(replace(study, frames=alone)).rows[0].cells[9] == "n/a"

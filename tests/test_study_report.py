@@ -20,7 +20,8 @@ from stages.lib.report.publish import figures, plot_data
 from stages.lib.report.stats import clean
 from stages.lib.report.table import shown
 from stages.study.figures import FIGURES
-from stages.study.frames import AXES, Study, collect, nearest, own_rows
+from stages.study.frames import AXES, Study, nearest, own_rows
+from stages.study.frames import collect as collect_in
 from stages.study.report import HERE, MEASURES, details, headline, report, tables
 from tests.sealed import save_sealed
 
@@ -29,6 +30,8 @@ SEEDS = [13, 21]
 SETS = {"sst2": ["yelp", "imdb"], "qnli": ["mnli_2"]}
 LOCALIZERS = {"learned": 0.0, "attribution": 0.02, "movement": 0.08, "fish": 0.12, "bias": 0.2, "random": 0.35}
 SPARSITIES = [0.0001, 0.001, 0.01]
+# what fine-tuning has to gain
+LEAST = 0.05
 LAYERS = 4
 MODULES = ("attention.self.query", "attention.self.value", "attention.output.dense", "intermediate.dense", "output.dense")  # fmt: skip
 SHAPES = {
@@ -141,6 +144,10 @@ def written(tmp_path_factory):
 @pytest.fixture(scope="module")
 def study(written):
     return collect(written)
+
+
+def collect(cells: dict[str, list], mode: str = "prompt") -> Study:
+    return collect_in(cells, LEAST, mode)
 
 
 def claims(study: Study, of: str = "") -> list[Claim]:
@@ -312,7 +319,8 @@ def test_details_have_a_part_for_each_stage_and_the_headline_five_details(study)
     assert found["gap"]["finetuned"]["gap"]["mean"] == pytest.approx(0.06, abs=0.02)
     json.dumps(found, allow_nan=False)
     few = clean(headline(study))
-    assert {*few} == {"sparsity", "finetuned", "retained"} and {*few["retained"]} == {"learned", "movement", "random"}
+    assert {*few} == {"sparsity", "finetuned", "retained", "gain"}
+    assert {*few["retained"]} == {*few["gain"]} == {"learned", "movement", "random"}
 
 
 def told_of(study: Study, measure: str, words: str = "") -> list[Claim]:
@@ -351,13 +359,46 @@ def test_a_claim_of_localizers_says_its_size_and_is_corrected_for_how_many_sizes
 
 
 def test_nothing_is_kept_where_fine_tuning_gained_nothing(study):
-    assert {claim.verdict for claim in told_of(study, "kept")} == {Verdict.HOLDS}, "the control"
+    assert {claim.verdict for claim in told_of(study, "kept", "keeps")} == {Verdict.HOLDS}, "the control"
     rows = study.frames["anchor"]
     untrained = rows.assign(score=rows.score.where(rows.variant != "finetuned", 0.6))
     told = told_of(replace(study, frames=study.frames | {"anchor": untrained}), "kept")
     assert {claim.verdict for claim in told} == {Verdict.OPEN} and "shown to gain over the pretrained" in told[0].figure
     told = told_of(replace(study, frames=study.frames | {"anchor": rows.assign(constant=rows.score)}), "kept")
     assert {claim.verdict for claim in told} == {Verdict.OPEN} and "always the same label" in told[0].figure
+
+
+def test_a_gain_is_between_the_two_models_and_a_random_mask_brings_none_of_it(study):
+    scores = study.frames["anchor"].set_index(["task", "seed", "test_set", "variant"]).score
+    for row in [*study.grafts("learned", 0.01, "ood").itertuples(), *study.grafts("random", 0.0001).itertuples()]:
+        low, high = (scores[row.task, row.seed, row.test_set, name] for name in ("pretrained", "finetuned"))
+        assert row.gain == pytest.approx((row.score - low) / (high - low))
+    kept = clean(headline(study))
+    assert kept["retained"]["random"] > 0.55 and kept["gain"]["random"] < 0, (
+        "the control: less than the pretrained model"
+    )
+    assert 0.88 < kept["gain"]["learned"] < 1
+    told = told_of(study, "kept", "brings")
+    assert [claim.here.split(";")[0] for claim in told] == ["0.010 %", "0.10 %", "1.00 %"]
+    assert "relative gain of 9" in told[0].figure and "without" not in told[0].figure
+
+
+def test_no_gain_is_said_where_fine_tuning_gained_too_little_or_the_pretrained_model_is_unknown(written, study):
+    shy = collect_in(written, 0.4, "prompt")
+    [first, *_] = told_of(shy, "kept", "brings")
+    assert (
+        first.verdict is Verdict.OPEN
+        and "without 8 of 8 cells, in which fine-tuning gained less than 40" in first.figure
+    )
+    assert shy.frames["sweep"].gain.isna().all() and shy.frames["sweep"].retained.notna().all()
+    assert any("without 8 of 8 cells" in note for note in table(shy, "Localizers").notes)
+    for mode, known in (("prompt", True), ("standard", False)):
+        found = collect(written, mode)
+        assert found.frames["paradigm"].gain.notna().any() == known, "a paradigm's own head is nowhere measured alone"
+        assert found.frames["sweep"].gain.notna().any()
+        assert ("(of its gain)" in texts_of("paradigm", found)[0]) == known
+    own = study.frames["paradigm"]
+    assert own.gain[own.variant == "finetuned"].to_numpy() == pytest.approx(1), "of its own fine-tuned model"
 
 
 def test_one_trained_task_decides_nothing_out_of_distribution(written, study):

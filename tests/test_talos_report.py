@@ -168,7 +168,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(params: SimpleNamespace) -> Collected:
-    return collect(params.talos.seeds, params.talos, params.edit, params.arithmetic, params.disentangle)
+    return collect(params.talos.seeds, params.talos, params.edit, params.arithmetic, params.disentangle, 0.05)
 
 
 def written(params: SimpleNamespace | None = None, **changes: Any) -> Collected:
@@ -274,7 +274,15 @@ def test_a_stage_that_is_off_leaves_its_frames_empty_and_is_named(stages, empty)
 def test_tables_have_our_values_and_the_papers_below_them():
     data = written(weak=["movies"])
     added, negated = table(data, "Task addition"), table(data, "Task negation")
-    assert [*added["TaLoS"].values()] == ["6", "0.5", "80.0 (0.0)", "72.0 (0.5)", "90.0 (0.7)", "80.0 (0.6)"]
+    assert [*added["TaLoS"].values()] == [
+        "6",
+        "0.5",
+        "80.0 (0.0)",
+        "72.0 (0.5)",
+        "90.0 (0.7)",
+        "80.0 (0.6)",
+        "55.0 (1.3)",
+    ]
     assert [*added["TaLoS, paper"].values()] == ["", "", "", "79.7", "90.8", ""]
     assert added["pretrained"]["added"] == "50.0 (0.0)" and "random mask, paper" not in added
     assert added["TIES (of full)"]["added"] == "63.0 (0.2)" and "TIES (of full)" not in negated, (

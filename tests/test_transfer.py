@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -10,8 +11,8 @@ from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.settings import NAMES
+from stages.lib.metrics.gain import add_gain, gained, relative_gain, scores_of_ends
 from stages.lib.models.evidence import from_tensors
-from stages.multitask.gain import gained, relative_gain
 from stages.multitask.settings import read_name
 from stages.multitask.unions import purify, summed_gradient, union
 from tests.pico import localizer_settings
@@ -40,6 +41,20 @@ def test_a_joint_model_that_gained_next_to_nothing_or_lost_gives_no_number(joint
 def test_a_guard_of_nothing_is_refused():
     with pytest.raises(ValueError, match="above 0"):
         relative_gain(0.7, 0.5, 0.5, 0.0)
+
+
+def test_gains_of_a_frame_are_those_of_its_rows_and_nothing_where_an_end_is_unknown():
+    rows = pd.DataFrame(
+        [(1, "pretrained", 0.5), (1, "finetuned", 0.9), (1, "graft", 0.8), (2, "pretrained", 0.5), (2, "graft", 0.8)],
+        columns=["seed", "variant", "score"], index=[7, 3, 5, 1, 0],
+    )  # fmt: skip
+    ends = scores_of_ends(rows, ["seed"])
+    assert [*ends.columns] == ["pretrained", "finetuned"] and ends.finetuned.isna().tolist() == [False, True]
+    found = add_gain(rows, ends, 0.05)
+    assert [*found.index] == [*rows.index] and found.drop(columns="gain").equals(rows)
+    assert found.gain[:3].tolist() == pytest.approx([0, 1, 0.75]) and found.gain[3:].isna().all()
+    assert add_gain(rows, ends, 0.5).gain.isna().all()
+    assert add_gain(rows[:0], scores_of_ends(rows[:0], ["seed"]), 0.05).gain.dtype == float
 
 
 # --- Unions ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ def main() -> None:
     """Bring the records of the merged models named by params.yaml together."""
     params = load_params(
         "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
-        "localizer", "calibration.bins", "calibration.wise_alphas", "calibration.graft_alphas", "ood", "merge", "combination",
+        "localizer", "calibration.bins", "calibration.wise_alphas", "calibration.graft_alphas", "ood", "summary.least_gain", "merge",
+        "combination",
     )  # fmt: skip
 
     from stages.lib.report.format import measured_with
@@ -17,7 +18,7 @@ def main() -> None:
     from stages.merge.figures import FIGURES
     from stages.merge.report import collect, details, headline, report
 
-    merged = collect(params.seeds, params.merge, params.combination)
+    merged = collect(params.seeds, params.merge, params.combination, params.summary.least_gain)
     made, draw = report(merged, measured_with(params)), (plot_data(merged.frames), figures(FIGURES, merged))
     publish("merge", made, headline(merged), details(merged), *draw, settings=params)
 

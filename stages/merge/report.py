@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 
 from stages.lib.merging.names import MEAN, MERGED, read_localized
+from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
-from stages.lib.report.format import counts, percent, points, small_percent, words
+from stages.lib.report.format import counts, percent, points, small_percent, without_gain, words
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
 from stages.lib.report.stats import Estimate, estimate, known, mean_of
 from stages.lib.report.table import Column, Line, Table, share, shown, stored
@@ -29,7 +30,7 @@ SINGLES = (*SINGLE_NAMES,)
 UNDEFINED = float("nan")
 MEGA = 1e6
 FRAMES = {
-    "scores": ["group", "method", "seed", "task", "n", "score", "accuracy", "ece", "retained", "single", "own"],
+    "scores": ["group", "method", "seed", "task", "n", "score", "accuracy", "ece", "retained", "gain", "single", "own"],
     "models": ["group", "method", "seed", "kind", "alpha", "bytes", "head_bytes", "single_bytes"],
     "dev": ["group", "method", "seed", "alpha", "normalised"],
     "collisions": ["group", "seed", "tasks", "graftable", "union", "colliding", "opposed", "chance_union", "chance_colliding"],
@@ -42,7 +43,8 @@ class Merged:
 
     scores: one row for each (group, method, seed, task); the single-task models are methods too, called
     pretrained, finetuned and grafted.  `single` is the score of the task's own model of the same kind,
-    `own` is score / single and `retained` score / fine-tuned score.
+    `own` is score / single, `retained` score / fine-tuned score, and `gain` the relative gain between the pretrained and the
+    fine-tuned model, undefined where that gained less than `least_gain`.
     models: one row for each merged model; `kind` is the single-task model that it is made of.  dev: its curve of
     alphas.  collisions: one row for each (group, seed) that has grafts.
     """
@@ -51,6 +53,7 @@ class Merged:
     methods: list[str]
     seeds: list[int]
     frames: dict[str, pd.DataFrame]
+    least_gain: float
 
     def kind(self, method: str) -> str:
         """What a method merges, or the method itself where it is a single-task model."""
@@ -101,7 +104,7 @@ class Model:
         return f"{kept.mean() / MEGA:.2f}" if len(models) else ""
 
 
-def collect(seeds: list[int], merge: MergeParams, combination: CombinationParams) -> Merged:
+def collect(seeds: list[int], merge: MergeParams, combination: CombinationParams, least_gain: float) -> Merged:
     """Read the records of the cells of params.yaml; raises DataError that names each missing one with what makes it."""
     cells = grid(method=combination.methods, group=merge.groups, seed=seeds)
     records = Records("merge", "combination", "metrics/combination/{method}/{seed}/{group}.json", cells)
@@ -111,7 +114,9 @@ def collect(seeds: list[int], merge: MergeParams, combination: CombinationParams
     frames = {name: frame_of((row for kind, row in rows if kind == name), FRAMES[name]) for name in FRAMES}
     # null where the fine-tuned model scores 0
     frames["scores"]["retained"] = pd.to_numeric(frames["scores"]["retained"])
-    return Merged(merge.groups, combination.methods if cells else [], seeds, frames)
+    ends = scores_of_ends(frames["scores"].assign(variant=frames["scores"].method), ["group", "seed", "task"])
+    frames["scores"] = add_gain(frames["scores"], ends, least_gain)
+    return Merged(merge.groups, combination.methods if cells else [], seeds, frames, least_gain)
 
 
 def _rows(record: Row, seen: set[tuple[Any, ...]]) -> Iterable[tuple[str, Row]]:
@@ -173,6 +178,7 @@ MODEL_COLUMNS = [
     share("score", Model.seeds, "score"),
     share("of own", _merged_only(partial(Model.seeds, measure="own")), "own"),
     share("of FT", partial(Model.seeds, measure="retained"), "retained"),
+    share("gain", partial(Model.seeds, measure="gain"), "gain"),
     share("worst of FT", lambda model: model.cells("retained").groupby("seed").min()),
     Column("", _merged_only(lambda model: model.rows.bytes), str, "bytes"),
     Column(
@@ -197,7 +203,11 @@ def model_table(merged: Merged) -> Table:
     lines = []
     for group, tasks in merged.groups.items():
         lines += [Line(f"{group}: {', '.join(tasks)}"), *_lines(merged, group)]
-    return Table("One model for several tasks", ["model"], MODEL_COLUMNS, lines, MODEL_NOTES, "model")
+    frame = merged.frames["scores"]
+    gains = frame.gain[frame.method == FINETUNED]
+    left_out = without_gain(int(gains.isna().sum()), len(gains), "fine-tuning", merged.least_gain)
+    notes = [*MODEL_NOTES, f"gain: (score - pretrained) / (fine-tuned - pretrained){left_out}"]
+    return Table("One model for several tasks", ["model"], MODEL_COLUMNS, lines, notes, "model")
 
 
 def task_table(merged: Merged, group: str) -> Table:

@@ -11,12 +11,11 @@ import pandas as pd
 from stages.lib import paths
 from stages.lib.graft.mask_indices import read_indices
 from stages.lib.metrics.classification import accuracy
+from stages.lib.metrics.gain import gained, relative_gain
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap
 from stages.lib.metrics.predictions import first_rows, read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
-from stages.multitask.gain import gained, relative_gain
-from stages.multitask.settings import MultitaskParams
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 MATRIX = ["paradigm", "localizer", "sparsity"]
@@ -71,38 +70,36 @@ def collect(params: Any) -> Multitask:
     skill = Records("multitask", "skill", path, matrix, "{paradigm}-{localizer}-{seed}")
     require_files("make multitask", level, reference, transfer, skill)
 
-    levels = frame_of(level.rows(partial(_level_rows, settings)), LEVELS)
+    levels = frame_of(level.rows(partial(_level_rows, params)), LEVELS)
     ends = levels.set_index(["paradigm", "seed", "task"])[["pretrained", "joint"]]
     sources = {*settings.tasks, *settings.groups, *params.transfer.unions}
-    gains = frame_of(transfer.rows(partial(_gain_rows, settings, ends, sources)), GAINS)
+    gains = frame_of(transfer.rows(partial(_gain_rows, params, ends, sources)), GAINS)
     return Multitask(
         tasks=settings.tasks,
         seeds=params.seeds,
         groups=settings.groups,
         unions={**settings.groups, **params.transfer.unions},
-        least_gain=settings.least_gain,
+        least_gain=params.summary.least_gain,
         levels=levels,
         gains=gains.assign(gain=gains.gain.astype(float)),
         overlaps=frame_of(overlap_rows(skill, settings.groups), OVERLAPS),
     )
 
 
-def _level_rows(settings: MultitaskParams, cell: Cell, record: Row) -> Iterator[Row]:
+def _level_rows(params: Any, cell: Cell, record: Row) -> Iterator[Row]:
     rows = {row["variant"]: row for row in record["rows"]}
     before, after = rows[PRETRAINED]["accuracy"], rows[FINETUNED]["accuracy"]
     yield {
         **cell,
         "n": rows[FINETUNED]["n"],
         "pretrained": before,
-        "single": single_task_accuracy(cell["task"], cell["seed"], settings.test_max),
+        "single": single_task_accuracy(cell["task"], cell["seed"], params.multitask.test_max),
         "joint": after,
-        "gained": gained(before, after, settings.least_gain),
+        "gained": gained(before, after, params.summary.least_gain),
     }
 
 
-def _gain_rows(
-    settings: MultitaskParams, ends: pd.DataFrame, sources: set[str], cell: Cell, record: Row
-) -> Iterator[Row]:
+def _gain_rows(params: Any, ends: pd.DataFrame, sources: set[str], cell: Cell, record: Row) -> Iterator[Row]:
     task = cell["task"]
     before, after = ends.loc[(cell["paradigm"], cell["seed"], task)]
     for row in (row for row in record["rows"] if row["source"] in sources):
@@ -112,8 +109,8 @@ def _gain_rows(
             "sparsity": float(cell["sparsity"]),
             "target": task,
             "inside": task in row["members"],
-            "alike": row["kind"] == SINGLE and are_alike(settings.groups, row["source"], task),
-            "gain": relative_gain(row["accuracy"], before, after, settings.least_gain),
+            "alike": row["kind"] == SINGLE and are_alike(params.multitask.groups, row["source"], task),
+            "gain": relative_gain(row["accuracy"], before, after, params.summary.least_gain),
         }
 
 

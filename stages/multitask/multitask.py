@@ -9,7 +9,7 @@ def main() -> None:
     """Bring the records of the cells named by params.yaml together."""
     params = load_params(
         "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "graft.region", "graft.rule",
-        "localizer", "calibration.bins", "ood", "multitask", "joint", "skill", "transfer",
+        "localizer", "calibration.bins", "ood", "summary.least_gain", "multitask", "joint", "skill", "transfer",
     )  # fmt: skip
 
     from stages.lib.report.format import measured_with

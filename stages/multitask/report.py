@@ -8,7 +8,7 @@ import pandas as pd
 
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
-from stages.lib.report.format import counted, counts, points, small_percent
+from stages.lib.report.format import counts, points, small_percent, without_gain
 from stages.lib.report.load import published
 from stages.lib.report.stats import Estimate, estimate, known
 from stages.lib.report.table import Column, Line, Table, share, shown, stored
@@ -69,7 +69,7 @@ def joint_table(data: Multitask) -> Table:
     notes = [
         f"mean (standard deviation over seeds; of averages over tasks); differences in percentage points; test rows: {rows}",
         "single: fine-tuned on that task alone, by the main pipeline; pretrained: under the joint model's heads",
-        f"without a gain: cells in which the joint model gained less than {100 * data.least_gain:g} points (multitask.least_gain), "
+        f"without a gain: cells in which the joint model gained less than {100 * data.least_gain:g} points (summary.least_gain), "
         "by which equation 5 would divide; there are no relative gains in these, and they are in no mean",
     ]
     return Table("One model for all tasks: accuracy in %", ["task"], JOINT_COLUMNS, lines, notes, "joint")
@@ -214,12 +214,7 @@ def _size(matrix: Matrix) -> str:
 def _left_out(matrix: Matrix) -> str:
     levels = matrix.data.levels[matrix.data.levels.paradigm == matrix.paradigm]
     missing = int((~levels.gained.astype(bool)).sum())
-    least = f"{100 * matrix.data.least_gain:g} points"
-    return (
-        f"; without {missing} of {counted(len(levels), 'cell')}, in which the joint model gained less than {least}"
-        if missing
-        else ""
-    )
+    return without_gain(missing, len(levels), "the joint model", matrix.data.least_gain)
 
 
 BY_MATRIX: dict[str, Callable[[Matrix], Finding]] = {

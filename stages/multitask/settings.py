@@ -19,7 +19,6 @@ class MultitaskParams(Section):
     tasks: Tasks
     test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
     groups: dict[Name, Group] = Field(description="tasks that are alike, by a name for them")
-    least_gain: Share = Field(description="accuracy that the joint model has to gain for a relative gain to be said")
 
 
 class JointParams(Section):

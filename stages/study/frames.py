@@ -11,6 +11,7 @@ import pandas as pd
 
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.composition import OUTSIDE, composition
+from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import DAGGER
@@ -28,7 +29,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "paradigm": ("paradigm", "seed", "task"),
     "trajectory": ("seed", "task"),
 }
-MEASURES = ["score", "accuracy", "f1", "ece", "agreement", "retained", "loss"]
+MEASURES = ["score", "accuracy", "f1", "ece", "agreement", "retained", "gain", "loss"]
 NUMBERS = [
     "sparsity", "alpha", "step", "n", "accuracy_se", "selected", "graftable", "model_parameters", "trained", "constant",
 ]  # fmt: skip
@@ -47,8 +48,12 @@ MOVEMENT, FISH, RANDOM, BIAS = "movement", "fish", "random", "bias"
 # the localizers in the order in which they are compared
 ORDER = (LEARNED, ATTRIBUTION, GROWN, "stitch", MOVEMENT, FISH, "magnitude", BIAS, RANDOM)
 CELL = ["task", "seed"]
+# where two models' scores can be compared
+PLACE = [*CELL, "test_set"]
 # variant of a model with all but a region set to 0
 PRUNED = "pruned"
+# mode, and the paradigm that has it, in which a new head is trained
+STANDARD = "standard"
 PAPER_SPARSITY = 0.0001
 
 
@@ -80,12 +85,15 @@ class Study:
 
     A stage's frame has a row for each record row, with the columns TEXTS, NUMBERS and MEASURES, NaN
     or None where a stage has no such axis.  `off` names the stages without cells; their frames are empty.
+    `gain` is between the anchor's pretrained and fine-tuned models, as `retained` is of the latter, or a paradigm's own
+    fine-tuned one; undefined where that gained less than `least_gain`, or the pretrained model under its head is not known.
     """
 
     tasks: list[str]
     seeds: list[Any]
     frames: dict[str, pd.DataFrame]
     off: list[str]
+    least_gain: float
 
     def rows(self, stage: str, where: str = "id", **axes: Any) -> pd.DataFrame:
         """Rows of a stage on the own test set (`id`), on others (`ood`) or on training rows (`train`), at these axes' values.
@@ -184,14 +192,15 @@ class Study:
         return pd.DataFrame({name: part.groupby(CELL)["step"].min() / last for name, part in enough.items()}).dropna()
 
     def costs(self) -> pd.DataFrame:
-        """localizer, sparsity, tasks, examples, seconds, retained, low, high: means over tasks, common sizes only."""
+        """localizer, sparsity, tasks, examples, seconds, retained, low, high, gain: means over tasks, common sizes only."""
         cost, rows = self.frames["cost"], []
         for sparsity, name in product(self.common_sparsities, self.localizers):
             kept = estimate(by_cell(self.grafts(name, sparsity), "retained"))
             mine = cost[(cost.localizer == name) & (cost.sparsity == sparsity)]
             means = [mine[column].astype(float).mean() for column in ("gradient_examples", "seconds")]
-            rows.append([name, sparsity, kept.tasks, *means, kept.mean, kept.low, kept.high])
-        columns = ["localizer", "sparsity", "tasks", "examples", "seconds", "retained", "low", "high"]
+            gain = estimate(by_cell(self.grafts(name, sparsity), "gain")).mean
+            rows.append([name, sparsity, kept.tasks, *means, kept.mean, kept.low, kept.high, gain])
+        columns = ["localizer", "sparsity", "tasks", "examples", "seconds", "retained", "low", "high", "gain"]
         return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[3:], float))
 
     def data(self) -> dict[str, pd.DataFrame]:
@@ -202,8 +211,8 @@ class Study:
         return frames | ({"cost_mean": self.costs()} if len(frames["cost"]) else {})
 
 
-def collect(cells: Mapping[str, Sequence[Cell]]) -> Study:
-    """Read the cells of each stage.  The order of tasks and seeds is that of the cells.
+def collect(cells: Mapping[str, Sequence[Cell]], least_gain: float, mode: str) -> Study:
+    """Read the cells of each stage.  The order of tasks and seeds is that of the cells; `mode` is model.mode.
 
     Raises DataError that names each missing file with the `dvc repro` that makes it, or a record that
     isn't one; MaskError for a damaged mask.
@@ -211,7 +220,7 @@ def collect(cells: Mapping[str, Sequence[Cell]]) -> Study:
     records = {stage: _files(stage, f"metrics/{stage}", "json", cells.get(stage, [])) for stage in AXES}
     masks = _files("sweep", "masks/sweep", "safetensors", cells.get("sweep", []))
     require_files("make study", *records.values(), masks)
-    frames = {stage: _tidy(found.rows(_rows)) for stage, found in records.items()}
+    frames = _with_gains({stage: _tidy(found.rows(_rows)) for stage, found in records.items()}, least_gain, mode)
     rows = {
         "composition": _composition(masks),
         "localizer_overlap": _overlaps(masks, "localizer", combinations, _iou),
@@ -226,6 +235,7 @@ def collect(cells: Mapping[str, Sequence[Cell]]) -> Study:
         frames=frames
         | {name: part.assign(sparsity=pd.to_numeric(part.sparsity)) for name, part in about_masks.items()},
         off=[stage for stage, found in records.items() if not found.cells],
+        least_gain=least_gain,
     )
 
 
@@ -272,6 +282,17 @@ def _tidy(rows: list[Row]) -> pd.DataFrame:
     frame = frame_of(rows, [*TEXTS, *NUMBERS, *MEASURES])
     # an undefined measure is null in JSON
     return frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in (*NUMBERS, *MEASURES)})
+
+
+def _with_gains(frames: dict[str, pd.DataFrame], least: float, mode: str) -> dict[str, pd.DataFrame]:
+    ends = scores_of_ends(frames["anchor"], PLACE)
+    found = {stage: add_gain(frame, ends, least) for stage, frame in frames.items()}
+    rows, own = frames["paradigm"], ["paradigm", *PLACE]
+    trained = rows[rows.variant == FINETUNED].set_index(own).score.rename(FINETUNED).reset_index()
+    both = trained.merge(ends[[PRETRAINED]], how="left", left_on=PLACE, right_index=True)
+    # a new head is trained with each paradigm, and nobody has measured the pretrained model under it
+    both.loc[(both.paradigm == STANDARD) | (mode == STANDARD), PRETRAINED] = np.nan
+    return found | {"paradigm": add_gain(rows, both.set_index(own), least)}
 
 
 def _composition(masks: Records) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """What all stages of the single-task study say together: the paper's tables beside ours, numbers, and what claims measure."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from operator import attrgetter
@@ -13,7 +14,7 @@ from stages.lib.metrics.composition import OUTSIDE
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
-from stages.lib.report.format import DAGGER, counts, off_line, percent, points, small_percent
+from stages.lib.report.format import DAGGER, counts, off_line, percent, points, small_percent, without_gain
 from stages.lib.report.load import published
 from stages.lib.report.stats import Estimate, estimate, paired
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
@@ -36,7 +37,7 @@ HERE = Path(__file__).parent
 VALUES = "mean in % (standard deviation over seeds; of several tasks together, over tasks); n: cells, one for each task and seed"
 FAMILIES = {"lora": "LoRA", "houlsby": "Houlsby et al.", "pfeiffer": "Pfeiffer et al."}
 # in metrics/study.details.json, where `all` stands for no value of an axis
-MEASURES_STORED = ("score", "accuracy", "ece", "agreement", "retained", "loss")
+MEASURES_STORED = ("score", "accuracy", "ece", "agreement", "retained", "gain", "loss")
 STORED_BY = {
     "anchor": ["variant", "sparsity"],
     "sweep": ["localizer", "sparsity"],
@@ -68,11 +69,16 @@ def tables(study: Study) -> list[Table]:
 
 
 def headline(study: Study) -> dict[str, Any]:
-    """What `dvc metrics` shows: what grafts of the smallest size keep of the fine-tuned score, means over tasks."""
+    """What `dvc metrics` shows: what grafts of the smallest size keep of the fine-tuned score and its gain, means over tasks."""
     size = min(study.common_sparsities, default=None)
-    kept = {name: estimate(by_cell(study.grafts(name, size), "retained")).mean for name in (LEARNED, MOVEMENT, RANDOM)}
+    kept = {
+        measure: {
+            name: estimate(by_cell(study.grafts(name, size), measure)).mean for name in (LEARNED, MOVEMENT, RANDOM)
+        }
+        for measure in ("retained", "gain")
+    }
     finetuned = estimate(by_cell(study.anchor(FINETUNED))).mean
-    return {"sparsity": size, "finetuned": finetuned, "retained": kept} if size else {"finetuned": finetuned}
+    return {"sparsity": size, "finetuned": finetuned, **kept} if size else {"finetuned": finetuned}
 
 
 def details(study: Study) -> dict[str, Any]:
@@ -134,7 +140,7 @@ def _measure(title: str, measure: str) -> Column:
 
 
 N = Column("n", lambda rows: int(by_cell(rows).count()), str, "n")
-MEASURED = [_measure(title, title.lower()) for title in ("score", "retained", "ECE", "agreement")]
+MEASURED = [_measure(title, title.lower()) for title in ("score", "retained", "gain", "ECE", "agreement")]
 
 
 def _localizers(study: Study) -> Table:
@@ -158,10 +164,16 @@ def _localizers(study: Study) -> Table:
     title = "Localizers, all tasks together"
     notes = [
         VALUES,
+        f"retained: score / fine-tuned score; gain: (score - pretrained) / (fine-tuned - pretrained){_left_out(study)}",
         "gradients: training examples that it takes one of; score - learned's: percentage points, with the 95 % interval over "
         "tasks, not corrected for how many there are",
     ]
     return Table(title, ["localizer", "sparsity"], [N, *MEASURED, cost, over], lines, notes, "localizers", [over.key])
+
+
+def _left_out(study: Study) -> str:
+    gains = by_cell(study.anchor(FINETUNED), "gain")
+    return without_gain(int(gains.isna().sum()), len(gains), "fine-tuning", study.least_gain)
 
 
 def _gaps(study: Study) -> Table:
@@ -295,7 +307,7 @@ def _models(study: Study, paper: Mapping[str, Any]) -> Table:
         *([f"{DAGGER} F1, the others accuracy"] if study.f1_tasks else []),
     ]
     title = "Tables 1, 3, 5, 6 and 7: score and calibration error of every model on every test set"
-    return Table(title, ["model"], [N, *MEASURED[::2]], lines, notes)
+    return Table(title, ["model"], [N, MEASURED[0], MEASURED[3]], lines, notes)
 
 
 def _group(title: str, parts: list, paper: Mapping[str, Any], task: str, test_set: str) -> list[Line]:
@@ -393,10 +405,12 @@ def localizer_scores(study: Study, better: str, worse: str) -> Iterator[Finding]
         yield _finding(first - second, size, first=first.mean(), second=second.mean())
 
 
-def kept(study: Study) -> Iterator[Finding]:
-    """What learned grafts of every size keep of the fine-tuned score."""
+def kept(study: Study, measure: str) -> Iterator[Finding]:
+    """What learned grafts of every size keep of the fine-tuned score (`retained`) or of what it gained (`gain`)."""
     for size in sparsities(study.grafts(LEARNED)):
-        yield _finding(by_cell(study.grafts(LEARNED, size), "retained"), size, percent)
+        values, left_out = by_cell(study.grafts(LEARNED, size), measure), _left_out(study)
+        found = _finding(values, size, percent, left_out=left_out)
+        yield replace(found, void=left_out) if measure == "gain" and values.isna().all() else found
 
 
 def contrast(study: Study, first: str, second: str, measure: str = "score", where: str = "id") -> Iterator[Finding]:

@@ -9,7 +9,7 @@ def main() -> None:
     """Bring the records of the cells named by params.yaml together."""
     params = load_params(
         "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
-        "localizer", "calibration.bins", "ood", "study", "anchor", "sweep", "readout", "wise", "peft", "paradigm", "trajectory",
+        "localizer", "calibration.bins", "ood", "summary.least_gain", "study", "anchor", "sweep", "readout", "wise", "peft", "paradigm", "trajectory",
     )  # fmt: skip
 
     from stages.lib.report.format import measured_with
@@ -18,7 +18,7 @@ def main() -> None:
     from stages.study.frames import cells_of, collect
     from stages.study.report import details, headline, report
 
-    study = collect(cells_of(params))
+    study = collect(cells_of(params), params.summary.least_gain, params.model.mode)
     draw = plot_data(study.data()), figures(FIGURES, study)
     publish("study", report(study, measured_with(params)), headline(study), details(study), *draw, settings=params)
 

@@ -1,6 +1,7 @@
 """The records and masks of task arithmetic as tidy frames."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations, product
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 from stages.lib import paths
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.composition import by_tensor
+from stages.lib.metrics.gain import relative_gain
 from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.metrics.variants import PRETRAINED
 from stages.lib.report.load import Cell, Collected, Records, Row, frame_of, grid, require_files
@@ -18,7 +20,7 @@ from stages.talos.settings import ArithmeticParams, DisentangleParams, EditParam
 WHOLE = ("full", "linear")
 CELL = ["task", "seed"]
 COLUMNS = {
-    "addition": ["method", *CELL, "n", "n_dev", "majority", "pretrained", "single", "full", "alpha", "accuracy", "by_own", "by_full"],
+    "addition": ["method", *CELL, "n", "n_dev", "majority", "pretrained", "single", "full", "alpha", "accuracy", "by_own", "by_full", "gain"],
     "negation": ["method", *CELL, "n", "pretrained", "alpha", "accuracy", "control", "control_majority", "control_zero_shot",
         "control_accuracy", "control_kept", "weak_control"],
     "curve": ["method", "seed", "alpha", "normalised"],
@@ -34,9 +36,13 @@ COLUMNS = {
 
 
 def collect(
-    seeds: list[int], talos: TalosParams, edit: EditParams, arithmetic: ArithmeticParams, disentangle: DisentangleParams
-) -> Collected:
-    """Read the records of the cells that the settings name; raises DataError for a missing one, MaskError for a damaged mask."""
+    seeds: list[int], talos: TalosParams, edit: EditParams, arithmetic: ArithmeticParams, disentangle: DisentangleParams,
+    least_gain: float,
+) -> Collected:  # fmt: skip
+    """Read the records of the cells that the settings name; raises DataError for a missing one, MaskError for a damaged mask.
+
+    `gain` of an added model is its relative gain, of full fine-tuning's own single model, where that gained `least_gain`.
+    """
     tasks = talos.tasks
     pairs = [f"{first}+{second}" for first, second in disentangle.grid.pairs.items()]
     edited, scored, added, crossed = (
@@ -50,7 +56,7 @@ def collect(
     )
     require_files("make talos", edited, scored, added, crossed)
     rows = {
-        "addition": added.rows(_added_rows),
+        "addition": added.rows(partial(_with_gain, least_gain)),
         "negation": added.rows(_negated_rows),
         "curve": [row for row in added.rows(_curve_rows) if row["task"] == tasks[0]],  # one alpha for all tasks
         "localization": edited.rows(_localized_rows),
@@ -97,6 +103,11 @@ def _added_rows(cell: Cell, record: Row) -> Iterator[Row]:
     """The sum of the method's vectors, and what else was merged of them, each a method."""
     for merger, part in record["added"].items():
         yield {**record, **part, **cell, "method": cell["method"] if merger == "sum" else merger}
+
+
+def _with_gain(least: float, cell: Cell, record: Row) -> Iterator[Row]:
+    for row in _added_rows(cell, record):
+        yield {**row, "gain": relative_gain(row["accuracy"], row["pretrained"], row["full"], least)}
 
 
 def _curve_rows(cell: Cell, record: Row) -> Iterator[Row]:

@@ -70,15 +70,16 @@ def _with_pretrained(frame: pd.DataFrame, values: dict[str, str], paper: dict[st
 def _addition(talos: Collected) -> Table:
     paper = published(HERE / "paper.yaml")["addition"]
     columns = [N, ALPHA, share("single", "single"), share("added", "accuracy"), share("added / own single", "by_own"),
-        share("added / full single", "by_full")]  # fmt: skip
+        share("added / full single", "by_full"), share("gain", "gain")]  # fmt: skip
     notes = [
         f"accuracy on test in %; {OVER_CELLS}",
         "single: the method's own model of that task alone; added: one model for all tasks, pretrained + alpha * sum of vectors",
         "a method with weak single models is flattered by added / own single; compare the absolute columns too",
+        "gain: (added - pretrained) / (full single - pretrained), where that gained as much as summary.least_gain asks for",
         f"alpha is chosen on dev, the smallest of equally good ones; alpha 1/{len(talos.tasks)} is the average of the single models",
     ]  # fmt: skip
     lines = _with_pretrained(talos.frames["addition"], {"accuracy": "pretrained"}, paper)
-    stored = ("accuracy", "single", "by_own", "by_full")
+    stored = ("accuracy", "single", "by_own", "by_full", "gain")
     return Table("Task addition", ["method"], columns, lines, notes, "addition", stored)
 
 

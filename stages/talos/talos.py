@@ -9,7 +9,7 @@ def main() -> None:
     """Bring the records of the cells named by params.yaml together."""
     params = load_params(
         "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
-        "localizer", "ood", "talos", "sensitivity", "edit", "arithmetic", "disentangle",
+        "localizer", "ood", "summary.least_gain", "talos", "sensitivity", "edit", "arithmetic", "disentangle",
     )  # fmt: skip
 
     from stages.lib.report.format import measured_with
@@ -18,7 +18,8 @@ def main() -> None:
     from stages.talos.frames import collect
     from stages.talos.report import details, headline, report
 
-    talos = collect(params.seeds, params.talos, params.edit, params.arithmetic, params.disentangle)
+    least = params.summary.least_gain
+    talos = collect(params.seeds, params.talos, params.edit, params.arithmetic, params.disentangle, least)
     made, draw = report(talos, measured_with(params)), (plot_data(talos.frames), figures(FIGURES, talos))
     publish("talos", made, headline(talos), details(talos), *draw, settings=params)
 

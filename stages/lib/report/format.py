@@ -77,6 +77,12 @@ def measured_with(params: Any) -> str:
     return f"{params.model.name}, {params.model.mode}, {counted(params.data.k, 'shot')}{size}"
 
 
+def without_gain(missing: int, cells: int, model: str, least: float) -> str:
+    """How many cells no relative gain is said of, since `model` gained too little there; empty if there are none."""
+    told = f"; without {missing} of {counted(cells, 'cell')}, in which {model} gained less than {100 * least:g} points"
+    return told if missing else ""
+
+
 def off_line(stages: list[str]) -> list[str]:
     """A line that says which stages are off; none if none is."""
     return [f"off, so without tables and figures: {', '.join(stages)}"] if stages else []

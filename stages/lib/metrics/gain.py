@@ -1,0 +1,40 @@
+"""Relative gain (paper, equation 5): which part of what training gained on a task a graft brings."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from stages.lib.metrics.variants import FINETUNED, PRETRAINED
+
+
+def gained(pretrained: float, trained: float, least: float) -> bool:
+    """True if the trained model's score is at least `least` above the pretrained model's, so that it can be divided by."""
+    return trained - pretrained >= least
+
+
+def relative_gain(grafted: float, pretrained: float, trained: float, least: float) -> float | None:
+    """(grafted - pretrained) / (trained - pretrained), scores on one task; None where the trained model did not gain `least`.
+
+    0 is the pretrained model and 1 the trained one; a graft may do worse than the one or better than the other.
+    With a difference near 0 below the line any number could come out, and with one below 0 a graft that does harm would
+    seem to help.  Raises ValueError unless `least` is above 0.
+    """
+    if not least > 0:
+        raise ValueError(f"least must be above 0, not {least}")
+    return (grafted - pretrained) / (trained - pretrained) if gained(pretrained, trained, least) else None
+
+
+def scores_of_ends(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
+    """Scores of the pretrained and the fine-tuned model, a column each, by the columns that tell a cell."""
+    ends = rows[rows.variant.isin([PRETRAINED, FINETUNED])]
+    return ends.pivot(index=[*cell], columns="variant", values="score").reindex(columns=[PRETRAINED, FINETUNED])
+
+
+def add_gain(rows: pd.DataFrame, ends: pd.DataFrame, least: float) -> pd.DataFrame:
+    """`rows` with a column `gain`, the relative gain of each score; NaN where it is not said or the ends are not known.
+
+    `ends` is as scores_of_ends gives it; the names of its index are columns of `rows`.
+    """
+    both = rows[[*ends.index.names]].merge(ends, how="left", left_on=[*ends.index.names], right_index=True)
+    cells = zip(rows.score, both[PRETRAINED], both[FINETUNED], strict=True)
+    return rows.assign(gain=pd.Series([relative_gain(*cell, least) for cell in cells], rows.index, dtype=float))
