@@ -6,6 +6,7 @@ A copy of the project is killed again and again, started anew as it stands, and 
 import os
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
 
@@ -16,6 +17,7 @@ from tests.dvc_project import Copy
 
 # seconds, at most, between a start and a kill: DVC needs some of them to come to the first stage that runs
 PAUSE = 12.0
+PATIENCE = 60
 VICTIMS = [(who, how) for who in ("dvc", "stage") for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)]
 # as `make repro` does, mends what a kill left of DVC's own files
 MENDED = ("python", "-m", "stages.commands.plan", "--line")
@@ -33,6 +35,8 @@ def run(straight: Copy, killed: Copy, cases: int, number: int) -> list[Row]:
 def _kill(copy: Copy, cases: int, draw: random.Random) -> tuple[Counter, dict[tuple, list[str]]]:
     counts: Counter = Counter()
     failures: dict[tuple, list[str]] = {}
+    # a shell has what it starts in the background pass over Ctrl-C, and so would all that this starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with progress("kills", cases, "kill") as bar:
         while counts.total() < cases:
             victim = draw.choice(VICTIMS)
@@ -46,7 +50,11 @@ def _kill(copy: Copy, cases: int, draw: random.Random) -> tuple[Counter, dict[tu
                     dvc.kill()
                     continue
                 os.kill(dvc.pid if victim[0] == "dvc" else stages[0], victim[1])
-                dvc.wait(60)
+                try:
+                    dvc.wait(PATIENCE)
+                except subprocess.TimeoutExpired:
+                    dvc.kill()
+                    failures.setdefault(victim, []).append(f"went on for {PATIENCE} seconds")
             counts[victim] += 1
             bar.update(1)
             if orphans := _left_running(copy):
