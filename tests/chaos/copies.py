@@ -7,6 +7,8 @@ from pathlib import Path
 from stages.commands import profile
 from tests.dvc_project import ROOT, Copy, clone, make_original
 
+# what task arithmetic costs is measured in seconds, too
+TIMED = ("metrics/edit/", "metrics/talos", "plots/talos")
 EVERYTHING = ("dvc", "repro", "--all-pipelines")
 
 
@@ -21,9 +23,15 @@ def fresh_copies(folder: Path, *names: str) -> list[Copy]:
 
 
 def differences(one: Copy, other: Copy) -> list[str]:
-    """Outputs that are not the same in both, and files that are half-written in the second."""
+    """Outputs that are not the same in both, but for those that say seconds, and files that are half-written in the second."""
     first, second = (
-        {out["path"]: out["md5"] for lock in locks(copy).values() for entry in lock.values() for out in entry["outs"]}
+        {
+            out["path"]: out["md5"]
+            for lock in locks(copy).values()
+            for entry in lock.values()
+            for out in entry["outs"]
+            if not out["path"].startswith(TIMED)
+        }
         for copy in (one, other)
     )
     partial = [str(path) for path in other.folder.rglob("*.partial") if ".dvc" not in path.parts]
