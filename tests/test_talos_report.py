@@ -283,7 +283,7 @@ def test_tables_have_our_values_and_the_papers_below_them():
         "80.0 (0.6)",
         "55.0 (1.3)",
     ]
-    assert [*added["TaLoS, paper"].values()] == ["", "", "", "79.7", "90.8", ""]
+    assert [*added["TaLoS, paper"].values()] == ["", "", "", "79.7", "90.8", "", ""]
     assert added["pretrained"]["added"] == "50.0 (0.0)" and "random mask, paper" not in added
     assert added["TIES (of full)"]["added"] == "63.0 (0.2)" and "TIES (of full)" not in negated, (
         "a merger is not negated"
