@@ -185,6 +185,8 @@ COSTS = {
     "talos": LOCALIZER.talos.examples * (1 + LOCALIZER.talos.rounds),  # the stored order is a single round's
     "attribution": TRAIN * len(LOCALIZER.attribution.path_points),
     "grown": TRAIN * LOCALIZER.grown.rounds,
+    "doubling": TRAIN * 9,  # from 5 to a tenth of the 17,088 parameters
+    "stable": LOCALIZER.stable.draws * min(LOCALIZER.stable.batch_size, TRAIN),
     "learned": BATCH * STEPS,
     "stitch": BATCH * STEPS,
     "stitch_exact": BATCH * STEPS,
