@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(900)
 AFTER_MASK = {"stages": ("mask", "evaluate"), "of_seeds": ("calibration", "ood")}
 FOR_GIT = [f"metrics/summary{kind}.json" for kind in ("", ".details", ".report")]
 DRAWN = ("frontier", "ood", "reliability", "confidence")
-HEAD = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+HEAD = {"SHA256SUMS", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 
 @dataclass(frozen=True)
