@@ -10,6 +10,7 @@ from dvc.cli import main as dvc_main
 from ruamel.yaml import YAML
 
 from stages.commands import verify
+from tests.sealed import flip_bit
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports
 ENTRIES = """
@@ -39,9 +40,9 @@ def place(stage: str) -> Path:
 
 def flip(path: Path) -> None:
     """Change one bit, with mode and times as they were."""
-    before, content = path.stat(), path.read_bytes()
+    before = path.stat()
     path.chmod(0o644)
-    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    flip_bit(path, 0)
     path.chmod(before.st_mode)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 

@@ -49,7 +49,7 @@ def _digests(file: BinaryIO) -> tuple[re.Match, bytes]:
 def list_files(folder: Path) -> None:
     """Write the digests of all files directly in a folder into its list."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != LIST)
-    (folder / LIST).write_text("".join(f"{_of_file(folder / name)}  {name}\n" for name in names), encoding="utf-8")
+    (folder / LIST).write_text("".join(f"{sha256_of(folder / name)}  {name}\n" for name in names), encoding="utf-8")
 
 
 def require_listed(folder: Path, *names: str) -> None:
@@ -58,10 +58,11 @@ def require_listed(folder: Path, *names: str) -> None:
         return
     listed = (folder / LIST).read_bytes().decode(errors="replace").splitlines()
     for path in filter(Path.is_file, (folder / name for name in names)):
-        if f"{_of_file(path)}  {path.name}" not in listed:
+        if f"{sha256_of(path)}  {path.name}" not in listed:
             raise ModelError(f"{path}: damaged: its content is not what {LIST} says was written")
 
 
-def _of_file(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()

@@ -27,7 +27,6 @@ KEYS = [
 VALUES = [*ODD, "gpt2", "t5", "evil/kernel", {"AutoConfig": "evil.Config"}, {"bits": 4}, ["BertModel"], 7, 64]
 SHARDS = ["pytorch_model.bin", "../weights.safetensors", "/etc/passwd", "model-00002-of-00002.safetensors", "code.py", ""]  # fmt: skip
 MEMORY = 16 * 2**30
-_KEPT: list[TemporaryDirectory] = []
 
 
 class Hostile:
@@ -46,8 +45,10 @@ def model_folders(chance: random.Random, folder: Path) -> None:
     given, taken, mark = folder / "given", folder / "taken", folder / "mark"
     for path in (given, taken, folder / "downloads"):
         shutil.rmtree(path, ignore_errors=True)
-    shutil.copytree(_pico(), given)
-    (folder / "downloads").mkdir()
+    for path in (given, folder / "downloads"):
+        path.mkdir()
+    for name, content in _pico().items():
+        (given / name).write_bytes(content)
     for _ in range(chance.randint(1, 3)):
         chance.choice([_tear, _set, _shard, _add])(chance, given, mark)
     settings = model_settings(chance.choice(["prompt", "standard", "autoregressive"]))
@@ -68,9 +69,10 @@ def _limit_memory() -> None:
 
 
 @cache
-def _pico() -> Path:
-    _KEPT.append(TemporaryDirectory(prefix="chaos"))
-    return save_bert(Path(_KEPT[-1].name) / "pico")
+def _pico() -> dict[str, bytes]:
+    """Content of the files of a small model, by name."""
+    with TemporaryDirectory(prefix="chaos") as folder:
+        return {path.name: path.read_bytes() for path in save_bert(Path(folder) / "pico").iterdir()}
 
 
 def _tear(chance: random.Random, folder: Path, _mark: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 from stages.commands.graft.build_patch import KEY, VERSION, read_patch
 from stages.lib.digest import seal
@@ -43,7 +43,7 @@ def forged(read: Callable[[Path], Any], write: Callable[[Path], None], chance: r
     if read is read_patch:
         assert {*found[1].config} <= ALLOWED, f"config {found[1].config} was taken"
     if read in (read_patch, read_mask):
-        stored, original = found[0] if read is read_patch else found, load_file(_written(write))
+        stored, original = found[0] if read is read_patch else found, load(whole)
         values = {f"values/{name}": values for name, values in stored.values.items()}
         assert all(torch.equal(original[name], part) for name, part in values.items()), "other values were read"
 
@@ -95,17 +95,10 @@ CHECKS: dict[str, Check] = {
 
 
 @cache
-def _written(write: Callable[[Path], None]) -> Path:
-    folder = _FOLDERS.setdefault(write, TemporaryDirectory(prefix="chaos"))
-    write(path := Path(folder.name) / "whole.safetensors")
-    return path
-
-
-_FOLDERS: dict[Any, TemporaryDirectory] = {}
-
-
 def _content(write: Callable[[Path], None]) -> bytes:
-    return _written(write).read_bytes()
+    with TemporaryDirectory(prefix="chaos") as folder:
+        write(path := Path(folder) / "whole.safetensors")
+        return path.read_bytes()
 
 
 def _flipped(content: bytes, chance: random.Random) -> bytes:

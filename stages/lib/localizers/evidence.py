@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from stages.lib.graft.apply import graft_into
 from stages.lib.graft.mask import GraftMask
@@ -59,6 +60,11 @@ class Evidence:
         """Overwrite the weights with these values."""
         for name, weight in self.weights.items():
             weight.data.copy_(tensors[name])
+
+    def put_between(self, share: float) -> None:
+        """Overwrite the weights with those this share of the way from the pretrained (0) to the fine-tuned model (1)."""
+        for name, weight in self.weights.items():
+            torch.lerp(self.pretrained[name], self.finetuned[name], share, out=weight.data)
 
     def put_graft(self, mask: GraftMask) -> None:
         """Overwrite the weights with the graft of a mask."""

@@ -28,8 +28,7 @@ def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> 
     mask = movement_mask(evidence.region, order, start)
     for number in range(1, settings.rounds + 1):
         if settings.enough is not None:
-            evidence.put_graft(mask)
-            agreement = certified_agreement(evidence, settings.rounds)
+            agreement = certified_agreement(evidence, mask, settings.rounds)
             if agreement >= settings.enough:
                 return FoundMask(mask, {"rounds": number - 1, "agreement": agreement})
         evidence.put_graft(mask)
@@ -39,13 +38,14 @@ def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> 
     return FoundMask(mask)
 
 
-def certified_agreement(evidence: Evidence, looks: int) -> float:
-    """The share of rows like those of dev on which the model in place predicts as the fine-tuned one, at the least.
+def certified_agreement(evidence: Evidence, mask: GraftMask, looks: int) -> float:
+    """The share of rows like those of dev on which the graft of a mask predicts as the fine-tuned model, at the least.
 
     Exact binomial bound (Clopper and Pearson); all of so many looks together are right with a probability of 95 %.
     """
     from scipy.stats import binomtest
 
+    evidence.put_graft(mask)
     same = round(evidence.dev_rating().agreement * evidence.dev_rows)
     bound = binomtest(same, evidence.dev_rows, alternative="greater").proportion_ci(1 - ERROR / looks, "exact")
     return float(bound.low)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from stages.lib.graft.apply import values_at
 from stages.lib.graft.select import top_k
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.movement import rank_by_movement
@@ -18,8 +19,7 @@ def select_stable(evidence: Evidence, settings: Stable, _order: Tensor | None, b
     `stable`, how many of the k are chosen by more than half of the draws.
     """
     next_gradient = evidence.batch_gradients(settings.batch_size)
-    for name, weight in evidence.weights.items():
-        torch.lerp(evidence.pretrained[name], evidence.finetuned[name], settings.path_point, out=weight.data)
+    evidence.put_between(settings.path_point)
     votes = {name: torch.zeros_like(values) for name, values in evidence.pretrained.items()}
     gains = {name: torch.zeros_like(values) for name, values in evidence.pretrained.items()}
     for _ in range(settings.draws):
@@ -36,9 +36,7 @@ def select_stable(evidence: Evidence, settings: Stable, _order: Tensor | None, b
     # less than one vote, whatever the gains
     scores = {name: votes[name] + gains[name] / (4 * largest) for name in votes}
     mask = top_k(evidence.region, scores, budget.k)
-    chosen = torch.cat(
-        [votes[name].reshape(-1)[indices.to(votes[name].device)] for name, indices in mask.indices.items()]
-    )
+    chosen = torch.cat([*values_at(votes, mask).values()])
     return FoundMask(mask, {"draws": settings.draws, "stable": int((chosen > settings.draws / 2).sum())})
 
 
