@@ -46,7 +46,7 @@ def fails(folder, spec=SINGLE):
 
 def test_jsonl_and_gzip(folder):
     (folder / "train.jsonl").write_bytes(as_jsonl(ROWS))
-    (folder / "test.jsonl.gz").write_bytes(gzip.compress(as_jsonl(ROWS[:1])))
+    (folder / "test.jsonl.gz").write_bytes(gzip.compress(as_jsonl(ROWS[:1]), mtime=0))
     rows, origin = read(folder)
     assert rows == {"train": ROWS, "test": ROWS[:1]}
     assert origin["files"]["test"]["name"] == "test.jsonl.gz" and len(origin["files"]["train"]["sha256"]) == 64
@@ -77,7 +77,7 @@ def test_with_relabel_any_label_of_the_source_passes(folder):
 
 
 # text in Latin-1, in an archive whose end is missing
-CUT = gzip.compress(b'{"sentence1": "\xe9\n' + random.Random(0).randbytes(100_000))[:-9]
+CUT = gzip.compress(b'{"sentence1": "\xe9\n' + random.Random(0).randbytes(100_000), mtime=0)[:-9]
 LABELS = "the labels of the task mine: negative, positive"
 UGLY = [
     ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', "1: no 'label' (did you mean 'lable'?); it has sentence1, lable"),
@@ -122,11 +122,11 @@ def test_all_bad_rows_come_in_one_message_the_first_twenty(folder):
     ("train.csv", b"sentence1,label,label\na,positive,negative\n", ":1: 2 columns are called 'label'; the columns are sentence1, label, label"),
     ("train.csv", b"sentence1,sentence2,sentence2,label\na,b,c,positive\n", ":1: 2 columns are called 'sentence2'; the columns are sentence1, sentence2, sentence2, label"),
     ("train.tsv", "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"), ", line 3: not UTF-8 text (byte 4 of the line is 0xe9); save the file as UTF-8"),
-    ("train.jsonl.gz", gzip.compress(b'{"sentence1": "caf\xe9"}'), ", line 1: not UTF-8 text (byte 19 of the line is 0xe9); save the file as UTF-8"),
+    ("train.jsonl.gz", gzip.compress(b'{"sentence1": "caf\xe9"}', mtime=0), ", line 1: not UTF-8 text (byte 19 of the line is 0xe9); save the file as UTF-8"),
     ("train.jsonl.gz", CUT, ", line 1: not UTF-8 text (byte 16 of the line is 0xe9); save the file as UTF-8"),
-    ("train.jsonl.gz", gzip.compress(b'{"sentence1": "caf\xe9"}')[:-8] + bytes(8), ": not UTF-8 text; save the file as UTF-8"),
+    ("train.jsonl.gz", gzip.compress(b'{"sentence1": "caf\xe9"}', mtime=0)[:-8] + bytes(8), ": not UTF-8 text; save the file as UTF-8"),
     ("train.jsonl.gz", b"no gzip", ": can't be read: Not a gzipped file (b'no')"),
-    ("train.jsonl.gz", gzip.compress(as_jsonl(ROWS))[:-9], ": can't be read: Compressed file ended before the end-of-stream marker was reached"),
+    ("train.jsonl.gz", gzip.compress(as_jsonl(ROWS), mtime=0)[:-9], ": can't be read: Compressed file ended before the end-of-stream marker was reached"),
 ])  # fmt: skip
 def test_a_file_that_is_not_rows_is_said(folder, name, content, message):
     (folder / name).write_bytes(content)
