@@ -157,7 +157,7 @@ def claims(study: Study, of: str = "") -> list[Claim]:
 
 
 def table(study: Study, title: str) -> Table:
-    return next(table for table in shown(tables(study)) if table.title.startswith(title))
+    return next(table for table in tables(study) if table.title.startswith(title)).text()
 
 
 def test_only_named_cells_are_read_and_split_by_test_set(written, study):
@@ -307,7 +307,7 @@ def test_the_mean_of_the_tasks_is_of_curves_that_all_tasks_have(written):
     assert {*labels[0]} - {*labels[1]} == {"learned region, rest set to 0"}
 
 
-def test_details_have_a_part_for_each_stage_and_the_headline_five_details(study):
+def test_details_have_a_part_for_each_stage_and_the_headline_five_numbers(study):
     found = clean(details(study))
     assert found["sweep"]["learned"]["0.0001"]["score"]["n"] == len(CELLS)
     assert found["sweep"]["learned"]["0.0001"]["ood_score"]["n"] == 4
@@ -319,8 +319,7 @@ def test_details_have_a_part_for_each_stage_and_the_headline_five_details(study)
     assert found["gap"]["finetuned"]["gap"]["mean"] == pytest.approx(0.06, abs=0.02)
     json.dumps(found, allow_nan=False)
     few = clean(headline(study))
-    assert {*few} == {"sparsity", "finetuned", "retained", "gain"}
-    assert {*few["retained"]} == {*few["gain"]} == {"learned", "movement", "random"}
+    assert {*few} == {"sparsity", "finetuned", "retained", "gain"} and {*few["gain"]} == {"learned", "movement"}
 
 
 def told_of(study: Study, measure: str, words: str = "") -> list[Claim]:
@@ -373,11 +372,9 @@ def test_a_gain_is_between_the_two_models_and_a_random_mask_brings_none_of_it(st
     for row in [*study.grafts("learned", 0.01, "ood").itertuples(), *study.grafts("random", 0.0001).itertuples()]:
         low, high = (scores[row.task, row.seed, row.test_set, name] for name in ("pretrained", "finetuned"))
         assert row.gain == pytest.approx((row.score - low) / (high - low))
-    kept = clean(headline(study))
-    assert kept["retained"]["random"] > 0.55 and kept["gain"]["random"] < 0, (
-        "the control: less than the pretrained model"
-    )
-    assert 0.88 < kept["gain"]["learned"] < 1
+    kept = study.grafts("random", 0.0001)
+    assert kept.retained.mean() > 0.55 and kept.gain.mean() < 0, "the control: less than the pretrained model"
+    assert 0.88 < clean(headline(study))["gain"]["learned"] < 1
     told = told_of(study, "kept", "brings")
     assert [claim.here.split(";")[0] for claim in told] == ["0.010 %", "0.10 %", "1.00 %"]
     assert "relative gain of 9" in told[0].figure and "without" not in told[0].figure

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ OFF = "off: no method, no order or no seed is set, so there is nothing to report
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
 class Sequences:
     """Tidy frames; measures are fractions 0..1.
 
@@ -146,6 +147,7 @@ def report(data: Sequences, here: str) -> Report:
 # --- Tables and numbers ----------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1)
 def tables(data: Sequences) -> list[Table]:
     """The paper's Table 4 for every order, averages over orders, and memory."""
     return [*(last_step_table(data, order) for order in data.orders), measure_table(data), memory_table(data)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ FRAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
 class Merged:
     """groups: name -> tasks.  Tidy frames, measures as fractions 0..1:
 
@@ -164,6 +164,7 @@ def _at_the_edge(merged: Merged) -> list[str]:
 # --- Tables and numbers ----------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1)
 def tables(merged: Merged) -> list[Table]:
     """All models, the score of each on every task, and collisions."""
     return [model_table(merged), *(task_table(merged, group) for group in merged.groups), collision_table(merged)]

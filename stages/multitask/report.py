@@ -1,6 +1,7 @@
 """The report on multi-task learning: the joint model, relative gains, overlap of regions, and what the claims measure."""
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def off(data: Multitask) -> list[str]:
 # --- Tables and numbers ----------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1)
 def tables(data: Multitask) -> list[Table]:
     """The joint models, relative gains and overlaps."""
     return [joint_table(data), gain_table(data), overlap_table(data)]

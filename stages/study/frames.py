@@ -79,7 +79,7 @@ def cells_of(params: Params) -> dict[str, list[Cell]]:
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
 class Study:
     """Tidy frames by stage, plus those of MASK_FRAMES; measures are fractions 0..1.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
@@ -60,6 +60,7 @@ def report(study: Study, here: str = "") -> Report:
     return Report("The single-task study", size, shown(tables(study)), off_line(study.off), claims)
 
 
+@lru_cache(maxsize=1)
 def tables(study: Study) -> list[Table]:
     """Tables in the order in which they are read."""
     paper = published(HERE / "paper.yaml")
@@ -71,14 +72,14 @@ def tables(study: Study) -> list[Table]:
 def headline(study: Study) -> dict[str, Any]:
     """What `dvc metrics` shows: what grafts of the smallest size keep of the fine-tuned score and its gain, means over tasks."""
     size = min(study.common_sparsities, default=None)
-    kept = {
-        measure: {
-            name: estimate(by_cell(study.grafts(name, size), measure)).mean for name in (LEARNED, MOVEMENT, RANDOM)
-        }
-        for measure in ("retained", "gain")
-    }
     finetuned = estimate(by_cell(study.anchor(FINETUNED))).mean
-    return {"sparsity": size, "finetuned": finetuned, **kept} if size else {"finetuned": finetuned}
+    if size is None:
+        return {"finetuned": finetuned}
+    kept, gain, base = (
+        estimate(by_cell(study.grafts(name, size), measure)).mean
+        for name, measure in ((LEARNED, "retained"), (LEARNED, "gain"), (MOVEMENT, "gain"))
+    )
+    return {"sparsity": size, "finetuned": finetuned, "retained": kept, "gain": {LEARNED: gain, MOVEMENT: base}}
 
 
 def details(study: Study) -> dict[str, Any]:

@@ -30,7 +30,7 @@ REGIONS = [*LAYER, "share", "chance"]
 ROUNDING = 1e-9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
 class Surgical:
     """Frames with one row for each layer (fim, robustness, regions) or each fine-tuning (runs).
 

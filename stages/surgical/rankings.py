@@ -17,7 +17,10 @@ PAIR = ["first", "second"]
 
 def by_cell(scores: pd.Series) -> dict[tuple[str, Any], list[float]]:
     """(task, seed) -> scores by layer, from a series indexed by task, seed, layer."""
-    return {key: group.sort_index(level="layer").tolist() for key, group in scores.groupby(CELL, sort=False)}
+    cells: dict[tuple[str, Any], dict[int, float]] = {}
+    for (task, seed, layer), score in scores.items():
+        cells.setdefault((task, seed), {})[layer] = score
+    return {cell: [layers[layer] for layer in sorted(layers)] for cell, layers in cells.items()}
 
 
 def agreement(first: pd.Series, second: pd.Series, measure: Callable[..., float | None] = spearman) -> Estimate:

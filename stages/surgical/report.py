@@ -10,6 +10,7 @@ selection count as one cell.  metrics/surgical.details.json has nested dicts:
 """
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def interval(value: Estimate) -> str:
     return f"{interval}; {counts(task=value.tasks, seed=value.seeds)}"
 
 
+@lru_cache(maxsize=1)
 def tables(data: Surgical) -> list[Table]:
     """In the order in which they are read, also those of stages that are off."""
     return [make(data) for make in (_scores, _ways, _selections, _checkpoints, _bridge)]

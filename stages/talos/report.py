@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +196,7 @@ def _costs(talos: Collected) -> Table:
     return Table("Costs of one task", ["method"], columns, by(talos.frames["cost"], "method", title, ordered), notes)
 
 
+@lru_cache(maxsize=1)
 def tables(talos: Collected) -> list[Table]:
     """All of them, also those without lines; `pruned` is only stored."""
     makers = (_addition, _negation, _localization, _errors, _pruning, _masks, _calibration, _costs)

@@ -14,3 +14,6 @@ CONTROLS = (TEMPERED, WISE_FT)
 
 # models between the pretrained model and the graft, `wise_graft_0.25`
 WISE_GRAFT = "wise_graft"
+
+# a graft whose parameters are moved by the same distance in a tensor, up or down
+SIGNS = "signs"

@@ -24,7 +24,7 @@ Cell = dict[str, Any]
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
 class Collected:
     """Tidy frames by name; those of a stage without cells are empty but for their columns, and it is `off`."""
 

@@ -1,0 +1,110 @@
+"""Figures of the smallest grafts: their sizes task by task, and what the search saw on its way."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from stages.lib.report.format import counted, counts, extent, percent, words
+from stages.lib.report.line_styles import explain, framed, line_styles, small_multiples
+from stages.smallest.frames import CELL, Smallest
+from stages.smallest.report import parameters
+
+ROW, MARGINS, PANEL_HEIGHT = 0.42, 0.9, 2.5
+# of a row, over which the points of its localizers are spread
+SPREAD = 0.7
+MEAN = "mean of all"
+
+
+def sizes_figure(found: Smallest) -> Figure | None:
+    """A row for each task and one for their geometric mean, a point for each localizer; an arrow where no size was enough."""
+    answered = found.sizes[found.sizes.enough.notna()]
+    if answered.empty:
+        return None
+    tasks = [*dict.fromkeys(answered.task)]
+    rows = [*tasks, *([MEAN] if len(tasks) > 1 else [])]
+    n = extent([dev["n"] for dev in answered.dev])
+    drawn = framed(
+        ROW * len(rows) + MARGINS, _smallest_of_all(found),
+        f"{counts(task=len(tasks), seed=found.sizes.seed.nunique())}, {percent(found.settings.gain, 0)} % of the gain on dev rows, n = {n}",
+        f"Points: geometric means over seeds. Whiskers: of a task from its smallest to its largest size, of {MEAN} the 95 % interval "
+        f"over tasks. Arrows: in some seed not even {percent(found.settings.largest, 0)} % of the region were enough.",
+        [words(name) for name in found.localizers],
+    )  # fmt: skip
+    panel = drawn.subplots()
+    for number, (name, look) in enumerate(line_styles(found.localizers).items()):
+        aside = SPREAD * ((number + 0.5) / len(found.localizers) - 0.5)
+        _draw_sizes(panel, found, name, rows, aside, look | {"linestyle": "none"})
+    panel.set_xscale("log")
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    panel.set_yticks(range(len(rows)), rows)
+    panel.set_ylim(len(rows) - 0.5, -0.5)
+    panel.grid(visible=True, axis="x")
+    panel.set_xlabel("parameters of the graft")
+    explain(drawn, [panel])
+    return drawn
+
+
+def _draw_sizes(panel: Axes, found: Smallest, name: str, rows: list[str], aside: float, look: dict) -> None:
+    sizes = found.of(name)
+    for place, task in enumerate(rows):
+        if task == MEAN:
+            value, bound = found.size(name), found.at_least(name)
+            middle = 10**value.mean if value.units else np.nan
+            ends = (middle, middle) if not value.units or value.error is None else (10**value.low, 10**value.high)
+        else:
+            part = sizes[sizes.index.get_level_values("task") == task]
+            numbers, bound = part.selected.astype(float), not part.enough.eq(True).all()
+            middle = np.exp(np.log(numbers).mean()) if len(numbers) else np.nan
+            ends = (numbers.min(), numbers.max()) if len(numbers) else (np.nan, np.nan)
+        whiskers = [[middle - ends[0]], [ends[1] - middle]]
+        label = words(name) if place == 0 else "_"
+        panel.errorbar([middle], [place + aside], xerr=whiskers, label=label, capsize=2, elinewidth=0.9, **look)
+        if bound and middle == middle:
+            panel.annotate(
+                "", (middle * 1.6, place + aside), (middle, place + aside), arrowprops={"arrowstyle": "->", "color": look["color"]}
+            )  # fmt: skip
+
+
+def _smallest_of_all(found: Smallest) -> str:
+    """The localizer with the fewest parameters, and what the others take."""
+    sizes = {name: found.size(name) for name in found.localizers}
+    told = sorted((name for name, value in sizes.items() if value.units), key=lambda name: sizes[name].mean)
+    parts = [f"{words(name)} {parameters(sizes[name], found.at_least(name)).partition(' (')[0]}" for name in told]
+    return f"Parameters that bring {percent(found.settings.gain, 0)} % of the gain: {', '.join(parts)}"
+
+
+def looks_figure(found: Smallest) -> Figure | None:
+    """A panel for each task: the gain on dev by size, of all seeds."""
+    if found.looks.empty:
+        return None
+    tasks, looks = [*dict.fromkeys(found.looks.task)], found.looks.astype({"gain": float})
+    drawn = framed(
+        PANEL_HEIGHT * -(-len(tasks) // 2), _beyond(found, looks),
+        f"{counts(task=len(tasks), seed=looks.seed.nunique())}, {counted(len(looks), 'graft')}; sizes that the search looked at",
+        f"Gain: (graft - pretrained) / (fine-tuned - pretrained), score on dev rows. Dashed: {percent(found.settings.gain, 0)} %, what is asked for.",
+        [words(name) for name in found.localizers],
+    )  # fmt: skip
+    for panel, task, first, last in small_multiples(drawn, tasks, columns=2, sharex=True):
+        for name, look in line_styles(found.localizers).items():
+            part = looks[(looks.task == task) & (looks.localizer == name)].sort_values("selected")
+            panel.plot(part.selected, 100 * part.gain, label=words(name), **(look | {"linestyle": "none"}))
+        panel.axhline(100 * found.settings.gain, color="black", linestyle=(0, (4, 2)), linewidth=1.0)
+        panel.set_xscale("log")
+        panel.tick_params(labelbottom=True)
+        panel.set_title(task, loc="left")
+        panel.set(xlabel="parameters of the graft" if last else "", ylabel="gain (%)" if first else "")
+    explain(drawn, drawn.axes)
+    return drawn
+
+
+def _beyond(found: Smallest, looks: pd.DataFrame) -> str:
+    """How often a graft brings more than fine-tuning did, which only a smaller part of the model can show."""
+    best = looks.groupby(["localizer", *CELL]).gain.max()
+    return f"In {int((best > 1).sum())} of {len(best)} searches some graft gains more on dev than fine-tuning did"
+
+
+FIGURES: dict[str, Callable[[Smallest], Figure | None]] = {"sizes": sizes_figure, "looks": looks_figure}

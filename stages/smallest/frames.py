@@ -1,0 +1,109 @@
+"""The records of the searches as tidy frames."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from stages.lib.metrics.gain import add_gain, scores_of_ends
+from stages.lib.metrics.variants import GRAFTED, SIGNS
+from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
+from stages.lib.report.stats import Estimate, estimate
+from stages.smallest.code_length import certified_error, rows_for
+from stages.smallest.settings import SmallestParams
+
+CELL = ["task", "seed"]
+# the certificate holds with a probability of 1 - DELTA
+DELTA = 0.05
+# of a patch: a 32-bit place and a 32-bit value for each parameter
+PATCH_BITS = 64
+SIZES = [
+    "localizer", *CELL, "selected", "graftable", "model_parameters", "largest", "enough", "gradient_examples", "bits", "tensors", "dev",
+]  # fmt: skip
+SCORES = [
+    "localizer", *CELL, "variant", "where", "n", "score", "accuracy", "ece", "agreement", "retained", "constant", "majority",
+]  # fmt: skip
+LOOKS = ["localizer", *CELL, "selected", "gain"]
+
+
+@dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
+class Smallest:
+    """A row for each search (`sizes`), each measured model (`scores`) and each look at dev (`looks`); measures are fractions.
+
+    `enough` is True where the size is one, False where the largest is none, and None where fine-tuning gained too little.
+    """
+
+    settings: SmallestParams
+    sizes: pd.DataFrame
+    scores: pd.DataFrame
+    looks: pd.DataFrame
+    least_gain: float
+
+    @property
+    def localizers(self) -> list[str]:
+        """Those that searched, in the order of params.yaml."""
+        return [*dict.fromkeys(self.sizes.localizer)]
+
+    def of(self, localizer: str) -> pd.DataFrame:
+        """Searches of a localizer that have an answer, be it that no size is enough; by cell."""
+        rows = self.sizes[(self.sizes.localizer == localizer) & self.sizes.enough.notna()]
+        return rows.set_index(CELL)
+
+    def measure(self, localizer: str, variant: str, name: str, where: str = "test") -> pd.Series:
+        """A measure of the grafts of a localizer that are enough on dev, by cell."""
+        rows = self.scores
+        rows = rows[(rows.localizer == localizer) & (rows.variant == variant) & (rows["where"] == where)].set_index(CELL)
+        found = self.of(localizer).enough.eq(True)
+        return rows.loc[rows.index.isin(found[found].index), name].astype(float)
+
+    def size(self, localizer: str) -> Estimate:
+        """log10 of the size, over the cells with an answer; where no size is enough, of the largest that was tried."""
+        return estimate(np.log10(self.of(localizer).selected.astype(float)))
+
+    def at_least(self, localizer: str) -> bool:
+        """True if some cell has no size that is enough, so that the mean is a lower bound."""
+        return bool((self.of(localizer).enough == False).any())  # noqa: E712 - a column of objects
+
+    @cached_property
+    def certificates(self) -> pd.DataFrame:
+        """localizer, task, seed, n, error, bits, certified, baseline, needed: of the grafts of signs on their training rows.
+
+        `certified` is the test error that the code promises, `baseline` that of the most frequent label on training rows, and
+        `needed` at how many rows the promise would be below it.
+        """
+        rows = self.scores[(self.scores.variant == SIGNS) & (self.scores["where"] == "train")]
+        rows = rows.merge(self.sizes[self.sizes.enough.eq(True)][["localizer", *CELL, "bits"]], on=["localizer", *CELL])
+        found = [
+            {
+                **{name: row[name] for name in ("localizer", *CELL, "n", "bits")},
+                "error": 1 - row.accuracy, "baseline": 1 - row.majority,
+                "certified": certified_error(1 - row.accuracy, int(row.n), int(row.bits), DELTA),
+                "needed": rows_for(1 - row.accuracy, 1 - row.majority, int(row.bits), DELTA),
+            }
+            for _, row in rows.iterrows()
+        ]  # fmt: skip
+        return frame_of(found, ["localizer", *CELL, "n", "bits", "error", "baseline", "certified", "needed"])
+
+    @property
+    def plots(self) -> dict[str, pd.DataFrame]:
+        """The data behind the figures."""
+        return {"sizes": self.sizes.drop(columns="dev"), "scores": self.scores, "looks": self.looks, "certificates": self.certificates}
+
+
+def collect(seeds: list[int], settings: SmallestParams, least_gain: float) -> Smallest:
+    """Read the cells that the settings name; raises DataError for missing records."""
+    cells = grid(localizer=settings.localizers, seed=seeds, task=settings.tasks)
+    records = Records("smallest", "search", "metrics/search/{localizer}/{seed}/{task}.json", cells, needs=("stage", "rows"))
+    require_files("make smallest", records)
+    sizes = frame_of(records.rows(lambda cell, record: [{**record, **cell}]), SIZES).astype({"enough": object})[SIZES]
+    scores, by = frame_of(records.rows(_scores), SCORES), ["localizer", *CELL, "where"]
+    scores = add_gain(scores, scores_of_ends(scores, by), least_gain)
+    looks = frame_of(records.rows(lambda cell, record: [{**look, **cell} for look in record["asked"]]), LOOKS)
+    return Smallest(settings, sizes, scores[scores.variant.isin([GRAFTED, SIGNS])], looks, least_gain)
+
+
+def _scores(cell: Cell, record: Row) -> Iterator[Row]:
+    for row in record["rows"]:
+        yield {**row, **cell, "where": "train" if row["test_set"].endswith(":train") else "test"}

@@ -1,0 +1,218 @@
+"""How small the grafts are that bring most of the gain: the tables, and what the claims measure."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from stages.lib.metrics.variants import GRAFTED, SIGNS
+from stages.lib.report.claims import Finding, judge, read_statements, short_of
+from stages.lib.report.document import Report
+from stages.lib.report.format import counts, percent, points, small_percent, without_gain, words
+from stages.lib.report.stats import Estimate, estimate, mean_of, paired
+from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
+from stages.smallest.frames import CELL, DELTA, PATCH_BITS, Smallest
+
+CLAIMS = Path(__file__).with_name("claims.yaml")
+
+
+def parameters(size: Estimate, at_least: bool = False) -> str:
+    """A size from its log10: "1,204 (310 to 4,670)"; empty without cells."""
+    if not size.units:
+        return ""
+    interval = "" if size.error is None else f" ({10**size.low:,.0f} to {10**size.high:,.0f})"
+    return "at least " * at_least + f"{10**size.mean:,.0f}{interval}"
+
+
+@lru_cache(maxsize=1)
+def tables(found: Smallest) -> list[Table]:
+    """In the order in which they are read."""
+    return [_sizes(found), _by_task(found), _signs(found), _certificates(found)]
+
+
+def _sizes(found: Smallest) -> Table:
+    """A line for each localizer: sizes, and what grafts of these sizes do on test rows."""
+
+    def size(name: str) -> dict[str, Any]:
+        value = found.size(name)
+        return {**value.numbers(), **({"parameters": float(10**value.mean)} if value.units else {})}
+
+    def text(name: str) -> str:
+        return parameters(found.size(name), found.at_least(name))
+
+    def region(name: str) -> pd.Series:
+        return found.of(name).graftable.astype(float)
+
+    def of_region(name: str) -> str:
+        value = found.size(name)
+        return small_percent(10**value.mean / region(name).mean()) if value.units else ""
+
+    def measured(title: str, measure: str) -> Column:
+        return share(title, lambda name: found.measure(name, GRAFTED, measure), measure)
+
+    enough = Column(
+        "enough", lambda name: f"{found.of(name).enough.eq(True).sum()} of {len(found.of(name))}", str
+    )
+    columns = [
+        Column("n", lambda name: len(found.of(name)), str, "n"), enough,
+        Column("parameters", text, str), Column("of the region", of_region, str), Column("", size, str, "log10_size"),
+        measured("gain", "gain"), measured("score", "score"), measured("retained", "retained"), measured("ECE", "ece"),
+        measured("agreement", "agreement"),
+        number("gradients", lambda name: found.of(name).gradient_examples, ",.0f", key="gradient_examples"),
+    ]  # fmt: skip
+    missing = int(found.sizes.enough.isna().sum())
+    notes = [
+        f"parameters: geometric mean over tasks with its 95 % interval; where no size up to {small_percent(found.settings.largest)} "
+        "is enough it is the largest, and the mean is a lower bound",
+        f"enough: cells in which a size brings {percent(found.settings.gain, 0)} % of the gain on dev rows, where the size is chosen; "
+        "gain and what follows: on test rows, of those cells, mean in % (standard deviation over cells)",
+        f"sizes by bisection, to a ratio of {found.settings.precision:g}; gradients: training examples that they take one of"
+        + without_gain(missing, len(found.sizes), "fine-tuning", found.least_gain),
+    ]
+    lines = [Line(words(name), name, name) for name in found.localizers]
+    title = f"The smallest grafts that bring {percent(found.settings.gain, 0)} % of the gain"
+    return Table(title, ["localizer"], columns, lines, notes, "sizes")
+
+
+def _by_task(found: Smallest) -> Table:
+    """Sizes of every task, a column for each localizer."""
+
+    def of(name: str) -> Column:
+        def size(task: str) -> pd.Series:
+            rows = found.of(name)
+            return rows[rows.index.get_level_values("task") == task]
+
+        def value(task: str) -> str:
+            rows = size(task)
+            bound = "at least " * bool(len(rows) and not rows.enough.eq(True).all())
+            return bound + f"{np.exp(np.log(rows.selected.astype(float)).mean()):,.0f}" if len(rows) else ""
+
+        return Column(words(name), value, str)
+
+    lines = [Line(task, task) for task in dict.fromkeys(found.sizes.task)]
+    notes = ["parameters, geometric mean over seeds; at least: not enough in some seed"]
+    return Table("The same by task", ["task"], [of(name) for name in found.localizers], lines, notes)
+
+
+def _signs(found: Smallest) -> Table:
+    """The grafts found, with one distance a tensor in place of each parameter's own."""
+
+    def less(name: str) -> Estimate:
+        return paired(found.measure(name, SIGNS, "score"), found.measure(name, GRAFTED, "score"))
+
+    def bits(name: str) -> pd.Series:
+        rows = found.of(name)
+        return (rows.bits / rows.selected).astype(float)
+
+    def smaller(name: str) -> str:
+        return f"{PATCH_BITS / bits(name).mean():.1f}" if len(bits(name)) else ""
+
+    columns = [
+        share("gain", lambda name: found.measure(name, SIGNS, "gain"), "gain"),
+        share("score", lambda name: found.measure(name, SIGNS, "score"), "score"),
+        Column("score - the graft's", less, Estimate.in_points, "minus_graft"),
+        share("ECE", lambda name: found.measure(name, SIGNS, "ece"), "ece"),
+        number("bits a parameter", bits, ".1f", key="bits_each"), Column("a patch is larger by", smaller, str),
+    ]  # fmt: skip
+    notes = [
+        "a sign for each parameter and one distance for each tensor; on test rows, of the cells in which a size is enough",
+        f"bits: which parameters, their signs and the distances, and a new head whole; a patch has {PATCH_BITS} bits for each parameter",
+        "score - the graft's: percentage points, with the 95 % interval over tasks",
+    ]
+    lines = [Line(words(name), name, name) for name in found.localizers]
+    return Table("The same grafts in signs", ["localizer"], columns, lines, notes, "signs")
+
+
+def _certificates(found: Smallest) -> Table:
+    """What the code lengths of grafts in signs promise about unseen rows."""
+
+    def measured(title: str, measure: str) -> Column:
+        return share(title, lambda rows: rows[measure], measure)
+
+    columns = [
+        Column("n", len, str, "n"), number("rows", "n", ",.0f", key="rows"), number("bits", "bits", ",.0f", key="bits"),
+        measured("train error", "error"), measured("certified error", "certified"), measured("one label", "baseline"),
+        number("rows needed", "needed", ",.0f", key="needed"),
+    ]  # fmt: skip
+    notes = [
+        f"certified: with {100 * (1 - DELTA):g} % confidence the test error is at most this, by the code's length alone (Langford, "
+        "2005, theorem 4.6), were the training rows drawn independently; 100 % says nothing",
+        "one label: error of always predicting the most frequent one; rows needed: where the same training error is certified to be below that",
+    ]
+    groups = found.certificates.groupby("localizer", sort=False)
+    lines = [Line(words(name), rows, name) for name, rows in groups]
+    return Table("What the length of their code promises", ["localizer"], columns, lines, notes, "certificates")
+
+
+# --- What the claims measure ---------------------------------------------------------------------------------------
+
+
+def fewer(found: Smallest, first: str, second: str) -> Iterator[Finding]:
+    """log10 of how many times as many parameters the second localizer takes as the first."""
+    if not {first, second} <= {*found.localizers}:
+        return
+    one, other = (np.log10(found.of(name).selected.astype(float)) for name in (first, second))
+    value = paired(other, one)
+    times = 10**value.mean if value.units else None
+    interval = "no interval" if value.error is None else f"95 % interval {10**value.low:.2f} to {10**value.high:.2f}"
+    # a bound on the first, the smaller one, could hide that it is not
+    void = f"; no size was enough in some cells of {first}" if found.at_least(first) else ""
+    told = {"times": times, "interval": interval, "counts": counts(task=value.tasks, seed=value.seeds)}
+    fields = {"limit_gain": found.settings.gain, **(told if value.units else {})}
+    yield Finding(value, fields, short_of(other - one, lambda power: f"x {10**power:.2f}", ""), void)
+
+
+def confirmed(found: Smallest) -> Iterator[Finding]:
+    """Relative gain, on test rows, of the grafts whose size was chosen on dev rows."""
+    for name in found.localizers:
+        values = found.measure(name, GRAFTED, "gain").dropna()
+        if len(values):
+            yield Finding(estimate(values), {"localizer": words(name)}, short_of(values))
+
+
+def signs_keep(found: Smallest) -> Iterator[Finding]:
+    """Score of grafts in signs as a share of the grafts' own."""
+    for name in found.localizers:
+        values = found.measure(name, SIGNS, "score") / found.measure(name, GRAFTED, "score")
+        if len(values):
+            yield Finding(estimate(values), {"localizer": words(name)}, short_of(values))
+
+
+def promised(found: Smallest) -> Iterator[Finding]:
+    """Error of always predicting one label less the test error that is certified of grafts in signs."""
+    for name, rows in found.certificates.groupby("localizer", sort=False):
+        cells = rows.set_index(CELL)
+        values = cells.baseline - cells.certified
+        fields = {"localizer": words(name), "certified": cells.certified.mean(), "baseline": cells.baseline.mean()}
+        yield Finding(estimate(values), fields, short_of(values, points, ""))
+
+
+MEASURES = {"fewer": fewer, "confirmed": confirmed, "signs_keep": signs_keep, "promised": promised}
+
+
+# --- All of it -----------------------------------------------------------------------------------------------------
+
+
+def report(found: Smallest, here: str = "") -> Report:
+    """Tables, and which claims show; `here` is what all were measured with."""
+    claims = judge(read_statements(CLAIMS), MEASURES, found, here, found.settings)
+    size = counts(task=found.sizes.task.nunique(), seed=found.sizes.seed.nunique())
+    return Report("How small a skill is", size, shown(tables(found)), [], claims)
+
+
+def headline(found: Smallest) -> dict[str, Any]:
+    """What `dvc metrics` shows: the geometric mean of the sizes of each localizer, and what these grafts gain on test rows."""
+    sizes = {name: found.size(name) for name in found.localizers}
+    gains = {name: mean_of(found.measure(name, GRAFTED, "gain")).mean for name in found.localizers}
+    return {
+        "parameters": {name: float(round(10**value.mean)) for name, value in sizes.items() if value.units},
+        "gain": {name: value for name, value in gains.items() if value is not None},
+    }
+
+
+def details(found: Smallest) -> dict[str, Any]:
+    """Every number of the tables, by localizer."""
+    return stored(tables(found))

@@ -1,0 +1,27 @@
+"""search: the smallest grafts by one localizer that bring most of the gain, for all tasks of one seed."""
+
+from stages.lib import paths
+from stages.lib.entry import stage
+from stages.lib.io import make_folders
+from stages.lib.params import load_params
+
+
+@stage
+def main(localizer: str, seed: int) -> None:
+    """Bisect over the sizes of grafts on dev rows, and measure the one found."""
+    params = load_params(
+        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "calibration.bins", "summary.least_gain",
+        "smallest.tasks", "smallest.gain", "smallest.largest", "smallest.precision", f"localizer.{localizer}",
+    )  # fmt: skip
+    make_folders(paths.reading_dir("search", (localizer,), seed))
+
+    from stages.lib import runtime
+    from stages.smallest.smallest_graft import search
+
+    machine = runtime.start(params.runtime)
+    for task in params.smallest.tasks:
+        print(search(localizer, task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

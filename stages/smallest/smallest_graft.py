@@ -1,0 +1,107 @@
+"""The smallest graft of a cell that brings most of what fine-tuning gained, and the same graft in signs."""
+
+import numpy as np
+
+from stages.lib import paths
+from stages.lib.data.task_cards import read_test_sets
+from stages.lib.evaluation.evaluation import Evaluation
+from stages.lib.evaluation.study_cell import train_set, write_reading
+from stages.lib.graft.apply import graft
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.readout import signs
+from stages.lib.localizers.evidence import counted
+from stages.lib.localizers.registry import Budget, find_mask, localizer_of
+from stages.lib.metrics.gain import gained, relative_gain
+from stages.lib.metrics.predictions import Predictions, read_predictions
+from stages.lib.metrics.scores import Row, own_scores, score_rows
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, SIGNS
+from stages.lib.models.cell import GraftCell
+from stages.lib.models.evidence import evidence_of
+from stages.lib.models.predicting import predict
+from stages.lib.progress import progress
+from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
+from stages.lib.text.encoding import Example
+from stages.smallest.bisection import most_looks, smallest_enough
+from stages.smallest.code_length import SCALE_BITS, code_bits
+
+
+def search(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store the size of a cell's smallest graft that is enough on dev, and what it predicts; gives one line about it.
+
+    Where no size is, or fine-tuning gained too little on dev to say, the largest is measured.
+    """
+    cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
+    settings, train, examples = params.smallest, cell.rows("train"), []
+    evidence = counted(evidence_of(cell, name, train, cell.rows("dev")), len(train), examples.append)
+    localizer, budget = localizer_of(name), Budget.of(cell.region, settings.largest, "top_k", "smallest.largest")
+    order = localizer.rank(evidence, getattr(params.localizer, name), budget.k)
+    largest = budget.k if localizer.refine else min(budget.k, len(order))
+
+    def mask_of(size: int) -> GraftMask:
+        return find_mask(name, evidence, getattr(params.localizer, name), Budget(size), order).mask
+
+    ends, dev, asked = _dev_scores(task, seed, cell), cell.model.encode(cell.rows("dev")), {}
+    worth_it = gained(*ends.values(), params.summary.least_gain)
+    with progress(f"search {name} {task}-{seed}", most_looks(largest, settings.precision), "graft") as bar:
+
+        def enough(size: int) -> bool:
+            evidence.put_graft(mask_of(size))
+            asked[size] = relative_gain(_score(cell, dev), *ends.values(), params.summary.least_gain)
+            bar.update(1)
+            return asked[size] >= settings.gain
+
+        found = smallest_enough(enough, largest, settings.precision) if worth_it else None
+    mask = mask_of(found or largest)
+    predictions = _predict(cell, mask, f"measure {name} {task}-{seed}")
+    head = sum(values.numel() for values in cell.head.values())
+    record = {
+        "localizer": name, "selected": mask.selected, "largest": largest, "enough": found is not None if worth_it else None,
+        "dev": {"n": len(dev), **ends}, "gradient_examples": sum(examples),
+        "asked": [{"selected": size, "gain": gain} for size, gain in sorted(asked.items())],
+        # a new head is trained too, so its values are part of the code
+        "tensors": len(mask.indices), "bits": code_bits(mask.selected, cell.region.size, len(mask.indices)) + SCALE_BITS * head,
+    }  # fmt: skip
+    rows = _scores(cell, predictions, params.calibration.bins)
+    write_reading("search", (name,), {**cell.about(), **record}, predictions, rows)
+    return f"search {name} {task}-{seed}: {_in_words(found, largest, worth_it)}"
+
+
+def _in_words(found: int | None, largest: int, worth_it: bool) -> str:
+    if not worth_it:
+        return "fine-tuning gained too little on dev"
+    return f"{found:,} parameters are enough" if found else f"{largest:,} parameters are not enough"
+
+
+def _dev_scores(task: str, seed: int, cell: GraftCell) -> dict[str, float]:
+    stored = read_predictions(paths.predictions("reference", task, seed), dev=True)
+    scores = own_scores(stored, task, cell.model.task)
+    return {name: scores[name]["score"] for name in (PRETRAINED, FINETUNED)}
+
+
+def _score(cell: GraftCell, examples: list[Example]) -> float:
+    """Score of the model as it is now."""
+    name, labels = cell.task, np.array([example.label for example in examples])
+    logits = predict(cell.model, examples).numpy()
+    predictions = Predictions(cell.model.task.labels, {name: labels}, {name: {GRAFTED: logits}})
+    return own_scores(predictions, name, cell.model.task)[GRAFTED]["score"]
+
+
+def _predict(cell: GraftCell, mask: GraftMask, title: str) -> Predictions:
+    """The graft of a mask, and the same in signs, on the cell's own test rows and on its training rows."""
+    sets = {cell.task: read_test_sets(cell.task, cell.seed)[cell.task], train_set(cell.task): cell.rows("train")}
+    evaluation = Evaluation(cell.model, sets, variants=2)
+    with evaluation.progress(title):
+        for variant, make in ((GRAFTED, graft), (SIGNS, signs)):
+            cell.model.put({**make(cell.pretrained, cell.finetuned, mask), **cell.head})
+            evaluation.predict(variant)
+    return evaluation.predictions()
+
+
+def _scores(cell: GraftCell, predictions: Predictions, bins: int) -> list[Row]:
+    """Scores on test rows, beside the pretrained and the fine-tuned model's, and on training rows."""
+    reference = read_predictions(paths.predictions("reference", cell.task, cell.seed))
+    both = predictions.part([cell.task]) | reference.part([cell.task], [PRETRAINED, FINETUNED])
+    on_train = own_scores(predictions, train_set(cell.task), cell.model.task)
+    train = [{"test_set": train_set(cell.task), "variant": name, **scores} for name, scores in on_train.items()]
+    return score_rows(both, cell.model.task, bins) + train
