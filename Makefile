@@ -6,6 +6,7 @@
 # make merge                 several grafts as one model, beside averaging, task arithmetic, TIES, DARE; after make repro
 # make talos                 TaLoS: sparse fine-tuning and task arithmetic; after make repro
 # make surgical              fine-tuning of single layers by Fisher score; after make repro
+# make smallest              the fewest parameters that bring most of the gain; after make repro
 # make plan PIPELINE=study   what would run and what it costs (no PIPELINE: the main one)
 # make verify                hash the cache, remove what is damaged, say what will run again
 # make report                everything that has run, as one web page
@@ -24,7 +25,7 @@ READY := $(VENV)/.ready
 WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: setup repro study multitask continual merge talos surgical plan verify report test test-all bench chaos lint update clean
+.PHONY: setup repro study multitask continual merge talos surgical smallest plan verify report test test-all bench chaos lint update clean
 
 setup: $(READY)
 
@@ -39,7 +40,7 @@ repro: $(READY)
 	@python -m stages.commands.plan --line
 	dvc repro
 
-study multitask continual merge talos surgical: repro
+study multitask continual merge talos surgical smallest: repro
 	@python -m stages.commands.plan $@ --line
 	dvc repro stages/$@/dvc.yaml
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import product
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 

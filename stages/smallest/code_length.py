@@ -16,16 +16,16 @@ from scipy.special import gammaln, rel_entr
 SCALE_BITS = 32
 
 
-def code_bits(selected: int, region: int, tensors: int) -> int:
+def code_bits(selected: int, region: int, tensors: int) -> float:
     """Bits of the code of a graft of signs: `selected` of `region` parameters, in that many tensors.
 
     The number of parameters is one of 0..region; a new head, which is trained with the graft, is not in it.
     """
-    choices = (gammaln(region + 1) - gammaln(selected + 1) - gammaln(region - selected + 1)) / math.log(2)
-    return math.ceil(math.log2(region + 1)) + math.ceil(choices) + selected + SCALE_BITS * tensors
+    choices = gammaln(region + 1) - gammaln(selected + 1) - gammaln(region - selected + 1)
+    return math.log2(region + 1) + float(choices) / math.log(2) + selected + SCALE_BITS * tensors
 
 
-def certified_error(error: float, rows: int, bits: int, delta: float) -> float:
+def certified_error(error: float, rows: int, bits: float, delta: float) -> float:
     """The largest test error, within 0..1, that the bound leaves a model of so many bits with this error on its training rows.
 
     Raises ValueError unless rows is at least 1, 0 <= error <= 1 and 0 < delta < 1.
@@ -38,12 +38,12 @@ def certified_error(error: float, rows: int, bits: int, delta: float) -> float:
     return float(brentq(lambda p: _kl(error, p) - room, error, 1 - 1e-12, xtol=1e-9))
 
 
-def rows_for(error: float, target: float, bits: int, delta: float) -> int | None:
+def rows_for(error: float, target: float, bits: float, delta: float) -> int | None:
     """The fewest training rows at which a model with this training error is certified to err less than `target`; None if never."""
     return math.ceil(_nats(bits, delta) / _kl(error, target)) if error < target else None
 
 
-def _nats(bits: int, delta: float) -> float:
+def _nats(bits: float, delta: float) -> float:
     return bits * math.log(2) + math.log(1 / delta)
 
 

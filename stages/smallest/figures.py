@@ -16,6 +16,8 @@ from stages.smallest.report import parameters
 ROW, MARGINS, PANEL_HEIGHT = 0.42, 0.9, 2.5
 # of a row, over which the points of its localizers are spread
 SPREAD = 0.7
+# how many times as far as its point an arrow goes
+ARROW = 1.6
 MEAN = "mean of all"
 
 
@@ -24,7 +26,7 @@ def sizes_figure(found: Smallest) -> Figure | None:
     answered = found.sizes[found.sizes.enough.notna()]
     if answered.empty:
         return None
-    tasks = [*dict.fromkeys(answered.task)]
+    tasks = [task for task in found.settings.tasks if task in {*answered.task}]
     rows = [*tasks, *([MEAN] if len(tasks) > 1 else [])]
     n = extent([dev["n"] for dev in answered.dev])
     drawn = framed(
@@ -39,6 +41,7 @@ def sizes_figure(found: Smallest) -> Figure | None:
         aside = SPREAD * ((number + 0.5) / len(found.localizers) - 0.5)
         _draw_sizes(panel, found, name, rows, aside, look | {"linestyle": "none"})
     panel.set_xscale("log")
+    panel.set_xlim(right=ARROW * panel.get_xlim()[1])
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     panel.set_yticks(range(len(rows)), rows)
     panel.set_ylim(len(rows) - 0.5, -0.5)
@@ -60,12 +63,13 @@ def _draw_sizes(panel: Axes, found: Smallest, name: str, rows: list[str], aside:
             numbers, bound = part.selected.astype(float), not part.enough.eq(True).all()
             middle = np.exp(np.log(numbers).mean()) if len(numbers) else np.nan
             ends = (numbers.min(), numbers.max()) if len(numbers) else (np.nan, np.nan)
-        whiskers = [[middle - ends[0]], [ends[1] - middle]]
+        # the mean of equal sizes may differ from them in the last digit
+        whiskers = np.maximum([[middle - ends[0]], [ends[1] - middle]], 0)
         label = words(name) if place == 0 else "_"
         panel.errorbar([middle], [place + aside], xerr=whiskers, label=label, capsize=2, elinewidth=0.9, **look)
         if bound and middle == middle:
             panel.annotate(
-                "", (middle * 1.6, place + aside), (middle, place + aside), arrowprops={"arrowstyle": "->", "color": look["color"]}
+                "", (middle * ARROW, place + aside), (middle, place + aside), arrowprops={"arrowstyle": "->", "color": look["color"]}
             )  # fmt: skip
 
 
@@ -73,7 +77,7 @@ def _smallest_of_all(found: Smallest) -> str:
     """The localizer with the fewest parameters, and what the others take."""
     sizes = {name: found.size(name) for name in found.localizers}
     told = sorted((name for name, value in sizes.items() if value.units), key=lambda name: sizes[name].mean)
-    parts = [f"{words(name)} {parameters(sizes[name], found.at_least(name)).partition(' (')[0]}" for name in told]
+    parts = [f"{words(name)} {parameters(sizes[name], found.at_least(name))}" for name in told]
     return f"Parameters that bring {percent(found.settings.gain, 0)} % of the gain: {', '.join(parts)}"
 
 

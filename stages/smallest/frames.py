@@ -54,7 +54,9 @@ class Smallest:
     def measure(self, localizer: str, variant: str, name: str, where: str = "test") -> pd.Series:
         """A measure of the grafts of a localizer that are enough on dev, by cell."""
         rows = self.scores
-        rows = rows[(rows.localizer == localizer) & (rows.variant == variant) & (rows["where"] == where)].set_index(CELL)
+        rows = rows[(rows.localizer == localizer) & (rows.variant == variant) & (rows["where"] == where)].set_index(
+            CELL
+        )
         found = self.of(localizer).enough.eq(True)
         return rows.loc[rows.index.isin(found[found].index), name].astype(float)
 
@@ -79,8 +81,8 @@ class Smallest:
             {
                 **{name: row[name] for name in ("localizer", *CELL, "n", "bits")},
                 "error": 1 - row.accuracy, "baseline": 1 - row.majority,
-                "certified": certified_error(1 - row.accuracy, int(row.n), int(row.bits), DELTA),
-                "needed": rows_for(1 - row.accuracy, 1 - row.majority, int(row.bits), DELTA),
+                "certified": certified_error(1 - row.accuracy, int(row.n), row.bits, DELTA),
+                "needed": rows_for(1 - row.accuracy, 1 - row.majority, row.bits, DELTA),
             }
             for _, row in rows.iterrows()
         ]  # fmt: skip
@@ -89,13 +91,20 @@ class Smallest:
     @property
     def plots(self) -> dict[str, pd.DataFrame]:
         """The data behind the figures."""
-        return {"sizes": self.sizes.drop(columns="dev"), "scores": self.scores, "looks": self.looks, "certificates": self.certificates}
+        return {
+            "sizes": self.sizes.drop(columns="dev"),
+            "scores": self.scores,
+            "looks": self.looks,
+            "certificates": self.certificates,
+        }
 
 
 def collect(seeds: list[int], settings: SmallestParams, least_gain: float) -> Smallest:
     """Read the cells that the settings name; raises DataError for missing records."""
     cells = grid(localizer=settings.localizers, seed=seeds, task=settings.tasks)
-    records = Records("smallest", "search", "metrics/search/{localizer}/{seed}/{task}.json", cells, needs=("stage", "rows"))
+    records = Records(
+        "smallest", "search", "metrics/search/{localizer}/{seed}/{task}.json", cells, needs=("stage", "rows")
+    )
     require_files("make smallest", records)
     sizes = frame_of(records.rows(lambda cell, record: [{**record, **cell}]), SIZES).astype({"enough": object})[SIZES]
     scores, by = frame_of(records.rows(_scores), SCORES), ["localizer", *CELL, "where"]

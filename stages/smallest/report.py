@@ -12,7 +12,7 @@ from stages.lib.metrics.variants import GRAFTED, SIGNS
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import counts, percent, points, small_percent, without_gain, words
-from stages.lib.report.stats import Estimate, estimate, mean_of, paired
+from stages.lib.report.stats import Estimate, estimate, paired
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
 from stages.smallest.frames import CELL, DELTA, PATCH_BITS, Smallest
 
@@ -20,11 +20,8 @@ CLAIMS = Path(__file__).with_name("claims.yaml")
 
 
 def parameters(size: Estimate, at_least: bool = False) -> str:
-    """A size from its log10: "1,204 (310 to 4,670)"; empty without cells."""
-    if not size.units:
-        return ""
-    interval = "" if size.error is None else f" ({10**size.low:,.0f} to {10**size.high:,.0f})"
-    return "at least " * at_least + f"{10**size.mean:,.0f}{interval}"
+    """A size from its log10: "at least 1,204"; empty without cells."""
+    return "at least " * at_least + f"{10**size.mean:,.0f}" if size.units else ""
 
 
 @lru_cache(maxsize=1)
@@ -43,29 +40,28 @@ def _sizes(found: Smallest) -> Table:
     def text(name: str) -> str:
         return parameters(found.size(name), found.at_least(name))
 
-    def region(name: str) -> pd.Series:
-        return found.of(name).graftable.astype(float)
+    def interval(name: str) -> str:
+        value = found.size(name)
+        return "" if value.error is None else f"{10**value.low:,.0f} to {10**value.high:,.0f}"
 
     def of_region(name: str) -> str:
         value = found.size(name)
-        return small_percent(10**value.mean / region(name).mean()) if value.units else ""
+        return small_percent(10**value.mean / found.of(name).graftable.astype(float).mean()) if value.units else ""
 
     def measured(title: str, measure: str) -> Column:
         return share(title, lambda name: found.measure(name, GRAFTED, measure), measure)
 
-    enough = Column(
-        "enough", lambda name: f"{found.of(name).enough.eq(True).sum()} of {len(found.of(name))}", str
-    )
+    enough = Column("enough", lambda name: f"{found.of(name).enough.eq(True).sum()} of {len(found.of(name))}", str)
     columns = [
         Column("n", lambda name: len(found.of(name)), str, "n"), enough,
-        Column("parameters", text, str), Column("of the region", of_region, str), Column("", size, str, "log10_size"),
-        measured("gain", "gain"), measured("score", "score"), measured("retained", "retained"), measured("ECE", "ece"),
+        Column("parameters", text, str), Column("interval", interval, str), Column("of the region", of_region, str),
+        Column("", size, str, "log10_size"), measured("gain", "gain"), measured("score", "score"), measured("ECE", "ece"),
         measured("agreement", "agreement"),
         number("gradients", lambda name: found.of(name).gradient_examples, ",.0f", key="gradient_examples"),
     ]  # fmt: skip
     missing = int(found.sizes.enough.isna().sum())
     notes = [
-        f"parameters: geometric mean over tasks with its 95 % interval; where no size up to {small_percent(found.settings.largest)} "
+        f"parameters: geometric mean over tasks, interval: of 95 %; where no size up to {small_percent(found.settings.largest)} "
         "is enough it is the largest, and the mean is a lower bound",
         f"enough: cells in which a size brings {percent(found.settings.gain, 0)} % of the gain on dev rows, where the size is chosen; "
         "gain and what follows: on test rows, of those cells, mean in % (standard deviation over cells)",
@@ -158,8 +154,9 @@ def fewer(found: Smallest, first: str, second: str) -> Iterator[Finding]:
     value = paired(other, one)
     times = 10**value.mean if value.units else None
     interval = "no interval" if value.error is None else f"95 % interval {10**value.low:.2f} to {10**value.high:.2f}"
-    # a bound on the first, the smaller one, could hide that it is not
-    void = f"; no size was enough in some cells of {first}" if found.at_least(first) else ""
+    # a size that is only a bound from below may hide that it is the larger one
+    hidden = first if value.units and value.mean > 0 else second
+    void = f"; no size was enough in some cells of {hidden}" if found.at_least(hidden) else ""
     told = {"times": times, "interval": interval, "counts": counts(task=value.tasks, seed=value.seeds)}
     fields = {"limit_gain": found.settings.gain, **(told if value.units else {})}
     yield Finding(value, fields, short_of(other - one, lambda power: f"x {10**power:.2f}", ""), void)
@@ -204,13 +201,9 @@ def report(found: Smallest, here: str = "") -> Report:
 
 
 def headline(found: Smallest) -> dict[str, Any]:
-    """What `dvc metrics` shows: the geometric mean of the sizes of each localizer, and what these grafts gain on test rows."""
+    """What `dvc metrics` shows: the geometric mean of the sizes of each localizer, a lower bound where no size was enough."""
     sizes = {name: found.size(name) for name in found.localizers}
-    gains = {name: mean_of(found.measure(name, GRAFTED, "gain")).mean for name in found.localizers}
-    return {
-        "parameters": {name: float(round(10**value.mean)) for name, value in sizes.items() if value.units},
-        "gain": {name: value for name, value in gains.items() if value is not None},
-    }
+    return {"parameters": {name: float(round(10**value.mean)) for name, value in sizes.items() if value.units}}
 
 
 def details(found: Smallest) -> dict[str, Any]:

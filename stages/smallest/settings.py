@@ -13,7 +13,9 @@ class SmallestParams(Section):
     tasks: Tasks
     gain: float = Field(gt=0, le=1, description="relative gain on dev that a graft has to bring")
     largest: Share = Field(description="share of the region beyond which nobody looks")
-    precision: float = Field(gt=1, description="ratio of the size found to one that is too small, at most; 1 parameter is the least step")
+    precision: float = Field(
+        gt=1, description="ratio of the size found to one that is too small, at most; 1 parameter is the least step"
+    )
 
 
 SECTIONS: dict[str, Any] = {"smallest": SmallestParams}

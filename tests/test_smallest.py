@@ -1,0 +1,319 @@
+"""How small a skill is: the search for a size, the code of a graft in signs, and what is reported of them."""
+
+import math
+import shutil
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.lib import paths
+from stages.lib.evaluation.evaluation import predict_reference
+from stages.lib.graft.apply import graft
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.readout import signs
+from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.metrics.predictions import read_predictions
+from stages.lib.report.claims import judge, read_statements
+from stages.lib.report.document import Claim, Verdict
+from stages.lib.report.publish import figures, plot_data
+from stages.lib.report.table import shown
+from stages.smallest import smallest_graft
+from stages.smallest.bisection import most_looks, smallest_enough
+from stages.smallest.code_length import certified_error, code_bits, rows_for
+from stages.smallest.figures import FIGURES
+from stages.smallest.frames import Smallest, collect
+from stages.smallest.report import CLAIMS, MEASURES, details, headline, report, tables
+from stages.smallest.settings import SmallestParams, problems
+from stages.smallest.smallest_graft import search
+from tests.pico import TOY, all_localizers, model_settings, runtime
+
+TASK, SEED = "toy", 0
+
+
+# --- The search -------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 100_000), st.integers(0, 100_001), st.floats(1.01, 4))
+def test_the_size_found_is_enough_and_is_the_least_up_to_the_precision(largest, least, precision):
+    asked = []
+
+    def enough(size: int) -> bool:
+        asked.append(size)
+        return size >= least
+
+    found = smallest_enough(enough, largest, precision)
+    assert len(asked) == len({*asked}) <= most_looks(largest, precision), "none is asked twice"
+    if least > largest:
+        assert found is None
+    else:
+        assert least <= found <= max(least - 1, 0) * precision + 1
+
+
+@given(st.sets(st.integers(1, 300)), st.integers(1, 300))
+def test_where_more_is_not_always_enough_it_is_a_place_where_enough_begins(good, largest):
+    found = smallest_enough(good.__contains__, largest, 1.0001)
+    assert (found is None) == (largest not in good)
+    assert found is None or (found in good and found - 1 not in good)
+
+
+# --- Signs and their code ---------------------------------------------------------------------------------------
+
+
+def test_signs_move_each_selected_parameter_by_one_distance_of_its_tensor_the_closest_one(triple):
+    region, pretrained, finetuned = triple
+    mask = GraftMask.from_region_indices(region, torch.arange(3, region.size, 2))
+    made, own = signs(pretrained, finetuned, mask), graft(pretrained, finetuned, mask)
+    for name, before in pretrained.items():
+        chosen = torch.zeros(before.numel(), dtype=torch.bool)
+        chosen[mask.indices.get(name, [])] = True
+        moved, delta = ((values[name] - before).flatten() for values in (made, own))
+        assert torch.equal(made[name].flatten()[~chosen], before.flatten()[~chosen])
+        assert torch.equal(moved[chosen].sign(), delta[chosen].sign())
+        if name not in mask.indices:
+            continue
+        distance = moved[chosen].abs()
+        assert torch.allclose(distance, distance[:1].expand_as(distance), atol=1e-6)
+        for other in (0.9, 1.1):  # the control: no other distance is as close
+            there = (moved - delta)[chosen].square().sum()
+            assert there < (other * moved - delta)[chosen].square().sum() + 1e-12
+    assert torch.equal(signs(pretrained, pretrained, mask)["b.weight"], pretrained["b.weight"]), "nothing moved"
+
+
+def test_the_code_is_as_long_as_what_it_tells_apart():
+    assert code_bits(1, 8, 1) == pytest.approx(math.log2(9) + 3 + 1 + 32), (
+        "a number of 0 to 8, one of 8, a sign, a distance"
+    )
+    assert code_bits(0, 8, 0) == pytest.approx(math.log2(9))
+    # the names of all grafts of signs together are no more than there is room for (Kraft), and fill it
+    assert sum(math.comb(10, k) * 2**k * 2 ** -code_bits(k, 10, 0) for k in range(11)) == pytest.approx(1)
+    assert code_bits(850, 85_054_464, 100) == pytest.approx(
+        850 * (math.log2(85_054_464 / 850) + 1.44 + 1) + 3227, rel=0.01
+    )
+
+
+def test_a_certificate_is_the_one_that_can_be_worked_out_by_hand_and_says_nothing_for_a_long_code():
+    room = (10 * math.log(2) + math.log(20)) / 1000
+    assert certified_error(0.0, 1000, 10, 0.05) == pytest.approx(1 - math.exp(-room), abs=1e-6)
+    assert certified_error(0.1, 1000, 10, 0.05) > 0.1 + room
+    assert (
+        certified_error(0.1, 100, 10_000, 0.05) == pytest.approx(1.0, abs=1e-6) and certified_error(1.0, 9, 1, 0.5) == 1
+    )
+    needed = rows_for(0.1, 0.5, 10_000, 0.05)
+    assert certified_error(0.1, needed, 10_000, 0.05) <= 0.5 < certified_error(0.1, needed - 1, 10_000, 0.05)
+    assert rows_for(0.5, 0.5, 10, 0.05) is None
+    for wrong in ((1.1, 10, 1, 0.1), (0.1, 0, 1, 0.1), (0.1, 10, 1, 1.0)):
+        with pytest.raises(ValueError, match="no bound"):
+            certified_error(*wrong)
+
+
+def test_certificates_hold_where_the_best_of_many_is_taken_and_a_bound_for_one_does_not():
+    """The class has 2^8 coins; the one with the fewest errors on 60 rows is taken, as training would."""
+    draw, rows, bits, wrong, naive = np.random.default_rng(0), 60, 8, 0, 0
+    for _ in range(300):
+        best = draw.binomial(rows, 0.5, 2**bits).min() / rows
+        wrong += certified_error(best, rows, bits, 0.05) < 0.5
+        naive += certified_error(best, rows, 0, 0.05) < 0.5
+    assert wrong <= 15 and naive > 150
+
+
+# --- A cell -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cell(project, make_cell):
+    """What the main pipeline makes of one pico cell."""
+    made = make_cell("prompt")
+    shutil.copytree(made.pretrained_folder, paths.PRETRAINED)
+    shutil.copytree(made.finetuned_folder, paths.finetuned(TASK, SEED))
+    write_json(paths.card(TASK), {"task": TOY.model_dump()})
+    for split, rows in made.rows.items():
+        write_rows(paths.sample(TASK, SEED, split), rows)
+    predict_reference(TASK, SEED, model_settings("prompt"), runtime())
+    return made
+
+
+def settings(least: float = 0.05, **changes: Any) -> SimpleNamespace:
+    own = {"localizers": ["movement"], "tasks": [TASK], "gain": 0.9, "largest": 1.0, "precision": 1.5} | changes
+    return SimpleNamespace(
+        model=model_settings("prompt"),
+        graft=SimpleNamespace(region=["layers"]),
+        calibration=SimpleNamespace(bins=15),
+        summary=SimpleNamespace(least_gain=least),
+        localizer=all_localizers(steps=2, batch_size=8),
+        smallest=SmallestParams(**own),
+    )
+
+
+def record(name: str) -> dict[str, Any]:
+    return read_json(paths.reading_record("search", (name,), TASK, SEED))
+
+
+@pytest.mark.parametrize("name", ["movement", "doubling", "grown", "bias"])
+def test_a_cell_has_its_smallest_graft_and_all_that_was_asked(cell, name):
+    search(name, TASK, SEED, settings(), runtime())
+    found = record(name)
+    gains = {look["selected"]: look["gain"] for look in found["asked"]}
+    if name == "bias":
+        assert found["largest"] < cell.region.size, "there are no more biases"
+    else:
+        assert found["enough"] is True and gains[found["selected"]] >= 0.9
+        smaller = [gain for size, gain in gains.items() if size < found["selected"]]
+        assert smaller and gains[max(size for size in gains if size < found["selected"])] < 0.9
+    stored = read_predictions(paths.reading_logits("search", (name,), TASK, SEED))
+    assert {*stored.logits} == {TASK, f"{TASK}:train"} and {*stored.logits[TASK]} == {"grafted", "signs"}
+    assert {row["variant"] for row in found["rows"] if row["test_set"] == TASK} == {
+        "grafted",
+        "signs",
+        "pretrained",
+        "finetuned",
+    }
+    assert found["dev"]["n"] == 32 and found["dev"]["finetuned"] - found["dev"]["pretrained"] > 0.05
+
+
+def test_a_whole_region_brings_all_of_the_gain_and_the_control_of_a_few_parameters_does_not(cell):
+    search("movement", TASK, SEED, settings(gain=1.0, precision=1.01), runtime())
+    gains = {look["selected"]: look["gain"] for look in record("movement")["asked"]}
+    assert gains[cell.region.size] == 1.0
+    search("movement", TASK, SEED, settings(largest=2 / cell.region.size), runtime())
+    few = record("movement")
+    assert few["enough"] is False and few["selected"] == 2 and few["asked"][-1]["gain"] < 0.9
+
+
+def test_where_fine_tuning_gained_too_little_on_dev_nothing_is_searched(cell):
+    said = search("movement", TASK, SEED, settings(least=0.99), runtime())
+    assert "gained too little" in said
+    assert record("movement")["enough"] is None and record("movement")["asked"] == []
+
+
+# --- The report -------------------------------------------------------------------------------------------------
+
+TASKS, SEEDS, REGION = ["a", "b", "c", "d"], [1, 2], 1_000_000
+SIZES = {"movement": 4000.0, "grown": 1000.0, "random": 400_000.0}
+
+
+def write_cell(name: str, size: float, task: str, seed: int, enough: bool | None = True) -> None:
+    draw = np.random.default_rng([len(name), ord(task), seed])
+    selected = int(size * np.exp(0.1 * draw.normal()))
+    scores = {"pretrained": 0.6, "finetuned": 0.9, "grafted": 0.893 + 0.002 * draw.normal(), "signs": 0.88}
+    rows = [
+        {"test_set": task, "variant": variant, "n": 300, "score": score, "accuracy": score, "ece": 0.05, "agreement": 0.9,
+         "retained": score / 0.9, "constant": 0.5, "majority": 0.5}
+        for variant, score in scores.items()
+    ]  # fmt: skip
+    rows += [{**row, "test_set": f"{task}:train", "n": 100_000, "accuracy": 0.95} for row in rows[2:]]
+    about = {
+        "selected": selected,
+        "graftable": REGION,
+        "model_parameters": 2 * REGION,
+        "largest": REGION,
+        "enough": enough,
+    }
+    about |= {"gradient_examples": 64, "bits": code_bits(selected, REGION, 10), "tensors": 10, "dev": {"n": 128}}
+    about |= {"asked": [{"selected": REGION, "gain": 1.0}, {"selected": selected, "gain": 0.96}]}
+    write_json(
+        paths.reading_record("search", (name,), task, seed),
+        {"stage": "search", "task": task, "seed": seed, **about, "rows": rows},
+    )
+
+
+def gather(localizers: list[str]) -> Smallest:
+    own = SmallestParams(localizers=localizers, tasks=TASKS, gain=0.95, largest=1.0, precision=1.1)
+    return collect(SEEDS, own, 0.05)
+
+
+@pytest.fixture
+def found(project):
+    for name, size in SIZES.items():
+        for task in TASKS:
+            for seed in SEEDS:
+                write_cell(name, size, task, seed)
+    return gather([*SIZES])
+
+
+def claims(data: Smallest) -> dict[str, Claim]:
+    return {claim.text: claim for claim in judge(read_statements(CLAIMS), MEASURES, data, "toy", data.settings)}
+
+
+def test_effects_that_were_put_in_hold_and_none_else(found):
+    told = claims(found)
+    smaller = [claim for text, claim in told.items() if "smaller" in text]
+    assert [claim.verdict for claim in smaller] == [Verdict.HOLDS, Verdict.HOLDS] and "4." in smaller[0].figure
+    assert (
+        told["Grafts of the sizes that dev chose bring 95 % of the gain on test rows too: grown"].verdict
+        is Verdict.HOLDS
+    )
+    assert told["With signs for values a graft keeps 95 % of its score: movement"].verdict is Verdict.HOLDS
+    promised = {text.rpartition(": ")[2]: claim.verdict for text, claim in told.items() if "certifies" in text}
+    assert promised == {"movement": Verdict.HOLDS, "grown": Verdict.HOLDS, "random": Verdict.FAILS}
+
+
+def test_a_size_that_is_only_a_bound_may_not_be_called_the_smaller_one(found):
+    for task in TASKS:
+        write_cell("grown", SIZES["grown"], task, 1, enough=False)
+    [claim] = [claim for text, claim in claims(gather([*SIZES])).items() if text.startswith("Grown")]
+    assert claim.verdict is Verdict.OPEN and "no size was enough in some cells of grown" in claim.figure
+    write_cell("random", SIZES["random"], "a", 1, enough=False)
+    [claim] = [claim for text, claim in claims(gather([*SIZES])).items() if "random ones" in text]
+    assert claim.verdict is Verdict.HOLDS, "the control: of the larger one a bound is enough"
+
+
+def test_numbers_are_those_of_the_records(found):
+    few = headline(found)
+    assert few["parameters"]["movement"] == pytest.approx(4000, rel=0.2)
+    stored = details(found)
+    assert stored["sizes"]["grown"]["gain"]["mean"] == pytest.approx(0.977, abs=0.01)
+    assert stored["sizes"]["random"]["n"] == 8 and stored["signs"]["grown"]["minus_graft"]["mean"] == pytest.approx(
+        -0.013, abs=0.003
+    )
+    rows = {row.cells[0]: row.cells for table in shown(tables(found))[:1] for row in table.rows}
+    assert rows["movement"][2] == "8 of 8" and rows["movement"][3] == f"{few['parameters']['movement']:,.0f}"
+
+
+def test_cells_without_an_answer_are_left_out_and_counted(found):
+    write_cell("movement", 7.0, "a", 1, enough=None)
+    write_cell("movement", 9e5, "b", 1, enough=False)
+    fewer = gather([*SIZES])
+    text = shown(tables(fewer))[0]
+    assert text.rows[0].cells[1:3] == ["7", "6 of 7"] and text.rows[0].cells[3].startswith("at least ")
+    assert "without 1 of 24 cells" in text.notes[-1]
+    assert shown(tables(fewer))[1].rows[1].cells[1].startswith("at least ")
+
+
+@pytest.mark.usefixtures("bare")
+def test_figures_and_the_data_behind_them(found, tmp_path):
+    figures(FIGURES, found)(tmp_path)
+    plot_data(found.plots)(tmp_path)
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {
+        "sizes.png", "looks.png", "sizes.csv", "scores.csv", "looks.csv", "certificates.csv",
+    }  # fmt: skip
+    title = " ".join(FIGURES["sizes"](found).texts[0].get_text().split())
+    assert title.startswith("Parameters that bring 95 % of the gain: grown ") and "random" in title
+
+
+def test_nothing_at_all(project):
+    nothing = gather([])
+    assert report(nothing).tables == [] == report(nothing).claims
+    assert not any(draw(nothing) for draw in FIGURES.values()) and headline(nothing) == {"parameters": {}}
+
+
+def test_a_localizer_that_there_is_not_is_named():
+    own = SmallestParams(localizers=["grwn"], tasks=[TASK], gain=0.9, largest=1.0, precision=1.5)
+    [said] = problems({"smallest": own})
+    assert "smallest.localizers: unknown localizer 'grwn' (did you mean 'grown'?)" in said
+
+
+def test_the_search_is_the_same_each_time(cell, monkeypatch):
+    search("doubling", TASK, SEED, settings(), runtime())
+    first = record("doubling")
+    search("doubling", TASK, SEED, settings(), runtime())
+    assert record("doubling") == first
+    monkeypatch.setattr(
+        smallest_graft, "smallest_enough", lambda enough, largest, precision: enough(largest) and largest
+    )
+    search("doubling", TASK, SEED, settings(), runtime())
+    assert record("doubling") != first, "the control"
