@@ -1,5 +1,6 @@
 # make repro                 the whole pipeline on params.yaml, from nothing
 # make repro PROFILE=NAME    the same with a named set of settings (stages/profiles)
+# make repro WORKERS=2       the same with two stages at once; so with all pipelines below
 # make study                 the single-task study: localizers, read-outs, baselines, sweeps; after make repro
 # make multitask             one model for all tasks: regions, relative gains, overlap; after make repro
 # make continual             one task after another: naive, grafting, replay, EWC; after make repro
@@ -22,7 +23,9 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 # a file's tests stay together, as they share what they make; in the files' order, or the longest would come last
-WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# stages one after another, or several at once
+REPRO = $(if $(WORKERS),python -m stages.commands.parallel --workers $(WORKERS),dvc repro)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 .PHONY: setup repro study multitask continual merge talos surgical smallest plan verify report test test-all bench chaos lint update clean
@@ -38,11 +41,11 @@ $(READY): requirements.txt
 repro: $(READY)
 	@if [ -n "$(PROFILE)" ]; then python -m stages.commands.profile "$(PROFILE)"; fi
 	@python -m stages.commands.plan --line
-	dvc repro
+	$(REPRO)
 
 study multitask continual merge talos surgical smallest: repro
 	@python -m stages.commands.plan $@ --line
-	dvc repro stages/$@/dvc.yaml
+	$(REPRO) stages/$@/dvc.yaml
 
 plan: $(READY)
 	@python -m stages.commands.plan $(PIPELINE)
@@ -54,10 +57,10 @@ report: $(READY)
 	python -m stages.commands.page
 
 test: $(READY)
-	python -m pytest $(WORKERS)
+	python -m pytest $(XDIST)
 
 test-all: $(READY)
-	python -m pytest $(WORKERS) -m ""
+	python -m pytest $(XDIST) -m ""
 
 bench: $(READY)
 	python -m tests.bench_mask_learning
