@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -132,14 +133,32 @@ def listed(value: Any, key: str = "") -> Iterator[str]:
         yield from listed(part, f"{key}.{name}".removeprefix("."))
 
 
+def around(section: str) -> str:
+    """The text of a section and of the next one, whose comments stand at its end."""
+    text = PARAMS.read_text(encoding="utf-8")
+    starts = [found.start() for found in re.finditer(r"^\w+:", text, re.MULTILINE)] + [len(text)] * 2
+    place = starts.index(re.search(rf"^{section}:", text, re.MULTILINE).start())
+    return text[starts[place] : starts[place + 2]]
+
+
 @pytest.mark.parametrize("key", [*listed(load_yaml(PARAMS, ParamsError))])
 def test_dvc_can_empty_every_list_and_every_comment_stays(key, tmp_path):
     # ruamel.yaml runs lines together where an empty list takes the place of one with a comment beside it
-    path = tmp_path / "params.yaml"
-    path.write_text(PARAMS.read_text(encoding="utf-8"), encoding="utf-8")
+    path, text = tmp_path / "params.yaml", around(key.partition(".")[0])
+    path.write_text(text, encoding="utf-8")
     for value in ("[]", "[1]", "[]"):
         apply_overrides(path, [f"{key}={value}"])
-    assert load_yaml(path, ParamsError) == changed({key: []})
+    after = load_yaml(path, ParamsError)
+    assert after == {section: changed({key: []})[section] for section in after}
+    assert comments(path.read_text(encoding="utf-8")) == comments(text)
+
+
+def test_dvc_can_empty_all_lists_and_every_comment_stays(tmp_path):
+    keys = [*listed(load_yaml(PARAMS, ParamsError))]
+    path = tmp_path / "params.yaml"
+    path.write_text(PARAMS.read_text(encoding="utf-8"), encoding="utf-8")
+    apply_overrides(path, [f"{key}=[]" for key in keys])
+    assert load_yaml(path, ParamsError) == changed(dict.fromkeys(keys, []))
     assert comments(path.read_text(encoding="utf-8")) == comments(PARAMS.read_text(encoding="utf-8"))
 
 
