@@ -158,7 +158,7 @@ def test_dvc_can_empty_all_lists_and_every_comment_stays(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text(PARAMS.read_text(encoding="utf-8"), encoding="utf-8")
     apply_overrides(path, [f"{key}=[]" for key in keys])
-    assert load_yaml(path, ParamsError) == changed(dict.fromkeys(keys, []))
+    assert load_yaml(path, ParamsError) == changed({key: [] for key in keys})
     assert comments(path.read_text(encoding="utf-8")) == comments(PARAMS.read_text(encoding="utf-8"))
 
 

@@ -259,6 +259,7 @@ def test_paper_s_averages_are_those_of_its_rows():
                 assert outside == pytest.approx(transfer["average"]["ood"], abs=0.0011), (method, size)
 
 
+@pytest.mark.usefixtures("bare")
 def test_figures_and_data_of_all_stages(study, tmp_path):
     figures(FIGURES, study)(tmp_path)
     assert {path.stem for path in tmp_path.iterdir()} == {*FIGURES}

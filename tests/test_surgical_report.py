@@ -20,6 +20,7 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.graft.region import Region
 from stages.lib.io import read_json, write_json
+from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.markdown import to_markdown
 from stages.lib.report.publish import plot_data
@@ -33,6 +34,10 @@ from stages.surgical.report import headline
 from tests.reports import once
 
 report, details = once(reporting.report), once(reporting.details)
+# without the tables, which take longer
+claims = once(
+    lambda data: judge(read_statements(reporting.HERE / "claims.yaml"), reporting.MEASURES, data, settings=data.limits)
+)
 TASKS, SEEDS = ["sst2", "cr", "qnli"], [13, 21]
 CELLS = [(task, seed) for task in TASKS for seed in SEEDS]
 LAYERS = 6
@@ -190,7 +195,7 @@ def draw(data: Surgical, folder: Path) -> Path:
 
 
 def claim_of(data: Surgical, text: str) -> Claim:
-    [claim] = [claim for claim in report(data).claims if claim.text == text]
+    [claim] = [claim for claim in claims(data) if claim.text == text]
     return claim
 
 
@@ -341,15 +346,15 @@ def test_where_the_graft_lies_stands_beside_a_random_ones_share(found):
 def test_an_effect_is_shown_where_it_is_there(tmp_path, accuracy, expected, figure):
     data = found_in(tmp_path, accuracy=ACCURACY | accuracy)
     assert verdict(data, BETTER) is expected and claim_of(data, BETTER).figure.startswith(figure)
-    rivals = [claim.text.partition("is better than ")[2] for claim in report(data).claims if "is better" in claim.text]
+    rivals = [claim.text.partition("is better than ")[2] for claim in claims(data) if "is better" in claim.text]
     assert rivals == ["bottom_1", "random_1"], "selections are compared with others of their size alone"
 
 
 def test_one_cell_is_too_few_to_measure_an_effect_and_leaves_no_deviation(tmp_path):
     data = found_in(tmp_path, params(fim=ONE, surgery=ONE, robustness=ONE))
-    assert {claim.verdict for claim in report(data).claims} == {Verdict.OPEN}
+    assert {claim.verdict for claim in claims(data)} == {Verdict.OPEN}
     assert claim_of(data, BETTER).figure.startswith("+17.5 points (no interval; 1 task, 1 seed; above 0 in 1 of 1)")
-    assert OWN not in {claim.text for claim in report(data).claims}, "there are no pairs of cells"
+    assert OWN not in {claim.text for claim in claims(data)}, "there are no pairs of cells"
     stored = clean(details(data))
     assert "sd" not in stored["surgery"]["top_1"]["score"] and all(map(math.isfinite, numbers_of(stored)))
     assert "score_movement" not in stored["bridge"], "all layers moved alike, so there is no rank"
@@ -414,7 +419,7 @@ def test_a_ranking_that_stays_is_steady_and_one_that_changes_is_named(tmp_path, 
     idle = found_in(tmp_path, gain=0.0)
     assert verdict(idle, STEADY) is Verdict.OPEN and "gain on dev" in claim_of(idle, STEADY).figure
     same = replace(found, robustness=found.robustness.assign(score=1.0))
-    assert not [claim for claim in report(same).claims if claim.text == STEADY], "there is no ranking to keep"
+    assert not [claim for claim in claims(same) if claim.text == STEADY], "there is no ranking to keep"
 
 
 def test_rankings_of_tasks_differ_more_than_those_of_seeds_where_they_do(tmp_path, found):
@@ -446,7 +451,7 @@ def test_more_of_the_graft_than_by_chance_is_in_the_top_layers_where_it_was_put_
 @pytest.mark.usefixtures("bare")
 def test_without_masks_in_layers_nothing_is_claimed_of_grafts_but_layers_are_drawn(found, tmp_path):
     without = replace(found, regions=found.regions.iloc[:0])
-    texts, left = ([claim.text for claim in report(data).claims] for data in (found, without))
+    texts, left = ([claim.text for claim in claims(data)] for data in (found, without))
     assert left == [text for text in texts if "graft" not in text] and len(texts) - len(left) == 2
     assert [table.title for table in report(without).tables] == TITLES[:-1]
     assert "top" in details(found)["bridge"] and "top" not in details(without)["bridge"]

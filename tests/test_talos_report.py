@@ -19,6 +19,7 @@ from stages.lib.graft.region import Region
 from stages.lib.io import write_json
 from stages.lib.metrics.overlap import chance_iou
 from stages.lib.metrics.variants import PRETRAINED
+from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.load import Collected
 from stages.lib.report.style import save_all, styled
@@ -28,7 +29,10 @@ from stages.talos.frames import COLUMNS, collect
 from stages.talos.report import headline
 from tests.reports import once
 
+HERE = "toy, standard, 64 shots"
 report, details = once(reporting.report), once(reporting.details)
+# without the tables, which take longer
+claims = once(lambda data: judge(read_statements(reporting.HERE / "claims.yaml"), reporting.MEASURES, data, HERE))
 KNOWN: dict[str, Collected] = {}
 TASKS, SEEDS = ["movies", "products", "domain"], [13, 21]
 CELLS = len(TASKS) * len(SEEDS)
@@ -197,9 +201,8 @@ def table(data: Collected, title: str) -> dict[str, dict[str, str]]:
 
 def told(data: Collected, *parts: str) -> Iterator[Claim]:
     """The claims that begin or end so, in this order."""
-    claims = report(data, "toy, standard, 64 shots").claims
     for part in parts:
-        [claim] = [claim for claim in claims if claim.text.startswith(part) or claim.text.endswith(part)]
+        [claim] = [claim for claim in claims(data) if claim.text.startswith(part) or claim.text.endswith(part)]
         yield claim
 
 
@@ -406,6 +409,7 @@ def test_masks_are_alike_where_they_share_and_lie_where_they_lie(place, shared, 
 # --- Figures ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("bare")
 def test_every_figure_is_drawn_and_those_without_their_stage_are_left_out():
     drawn = save_all(FIGURES, written(), Path("plots"))
     assert [path.stem for path in drawn] == [*FIGURES]

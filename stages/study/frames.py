@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations, permutations, product
 from typing import Any
 
@@ -98,8 +98,15 @@ class Study:
     def rows(self, stage: str, where: str = "id", **axes: Any) -> pd.DataFrame:
         """Rows of a stage on the own test set (`id`), on others (`ood`) or on training rows (`train`), at these axes' values.
 
-        An axis whose value is None is not looked at.
+        An axis whose value is None is not looked at.  Asked for again they are the same frame, which nobody changes.
         """
+        return self._known(stage, where, **axes)
+
+    @cached_property
+    def _known(self) -> Callable[..., pd.DataFrame]:
+        return cache(self._select)
+
+    def _select(self, stage: str, where: str, **axes: Any) -> pd.DataFrame:
         frame = self.frames[stage]
         frame = frame[frame["where"] == where]
         for name, value in axes.items():
