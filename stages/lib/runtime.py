@@ -34,7 +34,8 @@ def start(settings: Any) -> Runtime:
         torch.set_num_threads(settings.threads)
     # cuBLAS repeats itself only with a fixed workspace, which it reads from the environment
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # as use_deterministic_algorithms(warn_only=True), which imports the compiler and takes as long as torch itself for it
+    torch.set_deterministic_debug_mode("warn")
     return Runtime(_device(settings.device), getattr(torch, settings.precision), settings.batch_tokens)
 
 
