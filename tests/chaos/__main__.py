@@ -5,12 +5,14 @@ It prints a table of checks with their cases and failures, and fails if there is
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.chaos import copies, folders, inputs, kills, situations, tensors
-from tests.chaos.campaign import examine
+from tests.chaos.campaign import Row, examine
 
+WIDTH, SHOWN = 32, 5
 CHECKS = {**inputs.CHECKS, **tensors.CHECKS, **folders.CHECKS}
 
 
@@ -21,19 +23,26 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    each = -(-asked.cases // len(CHECKS))
-    checks = [examine(name, check, each, asked.seed) for name, check in CHECKS.items()] if each else []
-    if asked.kills:
-        with TemporaryDirectory(prefix="chaos") as folder:
-            finished, killed = copies.fresh_copies(Path(folder), "finished", "killed")
-            finished.run(*copies.EVERYTHING)
-            checks += situations.run(finished, asked.seed) + kills.run(finished, killed, asked.kills, asked.seed)
-    width = max(len(name) for name, _, _ in checks)
-    print(f"{'check':{width}}  {'cases':>6}  failures")
-    for name, cases, failures in checks:
-        print(f"{name:{width}}  {cases:>6,}  {len(failures)}")
-        print(*(f"    {line}" for line in failures[:5]), sep="\n", end="\n" * bool(failures))
-    sys.exit(any(failures for _, _, failures in checks))
+    failed = False
+    print(f"{'check':{WIDTH}}  {'cases':>6}  failures")
+    for name, cases, failures in _rows(asked.cases, asked.kills, asked.seed):
+        failed |= bool(failures)
+        print(f"{name:{WIDTH}}  {cases:>6,}  {len(failures)}")
+        print(*(f"    {line}" for line in failures[:SHOWN]), sep="\n", end="\n" * bool(failures), flush=True)
+    sys.exit(failed)
+
+
+def _rows(cases: int, count: int, seed: int) -> Iterator[Row]:
+    """Each as soon as it is known, so that a campaign that is stopped has said what it had found."""
+    for name, check in CHECKS.items() if cases else ():
+        yield examine(name, check, -(-cases // len(CHECKS)), seed)
+    if not count:
+        return
+    with TemporaryDirectory(prefix="chaos") as folder:
+        finished, killed = copies.fresh_copies(Path(folder), "finished", "killed")
+        finished.run(*copies.EVERYTHING)
+        yield from situations.run(finished, seed)
+        yield from kills.run(finished, killed, count, seed)
 
 
 if __name__ == "__main__":

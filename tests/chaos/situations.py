@@ -27,10 +27,11 @@ SPARSITIES = ("0.02", "0.03")
 DAMAGED = 12
 
 
-def run(finished: Copy, number: int) -> list[Row]:
+def run(finished: Copy, number: int) -> Iterator[Row]:
     """Check, cases, failures of each situation."""
     chance = random.Random(number)
-    return [(name, *check(finished, chance)) for name, check in SITUATIONS.items()]
+    for name, check in SITUATIONS.items():
+        yield name, *check(finished, chance)
 
 
 Found = tuple[int, list[str]]

@@ -34,7 +34,10 @@ def main() -> None:
     parser.add_argument("--workers", type=_count, default=cores, help=f"stages at once; {cores} if it is left out")
     parser.add_argument("--memory", type=_count, help="MiB for all stages together; what is free if it is left out")
     parser.add_argument(
-        "--gpus", type=int, default=len([*GPUS.glob("*")]), help="GPUs, of which a stage with a model has one"
+        "--gpus",
+        type=lambda text: _count(text, 0),
+        default=len([*GPUS.glob("*")]),
+        help="GPUs, of which a stage with a model has one",
     )
     asked = parser.parse_args()
     code = _run_all(asked)
@@ -42,9 +45,9 @@ def main() -> None:
         sys.exit(code)
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+def _count(text: str, least: int = 1) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
     return int(text)
 
 
