@@ -1,5 +1,6 @@
 """Stages side by side: in the order of the graph, no more at once than fit, and nothing left behind by a failure or a stop."""
 
+import argparse
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stages.commands.parallel.__main__ import count
 from stages.lib.yaml12 import load_yaml
 from tests.dvc_project import TINY, clone, make_original
 
@@ -131,6 +133,13 @@ def test_no_more_run_at_once_than_fit_into_memory_and_each_has_a_gpu_of_its_own(
     noted = runs()
     assert together(noted["left"], noted["right"]) is both
     assert not both or {noted[name]["gpu"] for name in PAIR} == {"0", "1"}
+
+
+@pytest.mark.parametrize(("text", "least"), [("0", 1), ("-1", 0), ("two", 1), ("1.5", 1)])
+def test_a_number_of_workers_that_is_none_is_refused_with_what_is_allowed(text, least):
+    with pytest.raises(argparse.ArgumentTypeError, match=rf"'{text}' is not a whole number from {least} on"):
+        count(text, least)
+    assert count("3", least) == 3
 
 
 def test_a_failed_stage_stops_only_what_needs_it_and_is_told_once_at_the_end(toy):

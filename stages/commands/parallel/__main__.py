@@ -31,11 +31,11 @@ def main() -> None:
         "targets", nargs="*", default=[str(paths.PIPELINE)], help="stages or dvc.yaml files, as `dvc repro` takes them"
     )
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--workers", type=_count, default=cores, help=f"stages at once; {cores} if it is left out")
-    parser.add_argument("--memory", type=_count, help="MiB for all stages together; what is free if it is left out")
+    parser.add_argument("--workers", type=count, default=cores, help=f"stages at once; {cores} if it is left out")
+    parser.add_argument("--memory", type=count, help="MiB for all stages together; what is free if it is left out")
     parser.add_argument(
         "--gpus",
-        type=lambda text: _count(text, 0),
+        type=lambda text: count(text, 0),
         default=len([*GPUS.glob("*")]),
         help="GPUs, of which a stage with a model has one",
     )
@@ -45,7 +45,8 @@ def main() -> None:
         sys.exit(code)
 
 
-def _count(text: str, least: int = 1) -> int:
+def count(text: str, least: int = 1) -> int:
+    """A number of the command line; raises ArgumentTypeError unless it is whole and at least `least`."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
     return int(text)
