@@ -1,6 +1,7 @@
 """Fixtures: seeded tensors, and one fine-tuned pico cell for each mode, made once a session."""
 
 import gc
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from stages.lib import paths
 from stages.lib.graft.region import Region
+from stages.lib.io import write_json, write_rows
 from stages.lib.models.anatomy import Anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import quiet_transformers, read_tensors, save_model
@@ -44,6 +47,14 @@ class Cell:
         """A model of its own for a test to change."""
         folder = self.finetuned_folder if which == "finetuned" else self.pretrained_folder
         return LabelModel.load(folder, TOY, model_settings(self.mode), runtime(batch_tokens))
+
+    def lay_out(self, seed: int) -> None:
+        """Write models, task and rows where the main pipeline has them of a cell, in the folder that a test stands in."""
+        shutil.copytree(self.pretrained_folder, paths.PRETRAINED)
+        shutil.copytree(self.finetuned_folder, paths.finetuned(TOY.name, seed))
+        write_json(paths.card(TOY.name), {"task": TOY.model_dump()})
+        for split, rows in self.rows.items():
+            write_rows(paths.sample(TOY.name, seed, split), rows)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,6 @@
 """How small a skill is: the search for a size, the code of a graft in signs, and what is reported of them."""
 
 import math
-import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,7 @@ from stages.lib.evaluation.evaluation import predict_reference
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.readout import signs
-from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.io import read_json, write_json
 from stages.lib.metrics.predictions import read_predictions
 from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.document import Claim, Verdict
@@ -30,7 +29,7 @@ from stages.smallest.frames import Smallest, collect
 from stages.smallest.report import CLAIMS, MEASURES, details, headline, report, tables
 from stages.smallest.settings import SmallestParams, problems
 from stages.smallest.smallest_graft import search
-from tests.pico import TOY, all_localizers, model_settings, runtime
+from tests.pico import all_localizers, model_settings, runtime
 
 TASK, SEED = "toy", 0
 
@@ -128,11 +127,7 @@ def test_certificates_hold_where_the_best_of_many_is_taken_and_a_bound_for_one_d
 def cell(project, make_cell):
     """What the main pipeline makes of one pico cell."""
     made = make_cell("prompt")
-    shutil.copytree(made.pretrained_folder, paths.PRETRAINED)
-    shutil.copytree(made.finetuned_folder, paths.finetuned(TASK, SEED))
-    write_json(paths.card(TASK), {"task": TOY.model_dump()})
-    for split, rows in made.rows.items():
-        write_rows(paths.sample(TASK, SEED, split), rows)
+    made.lay_out(SEED)
     predict_reference(TASK, SEED, model_settings("prompt"), runtime())
     return made
 

@@ -1,7 +1,6 @@
 """A cell of the study: the rows that it is measured on, what it is measured against, and what its masks cost."""
 
 import json
-import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,11 +34,7 @@ LOCALIZER = all_localizers(steps=STEPS, batch_size=BATCH)
 def cell(project, make_cell):
     """A project folder with everything that the main pipeline makes of one pico cell, and its anchor."""
     made = make_cell("prompt")
-    shutil.copytree(made.pretrained_folder, paths.PRETRAINED)
-    shutil.copytree(made.finetuned_folder, paths.finetuned(TASK, SEED))
-    write_json(paths.card(TASK), {"task": TOY.model_dump()})
-    for split, rows in made.rows.items():
-        write_rows(paths.sample(TASK, SEED, split), rows)
+    made.lay_out(SEED)
     write_rows(paths.ood_table(TASK, OTHER), toy_rows(30, 9))
     write_anchor(made.load())
     return made
