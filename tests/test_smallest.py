@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stages.lib import paths
@@ -37,6 +37,7 @@ TASK, SEED = "toy", 0
 # --- The search -------------------------------------------------------------------------------------------------
 
 
+@example(3, 0, 3.0)
 @given(st.integers(1, 100_000), st.integers(0, 100_001), st.floats(1.01, 4))
 def test_the_size_found_is_enough_and_is_the_least_up_to_the_precision(largest, least, precision):
     asked = []

@@ -42,17 +42,22 @@ def search(name: str, task: str, seed: int, params: Params, machine: Runtime) ->
         return find_mask(name, evidence, getattr(params.localizer, name), Budget(size), order).mask
 
     ends, dev, asked = _dev_scores(task, seed, cell), cell.model.encode(cell.rows("dev")), {}
+    best: list[GraftMask] = []
     worth_it = gained(*ends.values(), params.summary.least_gain)
     with progress(f"search {name} {task}-{seed}", most_looks(largest, settings.precision), "graft") as bar:
 
         def enough(size: int) -> bool:
-            evidence.put_graft(mask_of(size))
+            mask = mask_of(size)
+            evidence.put_graft(mask)
             asked[size] = relative_gain(_score(cell, dev), *ends.values(), params.summary.least_gain)
             bar.update(1)
+            # the last one that is enough will be the smallest; to find it again may take another course of learning
+            if size == largest or asked[size] >= settings.gain:
+                best[:] = [mask]
             return asked[size] >= settings.gain
 
         found = smallest_enough(enough, largest, settings.precision) if worth_it else None
-    mask = mask_of(found or largest)
+    [mask] = best or [mask_of(largest)]
     predictions = _predict(cell, mask, f"measure {name} {task}-{seed}")
     head = sum(values.numel() for values in cell.head.values())
     record = {
