@@ -181,7 +181,9 @@ def read(path: Path) -> Code:
             case ast.Import():
                 imports |= {alias.name for alias in part.names}
             case ast.ImportFrom():
-                imports |= {part.module, *(f"{part.module}.{alias.name}" for alias in part.names)}
+                above = path.parts[: -part.level] if part.level else ()
+                source = ".".join(filter(None, [*above, part.module]))
+                imports |= {source, *(f"{source}.{alias.name}" for alias in part.names)}
             case ast.Constant(value=str(text)) if FILE.fullmatch(text):
                 files.add(text)
     modules = frozenset(filter(None, map(module_file, imports)))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from stages.lib import paths
+from stages.lib.data.encoding import Example
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
@@ -32,7 +33,6 @@ from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import loss_gradient, predict
 from stages.lib.runtime import Runtime, seeded_torch
-from stages.lib.text.encoding import Example
 from tests.memory import PeakBytes, live_bytes
 from tests.pico import localizer_settings
 

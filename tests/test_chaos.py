@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from stages.commands.graft.build_patch import read_patch
 from stages.lib.errors import DataError
+from stages.lib.patches.build_patch import read_patch
 from tests.chaos import campaign, folders, inputs, tensors
 
 CHECKS = {**inputs.CHECKS, **tensors.CHECKS}

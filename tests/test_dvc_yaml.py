@@ -278,9 +278,9 @@ def settings_module(name: str) -> str:
     return "stages.settings" if PIPELINE_OF[name] == MAIN else f"stages.{PIPELINE_OF[name]}.settings"
 
 
-def test_only_scripts_ask_for_settings():
-    # what hands a stage its arguments looks for them there, and takes nothing
-    entry = {ROOT / "stages/lib" / name for name in ("params.py", "entry.py")}
+def test_only_scripts_and_commands_ask_for_settings():
+    # what hands a stage its arguments looks for them there, and takes nothing; a command is no stage
+    entry = {ROOT / "stages/lib" / name for name in ("params.py", "entry.py", "patches/__main__.py")}
     libraries = [path.relative_to(ROOT) for path in {*(ROOT / "stages/lib").rglob("*.py")} - entry]
     assert [str(path) for path in libraries if Path("stages/lib/params.py") in code.read(path).imports] == []
 

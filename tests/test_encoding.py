@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from stages.lib.data.batching import by_length, collate, shuffled
+from stages.lib.data.encoding import Example, encode, label_word_ids
 from stages.lib.data.tasks import Prompt, TaskSpec
 from stages.lib.errors import DataError, ModelError
-from stages.lib.text.batching import by_length, collate, shuffled
-from stages.lib.text.encoding import Example, encode, label_word_ids
 from tests.pico import FILLERS, PAIRS, TOY, byte_tokenizer, runtime, word_tokenizer
 
 WORDS = word_tokenizer()

@@ -14,14 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stages.commands.graft.__main__ import main
-from stages.commands.graft.build_patch import CLASSES, KEY, read_patch
-from stages.commands.graft.format import card_text, render
-from stages.commands.graft.locations import PATCH
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
+from stages.lib.patches.__main__ import main
+from stages.lib.patches.build_patch import CLASSES, KEY, read_patch
+from stages.lib.patches.format import card_text, render
+from stages.lib.patches.locations import PATCH
 from tests.graft_project import MASK, ROOT, Project, make_project
 from tests.pico import TOY
 from tests.sealed import flip_bit
@@ -327,7 +327,7 @@ REFUSALS = {
     ),
     "a mask": (
         forged(lambda _, header: header.pop(KEY)),
-        "is a mask, not a patch; `python -m stages.commands.graft export --as patch` makes one of it$",
+        "is a mask, not a patch; `python -m stages.commands.graft export MASK --as patch --to FOLDER` makes one of it$",
     ),
     "gone": (Path.unlink, "no such mask or patch$"),
 }  # fmt: skip
@@ -446,7 +446,7 @@ def test_what_is_written_can_be_read_by_whoever_can_read_the_card(patch, standar
 
 KILLED = """
 import os, pathlib, signal, sys
-from stages.commands.graft.__main__ import main
+from stages.lib.patches.__main__ import main
 
 replace = pathlib.Path.replace
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, RobertaConfig
 
+from stages.lib.data.encoding import Example
 from stages.lib.models import fisher
 from stages.lib.models.anatomy import LAYERS
 from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import loss_gradient
-from stages.lib.text.encoding import Example
 from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
 
 EXAMPLES = 9

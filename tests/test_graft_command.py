@@ -11,16 +11,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.commands.graft.__main__ import main
-from stages.commands.graft.compare import compare
-from stages.commands.graft.export import pipeline_scores
-from stages.commands.graft.inspect import inspect_mask
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
 from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.composition import kind_of, layer_of
 from stages.lib.models.sources import import_model
+from stages.lib.patches.__main__ import main
+from stages.lib.patches.compare import compare
+from stages.lib.patches.export import pipeline_scores
+from stages.lib.patches.inspect import inspect_mask
 from tests.graft_project import MASK, ROOT, SELECTED, Project, make_project, random_mask, write
 from tests.pico import PAIRS, model_settings
 
@@ -239,13 +239,10 @@ def test_scores_are_found_beside_the_mask(project):
 
 
 def test_every_command_has_help_and_a_start_without_heavy_libraries():
-    started = "import sys, stages.commands.graft.__main__ as graft; assert not {'torch', 'transformers', 'pandas', 'numpy'} & {*sys.modules}; graft.main(['--help'])"
+    started = "import sys, stages.lib.patches.__main__ as graft; assert not {'torch', 'transformers', 'pandas', 'numpy'} & {*sys.modules}; graft.main(['--help'])"
     done = subprocess.run([sys.executable, "-c", started], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert all(
-        f"python -m stages.commands.graft {name}" in done.stdout
-        for name in ("export", "apply", "inspect", "diff", "compose")
-    )
+    assert all(f"graft {name}" in done.stdout for name in ("export", "apply", "inspect", "diff", "compose"))
 
 
 def test_the_module_runs_and_leaves_with_2_after_a_mistake(tmp_path):

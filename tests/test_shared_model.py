@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from stages.lib.data.encoding import Example
 from stages.lib.models.anatomy import HEAD, LAYERS
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
-from stages.lib.text.encoding import Example
 from stages.lib.training.training import Hooks, TrainPlan, train
 from tests.pico import PAIRS, TOY, model_settings, runtime, toy_rows
 

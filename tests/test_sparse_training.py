@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from stages.lib.data.batching import shuffled
 from stages.lib.graft.mask import GraftMask
 from stages.lib.models.label_model import LabelModel
-from stages.lib.text.batching import shuffled
 from stages.lib.training import finetuning, training
 from stages.lib.training.finetuning import TrainingCell, at_point, finetune, trained_names
 from stages.lib.training.sparse import Leaves

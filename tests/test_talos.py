@@ -348,8 +348,8 @@ def test_training_within_a_mask_is_adamw_on_the_gathered_entries(make_cell):
 
 def gathered_adamw(cell, mask: GraftMask, plan: TrainPlan) -> dict[str, Tensor]:
     """The same steps with torch's own optimizer on a vector of the selected entries, put back by hand."""
+    from stages.lib.data.batching import shuffled
     from stages.lib.runtime import numpy_generator, seeded_torch
-    from stages.lib.text.batching import shuffled
 
     opened = study_cell(cell)
     weights = opened.model.train_only({*mask.indices})

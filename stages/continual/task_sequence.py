@@ -7,6 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from stages.lib import paths
+from stages.lib.data.batching import shuffled
+from stages.lib.data.encoding import Example
 from stages.lib.data.task_cards import read_task
 from stages.lib.io import read_rows
 from stages.lib.models.anatomy import HEAD
@@ -15,8 +17,6 @@ from stages.lib.models.loading import bytes_of
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import FinetuneParams, ModelParams, Params
-from stages.lib.text.batching import shuffled
-from stages.lib.text.encoding import Example
 from stages.lib.training.finetuning import chosen_point, plan_for, steps_for
 from stages.lib.training.training import TrainPlan
 

@@ -9,7 +9,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import BinaryIO
 
-from stages.lib.errors import ModelError
+from .errors import ModelError
 
 KEY = "sha256"
 # goes into a header's JSON text, and `seal` puts the digest there

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from stages.lib import paths
-from stages.lib.errors import GraftError
+from . import paths
+from .errors import GraftError
 
 USER_MISTAKE, STOPPED = 2, 130
 # raise an error where something that this process has read of the project is otherwise by now
@@ -64,7 +64,7 @@ def _named(function: Callable[..., None], module: str) -> Callable[..., None]:
     """`function`, for arguments that no DVC took from the settings: an error where the settings don't have them."""
 
     def run(**arguments: Any) -> None:
-        from stages.lib.params import require_listed
+        from .params import require_listed
 
         require_listed(module, arguments)
         function(**arguments)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stages.lib.errors import DataError, GraftError, StorageError
+from .errors import DataError, GraftError, StorageError
 
 
 @contextlib.contextmanager

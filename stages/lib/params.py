@@ -19,13 +19,13 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from stages.lib import paths
-from stages.lib.data.tasks import unknown_tasks
-from stages.lib.entry import COMPARISONS
-from stages.lib.errors import ParamsError, did_you_mean, plain_problem
-from stages.lib.localizers.settings import NAMES, localizer_in
-from stages.lib.settings import Params, at, is_on, lists
-from stages.lib.yaml12 import load_yaml
+from . import paths
+from .data.tasks import unknown_tasks
+from .entry import COMPARISONS
+from .errors import ParamsError, did_you_mean, plain_problem
+from .localizers.settings import NAMES, localizer_in
+from .settings import Params, at, is_on, lists
+from .yaml12 import load_yaml
 
 PROJECT = Path(__file__).parents[2]
 # name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml: SECTIONS, the
@@ -64,7 +64,7 @@ def require_unchanged() -> None:
     for path, keys, before in READ:
         now = _chosen(_values(path, keys), keys)
         if now != before:
-            from stages.lib.report.differences import compare, plain, told
+            from .report.differences import compare, plain, told
 
             raise ParamsError(
                 f"{path} was edited while this ran: {told(compare(plain(before), plain(now)))}; "
@@ -114,7 +114,7 @@ def require_measurable(values: dict[str, Any], asked: Collection[str], path: Pat
 
     They are those of the main pipeline and of the pipelines of the sections `asked` for.
     """
-    from stages.lib.models.anatomy import FILE, read_anatomy
+    from .models.anatomy import FILE, read_anatomy
 
     if not (paths.PRETRAINED / FILE).is_file():
         return
@@ -234,6 +234,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from stages.lib.entry import guarded
+    from .entry import guarded
 
     guarded("params", main)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stages.lib.errors import ParamsError
+from .errors import ParamsError
 
 
 @dataclass(frozen=True)

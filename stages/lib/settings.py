@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from stages.lib.errors import did_you_mean
+from .errors import did_you_mean
 
 # A dash would let two cells share a DVC stage name: `a@b-c-1` is both (a, b-c) and (a-b, c).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.]*$")]

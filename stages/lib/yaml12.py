@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from stages.lib.errors import GraftError
+from .errors import GraftError
 
 _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # far more than any file of the project has: bytes, values once aliases are followed, values in each other, digits

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from stages.lib import paths
+from stages.lib.data.encoding import Example
 from stages.lib.data.task_cards import read_task
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask_file import StoredMask, read_mask_for
@@ -48,7 +49,6 @@ from stages.lib.models.shared import SharedModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import Params
-from stages.lib.text.encoding import Example
 from stages.merge.collisions import count_collisions
 from stages.merge.settings import AlphaSearch
 

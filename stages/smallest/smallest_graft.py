@@ -3,6 +3,7 @@
 import numpy as np
 
 from stages.lib import paths
+from stages.lib.data.encoding import Example
 from stages.lib.data.task_cards import read_test_sets
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import train_set, write_reading
@@ -21,7 +22,6 @@ from stages.lib.models.predicting import predict
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.lib.text.encoding import Example
 from stages.smallest.bisection import most_looks, smallest_enough
 from stages.smallest.code_length import SCALE_BITS, code_bits
 

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from stages.lib import paths
+from stages.lib.data.encoding import Example
 from stages.lib.data.task_cards import read_task
 from stages.lib.io import read_json, read_rows, require, write_json
 from stages.lib.models.anatomy import HEAD, LAYERS, Anatomy, read_anatomy
@@ -14,7 +15,6 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, seeded_torch
 from stages.lib.settings import Params
-from stages.lib.text.encoding import Example
 from stages.surgical.layers import by_layer, layer_scores
 
 Scores = dict[str, list[float]]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stages.lib import paths
+from stages.lib.data.encoding import Example
 from stages.lib.errors import ParamsError
 from stages.lib.io import write_json
 from stages.lib.models.anatomy import read_anatomy
@@ -12,7 +13,6 @@ from stages.lib.models.predicting import dev_score
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.lib.text.encoding import Example
 from stages.lib.training.finetuning import TrainingCell, train_again
 from stages.surgical.fisher_scores import layers_of, scores_by_count
 from stages.surgical.layers import layer_norms

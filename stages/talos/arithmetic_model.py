@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from stages.lib import paths
+from stages.lib.data.encoding import Example
 from stages.lib.data.task_cards import read_task
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask_file import read_mask_for
@@ -25,7 +26,6 @@ from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime
 from stages.lib.settings import ModelParams, Params
-from stages.lib.text.encoding import Example
 from stages.talos.linearised import LinearisedModel
 
 FULL, LINEAR = "full", "linear"

@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
+from stages.lib.data.batching import Batch
+from stages.lib.data.encoding import Example
 from stages.lib.graft.region import Tensors
 from stages.lib.models.label_model import LabelModel
-from stages.lib.text.batching import Batch
-from stages.lib.text.encoding import Example
 
 _MODEL = "model."
 

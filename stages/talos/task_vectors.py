@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from stages.lib import paths
+from stages.lib.data.encoding import Example
 from stages.lib.data.task_cards import read_task
 from stages.lib.errors import MaskError
 from stages.lib.evaluation.study_cell import write_reading
@@ -39,7 +40,6 @@ from stages.lib.models.predicting import dev_score
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import Params
-from stages.lib.text.encoding import Example
 from stages.lib.training.finetuning import chosen_point, matched_steps
 from stages.lib.training.grid import Point, Trained, search
 from stages.lib.training.training import Hooks, TrainPlan, batches_of, train

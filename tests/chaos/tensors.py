@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from safetensors.torch import load
 
-from stages.commands.graft.build_patch import KEY, VERSION, read_patch
 from stages.lib.digest import seal
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.order_file import read_order, write_order
 from stages.lib.graft.region import Region
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
+from stages.lib.patches.build_patch import KEY, VERSION, read_patch
 from tests.chaos.campaign import Check
 
 ODD = [None, True, -1, 2**70, 1e400, "", "\x00", "x" * 10_000, [], {}, [[1]], {"auto_map": "a.py"}]

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.lib import paths
-from stages.lib.data.tables import Table, Texts, build_table, leakage, ood_rows, together, told
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.io import read_rows, write_json, write_rows
+from .. import paths
+from ..io import read_rows, write_json, write_rows
+from .tables import Table, Texts, build_table, leakage, ood_rows, together, told
+from .tasks import TaskSpec
 
 
 def needed_sets(tasks: list[str], ood: dict[str, list[str]]) -> list[str]:
@@ -93,13 +93,13 @@ def load_raw(spec: TaskSpec, data: Any, fetch: Callable[[str], Path]) -> tuple[S
     file.  Raises DataError with what is missing and what to do.
     """
     if data.source == "packaged":
-        from stages.lib.data.packaged import load_packaged
+        from .packaged import load_packaged
 
         return load_packaged(spec, fetch)
     if data.source == "hub":
-        from stages.lib.data.hub import load_hub
+        from .hub import load_hub
 
         return load_hub(spec)
-    from stages.lib.data.local import load_local
+    from .local import load_local
 
     return load_local(spec, Path(data.root), data.columns)

@@ -10,8 +10,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from stages.lib.data.tasks import HubSource, TaskSpec, columns_in, packaged_tasks
-from stages.lib.errors import DataError
+from ..errors import DataError
+from .tasks import HubSource, TaskSpec, columns_in, packaged_tasks
 
 Rows = list[dict[str, str | None]]
 # What a text calls the item of the list that its row is made for.

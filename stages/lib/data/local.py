@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.digest import sha256_of
-from stages.lib.errors import DataError, did_you_mean, shown
-from stages.lib.io import json_problem
+from ..digest import sha256_of
+from ..errors import DataError, did_you_mean, shown
+from ..io import json_problem
+from .tasks import TaskSpec
 
 SPLITS = ("train", "dev", "test")
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".tsv")

@@ -13,10 +13,10 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from stages.lib.data.packages import describe
-from stages.lib.data.rows import rank
-from stages.lib.data.tasks import TaskSpec, packaged_tasks
-from stages.lib.errors import DataError, did_you_mean
+from ..errors import DataError, did_you_mean
+from .packages import describe
+from .rows import rank
+from .tasks import TaskSpec, packaged_tasks
 
 DOMAINS = {
     "movieReviewSnippets": "movie",

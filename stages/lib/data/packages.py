@@ -13,12 +13,12 @@ from typing import IO, Any, Literal
 
 from pydantic import Field
 
-from stages.lib.digest import sha256_of
-from stages.lib.errors import DataError, GraftError, ModelError, StorageError, did_you_mean
-from stages.lib.io import is_storage_problem, replacing
-from stages.lib.progress import progress
-from stages.lib.settings import Section
-from stages.lib.yaml12 import load_yaml
+from ..digest import sha256_of
+from ..errors import DataError, GraftError, ModelError, StorageError, did_you_mean
+from ..io import is_storage_problem, replacing
+from ..progress import progress
+from ..settings import Section
+from ..yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("packages.yaml")
 

@@ -8,8 +8,8 @@ the sample of a smaller k is part of that of a larger one.
 
 from typing import Any
 
-from stages.lib.data.rows import Row, bare, capped, content, rank, text_key
-from stages.lib.errors import DataError
+from ..errors import DataError
+from .rows import Row, bare, capped, content, rank, text_key
 
 
 def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: Any) -> dict[str, list[Row]]:

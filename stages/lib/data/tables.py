@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from stages.lib.data.rows import BITS, Row, bare, capped, content, letters, place, rank, text_key
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.errors import DataError, did_you_mean
+from ..errors import DataError, did_you_mean
+from .rows import BITS, Row, bare, capped, content, letters, place, rank, text_key
+from .tasks import TaskSpec
 
 SPLITS = ("train", "dev", "test")
 # reasons that a line about dropped rows names

@@ -1,8 +1,8 @@
 """Reading what fetch and sample stored for a task: its card, and the test sets of a cell."""
 
-from stages.lib import paths
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.io import read_json, read_rows, require
+from .. import paths
+from ..io import read_json, read_rows, require
+from .tasks import TaskSpec
 
 
 def read_task(name: str) -> TaskSpec:

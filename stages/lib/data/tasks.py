@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from stages.lib.errors import DataError, did_you_mean, plain_problem
-from stages.lib.settings import Section
-from stages.lib.yaml12 import load_yaml
+from ..errors import DataError, did_you_mean, plain_problem
+from ..settings import Section
+from ..yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("tasks.yaml")
 PROMPT_FIELDS = ("sentence1", "sentence2", "mask")

@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from stages.lib import paths
-from stages.lib.data.task_cards import read_task, read_test_sets
-from stages.lib.io import read_rows
-from stages.lib.metrics.predictions import Predictions, dev_set, write_predictions
-from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.models.anatomy import read_anatomy
-from stages.lib.models.label_model import LabelModel, reset_to_pretrained
-from stages.lib.models.predicting import predict
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime
-from stages.lib.settings import ModelParams
+from .. import paths
+from ..data.task_cards import read_task, read_test_sets
+from ..io import read_rows
+from ..metrics.predictions import Predictions, dev_set, write_predictions
+from ..metrics.variants import FINETUNED, PRETRAINED
+from ..models.anatomy import read_anatomy
+from ..models.label_model import LabelModel, reset_to_pretrained
+from ..models.predicting import predict
+from ..progress import progress
+from ..runtime import Runtime
+from ..settings import ModelParams
 
 
 class Evaluation:

@@ -7,23 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.lib import paths
-from stages.lib.data.task_cards import read_task
-from stages.lib.evaluation.evaluation import Evaluation, cell_sets
-from stages.lib.graft.apply import graft, transplant
-from stages.lib.graft.interpolate import wise_ft, wise_graft
-from stages.lib.graft.mask_file import read_mask, require_model
-from stages.lib.graft.order_file import read_order
-from stages.lib.io import read_rows
-from stages.lib.localizers.movement import movement_mask
-from stages.lib.metrics.predictions import read_predictions, write_predictions
-from stages.lib.metrics.temperature import temperature, tempered
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, WISE_FT, WISE_GRAFT
-from stages.lib.models.anatomy import HEAD, LM_HEAD, read_anatomy
-from stages.lib.models.label_model import LabelModel, reset_to_pretrained
-from stages.lib.models.predicting import dev_score
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from .. import paths
+from ..data.task_cards import read_task
+from ..graft.apply import graft, transplant
+from ..graft.interpolate import wise_ft, wise_graft
+from ..graft.mask_file import read_mask, require_model
+from ..graft.order_file import read_order
+from ..io import read_rows
+from ..localizers.movement import movement_mask
+from ..metrics.predictions import read_predictions, write_predictions
+from ..metrics.temperature import temperature, tempered
+from ..metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, WISE_FT, WISE_GRAFT
+from ..models.anatomy import HEAD, LM_HEAD, read_anatomy
+from ..models.label_model import LabelModel, reset_to_pretrained
+from ..models.predicting import dev_score
+from ..runtime import Runtime
+from ..settings import Params
+from .evaluation import Evaluation, cell_sets
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from stages.lib import paths
-from stages.lib.data.task_cards import read_task, read_test_sets
-from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.io import read_rows, write_json
-from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
-from stages.lib.metrics.scores import Row, score_rows
-from stages.lib.metrics.variants import FINETUNED
-from stages.lib.models.cell import GraftCell
+from .. import paths
+from ..data.task_cards import read_task, read_test_sets
+from ..io import read_rows, write_json
+from ..metrics.predictions import Predictions, read_predictions, write_predictions
+from ..metrics.scores import Row, score_rows
+from ..metrics.variants import FINETUNED
+from ..models.cell import GraftCell
+from .evaluation import Evaluation
 
 
 def study_evaluation(cell: GraftCell, n: int, variants: int = 1, with_train: bool = False) -> Evaluation:

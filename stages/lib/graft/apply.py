@@ -7,8 +7,8 @@ model bit for bit, and a graft of nothing the pretrained one.
 import torch
 from torch import Tensor
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Tensors
+from .mask import GraftMask
+from .region import Tensors
 
 
 def graft(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str, Tensor]:

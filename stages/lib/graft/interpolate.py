@@ -7,9 +7,9 @@ Both ends are copies, and so is everything that the two models share: blending t
 import torch
 from torch import Tensor
 
-from stages.lib.graft.apply import transplant, values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Tensors
+from .apply import transplant, values_at
+from .mask import GraftMask
+from .region import Tensors
 
 
 def wise_ft(pretrained: Tensors, finetuned: Tensors, alpha: float) -> dict[str, Tensor]:

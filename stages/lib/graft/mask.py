@@ -15,7 +15,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from stages.lib.graft.region import Region
+from .region import Region
 
 
 @dataclass(frozen=True, eq=False)

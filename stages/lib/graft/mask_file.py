@@ -18,12 +18,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from stages.lib.digest import UNSEALED, seal
-from stages.lib.errors import MaskError
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_indices import FORMAT, VERSION, read_header, require_indices
-from stages.lib.graft.region import Region, Tensors
-from stages.lib.io import replacing
+from ..digest import UNSEALED, seal
+from ..errors import MaskError
+from ..io import replacing
+from .mask import GraftMask
+from .mask_indices import FORMAT, VERSION, read_header, require_indices
+from .region import Region, Tensors
 
 INT32_LIMIT = 2**31
 # what values and heads may be

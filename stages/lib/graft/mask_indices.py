@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 
-from stages.lib.digest import KEY, require_sealed
-from stages.lib.errors import MaskError, plain_problem
+from ..digest import KEY, require_sealed
+from ..errors import MaskError, plain_problem
 
 FORMAT = "graft-mask"
 VERSION = 2

@@ -9,10 +9,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from stages.lib.digest import KEY, UNSEALED, require_sealed, seal
-from stages.lib.errors import MaskError
-from stages.lib.graft.mask_file import INT32_LIMIT
-from stages.lib.io import replacing
+from ..digest import KEY, UNSEALED, require_sealed, seal
+from ..errors import MaskError
+from ..io import replacing
+from .mask_file import INT32_LIMIT
 
 
 def write_order(path: Path, order: Tensor, region_size: int, about: dict[str, Any]) -> None:

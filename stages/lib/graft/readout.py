@@ -12,9 +12,9 @@ retrain: pretrained outside, trained anew inside, which takes data and a trainer
 import torch
 from torch import Tensor
 
-from stages.lib.graft.apply import transplant, values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Tensors
+from .apply import transplant, values_at
+from .mask import GraftMask
+from .region import Tensors
 
 GRAFT, RETRAIN, RESET, PRUNE = "graft", "retrain", "reset", "prune"
 READOUTS = (GRAFT, RETRAIN, RESET, PRUNE)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region, Tensors
+from .mask import GraftMask
+from .region import Region, Tensors
 
 TieBreak = Callable[[str, Tensor], Tensor]
 

@@ -8,10 +8,10 @@ an integrated gradient: over the whole path it would add up to the loss that fin
 import torch
 from torch import Tensor
 
-from stages.lib.graft.select import ranking
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.registry import Localizer
-from stages.lib.localizers.settings import Attribution
+from ..graft.select import ranking
+from .evidence import Evidence
+from .registry import Localizer
+from .settings import Attribution
 
 
 def rank_by_attribution(evidence: Evidence, settings: Attribution, k: int) -> Tensor:

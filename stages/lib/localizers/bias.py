@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from stages.lib.graft.region import Region
-from stages.lib.graft.select import ranking
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.registry import Localizer
-from stages.lib.settings import Section
+from ..graft.region import Region
+from ..graft.select import ranking
+from ..settings import Section
+from .evidence import Evidence
+from .registry import Localizer
 
 
 def biases(region: Region) -> list[str]:

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.select import ranking
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.grown import gains_beyond
-from stages.lib.localizers.movement import movement_order
-from stages.lib.localizers.registry import Localizer
-from stages.lib.localizers.settings import Doubling
+from ..graft.mask import GraftMask
+from ..graft.select import ranking
+from .evidence import Evidence
+from .grown import gains_beyond
+from .movement import movement_order
+from .registry import Localizer
+from .settings import Doubling
 
 
 def rank_by_doubling(evidence: Evidence, settings: Doubling, k: int) -> Tensor:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from stages.lib.graft.apply import graft_into
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region, Tensors
+from ..graft.apply import graft_into
+from ..graft.mask import GraftMask
+from ..graft.region import Region, Tensors
 
 
 class DevRating(NamedTuple):

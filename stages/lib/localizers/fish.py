@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from stages.lib.graft.select import ranking
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.registry import Localizer
-from stages.lib.localizers.settings import Fish
+from ..graft.select import ranking
+from .evidence import Evidence
+from .registry import Localizer
+from .settings import Fish
 
 
 def rank_by_fisher(evidence: Evidence, settings: Fish, k: int) -> Tensor:

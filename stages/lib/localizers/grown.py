@@ -4,12 +4,12 @@ import math
 
 from torch import Tensor
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.select import top_k
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.movement import movement_mask, rank_by_movement
-from stages.lib.localizers.registry import Budget, FoundMask, Localizer
-from stages.lib.localizers.settings import Grown
+from ..graft.mask import GraftMask
+from ..graft.select import top_k
+from .evidence import Evidence
+from .movement import movement_mask, rank_by_movement
+from .registry import Budget, FoundMask, Localizer
+from .settings import Grown
 
 # The start is this part of the budget; the rounds add the rest in equal portions.
 START_PART = 3

@@ -23,14 +23,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stages.lib.graft.apply import graft_into
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region, Tensors
-from stages.lib.graft.select import kth_largest, top_k
-from stages.lib.localizers.evidence import DevRating, Evidence
-from stages.lib.localizers.movement import movement_mask, rank_by_movement
-from stages.lib.localizers.registry import Budget, FoundMask, Localizer
-from stages.lib.localizers.settings import Learning
+from ..graft.apply import graft_into
+from ..graft.mask import GraftMask
+from ..graft.region import Region, Tensors
+from ..graft.select import kth_largest, top_k
+from .evidence import DevRating, Evidence
+from .movement import movement_mask, rank_by_movement
+from .registry import Budget, FoundMask, Localizer
+from .settings import Learning
 
 LEARNED, MOVEMENT = "learned", "movement"
 

@@ -6,11 +6,11 @@ fine-tuning left alone.
 
 from torch import Tensor
 
-from stages.lib.graft.select import ranking
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.movement import movement
-from stages.lib.localizers.registry import Localizer
-from stages.lib.settings import Section
+from ..graft.select import ranking
+from ..settings import Section
+from .evidence import Evidence
+from .movement import movement
+from .registry import Localizer
 
 
 def rank_by_ticket(evidence: Evidence, _settings: Section, k: int) -> Tensor:

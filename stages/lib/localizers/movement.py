@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region, Tensors
-from stages.lib.graft.select import ranking
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.registry import Localizer
-from stages.lib.settings import Section
+from ..graft.mask import GraftMask
+from ..graft.region import Region, Tensors
+from ..graft.select import ranking
+from ..settings import Section
+from .evidence import Evidence
+from .registry import Localizer
 
 
 def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> dict[str, Tensor]:

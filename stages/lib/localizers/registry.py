@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from stages.lib.errors import MaskError, TrainingError
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.settings import Section
+from ..errors import MaskError, TrainingError
+from ..graft.mask import GraftMask
+from ..graft.region import Region
+from ..settings import Section
+from .evidence import Evidence
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Localizer:
 
 def localizer_of(name: str) -> Localizer:
     """The localizer of this name, one of settings.NAMES."""
-    return import_module(f"stages.lib.localizers.{name}").LOCALIZER
+    return import_module(f".{name}", __package__).LOCALIZER
 
 
 def find_mask(

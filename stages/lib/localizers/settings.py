@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stages.lib.errors import did_you_mean
-from stages.lib.settings import Rate, Section
+from ..errors import did_you_mean
+from ..settings import Rate, Section
 
 # files of this folder that are no localizers
 SUPPORT = ("__init__", "evidence", "registry", "settings", "stratified")

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from stages.lib.graft.apply import values_at
-from stages.lib.graft.select import top_k
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.movement import rank_by_movement
-from stages.lib.localizers.registry import Budget, FoundMask, Localizer
-from stages.lib.localizers.settings import Stable
+from ..graft.apply import values_at
+from ..graft.select import top_k
+from .evidence import Evidence
+from .movement import rank_by_movement
+from .registry import Budget, FoundMask, Localizer
+from .settings import Stable
 
 
 def select_stable(evidence: Evidence, settings: Stable, _order: Tensor | None, budget: Budget) -> FoundMask:

@@ -5,12 +5,12 @@ Their data-free variant takes the 5 % that moved most: the localizer `movement` 
 
 from torch import Tensor
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.learned import learn_from
-from stages.lib.localizers.movement import rank_by_movement
-from stages.lib.localizers.registry import Budget, FoundMask, Localizer
-from stages.lib.localizers.settings import Stitching
+from ..graft.mask import GraftMask
+from .evidence import Evidence
+from .learned import learn_from
+from .movement import rank_by_movement
+from .registry import Budget, FoundMask, Localizer
+from .settings import Stitching
 
 
 def refine_by_stitching(evidence: Evidence, settings: Stitching, order: Tensor, budget: Budget) -> FoundMask:

@@ -3,8 +3,8 @@
 It differs from `learned` in its settings alone: `base_share` 1, and an `l1` above 0.
 """
 
-from stages.lib.localizers.learned import refine_by_learning
-from stages.lib.localizers.movement import rank_by_movement
-from stages.lib.localizers.registry import Localizer
+from .learned import refine_by_learning
+from .movement import rank_by_movement
+from .registry import Localizer
 
 LOCALIZER = Localizer("learned from all that moved most, with an l1 penalty", rank_by_movement, refine_by_learning)

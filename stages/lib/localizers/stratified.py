@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from stages.lib.graft.region import Region, Tensors
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.movement import movement_order
+from ..graft.region import Region, Tensors
+from .evidence import Evidence
+from .movement import movement_order
 
 
 def even_scores(evidence: Evidence, group_of: Callable[[str], Hashable]) -> dict[str, Tensor]:

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region, Tensors
-from stages.lib.graft.select import ranking, top_k
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.registry import Budget, FoundMask, Localizer
-from stages.lib.localizers.settings import Talos
+from ..graft.mask import GraftMask
+from ..graft.region import Region, Tensors
+from ..graft.select import ranking, top_k
+from .evidence import Evidence
+from .registry import Budget, FoundMask, Localizer
+from .settings import Talos
 
 
 def rank_by_insensitivity(evidence: Evidence, settings: Talos, k: int) -> Tensor:

@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from stages.lib.graft.select import ranking
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.registry import Localizer
-from stages.lib.localizers.stratified import even_scores
-from stages.lib.settings import Section
+from ..graft.select import ranking
+from ..settings import Section
+from .evidence import Evidence
+from .registry import Localizer
+from .stratified import even_scores
 
 
 def rank_by_tensor(evidence: Evidence, _settings: Section, k: int) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from stages.lib.graft.region import Tensors
+from ..graft.region import Tensors
 
 
 def task_vector(pretrained: Tensors, finetuned: Tensors) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from stages.lib.graft.region import Tensors
+from ..graft.region import Tensors
 
 # tasks that have to select a parameter
 LEAST = 2

@@ -6,7 +6,7 @@ of the region, such as stitch_0.01, stands for grafts of that size by that local
 
 import re
 
-from stages.lib.metrics.variants import FINETUNED, GRAFTED
+from ..metrics.variants import FINETUNED, GRAFTED
 
 MEAN, SUM, SEQUENCE, LARGEST = "mean", "sum", "sequence", "largest"
 # what a parameter gets that several grafts select

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from stages.lib.errors import MaskError
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask
-from stages.lib.graft.region import Tensors
-from stages.lib.merging.names import LARGEST, MEAN, RULES, SEQUENCE, SUM
+from ..errors import MaskError
+from ..graft.mask import GraftMask
+from ..graft.mask_file import StoredMask
+from ..graft.region import Tensors
+from .names import LARGEST, MEAN, RULES, SEQUENCE, SUM
 
 # (values, selected, pretrained) -> the value of each parameter; rows are grafts, columns parameters of the union
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]

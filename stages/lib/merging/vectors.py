@@ -16,12 +16,12 @@ import torch
 from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge, random_pruning
 from torch import Tensor
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region, Tensors
-from stages.lib.graft.select import top_k
-from stages.lib.localizers.movement import movement
-from stages.lib.merging.arithmetic import add, task_vector
-from stages.lib.runtime import seeded_torch
+from ..graft.mask import GraftMask
+from ..graft.region import Region, Tensors
+from ..graft.select import top_k
+from ..localizers.movement import movement
+from ..runtime import seeded_torch
+from .arithmetic import add, task_vector
 
 Models = Mapping[str, Tensors]
 

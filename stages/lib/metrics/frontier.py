@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from stages.lib.metrics.classification import reliability
-from stages.lib.metrics.predictions import Predictions
-from stages.lib.metrics.temperature import temperature
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, TEMPERED, WISE_FT, WISE_GRAFT
+from .classification import reliability
+from .predictions import Predictions
+from .temperature import temperature
+from .variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, TEMPERED, WISE_FT, WISE_GRAFT
 
 GRAFT_TEMPERED = "grafted_tempered"
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from stages.lib.metrics.variants import FINETUNED, PRETRAINED
+from .variants import FINETUNED, PRETRAINED
 
 
 def gained(pretrained: float, trained: float, least: float) -> bool:

@@ -13,10 +13,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from stages.lib import paths
-from stages.lib.digest import UNSEALED, require_sealed, seal
-from stages.lib.errors import DataError
-from stages.lib.io import replacing
+from .. import paths
+from ..digest import UNSEALED, require_sealed, seal
+from ..errors import DataError
+from ..io import replacing
 
 DEV = ":dev"
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.metrics.classification import (
+from ..data.tasks import TaskSpec
+from .classification import (
     accuracy,
     agreement,
     confidence_histogram,
@@ -15,8 +15,8 @@ from stages.lib.metrics.classification import (
     reliability,
     standard_error,
 )
-from stages.lib.metrics.predictions import Predictions
-from stages.lib.metrics.variants import FINETUNED
+from .predictions import Predictions
+from .variants import FINETUNED
 
 Scores = dict[str, dict[str, dict[str, Any]]]
 Row = dict[str, Any]

@@ -3,9 +3,9 @@
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from stages.lib.metrics.predictions import Predictions
-from stages.lib.metrics.scores import cross_entropy
-from stages.lib.metrics.variants import FINETUNED, TEMPERED
+from .predictions import Predictions
+from .scores import cross_entropy
+from .variants import FINETUNED, TEMPERED
 
 # natural logarithms of the lowest and the highest temperature
 LOG_BOUNDS = (-5.0, 5.0)

@@ -12,10 +12,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from stages.lib.digest import require_listed
-from stages.lib.errors import ModelError, plain_problem
-from stages.lib.graft.region import Region
-from stages.lib.io import read_json, write_json
+from ..digest import require_listed
+from ..errors import ModelError, plain_problem
+from ..graft.region import Region
+from ..io import read_json, write_json
 
 FILE = "anatomy.json"
 # of the head that a model gets where no task is known yet, and so of the head in anatomy.json

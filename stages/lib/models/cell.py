@@ -6,16 +6,16 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.lib import paths
-from stages.lib.data.task_cards import read_task
-from stages.lib.graft.apply import values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region
-from stages.lib.io import read_rows
-from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
-from stages.lib.models.label_model import LabelModel, reset_to_pretrained
-from stages.lib.runtime import Runtime
-from stages.lib.settings import ModelParams
+from .. import paths
+from ..data.task_cards import read_task
+from ..graft.apply import values_at
+from ..graft.mask import GraftMask
+from ..graft.region import Region
+from ..io import read_rows
+from ..runtime import Runtime
+from ..settings import ModelParams
+from .anatomy import HEAD, Anatomy, read_anatomy
+from .label_model import LabelModel, reset_to_pretrained
 
 
 @dataclass(frozen=True)

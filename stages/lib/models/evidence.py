@@ -7,15 +7,15 @@ from typing import NoReturn
 import numpy as np
 import torch
 
-from stages.lib.graft.region import Region, Tensors
-from stages.lib.localizers.evidence import DevRating, Evidence
-from stages.lib.models.cell import GraftCell
-from stages.lib.models.fisher import squared_gradients
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.predicting import loss_gradient, predict
-from stages.lib.runtime import numpy_generator
-from stages.lib.text.batching import shuffled
-from stages.lib.text.encoding import Example
+from ..data.batching import shuffled
+from ..data.encoding import Example
+from ..graft.region import Region, Tensors
+from ..localizers.evidence import DevRating, Evidence
+from ..runtime import numpy_generator
+from .cell import GraftCell
+from .fisher import squared_gradients
+from .label_model import LabelModel
+from .predicting import loss_gradient, predict
 
 
 def evidence_of(

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from stages.lib.models.label_model import LabelModel
-from stages.lib.text.batching import by_length
-from stages.lib.text.encoding import Example
+from ..data.batching import by_length
+from ..data.encoding import Example
+from .label_model import LabelModel
 
 Mode = Literal["empirical", "expected", "sampled", "sampled_logit", "label_logit"]
 MODES: tuple[str, ...] = get_args(Mode)

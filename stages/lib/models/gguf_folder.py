@@ -9,8 +9,8 @@ experts) is refused: nothing is guessed.  The same file always gives the same by
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.lib.errors import ModelError
-from stages.lib.io import replacing, write_json
+from ..errors import ModelError
+from ..io import replacing, write_json
 
 if TYPE_CHECKING:
     import numpy as np

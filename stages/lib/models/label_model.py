@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.models.anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups
-from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
-from stages.lib.runtime import Runtime
-from stages.lib.settings import ModelParams
-from stages.lib.text.batching import Batch, collate
-from stages.lib.text.encoding import Example, encode, label_word_ids
+from ..data.batching import Batch, collate
+from ..data.encoding import Example, encode, label_word_ids
+from ..data.tasks import TaskSpec
+from ..runtime import Runtime
+from ..settings import ModelParams
+from .anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups
+from .loading import load_model, load_tokenizer, read_tensors
 
 
 class LabelModel:

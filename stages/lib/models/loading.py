@@ -7,9 +7,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from stages.lib.digest import list_files, require_listed
-from stages.lib.errors import ModelError
-from stages.lib.models.anatomy import HEAD, SOME_LABELS, parameter_groups
+from ..digest import list_files, require_listed
+from ..errors import ModelError
+from .anatomy import HEAD, SOME_LABELS, parameter_groups
 
 WEIGHTS = "model.safetensors"
 TOKENIZER_FILES = (

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stages.lib.models.label_model import LabelModel
-from stages.lib.text.batching import by_length
-from stages.lib.text.encoding import Example
+from ..data.batching import by_length
+from ..data.encoding import Example
+from .label_model import LabelModel
 
 
 @torch.inference_mode()

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.models.anatomy import HEAD
-from stages.lib.models.label_model import LabelModel
-from stages.lib.runtime import Runtime
-from stages.lib.settings import ModelParams
+from ..data.tasks import TaskSpec
+from ..runtime import Runtime
+from ..settings import ModelParams
+from .anatomy import HEAD
+from .label_model import LabelModel
 
 
 class SharedModel:

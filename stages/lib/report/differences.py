@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from stages.lib.settings import Params, at, is_partial
+from ..settings import Params, at, is_partial
 
 SHOWN = 4
 

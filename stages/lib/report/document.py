@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from stages.lib.errors import DataError, GraftError
-from stages.lib.io import read_json, write_json
+from ..errors import DataError, GraftError
+from ..io import read_json, write_json
 
 
 @dataclass(frozen=True)

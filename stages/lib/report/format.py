@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stages.lib.data.tasks import TaskSpec
+from ..data.tasks import TaskSpec
 
 DAGGER = "†"
 # metrics other than accuracy: the mark behind a task's name, and what it stands for

@@ -11,8 +11,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.report.style import figure, legend
+from ..metrics.variants import FINETUNED, PRETRAINED
+from .style import figure, legend
 
 DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (6, 2, 1.2, 2)), (0, (3, 1.2)), (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5)))
 LINE_STYLES: tuple[tuple[str, str, Any, bool], ...] = (

@@ -14,9 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from stages.lib.errors import DataError
-from stages.lib.io import read_json
-from stages.lib.yaml12 import load_yaml
+from ..errors import DataError
+from ..io import read_json
+from ..yaml12 import load_yaml
 
 SHOWN = 10
 

@@ -1,6 +1,6 @@
 """The report as markdown, for metrics/summary.md."""
 
-from stages.lib.report.document import HEADING, Claim, Report, Table
+from .document import HEADING, Claim, Report, Table
 
 
 def to_markdown(report: Report) -> str:

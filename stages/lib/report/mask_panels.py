@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from stages.lib.metrics.composition import KINDS, OUTSIDE
-from stages.lib.metrics.variants import GRAFTED
-from stages.lib.report.style import bar_style
+from ..metrics.composition import KINDS, OUTSIDE
+from ..metrics.variants import GRAFTED
+from .style import bar_style
 
 CHANCE = "chance (share of graftable)"
 SHARE = "share of mask (%)"

@@ -10,15 +10,15 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from stages.lib import paths
-from stages.lib.io import write_json, write_text
-from stages.lib.report.differences import plain
-from stages.lib.report.document import Report, write_report
-from stages.lib.report.markdown import to_markdown
-from stages.lib.report.stats import clean
-from stages.lib.report.style import save_all
-from stages.lib.report.terminal import to_terminal
-from stages.lib.settings import Params
+from .. import paths
+from ..io import write_json, write_text
+from ..settings import Params
+from .differences import plain
+from .document import Report, write_report
+from .markdown import to_markdown
+from .stats import clean
+from .style import save_all
+from .terminal import to_terminal
 
 DECIMALS = 4  # of what git keeps, so that another machine writes the same; of small numbers as many digits
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stages.lib.report.format import counts, percent, points, spread
+from .format import counts, percent, points, spread
 
 CONFIDENCE = 0.95
 # what two tasks may differ by and still be the same

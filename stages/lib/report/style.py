@@ -14,9 +14,9 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.lib.io import replacing
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
-from stages.lib.report import hover
+from ..io import replacing
+from ..metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
+from . import hover
 
 COLORS = {PRETRAINED: "#C8C8C8", FINETUNED: "#0072B2", MOVEMENT_GRAFTED: "#E69F00", GRAFTED: "#009E73"}
 HATCHES = {PRETRAINED: "", FINETUNED: "", MOVEMENT_GRAFTED: "///", GRAFTED: "xx"}

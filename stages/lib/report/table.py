@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from stages.lib.report import document
-from stages.lib.report.format import percent, spread
-from stages.lib.report.stats import Mean, mean_of
+from . import document
+from .format import percent, spread
+from .stats import Mean, mean_of
 
 Key = str | tuple[str, ...] | None
 

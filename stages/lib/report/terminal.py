@@ -6,7 +6,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from stages.lib.report.document import HEADING, Report, Table, Verdict
+from .document import HEADING, Report, Table, Verdict
 
 STYLES = {"ours": "", "paper": "dim", "average": "bold", "group": "italic"}
 VERDICT_STYLES = {Verdict.HOLDS: "bold green", Verdict.FAILS: "bold red"}

@@ -6,20 +6,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
-from stages.lib import paths
-from stages.lib.data.task_cards import read_task
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.errors import ModelError
-from stages.lib.graft.mask import GraftMask
-from stages.lib.io import read_json, read_rows
-from stages.lib.models.anatomy import HEAD
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.predicting import dev_score
-from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
-from stages.lib.settings import FinetuneParams, ModelParams
-from stages.lib.text.encoding import Example
-from stages.lib.training.grid import Point, Trained, search
-from stages.lib.training.training import Hooks, Training, TrainPlan, batches_of, train
+from .. import paths
+from ..data.encoding import Example
+from ..data.task_cards import read_task
+from ..data.tasks import TaskSpec
+from ..errors import ModelError
+from ..graft.mask import GraftMask
+from ..io import read_json, read_rows
+from ..models.anatomy import HEAD
+from ..models.label_model import LabelModel
+from ..models.predicting import dev_score
+from ..runtime import Runtime, numpy_generator, seeded_torch
+from ..settings import FinetuneParams, ModelParams
+from .grid import Point, Trained, search
+from .training import Hooks, Training, TrainPlan, batches_of, train
 
 
 class StepParams(Protocol):

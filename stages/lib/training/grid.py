@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from stages.lib.errors import TrainingError
+from ..errors import TrainingError
 
 Kept = TypeVar("Kept")
 Point = dict[str, Any]

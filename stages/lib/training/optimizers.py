@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stages.lib.settings import AdamWParams, FinetuneParams
+from ..settings import AdamWParams, FinetuneParams
 
 SGD, ADAMW, ADAMW_L1 = "sgd", "adamw", "adamw_l1"
 

@@ -8,7 +8,7 @@ are all the optimizer knows: its state has as many entries as the mask, and noth
 import torch
 from torch import Tensor
 
-from stages.lib.graft.mask import GraftMask
+from ..graft.mask import GraftMask
 
 
 class Leaves:

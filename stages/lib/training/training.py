@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.lib.errors import TrainingError
-from stages.lib.graft.mask import GraftMask
-from stages.lib.models.label_model import LabelModel
-from stages.lib.text.batching import shuffled
-from stages.lib.text.encoding import Example
-from stages.lib.training.sparse import Leaves
+from ..data.batching import shuffled
+from ..data.encoding import Example
+from ..errors import TrainingError
+from ..graft.mask import GraftMask
+from ..models.label_model import LabelModel
+from .sparse import Leaves
 
 Batches = Iterator[tuple[LabelModel, list[Example]]]
 Best = tuple[tuple[float, float], int, dict[str, Tensor]]

@@ -6,18 +6,18 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from stages.commands.graft.base import Base, open_base, read_base
-from stages.commands.graft.build_patch import Use, chosen_task, make_patch, read_graft, read_patch, require_whole_base
-from stages.commands.graft.format import card_text, size_text
-from stages.commands.graft.locations import CARD, CONFIG, MODEL, PATCH, free, mask_at
-from stages.lib import paths
-from stages.lib.data.task_cards import read_task
-from stages.lib.errors import MaskError, ModelError
-from stages.lib.graft.apply import transplant
-from stages.lib.graft.mask_file import StoredMask, write_mask
-from stages.lib.io import read_json, replacing, write_json
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.models.loading import TOKENIZER_FILES, WEIGHTS
+from .. import paths
+from ..data.task_cards import read_task
+from ..errors import MaskError, ModelError
+from ..graft.apply import transplant
+from ..graft.mask_file import StoredMask, write_mask
+from ..io import read_json, replacing, write_json
+from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from ..models.loading import TOKENIZER_FILES, WEIGHTS
+from .base import Base, open_base, read_base
+from .build_patch import Use, chosen_task, make_patch, read_graft, read_patch, require_whole_base
+from .format import card_text, size_text
+from .locations import CARD, CONFIG, MODEL, PATCH, free, mask_at
 
 # of the models that a card compares
 COMPARED = (PRETRAINED, FINETUNED, GRAFTED)

@@ -13,18 +13,18 @@ import torch
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from torch import Tensor
 
-from stages.commands.graft.base import Base, require_base
-from stages.commands.graft.locations import CONFIG
-from stages.lib.data.tasks import Prompt, TaskSpec
-from stages.lib.errors import MaskError, ModelError, did_you_mean, plain_problem
-from stages.lib.graft.mask_file import StoredMask, read_mask
-from stages.lib.graft.region import Region
-from stages.lib.io import read_json
-from stages.lib.settings import Section
+from ..data.tasks import Prompt, TaskSpec
+from ..errors import MaskError, ModelError, did_you_mean, plain_problem
+from ..graft.mask_file import StoredMask, read_mask
+from ..graft.region import Region
+from ..io import read_json
+from ..settings import Section
+from .base import Base, require_base
+from .locations import COMMAND, CONFIG
 
 VERSION = 3
 KEY = "patch"
-EXPORT = "`python -m stages.commands.graft export MASK --as patch --to FOLDER`"
+EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
 CLASSES = {
     "standard": "AutoModelForSequenceClassification",
     "prompt": "AutoModelForMaskedLM",
@@ -90,9 +90,7 @@ def read_patch(path: Path) -> tuple[StoredMask, Use]:
 def _read_use(path: Path, stored: StoredMask) -> Use:
     use = stored.about.get(KEY)
     if not isinstance(use, dict):
-        raise MaskError(
-            f"{path}: is a mask, not a patch; `python -m stages.commands.graft export --as patch` makes one of it"
-        )
+        raise MaskError(f"{path}: is a mask, not a patch; {EXPORT} makes one of it")
     if use.get("version") != VERSION:
         raise MaskError(
             f"{path}: format version {use.get('version')} of a patch, this program reads {VERSION}; "

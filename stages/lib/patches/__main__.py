@@ -1,10 +1,10 @@
 """graft: hand a graft to others, look inside it, compare two, put several together.
 
-    python -m stages.commands.graft export  MASK --to FOLDER [--as model|patch] [--task TASK] [--base FOLDER]
-    python -m stages.commands.graft apply   PATCH --base FOLDER --to FOLDER
-    python -m stages.commands.graft inspect MASK [--base FOLDER] [--picture FILE] [--json]
-    python -m stages.commands.graft diff    MASK MASK [--json]
-    python -m stages.commands.graft compose MASK MASK ... --to FILE [--rule mean|sum|sequence|largest] [--base FOLDER]
+    graft export  MASK --to FOLDER [--as model|patch] [--task TASK] [--base FOLDER]
+    graft apply   PATCH --base FOLDER --to FOLDER
+    graft inspect MASK [--base FOLDER] [--picture FILE] [--json]
+    graft diff    MASK MASK [--json]
+    graft compose MASK MASK ... --to FILE [--rule mean|sum|sequence|largest] [--base FOLDER]
 
 MASK is a mask file of the pipeline, or a patch (its folder or its file).  Nothing is ever overwritten.
 """
@@ -14,10 +14,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stages.commands.graft.locations import FORMS, MODEL
-from stages.lib import paths
-from stages.lib.entry import guarded
-from stages.lib.merging.names import MEAN, RULES
+from .. import paths
+from ..entry import guarded
+from ..merging.names import MEAN, RULES
+from .locations import COMMAND, FORMS, MODEL
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -29,26 +29,26 @@ def main(argv: list[str] | None = None) -> None:
 
 def export(mask: Path, to: Path, form: str, task: str | None, base: Path) -> None:
     """Write a graft as an ordinary Hugging Face folder, or as a patch of some kilobytes."""
-    from stages.commands.graft.export import export as write
-    from stages.lib.params import load_params
+    from ..params import load_params
+    from .export import export as write
 
     print(write(mask, form, task, base, load_params("model.max_length").model.max_length, to))
 
 
 def apply(patch: Path, base: Path, to: Path) -> None:
     """Put a patch onto its base model; another model is refused."""
-    from stages.commands.graft.export import apply as write
+    from .export import apply as write
 
     print(write(patch, base, to))
 
 
 def inspect(mask: Path, base: Path | None, picture: Path | None, as_json: bool) -> None:
     """Say where the parameters of a mask lie, and which moved most."""
-    from stages.commands.graft.inspect import inspect_mask
+    from .inspect import inspect_mask
 
     facts = inspect_mask(mask, base)
     if picture:
-        from stages.commands.graft.picture import draw
+        from .picture import draw
 
         draw(facts, picture)
     _show("inspect.txt.j2", facts, as_json)
@@ -56,27 +56,27 @@ def inspect(mask: Path, base: Path | None, picture: Path | None, as_json: bool) 
 
 def diff(first: Path, second: Path, as_json: bool) -> None:
     """Compare two masks: what they share, and where."""
-    from stages.commands.graft.compare import compare
+    from .compare import compare
 
     _show("diff.txt.j2", compare(first, second), as_json)
 
 
 def compose(masks: list[Path], rule: str, base: Path, to: Path) -> None:
     """Put several masks together into one."""
-    from stages.commands.graft.compose import compose as write
+    from .compose import compose as write
 
     print(write(masks, rule, base, to))
 
 
 def _show(template: str, facts: dict[str, Any], as_json: bool) -> None:
-    from stages.commands.graft.format import render
+    from .format import render
 
     print(json.dumps(facts, indent=2) if as_json else render(template, facts=facts))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m stages.commands.graft",
+        prog=COMMAND,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.lib.data.tasks import Prompt, TaskSpec
-from stages.lib.errors import DataError, ModelError
+from ..errors import DataError, ModelError
+from .tasks import Prompt, TaskSpec
 
 FIELDS = ("sentence1", "sentence2")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from stages.commands.graft.locations import CONFIG
-from stages.lib.errors import ModelError
-from stages.lib.graft.mask_file import StoredMask, require_model
-from stages.lib.graft.region import Region
-from stages.lib.models.anatomy import FILE, HEAD, Anatomy, read_anatomy
-from stages.lib.models.loading import WEIGHTS, read_tensors
-from stages.settings import ModelParams
+from ..errors import ModelError
+from ..graft.mask_file import StoredMask, require_model
+from ..graft.region import Region
+from ..models.anatomy import FILE, HEAD, Anatomy, read_anatomy
+from ..models.loading import WEIGHTS, read_tensors
+from ..settings import ModelParams
+from .locations import CONFIG
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def open_base(folder: Path, mode: str) -> Iterator[Base]:
     if (folder / FILE).is_file() and read_anatomy(folder).mode == mode:
         yield read_base(folder)
         return
-    from stages.lib.models.sources import import_model, obtain  # takes seconds, which the other way needn't
+    from ..models.sources import import_model, obtain  # takes seconds, which the other way needn't
 
     name = str(folder)
     settings = ModelParams.model_construct(name=name, source="local", root=name, revision=None, mode=mode)

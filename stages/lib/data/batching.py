@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.lib.text.encoding import Example
+from .encoding import Example
 
 # A shuffled epoch is cut into stretches of this many batches, and sorted by length within each.
 BUCKET_BATCHES = 16

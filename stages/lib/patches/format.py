@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tabulate import tabulate
 
-from stages.commands.graft.locations import PATCH
-from stages.lib.report.format import counted, percent, small_percent, words
+from ..report.format import counted, percent, small_percent, words
+from .locations import PATCH
 
 if TYPE_CHECKING:
-    from stages.commands.graft.build_patch import Use
-    from stages.lib.graft.mask_file import StoredMask
+    from ..graft.mask_file import StoredMask
+    from .build_patch import Use
 
 MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "ece": "ECE"}
 # as many signs as tell a fingerprint from others

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from stages.lib.errors import MaskError, StorageError
+from ..errors import MaskError, StorageError
 
+# how the command is called: installed with the package `skill_grafting`, or in the project
+COMMAND = "python -m stages.commands.graft" if __package__.startswith("stages.") else "graft"
 PATCH = "patch.safetensors"
 CARD = "README.md"
 CONFIG = "config.json"

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stages.commands.graft.base import Base, read_base, require_base
-from stages.commands.graft.build_patch import read_graft, tasks_of
-from stages.commands.graft.format import size_text
-from stages.commands.graft.locations import free, mask_at
-from stages.lib.errors import MaskError
-from stages.lib.graft.mask_file import StoredMask, write_mask
-from stages.lib.merging.stitch import stitch
+from ..errors import MaskError
+from ..graft.mask_file import StoredMask, write_mask
+from ..merging.stitch import stitch
+from .base import Base, read_base, require_base
+from .build_patch import read_graft, tasks_of
+from .format import size_text
+from .locations import free, mask_at
 
 
 def compose(masks: Sequence[Path], rule: str, base: Path, target: Path) -> str:

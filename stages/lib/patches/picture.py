@@ -5,13 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from stages.commands.graft.format import made, most
-from stages.commands.graft.locations import free
-from stages.lib.metrics.composition import OUTSIDE
-from stages.lib.report.format import small_percent
-from stages.lib.report.line_styles import explain, framed
-from stages.lib.report.mask_panels import CHANCE, KIND_HEIGHT, SHARE, draw_kinds, draw_layers
-from stages.lib.report.style import save, styled
+from ..metrics.composition import OUTSIDE
+from ..report.format import small_percent
+from ..report.line_styles import explain, framed
+from ..report.mask_panels import CHANCE, KIND_HEIGHT, SHARE, draw_kinds, draw_layers
+from ..report.style import save, styled
+from .format import made, most
+from .locations import free
 
 MASK = "this mask"
 CAPTION = "Chance: what a random mask has, of whatever size."

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from stages.commands.graft.base import read_base, require_base
-from stages.commands.graft.build_patch import KEY, read_graft, tasks_of
-from stages.commands.graft.locations import mask_at
-from stages.lib import paths
-from stages.lib.graft.apply import values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask
-from stages.lib.graft.region import Region, Tensors
-from stages.lib.metrics.composition import KINDS, composition
-from stages.lib.models.anatomy import FILE
+from .. import paths
+from ..graft.apply import values_at
+from ..graft.mask import GraftMask
+from ..graft.mask_file import StoredMask
+from ..graft.region import Region, Tensors
+from ..metrics.composition import KINDS, composition
+from ..models.anatomy import FILE
+from .base import read_base, require_base
+from .build_patch import KEY, read_graft, tasks_of
+from .locations import mask_at
 
 LARGEST = 5
 

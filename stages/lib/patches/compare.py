@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from stages.commands.graft.build_patch import read_graft
-from stages.commands.graft.inspect import identity
-from stages.commands.graft.locations import mask_at
-from stages.lib.graft.mask_file import StoredMask
-from stages.lib.metrics.composition import layer_of
-from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
+from ..graft.mask_file import StoredMask
+from ..metrics.composition import layer_of
+from ..metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
+from .build_patch import read_graft
+from .inspect import identity
+from .locations import mask_at
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
