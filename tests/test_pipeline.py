@@ -1,7 +1,7 @@
 """The real pipeline under the real DVC: what it makes, what it makes again after a change, and what a crash leaves.
 
 Two copies of the project run side by side.  `story` is changed step by step; `others` is killed twice on its way to the
-same result, then gets a second seed, and a third copy runs on files of the user's.
+same result.  Among the slow ones that copy gets a second seed, and a third one runs on files of the user's.
 """
 
 import csv
@@ -52,7 +52,7 @@ def original(tmp_path_factory) -> Copy:
 
 @pytest.fixture(scope="module")
 def others(original) -> Iterator[Future]:
-    """The other copies, running beside the story."""
+    """The other copy, running beside the story."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(tell_others, original)
 
@@ -66,9 +66,6 @@ def story(original, others) -> dict[str, Any]:
     steps = {"first": step(copy, copy.repro(TEST_LOG=str(log)))}
     copy.commit()
     steps["nothing"] = step(copy, copy.repro())
-    copy.set("tasks=[movies,products]")
-    steps["task"] = step(copy, copy.repro())
-    copy.commit()
     copy.run("git", "checkout", "-qb", "sparse")
     steps["sparsity"] = step(copy, copy.run("dvc", "exp", "run", "-n", "sparser", "-S", "graft.sparsity=0.0005"))
     copy.commit()
@@ -77,6 +74,8 @@ def story(original, others) -> dict[str, Any]:
     steps["back"] = step(copy, copy.repro())
     copy.set("calibration.bins=10")
     steps["bins"] = step(copy, copy.repro())
+    copy.set("tasks=[movies,products]")
+    steps["task"] = step(copy, copy.repro())
     copy.set("tasks=[movies]")
     steps["dropped"] = step(copy, copy.repro())
     # a word about metrics/study.json comes first, as this copy has no study
@@ -85,20 +84,31 @@ def story(original, others) -> dict[str, Any]:
 
 
 def tell_others(original: Copy) -> dict[str, Any]:
-    """A copy that is killed twice, finished, and extended; then a copy with data of the user's."""
+    """A copy that is killed twice, and finished."""
     copy = clone(original, "killed")
     copy = replace(copy, environment=copy.environment | {"OMP_NUM_THREADS": "3"})  # runtime.threads has the last word
     torn = step(copy, copy.repro(fails=True, TEST_TARGET=str(paths.finetuned("movies", 13))))
     orphan_left = kill_dvc_during(copy, str(paths.learned("movies", 13)))
     killed = step(copy, Run(0, "", 0))
-    finished = step(copy, copy.repro())
-    copy.set("seeds=[13,21]")
-    seed = step(copy, copy.repro())
-    local = clone(original, "local")
-    local.run("dvc", "config", "--local", "cache.dir", str(copy.folder / ".dvc/cache"))
-    write_own_data(local.folder)
-    steps = {"torn": torn, "killed": killed, "finished": finished, "seed": seed, "local": step(local, local.repro())}
+    steps = {"torn": torn, "killed": killed, "finished": step(copy, copy.repro())}
     return {**steps, "orphan_left": orphan_left, "copy": copy}
+
+
+@pytest.fixture(scope="module")
+def seed(others) -> Step:
+    """The second copy with one more seed."""
+    copy = others.result()["copy"]
+    copy.set("seeds=[13,21]")
+    return step(copy, copy.repro())
+
+
+@pytest.fixture(scope="module")
+def local(original, others) -> Step:
+    """A copy that runs on data of the user's."""
+    copy = clone(original, "local")
+    copy.run("dvc", "config", "--local", "cache.dir", str(others.result()["copy"].folder / ".dvc/cache"))
+    write_own_data(copy.folder)
+    return step(copy, copy.repro())
 
 
 def kill_dvc_during(copy: Copy, target: str) -> bool:
@@ -219,7 +229,7 @@ def test_git_is_clean_after_a_run_but_for_what_belongs_to_it(story):
         name for name in tracked if name.startswith(("data/", "models/", "masks/", "metrics/", "plots/", "dvc.lock"))
     }
     notes = {"data/local/README.md", "models/local/README.md"}
-    assert made == notes | {"dvc.lock", *FOR_GIT} | {name for name in story["task"].files if name.startswith("plots/")}
+    assert made == notes | {"dvc.lock", *FOR_GIT} | {name for name in story["first"].files if name.startswith("plots/")}
 
 
 def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
@@ -284,19 +294,19 @@ def test_adding_a_task_runs_fetch_and_that_tasks_cell_only(story):
     assert {*added.run.executed} == {"fetch", "summary"} | cell("products-13")
     assert added.run.cached == []
     untouched = cell("movies-13") - per_seed("13")
-    assert {name: added.lock[name] for name in untouched} == {name: story["first"].lock[name] for name in untouched}
+    assert {name: added.lock[name] for name in untouched} == {name: story["bins"].lock[name] for name in untouched}
     assert {*json.loads(added.files["metrics/summary.details.json"])["score"]} == {"movies", "products"}
 
 
 def test_another_sparsity_runs_the_mask_and_what_follows_in_every_cell(story):
     sparser = story["sparsity"]
-    assert {*sparser.run.executed} == {"summary"} | cell("movies-13", "products-13", **AFTER_MASK)
+    assert {*sparser.run.executed} == {"summary"} | cell("movies-13", **AFTER_MASK)
     assert sparser.run.cached == []
-    before, after = outputs(story["task"].lock), outputs(sparser.lock)
+    before, after = outputs(story["first"].lock), outputs(sparser.lock)
     changed = {path for path in before if before[path] != after[path]}
     assert {
         "masks/learned/13/movies.safetensors",
-        "metrics/evaluate/13/products.safetensors",
+        "metrics/evaluate/13/movies.safetensors",
         "metrics/summary.json",
     } <= changed
     assert not [
@@ -309,9 +319,9 @@ def test_going_back_to_an_old_value_runs_only_the_report(story):
     # DVC keeps no run of a stage with outputs that git keeps, unless they are all metrics
     back = story["back"]
     assert back.run.executed == ["summary"]
-    assert {*back.run.cached} == cell("movies-13", "products-13", **AFTER_MASK)
-    assert back.files == story["task"].files
-    assert outputs(back.lock) == outputs(story["task"].lock)
+    assert {*back.run.cached} == cell("movies-13", **AFTER_MASK)
+    assert back.files == story["first"].files
+    assert outputs(back.lock) == outputs(story["first"].lock)
 
 
 def test_other_bins_run_calibration_and_summary_only(story):
@@ -327,14 +337,14 @@ def test_dropping_a_task_runs_no_cell_and_leaves_no_trace_in_the_summary(story):
     summary = json.loads(dropped.files["metrics/summary.details.json"])
     assert [{*summary[part]} for part in ("score", "ece", "mask")] == [{"movies"}] * 3
     assert b"products" not in dropped.files["plots/scores.csv"] and b"movies" in dropped.files["plots/scores.csv"]
-    assert b"products" in story["bins"].files["plots/scores.csv"]
+    assert b"products" in story["task"].files["plots/scores.csv"]
     assert (
         str(paths.scores("evaluate", "products", 13)) in dropped.files
     )  # the control: the cell's own files are still there
 
 
-def test_adding_a_seed_runs_that_seeds_cells_only(story, others):
-    seed = others.result()["seed"]
+@pytest.mark.slow
+def test_adding_a_seed_runs_that_seeds_cells_only(seed):
     assert {*seed.run.executed} == {"summary"} | cell("movies-21")
     assert seed.run.cached == []
     draws = [seed.files[str(paths.sample("movies", number, "train"))] for number in (13, 21)]
@@ -400,8 +410,8 @@ def test_no_stage_modifies_what_another_one_made(story, others):
 # --- Data of the user's own ------------------------------------------------------------------------------------
 
 
-def test_own_data_own_task_and_own_prompt_go_through_the_whole_pipeline(story, others):
-    local = others.result()["local"]
+@pytest.mark.slow
+def test_own_data_own_task_and_own_prompt_go_through_the_whole_pipeline(local):
     assert {*local.run.executed} == {"fetch", "summary"} | cell("reviews-3")
     assert local.run.cached == ["model"]
     own = {"data/local/reviews/train.csv", "data/local/reviews/test.tsv"}

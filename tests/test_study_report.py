@@ -451,7 +451,10 @@ def test_overlap_is_said_to_fall_with_size_only_where_it_does(study, small, larg
 
 @pytest.mark.parametrize("off", ["anchor", "sweep", "readout", "peft"])
 def test_any_stage_may_be_off(written, off):
-    few = {stage: [cell for cell in cells if cell["task"] in ("sst2", "qnli")] for stage, cells in written.items()}
+    few = {
+        stage: [cell for cell in cells if cell["task"] in ("sst2", "qnli") and cell["seed"] == SEEDS[0]]
+        for stage, cells in written.items()
+    }
     study = collect(few | {off: []})
     told = report(study)
     assert study.off == [off] and off in told.facts[0]

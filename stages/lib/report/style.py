@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ..io import replacing
@@ -118,8 +119,10 @@ def wrapped(name: str, width: int = 12) -> str:
 def save(drawn: Figure, path: Path) -> None:
     """Write a PNG with the values drawn; equal figures give equal bytes, since neither date nor version is in it."""
     metadata = {"Software": None, hover.KEY: hover.values_of(drawn)}
+    drawn.set_dpi(DPI)
     with replacing(path) as partial:
-        drawn.savefig(partial, format="png", dpi=DPI, metadata=metadata)
+        # savefig would draw it once more before, for a layout that is made already
+        FigureCanvasAgg(drawn).print_png(partial, metadata=metadata)
 
 
 def save_all(makers: Mapping[str, Callable[[Any], Figure | None]], data: Any, folder: Path) -> list[Path]:
