@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DEV_SHARE = 0.2
 NO_TEST = "none"
 BINS = 15
+# gradients that are added up at once, in numbers: 256 MiB in float32
+MOST = 2**26
 
 
 def find_with_data(work: "Work") -> "Found":
@@ -52,7 +54,7 @@ def find_with_data(work: "Work") -> "Found":
         model.put(before)
         evaluation.predict(PRETRAINED)
         with progress("localize", None, "example") as bar:
-            evidence = evidence_about(model, work.region, before, after, rows["train"], words)
+            evidence = evidence_about(model, work.region, before, after, rows["train"], words, MOST)
             evidence = replace(evidence, generator=draws(request.localizer, *words[1:]))
             evidence = with_dev(evidence, model, rows["dev"]) if rows["dev"] else evidence
             noted = counted(evidence, len(rows["train"]), lambda n: (bar.update(n), work.peak.look()))
