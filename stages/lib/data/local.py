@@ -46,7 +46,7 @@ def load_local(
         there = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise DataError(f"{folder}: no train{ENDINGS[0]} (or {', '.join(ENDINGS[1:])}) here; there is {there}")
     columns = {"sentence1": "sentence1", "label": "label", **columns}
-    rows = {split: _read(path, spec, columns) for split, path in files.items()}
+    rows = {split: read_file(path, spec, columns) for split, path in files.items()}
     digests = {split: sha256_of(path) for split, path in files.items()}
     return rows, {
         "source": "local",
@@ -74,7 +74,11 @@ def _file(folder: Path, split: str) -> Path | None:
     return files[0] if files else None
 
 
-def _read(path: Path, spec: TaskSpec, columns: Mapping[str, str]) -> list[Row]:
+def read_file(path: Path, spec: TaskSpec, columns: Mapping[str, str]) -> list[Row]:
+    """The raw rows of one file; `columns` maps sentence1, label and perhaps sentence2 to those of the file.
+
+    Raises DataError that names every line with a mistake.
+    """
     reader = _jsonl if ".jsonl" in path.suffixes else _table
     rows, bad = [], []
     try:

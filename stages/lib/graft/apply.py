@@ -36,5 +36,5 @@ def transplant(pretrained: Tensors, values: Tensors, mask: GraftMask) -> dict[st
     for name in mask.region.shapes:
         grafted[name] = pretrained[name].detach().clone(memory_format=torch.contiguous_format)
         if name in mask.indices:
-            grafted[name].view(-1)[mask.indices[name]] = values[name]
+            grafted[name].view(-1)[mask.indices[name]] = values[name].to(grafted[name].dtype)
     return grafted

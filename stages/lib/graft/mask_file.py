@@ -27,7 +27,7 @@ from .region import Region, Tensors
 
 INT32_LIMIT = 2**31
 # what values and heads may be
-FLOATS = (torch.float16, torch.float32, torch.float64)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)

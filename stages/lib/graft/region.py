@@ -70,5 +70,5 @@ class Region:
         digest = hashlib.sha256()
         for name, shape in self.shapes.items():
             digest.update(f"{name}{list(shape)}".encode())
-            digest.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+            digest.update(tensors[name].detach().cpu().contiguous().reshape(-1).numpy())
         return digest.hexdigest()

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .mask import GraftMask
 from .region import Region, Tensors
+from .running_selection import best_k
 
 TieBreak = Callable[[str, Tensor], Tensor]
 
@@ -46,10 +47,11 @@ def kth_largest(region: Region, scores: Tensors, k: int) -> Tensor:
 
 
 def ranking(region: Region, scores: Tensors, k: int) -> Tensor:
-    """Region indices (int64, shape (k,)) of the k highest scores, highest first, ties by region index."""
-    chosen = top_k(region, scores, k).region_indices()
-    values = region.flatten(scores)[chosen]
-    return chosen[torch.sort(values, descending=True, stable=True).indices.cpu()]
+    """Region indices (int64, shape (k,)) of the k highest scores, highest first, ties by region index.
+
+    Asks for one tensor of scores after the other, so that they needn't be there at once (running_selection.best_k).
+    """
+    return best_k(region, scores, k)
 
 
 def _order_ties(region: Region, ties: Tensor, tie_break: TieBreak | None) -> Tensor:

@@ -5,10 +5,13 @@ Moving parameter i by its share of the path from theta_pre to theta_ft lowers th
 an integrated gradient: over the whole path it would add up to the loss that fine-tuning saved.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from ..graft.select import ranking
+from ..graft.running_selection import RunningSelection, starts_of
 from .evidence import Evidence
 from .registry import Localizer
 from .settings import Attribution
@@ -20,23 +23,37 @@ def rank_by_attribution(evidence: Evidence, settings: Attribution, k: int) -> Te
     `settings.sign="signed"` ranks by the loss saved, so harmful movement comes last;
     `"magnitude"` ranks by its size either way.
     """
-    scores = attribution(evidence, settings.path_points)
-    if settings.sign == "magnitude":
-        scores = {name: score.abs_() for name, score in scores.items()}
-    return ranking(evidence.region, scores, k)
+    best, starts = RunningSelection(k), starts_of(evidence.region)
+
+    def use(name: str, score: Tensor) -> None:
+        best.add(score.abs_() if settings.sign == "magnitude" else score, starts[name])
+
+    each_attribution(evidence, settings.path_points, use)
+    return best.order()
 
 
 def attribution(evidence: Evidence, path_points: list[float]) -> dict[str, Tensor]:
-    """-sum over alpha of dLoss/dtheta(pretrained + alpha * delta) * delta; one pass over the data for each alpha."""
-    scores = {name: torch.zeros_like(evidence.pretrained[name]) for name in evidence.region.shapes}
-    for alpha in path_points:
-        evidence.put_between(alpha)
-        evidence.full_gradient()
-        for name, score in scores.items():
-            score.sub_(evidence.weights[name].grad)
-    for name, score in scores.items():
-        score.mul_(evidence.finetuned[name] - evidence.pretrained[name])
+    """The attribution of every parameter of the region, same shapes (each_attribution)."""
+    scores: dict[str, Tensor] = {}
+    each_attribution(evidence, path_points, scores.__setitem__)
     return scores
+
+
+def each_attribution(evidence: Evidence, path_points: list[float], use: Callable[[str, Tensor], object]) -> None:
+    """Call use(name, score) with -sum over alpha of dLoss/dtheta(pretrained + alpha * delta) * delta, tensor by tensor.
+
+    One pass over the data for each alpha; a tensor's score is forgotten once it was used.
+    """
+    scores: dict[str, Tensor] = {}
+
+    def take(name: str, point: int, gradient: Tensor) -> None:
+        if point == 0:
+            scores[name] = torch.zeros_like(gradient)
+        scores[name].sub_(gradient)
+        if point == len(path_points) - 1:
+            use(name, scores.pop(name).mul_(evidence.finetuned[name] - evidence.pretrained[name]))
+
+    evidence.each_gradient([partial(evidence.put_between, alpha) for alpha in path_points], take)
 
 
 LOCALIZER = Localizer("saves most loss, to first order", rank_by_attribution, rank_needs_model=True)

@@ -1,15 +1,19 @@
 """What a localizer may look at: two models, the training loss between them, and a seeded generator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..graft.apply import graft_into
 from ..graft.mask import GraftMask
 from ..graft.region import Region, Tensors
+
+# hears the name of a tensor, the number of the point where a gradient was taken, and its gradient there
+Take = Callable[[str, int, Tensor], object]
 
 
 class DevRating(NamedTuple):
@@ -41,6 +45,7 @@ class Evidence:
     own loss with the weights as they are; the loss of the true label unless a mode of
     models/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
+    `tensor_gradients(points, take)`, where there is one, does what `each_gradient` says without a gradient of the whole region.
     `dev_rating()`, where a localizer may choose by dev, rates the model with the weights as they are, and may leave others;
     `dev_rows` is how many rows it looks at.
     """
@@ -55,6 +60,22 @@ class Evidence:
     generator: np.random.Generator
     dev_rating: Callable[[], DevRating] | None = None
     dev_rows: int = 0
+    tensor_gradients: Callable[[Sequence[Callable[[], None]], Take], object] | None = None
+
+    def each_gradient(self, points: Sequence[Callable[[], None]], take: Take) -> None:
+        """Call `take(name, number, gradient)` with each tensor's gradient of the whole training set.
+
+        `points` put the weights where a gradient is taken, the number of one is its place among them; of a tensor they come
+        in this order, of different tensors in any.
+        """
+        if self.tensor_gradients is not None:
+            self.tensor_gradients(points, take)
+            return
+        for number, put in enumerate(points):
+            put()
+            self.full_gradient()
+            for name, weight in self.weights.items():
+                take(name, number, weight.grad)
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""
@@ -81,8 +102,10 @@ def counted(evidence: Evidence, train: int, note: Callable[[int], object]) -> Ev
 
         return noted
 
+    streamed = evidence.tensor_gradients
     return replace(
         evidence,
+        tensor_gradients=streamed and noting(streamed, lambda points, _: train * len(points)),
         batch_gradients=lambda size: noting(evidence.batch_gradients(size), lambda: min(size, train)),
         full_gradient=noting(evidence.full_gradient, lambda: train),
         squared_gradients=noting(evidence.squared_gradients, lambda n, *_: min(n, train)),

@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from ..graft.mask import GraftMask
-from ..graft.select import top_k
+from ..graft.running_selection import RunningSelection, starts_of
 from .evidence import Evidence
 from .movement import movement_mask, rank_by_movement
 from .registry import Budget, FoundMask, Localizer
@@ -31,11 +31,25 @@ def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> 
             agreement = certified_agreement(evidence, mask, settings.rounds)
             if agreement >= settings.enough:
                 return FoundMask(mask, {"rounds": number - 1, "agreement": agreement})
-        evidence.put_graft(mask)
-        evidence.full_gradient()
-        size = start + (k - start) * number // settings.rounds
-        mask = top_k(evidence.region, gains_beyond(evidence, mask), size)
+        mask = grown_to(evidence, mask, start + (k - start) * number // settings.rounds)
     return FoundMask(mask)
+
+
+def grown_to(evidence: Evidence, mask: GraftMask, size: int) -> GraftMask:
+    """The mask with so many parameters in all, those it adds of the largest first-order gain at its graft.
+
+    Each tensor's gains are forgotten once its best are known.
+    """
+    best, starts = RunningSelection(size), starts_of(evidence.region)
+
+    def take(name: str, _point: int, gradient: Tensor) -> None:
+        gain = (evidence.pretrained[name] - evidence.finetuned[name]).mul_(gradient)
+        if name in mask.indices:
+            gain.view(-1)[mask.indices[name].to(gain.device)] = math.inf
+        best.add(gain, starts[name])
+
+    evidence.each_gradient([lambda: evidence.put_graft(mask)], take)
+    return GraftMask.from_region_indices(evidence.region, best.order())
 
 
 def certified_agreement(evidence: Evidence, mask: GraftMask, looks: int) -> float:

@@ -2,11 +2,10 @@
 
 from torch import Tensor
 
-from ..graft.select import ranking
 from ..settings import Section
 from .evidence import Evidence
 from .registry import Localizer
-from .stratified import even_scores
+from .stratified import rank_evenly
 
 
 def layer_of(name: str) -> int | None:
@@ -19,7 +18,7 @@ def layer_of(name: str) -> int | None:
 
 def rank_by_layer(evidence: Evidence, _settings: Section, k: int) -> Tensor:
     """Region indices of k parameters, an equal share of each layer; what is in no layer is one group."""
-    return ranking(evidence.region, even_scores(evidence, layer_of), k)
+    return rank_evenly(evidence, layer_of, k)
 
 
 LOCALIZER = Localizer("moved most, the same share of every layer", rank_by_layer)

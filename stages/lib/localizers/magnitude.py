@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from ..graft.running_selection import LazyTensors
 from ..graft.select import ranking
 from ..settings import Section
 from .evidence import Evidence
@@ -10,7 +11,8 @@ from .registry import Localizer
 
 def rank_by_magnitude(evidence: Evidence, _settings: Section, k: int) -> Tensor:
     """Region indices of the k largest |theta_pre|."""
-    return ranking(evidence.region, {name: evidence.pretrained[name].abs() for name in evidence.region.shapes}, k)
+    region = evidence.region
+    return ranking(region, LazyTensors(region.shapes, lambda name: evidence.pretrained[name].abs()), k)
 
 
 LOCALIZER = Localizer("largest before fine-tuning", rank_by_magnitude)

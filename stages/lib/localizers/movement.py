@@ -4,15 +4,16 @@ from torch import Tensor
 
 from ..graft.mask import GraftMask
 from ..graft.region import Region, Tensors
+from ..graft.running_selection import LazyTensors
 from ..graft.select import ranking
 from ..settings import Section
 from .evidence import Evidence
 from .registry import Localizer
 
 
-def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> dict[str, Tensor]:
-    """|theta_ft - theta_pre| of every parameter of the region, same shapes."""
-    return {name: (finetuned[name] - pretrained[name]).abs() for name in region.shapes}
+def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors:
+    """|theta_ft - theta_pre| of every parameter of the region, same shapes; one tensor at a time, when it is asked for."""
+    return LazyTensors(region.shapes, lambda name: (finetuned[name] - pretrained[name]).abs())
 
 
 def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> Tensor:

@@ -5,29 +5,29 @@ The k highest scores are then the apportionment of k seats by Webster's method: 
 such that each group gives s * n parameters, rounded to a neighbouring whole number.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
 
-from ..graft.region import Region, Tensors
+from ..graft.running_selection import RunningSelection
 from .evidence import Evidence
-from .movement import movement_order
+from .movement import movement
 
 
-def even_scores(evidence: Evidence, group_of: Callable[[str], Hashable]) -> dict[str, Tensor]:
-    """-(place within the group by movement + 1/2) / size of the group, float64, one array for each tensor."""
-    groups: dict[Hashable, dict[str, tuple[int, ...]]] = {}
-    for name, shape in evidence.region.shapes.items():
-        groups.setdefault(group_of(name), {})[name] = shape
-    scores = {}
-    for shapes in groups.values():
-        scores |= _group_scores(Region(shapes), evidence.pretrained, evidence.finetuned)
-    return scores
-
-
-def _group_scores(group: Region, pretrained: Tensors, finetuned: Tensors) -> dict[str, Tensor]:
-    scores = torch.empty(group.size, dtype=torch.float64)
-    order = movement_order(pretrained, finetuned, group, group.size)
-    scores[order] = torch.arange(group.size, dtype=torch.float64).add_(0.5).div_(-group.size)
-    return dict(zip(group.shapes, scores.split(group.sizes), strict=True))
+def rank_evenly(evidence: Evidence, group_of: Callable[[str], Hashable], k: int) -> Tensor:
+    """Region indices of k parameters, an equal share of each group of tensors; k candidates are held for each group."""
+    region = evidence.region
+    moved = movement(evidence.pretrained, evidence.finetuned, region)
+    sizes: Counter[Hashable] = Counter()
+    furthest: dict[Hashable, RunningSelection] = {}
+    for name, start, size in zip(region.shapes, region.starts, region.sizes, strict=True):
+        sizes[group_of(name)] += size
+        furthest.setdefault(group_of(name), RunningSelection(k)).add(moved[name], start)
+    chosen = RunningSelection(k)
+    for group, selection in furthest.items():
+        order = selection.order()
+        places = torch.arange(len(order), dtype=torch.float64)
+        chosen.add(places.add_(0.5).div_(-sizes[group]), order)
+    return chosen.order()

@@ -15,7 +15,7 @@ from ..runtime import numpy_generator
 from .cell import GraftCell
 from .fisher import squared_gradients
 from .label_model import LabelModel
-from .predicting import loss_gradient, predict
+from .predicting import loss_gradient, predict, tensor_gradients
 
 
 def evidence_of(
@@ -60,10 +60,12 @@ def evidence_about(
     finetuned: Tensors,
     train_rows: list[dict],
     purpose_words: tuple[object, ...],
+    most: int | None = None,
 ) -> Evidence:
     """Evidence about a model with both sets of the region's values, everything else as a graft will have it.
 
-    Equal `purpose_words` give equal batches and draws.
+    Equal `purpose_words` give equal batches and draws.  `most` bounds the numbers of gradients that are kept at once where
+    one pass wouldn't do (predicting.tensor_gradients).
     """
     weights = model.train_only({*region.shapes})
     train = model.encode(train_rows)
@@ -77,6 +79,7 @@ def evidence_about(
         lambda: loss_gradient(model, train),
         lambda n, *how: squared_gradients(model, [train[index] for index in order[:n]], region.shapes, *how),
         draws(*purpose_words),
+        tensor_gradients=lambda points, take: tensor_gradients(model, train, points, take, most),
     )
 
 

@@ -1,6 +1,8 @@
 """Passes over many examples, in batches that fit into memory: label logits, dev score, gradient of the loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,3 +49,82 @@ def loss_gradient(model: LabelModel, examples: list[Example]) -> float:
         loss.backward()
         total += float(loss.detach())
     return total
+
+
+def tensor_gradients(
+    model: LabelModel,
+    examples: list[Example],
+    points: Sequence[Callable[[], None]],
+    take: Callable[[str, int, Tensor], object],
+    most: int | None = None,
+) -> None:
+    """Call take(name, number of the point, gradient) for each trained tensor, at each of the points that put the weights.
+
+    The gradients are those of `loss_gradient`, bit for bit, but each is freed when it was taken, while those of the layers
+    below it are still to come.  One batch at one point takes one pass.  More of them have to be added up first: with
+    `most` tensors are gone through in portions of at most so many numbers, with a pass over all batches for each portion
+    and point; without it all at once.
+    """
+    trained = {name: weight for name, weight in model.parameters().items() if weight.requires_grad}
+    batches = by_length(examples, model.runtime.batch_tokens)
+    together = most is None or len(batches) * len(points) == 1
+    sizes = {name: weight.numel() for name, weight in trained.items()}
+    try:
+        for portion in [[*trained]] if together else portions(sizes, most):
+            weights = model.train_only({*portion})
+            for number, put in enumerate(points):
+                put()
+                _add_up(
+                    model,
+                    [[examples[index] for index in batch] for batch in batches],
+                    weights,
+                    partial(_call, take, number),
+                )
+    finally:
+        model.train_only({*trained})
+
+
+def portions(sizes: dict[str, int], most: int) -> list[list[str]]:
+    """Names in stretches whose sizes add up to at most `most`; one that is larger stands alone."""
+    found: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if size > room or not found:
+            found.append([])
+            room = most
+        found[-1].append(name)
+        room -= size
+    return found
+
+
+def _call(take: Callable[[str, int, Tensor], object], number: int, name: str, gradient: Tensor) -> None:
+    take(name, number, gradient)
+
+
+def _add_up(
+    model: LabelModel, batches: list[list[Example]], weights: dict[str, Tensor], take: Callable[[str, Tensor], object]
+) -> None:
+    """The gradient of the mean loss over the batches; in the last one each tensor's is taken and freed as it is whole."""
+    names, left = {weight: name for name, weight in weights.items()}, dict(weights)
+    count = sum(map(len, batches))
+
+    def taken(weight: Tensor) -> None:
+        gradient, weight.grad = weight.grad, None
+        del left[names[weight]]
+        take(names[weight], gradient)
+
+    model.model.zero_grad(set_to_none=True)
+    handles: list[Any] = []
+    try:
+        for number, batch in enumerate(batches, start=1):
+            if number == len(batches):
+                handles += [weight.register_post_accumulate_grad_hook(taken) for weight in weights.values()]
+            inputs = model.batch(batch)
+            loss = torch.nn.functional.cross_entropy(model.logits(inputs), inputs.labels, reduction="sum") / count
+            loss.backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, weight in left.items():  # no part of the last batch's loss
+        gradient, weight.grad = weight.grad, None
+        take(name, torch.zeros_like(weight) if gradient is None else gradient)

@@ -92,7 +92,46 @@ def _is_wanted(name: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in WANTED)
 
 
-def _from_hub(name: str, revision: str | None) -> Path:
+def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = True) -> tuple[Path, str]:
+    """The folder of a checkpoint that is given by its folder or its hub id, and which of both it was: local or hub.
+
+    It may lack a tokenizer if none is asked for.  Raises ModelError as `obtain` does.
+    """
+    folder = Path(place)
+    try:
+        if folder.is_dir():
+            _require_complete(folder, place, tokenizer=tokenizer)
+            return folder, "local"
+        a_path = folder.is_absolute() or place.startswith(".") or place.count("/") > 1
+        if a_path or ("/" in place and folder.parent.is_dir()):
+            raise ModelError(f"{place}: no such folder{_nearest(folder)}")
+        return _from_hub(place, revision, tokenizer), "hub"
+    except ModelError as error:
+        said = str(error).removesuffix(f"; {OTHER_SOURCES}")
+        raise ModelError(said.removeprefix("model.name: ").replace("model.source=hub: ", "")) from error
+
+
+def wanted_links(source: Path, tokenizer: Path, place: Path) -> Path:
+    """A folder in `place` with links to the wanted files of a checkpoint, its tokenizer from another one."""
+    folder = _wanted_only(source, place)
+    for name in TOKENIZER_FILES:
+        (folder / name).unlink(missing_ok=True)
+        if (tokenizer / name).is_file():
+            (folder / name).symlink_to((tokenizer / name).resolve())
+    return folder
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether one of the files that make a tokenizer is there."""
+    return any((folder / file).is_file() for file in TOKENIZER_FILES)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a checkpoint's weights: one, or the shards beside their index; raises ModelError for anything else."""
+    return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else [folder / shard for shard in _shards(folder)]
+
+
+def _from_hub(name: str, revision: str | None, tokenizer: bool = True) -> Path:
     reachable = hub_reachable()
     if not reachable:
         go_offline()
@@ -113,7 +152,7 @@ def _from_hub(name: str, revision: str | None) -> Path:
         raise ModelError(f"model.name: the hub has no model {name!r}, or it needs a login (`hf auth login`)") from None
     except Exception as problem:  # a connection that breaks has no error type of its own
         raise ModelError(_not_fetched(origin, problem)) from problem
-    _require_complete(Path(folder), origin)
+    _require_complete(Path(folder), origin, tokenizer=tokenizer)
     return Path(folder)
 
 
@@ -143,8 +182,8 @@ def _model_folders(place: Path) -> list[Path]:
     return sorted(path.parent for path in place.glob("*/" + CONFIG)) if place.is_dir() else []
 
 
-def _require_complete(folder: Path, origin: str, hint: str = "") -> None:
-    missing = _missing(folder)
+def _require_complete(folder: Path, origin: str, hint: str = "", tokenizer: bool = True) -> None:
+    missing = _missing(folder, tokenizer)
     if missing:
         raise ModelError(f"{origin}: {' and '.join(missing)} missing{hint}{_about_pickles(folder, missing)}")
     for name in (CONFIG, "tokenizer_config.json"):
@@ -163,12 +202,12 @@ def _wanted_only(source: Path, place: Path) -> Path:
     return folder
 
 
-def _missing(folder: Path) -> list[str]:
+def _missing(folder: Path, tokenizer: bool = True) -> list[str]:
     missing = [] if (folder / CONFIG).is_file() else [CONFIG]
     if not (folder / WEIGHTS).is_file():
         shards = _shards(folder) if (folder / INDEX).is_file() else [WEIGHTS]
         missing += [shard for shard in shards if not (folder / shard).is_file()]
-    if not any((folder / file).is_file() for file in TOKENIZER_FILES):
+    if tokenizer and not has_tokenizer(folder):
         missing.append("tokenizer.json")
     return missing
 

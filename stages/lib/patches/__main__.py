@@ -4,9 +4,10 @@
     graft apply   PATCH --base FOLDER --to FOLDER
     graft inspect MASK [--base FOLDER] [--picture FILE] [--json]
     graft diff    MASK MASK [--json]
+    graft localize --base MODEL --finetuned MODEL --to FOLDER [--sparsity SHARE] [--localizer NAME] [--data ROWS] ...
     graft compose MASK MASK ... --to FILE [--rule mean|sum|sequence|largest] [--base FOLDER]
 
-MASK is a mask file of the pipeline, or a patch (its folder or its file).  Nothing is ever overwritten.
+MODEL is a folder or a hub id.  MASK is a mask file of the pipeline, or a patch (its folder or its file).  Nothing is ever overwritten.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import Any
 from .. import paths
 from ..entry import guarded
 from ..merging.names import MEAN, RULES
+from .localize_options import LOCALIZE
 from .locations import COMMAND, FORMS, MODEL
 
 
@@ -68,6 +70,14 @@ def compose(masks: list[Path], rule: str, base: Path, to: Path) -> None:
     print(write(masks, rule, base, to))
 
 
+def localize(**options: Any) -> None:
+    """Make the patch between two checkpoints, whoever fine-tuned them."""
+    from .localize import Request
+    from .localize import localize as write
+
+    print(write(Request(**options)))
+
+
 def _show(template: str, facts: dict[str, Any], as_json: bool) -> None:
     from .format import render
 
@@ -98,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         inspect: {"mask": file, "--picture": picture} | as_json | {"--base": known},
         diff: {"first": file, "second": file} | as_json,
         compose: {"masks": {**file, "nargs": "+"}, "--rule": rule} | base | to,
+        localize: LOCALIZE,
     }
     for function, arguments in options.items():
         command = commands.add_parser(function.__name__, help=function.__doc__, description=function.__doc__)

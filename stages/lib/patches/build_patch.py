@@ -7,7 +7,7 @@ and prompt, and a fingerprint of the whole pretrained model instead of its graft
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
@@ -25,6 +25,8 @@ from .locations import COMMAND, CONFIG
 VERSION = 3
 KEY = "patch"
 EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
+# what a new head may be: the model it is put into has float32, which holds them all
+HEADS = (torch.float32, torch.bfloat16, torch.float16)
 CLASSES = {
     "standard": "AutoModelForSequenceClassification",
     "prompt": "AutoModelForMaskedLM",
@@ -37,7 +39,7 @@ class Use(Section):
 
     version: Literal[3] = VERSION
     auto_class: Literal["AutoModelForSequenceClassification", "AutoModelForMaskedLM", "AutoModelForCausalLM"]
-    labels: list[str] = Field(min_length=2)
+    labels: list[str] = Field(description="in the order of the logits; none if the patch is for no task in particular")
     config: dict[Literal["pad_token_id", "id2label", "label2id"], Any] = Field(
         description="settings of the model's config that the graft changes: padding, and for a new head its labels"
     )
@@ -51,6 +53,13 @@ class Use(Section):
     prompt: Prompt | None
     max_length: int
 
+    @field_validator("labels")
+    @classmethod
+    def _check_labels(cls, labels: list[str], info: ValidationInfo) -> list[str]:
+        if len(labels) == 1 or (not labels and info.data.get("auto_class") == CLASSES["standard"]):
+            raise ValueError("two labels or more, or, without a new head, none at all")
+        return labels
+
     @field_validator("config")
     @classmethod
     def _check_config(cls, config: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
@@ -62,7 +71,7 @@ class Use(Section):
     @field_validator("prompt")
     @classmethod
     def _check_prompt(cls, prompt: Prompt | None, info: ValidationInfo) -> Prompt | None:
-        wanted = None if info.data.get("auto_class") == CLASSES["standard"] else {*info.data.get("labels", ())}
+        wanted = None if info.data.get("auto_class") == CLASSES["standard"] else {*info.data.get("labels", ())} or None
         if (prompt and {*prompt.verbalizer}) != wanted:
             raise ValueError("a prompt with a word for each label, or null for a new head")
         return prompt
@@ -137,8 +146,23 @@ def chosen_task(path: Path, stored: StoredMask, task: str | None) -> str:
 def make_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_length: int) -> tuple[StoredMask, Use]:
     """The patch of a mask for one of its tasks; raises MaskError if it was made for another base model."""
     require_base(path, stored, base)
+    return new_patch(path, stored, task, base, Reading(max_length, _pad_token_id(base.folder)))
+
+
+class Reading(NamedTuple):
+    """How texts become tokens: the most of them, and the number of the one that fills up."""
+
+    max_length: int
+    pad_token_id: int | None
+
+
+def new_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, reading: Reading) -> tuple[StoredMask, Use]:
+    """The patch of a mask of this base model; `path` is what messages call it.
+
+    A task without labels makes a patch for no task in particular, of a model without a new head.
+    """
     origin, mode = base.anatomy, base.anatomy.mode
-    problems = task.prompt_problems(mode)
+    problems = task.prompt_problems(mode) if task.labels else []
     if problems:
         raise ModelError("; ".join(problems))
     head = _head(stored, task.name)
@@ -146,7 +170,7 @@ def make_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_l
     use = Use(
         auto_class=CLASSES[mode],
         labels=task.labels,
-        config={"pad_token_id": _pad_token_id(base.folder), **names_of_labels(task.labels, CLASSES[mode])},
+        config={"pad_token_id": reading.pad_token_id, **names_of_labels(task.labels, CLASSES[mode])},
         base=origin.name,
         source=origin.source,
         revision=origin.revision,
@@ -155,7 +179,7 @@ def make_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_l
         task=task.name,
         title=task.title,
         prompt=task.prompt_for(mode),
-        max_length=max_length,
+        max_length=reading.max_length,
     )
     use = use.model_copy(update={"fingerprint": base.fingerprint(_whole_model(stored, use))})
     about = {**stored.about, "task": task.name, KEY: use.model_dump()}
@@ -177,11 +201,11 @@ def _head(stored: StoredMask, task: str) -> dict[str, Tensor]:
 
 def _require_head(path: Path, head: dict[str, Tensor], labels: list[str], base: Base) -> None:
     wanted = base.anatomy.head_shapes(len(labels))
-    there = {name: tuple(values.shape) for name, values in head.items() if values.dtype == torch.float32}
+    there = {name: tuple(values.shape) for name, values in head.items() if values.dtype in HEADS}
     if there != wanted or len(there) < len(head):
         needed = ", ".join(f"{name} {list(shape)}" for name, shape in wanted.items()) or "no head"
         found = ", ".join(f"{name} {list(values.shape)}" for name, values in head.items()) or "none"
-        raise MaskError(f"{path}: the head for {len(labels)} labels should be {needed} in float32, not {found}")
+        raise MaskError(f"{path}: the head for {len(labels)} labels should be {needed} in float32 or less, not {found}")
 
 
 def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 
 from .. import paths
@@ -41,12 +42,17 @@ def export(mask: Path, form: str, task: str | None, base: Path, max_length: int,
         _require_types(file, patch, pretrained)
         _write_grafted(patch, use, pretrained, card, target)
         return f"{target}: {use.base} with the graft for {use.task}, {size_text(patch)}"
+    kilobytes = write_patch(target, patch, card)
+    return f"{target}: patch of {use.base} for {use.task}, {kilobytes:.0f} kB, {size_text(patch)}"
+
+
+def write_patch(target: Path, patch: StoredMask, card: str) -> float:
+    """Write the folder of a patch; gives its size in kB."""
     with replacing(target) as partial:
         partial.mkdir()
         write_mask(partial / PATCH, patch)
         _write_card(card, partial, PATCH)
-    kilobytes = sum(path.stat().st_size for path in target.iterdir()) / 1000
-    return f"{target}: patch of {use.base} for {use.task}, {kilobytes:.0f} kB, {size_text(patch)}"
+    return sum(path.stat().st_size for path in target.iterdir()) / 1000
 
 
 def apply(patch: Path, base: Path, target: Path) -> str:
@@ -90,13 +96,15 @@ def _main_scores(task: str, seed: int) -> dict[str, dict[str, Any]]:
 
 def _require_types(file: Path, stored: StoredMask, base: Base) -> None:
     for name, values in stored.values.items():
-        if values.dtype != base.tensors[name].dtype:
-            raise MaskError(f"{file}: damaged: {name} is {values.dtype}, not {base.tensors[name].dtype}")
+        there = base.tensors[name].dtype
+        if torch.promote_types(values.dtype, there) != there:  # others are held exactly by the base model's own
+            raise MaskError(f"{file}: damaged: {name} is {values.dtype}, not {there}")
 
 
 def _write_grafted(stored: StoredMask, use: Use, base: Base, card: str, target: Path) -> None:
     """An ordinary Hugging Face folder: config, tokenizer, weights and card; values are copied bit for bit."""
-    tensors = {**base.tensors, **transplant(base.tensors, stored.values, stored.mask), **stored.head}
+    head = {name: values.float() for name, values in stored.head.items()}
+    tensors = {**base.tensors, **transplant(base.tensors, stored.values, stored.mask), **head}
     config = {**read_json(base.folder / CONFIG, ModelError), **use.config}
     with replacing(target) as partial:
         partial.mkdir()

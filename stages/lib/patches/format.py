@@ -49,7 +49,7 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=template.endswith((".md.j2", ".py.j2")),
     )
-    filters = (words, percent, small_percent, counted, identity, most, places, overlaps)
+    filters = (words, percent, small_percent, counted, identity, most, places, overlaps, scored)
     environment.filters |= {function.__name__: function for function in filters}
     environment.filters |= {"quoted": json.dumps, "grouped": "{:,}".format}
     return environment.get_template(template).render(**values)
@@ -107,6 +107,15 @@ def overlaps(rows: list[dict[str, Any]]) -> str:
         for row, count in zip(rows, counts, strict=True)
     ]
     return _table(cells, ["layer", "A", "B", "both", "IoU", "chance"])
+
+
+def scored(scores: dict[str, dict[str, Any]]) -> str:
+    """Models by their measures on the same test rows, in %."""
+    cells = [
+        [words(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in MEASURES)]
+        for variant, row in scores.items()
+    ]
+    return _table(cells, ["in %", "n", *MEASURES.values()])
 
 
 def _size(selected: int, graftable: int, whole: int | None) -> str:

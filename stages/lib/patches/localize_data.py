@@ -1,0 +1,129 @@
+"""localize with rows: localizers that take gradients, and how the pretrained model, the fine-tuned one and the graft score."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..data.local import ENDINGS, read_file
+from ..data.rows import BITS, Row, bare, content, rank
+from ..data.tables import build_table
+from ..data.tasks import TaskSpec
+from ..errors import DataError
+from ..evaluation.evaluation import Evaluation
+from ..localizers.evidence import counted
+from ..localizers.registry import find_mask
+from ..metrics.scores import score_rows
+from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from ..models.evidence import draws, evidence_about, with_dev
+from ..models.label_model import LabelModel
+from ..models.sources import wanted_links
+from ..progress import progress
+from ..runtime import start
+from ..settings import ModelParams, RuntimeParams
+
+if TYPE_CHECKING:
+    from .localize import Found, Work
+
+# of the rows that aren't tested on; localizers choose by them
+DEV_SHARE = 0.2
+NO_TEST = "none"
+BINS = 15
+# gradients that are added up at once, in numbers: 256 MiB in float32
+MOST = 2**26
+
+
+def find_with_data(work: "Work") -> "Found":
+    """The mask by the localizer that was asked for, and the scores of all three models on the test rows.
+
+    Raises DataError for rows that can't be used, ModelError where the model doesn't fit a prompt.
+    """
+    from .localize import Found
+
+    rows, lines = split_rows(work)
+    pair, request = work.pair, work.request
+    with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
+        model = _load(work, Path(scratch))
+    words = ("mask", work.task.name, request.seed)
+    before, after = (
+        side.watched(lambda _: work.peak.look(), model.runtime.device) for side in (pair.base, pair.finetuned)
+    )
+    evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=3)
+    with evaluation.progress("score"):
+        evaluation.predict(FINETUNED)
+        model.put(before)
+        evaluation.predict(PRETRAINED)
+        with progress("localize", None, "example") as bar:
+            evidence = evidence_about(model, work.region, before, after, rows["train"], words, MOST)
+            evidence = replace(evidence, generator=draws(request.localizer, *words[1:]))
+            evidence = with_dev(evidence, model, rows["dev"]) if rows["dev"] else evidence
+            noted = counted(evidence, len(rows["train"]), lambda n: (bar.update(n), work.peak.look()))
+            found = find_mask(request.localizer, noted, work.settings, work.budget)
+        evidence.put_graft(found.mask)
+        evaluation.predict(GRAFTED)
+    scored = score_rows(evaluation.predictions(), work.task, BINS) if rows["test"] else []
+    by_variant = {row["variant"]: row for row in scored}
+    return Found(found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, GRAFTED) if scored}, lines)
+
+
+def _load(work: "Work", scratch: Path) -> LabelModel:
+    """The fine-tuned model, live, in float32."""
+    pair, request = work.pair, work.request
+    tuned, base = pair.finetuned.checkpoint, pair.base.checkpoint
+    links = wanted_links(tuned.folder, (tuned if tuned.has_tokenizer else base).folder, scratch)
+    machine = start(RuntimeParams(device="auto", precision="float32", threads=0, batch_tokens=request.batch_tokens))
+    longest = work.reading.max_length
+    settings = ModelParams.model_construct(mode=pair.mode, max_length=longest)
+    return LabelModel.load(links, work.task, settings, machine)
+
+
+def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
+    """Rows of train, dev and test, which share no text, and a line about them.
+
+    Without a test file a fifth of the rows is held out by their text; a fifth of the others is dev, by text and seed.
+    """
+    request = work.request
+    if work.pair.finetuned.checkpoint.config.get("problem_type") not in (None, "single_label_classification"):
+        raise DataError(
+            f"{request.finetuned}: is of a problem type whose rows have several labels or none; take no --data"
+        )
+    columns = {"sentence1": request.sentence1, "label": request.label_column}
+    columns |= {"sentence2": request.sentence2} if request.sentence2 != "sentence2" else {}
+    spec = _numbered(work.task, request.data, columns)
+    raw = {"train": _read(request.data, spec, columns)}
+    if request.test is not None:
+        raw["test"] = raw["train"] if request.test == NO_TEST else _read(Path(request.test), spec, columns)
+    table = build_table(spec, raw, {})
+    parts = {split: [bare(row) for row in table.rows if row["split"] == split] for split in ("train", "test")}
+    if request.test == NO_TEST:
+        parts["test"] = []
+    border, known = DEV_SHARE * 2**BITS, parts["train"]
+    dev = [row for row in known if rank(("localize", request.seed), content(row)) < border]
+    train = [row for row in known if row not in dev]
+    if not train:
+        train, dev = known, []
+    line = f"Rows: {len(train):,} to localize by, {len(dev):,} to choose by, {len(parts['test']):,} to score on"
+    renamed = (
+        f"; labels by their numbers: {', '.join(f'{key} {label}' for key, label in spec.relabel.items())}"
+        if spec.relabel
+        else ""
+    )
+    return {"train": train, "dev": dev, "test": parts["test"]}, [f"{line}{renamed}."]
+
+
+def _read(path: Path, spec: TaskSpec, columns: dict[str, str]) -> list[Row]:
+    if not path.is_file():
+        raise DataError(f"--data: there is no file {path}")
+    if not path.name.endswith(ENDINGS):
+        raise DataError(f"--data: {path} should be one of *{', *'.join(ENDINGS)}")
+    return read_file(path, spec, columns)
+
+
+def _numbered(task: TaskSpec, path: Path, columns: dict[str, str]) -> TaskSpec:
+    """The task, its labels found by their numbers if that is what the rows have."""
+    anything = task.model_copy(update={"relabel": {}})
+    there = {row["label"] for row in _read(path, anything, columns)}
+    numbers = {str(number): label for number, label in enumerate(task.labels)}
+    if there <= numbers.keys() and not there <= {*task.labels}:
+        return task.model_copy(update={"relabel": numbers})
+    return task

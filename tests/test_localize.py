@@ -1,0 +1,397 @@
+"""The patch between any two checkpoints: found tensor by tensor, in their own dtype, and refused in one line where it can't be."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification
+
+from stages.lib.graft.region import Region
+from stages.lib.graft.select import top_k
+from stages.lib.localizers.movement import movement
+from stages.lib.localizers.registry import Budget, find_mask, localizer_of
+from stages.lib.localizers.settings import NAMES
+from stages.lib.models.anatomy import HEAD
+from stages.lib.models.checkpoints import Checkpoint, anatomy_of, skeleton
+from stages.lib.models.evidence import draws, from_tensors
+from stages.lib.patches.__main__ import main
+from stages.lib.patches.build_patch import read_patch
+from stages.lib.patches.format import render
+from stages.lib.patches.localize import DEFAULTS, needs_data, settings_of
+from stages.lib.patches.locations import PATCH
+from tests.pico import TOY, toy_rows
+
+ROOT = Path(__file__).parents[1]
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+LABELS = {"0": "negative", "1": "positive"}
+WITHOUT_ROWS = [name for name in NAMES if not needs_data(localizer_of(name))]
+
+
+@pytest.fixture(scope="module")
+def tuned(pico_bert, tmp_path_factory) -> Path:
+    """A classifier on the pico BERT that has moved everywhere, saved by transformers without a tokenizer."""
+    folder = tmp_path_factory.mktemp("tuned")
+    names = {int(number): name for number, name in LABELS.items()}
+    model = AutoModelForSequenceClassification.from_pretrained(pico_bert, id2label=names)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.05 * torch.randn(weight.shape, generator=generator)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def pair(pico_bert, tuned, tmp_path) -> tuple[Path, Path]:
+    """Both folders, for a test to change."""
+    return tuple(
+        Path(shutil.copytree(folder, tmp_path / name)) for folder, name in ((pico_bert, "base"), (tuned, "tuned"))
+    )
+
+
+def localize(base: Path | str, tuned: Path | str, to: Path, *options: object) -> None:
+    main([str(part) for part in ("localize", "--base", base, "--finetuned", tuned, "--to", to, *options)])
+
+
+def refused(capsys, base: Path | str, tuned: Path | str, to: Path, *options: object) -> str:
+    """The one line with which it refuses; nothing is written."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        localize(base, tuned, to, *options)
+    shown = capsys.readouterr()
+    assert left.value.code == 2 and shown.out == "" and not to.exists() and shown.err.count("\n") == 1, shown.err
+    return shown.err.removeprefix("graft localize: ").strip()
+
+
+def in_type(folder: Path, dtype: torch.dtype) -> None:
+    tensors = {name: values.to(dtype) for name, values in load_file(folder / WEIGHTS).items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def in_shards(folder: Path) -> None:
+    tensors, where = load_file(folder / WEIGHTS), {}
+    for number in range(3):
+        part = {name: values for place, (name, values) in enumerate(tensors.items()) if place % 3 == number}
+        file = f"model-0000{number + 1}-of-00003.safetensors"
+        save_file(part, folder / file, metadata={"format": "pt"})
+        where |= dict.fromkeys(part, file)
+    (folder / INDEX).write_text(json.dumps({"weight_map": where}))
+    (folder / WEIGHTS).unlink()
+
+
+def set_config(folder: Path, **changes: object) -> None:
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def change(folder: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    edit(tensors)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def loaded(patch: Path, base: Path) -> dict[str, Tensor]:
+    """What the lines of FORMAT.md make of a patch."""
+    scope: dict = {}
+    exec(render("loading.py.j2", patch=patch / PATCH, base=json.dumps(str(base))), scope)
+    return scope["weights"]
+
+
+# --- Without rows -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_values_are_those_of_the_checkpoint_bit_for_bit_in_its_own_dtype(pair, tmp_path, dtype, sharded):
+    for folder in pair:
+        in_type(folder, dtype)
+    before, after = (load_file(folder / WEIGHTS) for folder in pair)
+    if sharded:
+        for folder in pair:
+            in_shards(folder)
+    localize(*pair, tmp_path / "patch", "--sparsity", 0.01)
+    stored, use = read_patch(tmp_path / "patch" / PATCH)
+    region = stored.mask.region
+    wide = [{name: values[name].float() for name in region.shapes} for values in (before, after)]
+    assert stored.mask.equals(top_k(region, movement(*wide, region), region.budget(0.01)))
+    for name, values in stored.values.items():
+        assert values.dtype == dtype and torch.equal(values, after[name].view(-1)[stored.mask.indices[name]])
+    assert {*stored.head} == {"classifier.weight", "classifier.bias"} and use.labels == ["negative", "positive"]
+    assert all(torch.equal(values, after[name]) and values.dtype == dtype for name, values in stored.head.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_whole_region_put_back_is_the_fine_tuned_model_there(pair, tmp_path, dtype):
+    for folder in pair:
+        in_type(folder, dtype)
+    before, after = (load_file(folder / WEIGHTS) for folder in pair)
+    localize(*pair, tmp_path / "patch", "--sparsity", 1)
+    main(["apply", str(tmp_path / "patch"), "--base", str(pair[0]), "--to", str(tmp_path / "model")])
+    applied, by_hand = load_file(tmp_path / "model" / WEIGHTS), loaded(tmp_path / "patch", pair[0])
+    region = read_patch(tmp_path / "patch" / PATCH)[0].mask.region.shapes
+    for name, values in applied.items():
+        source = after if name in region or name.startswith("classifier") else before
+        assert torch.equal(values, source[name].float()), name
+        assert torch.equal(by_hand[name], values), name
+    assert any(not torch.equal(before[name], after[name]) for name in region), "control"
+
+
+@pytest.mark.parametrize("name", WITHOUT_ROWS)
+def test_a_localizer_finds_what_it_finds_in_memory(pico_bert, tuned, tmp_path, name):
+    localize(
+        pico_bert,
+        tuned,
+        tmp_path / "patch",
+        "--sparsity",
+        0.05,
+        "--localizer",
+        name,
+        "--region",
+        "layers",
+        "embeddings",
+    )
+    mask = read_patch(tmp_path / "patch" / PATCH)[0].mask
+    before, after = (
+        {name: load_file(folder / WEIGHTS)[name] for name in mask.region.shapes} for folder in (pico_bert, tuned)
+    )
+    evidence = from_tensors(mask.region, before, after, draws(name, tuned.name, 0))
+    budget = Budget(mask.region.budget(0.05))
+    assert mask.equals(find_mask(name, evidence, settings_of(name, []), budget).mask)
+    other = find_mask(
+        "random" if name in ("movement", "lota") else "movement", evidence, settings_of(name, []), budget
+    ).mask
+    assert not mask.equals(other), "control"
+
+
+def test_what_the_pipeline_has_made_is_found_again(make_cell, tmp_path, capsys):
+    """Its own folders: the mask, the fingerprint and the head are those that the stage `mask` would store."""
+    cell = make_cell("standard")
+    localize(cell.pretrained_folder, cell.finetuned_folder, tmp_path / "patch", "--sparsity", 0.02)
+    stored, _ = read_patch(tmp_path / "patch" / PATCH)
+    region = cell.region
+    assert stored.mask.equals(top_k(region, movement(cell.pretrained(), cell.finetuned(), region), region.budget(0.02)))
+    assert stored.about["fingerprint"] == region.fingerprint(cell.pretrained())
+    assert {*stored.head} == {*cell.anatomy.names([HEAD])}
+    assert stored.about["model_parameters"] == cell.anatomy.parameters
+    said = capsys.readouterr().out
+    assert "labels: negative, positive" in said and "MiB of memory" in said and "Moved too" not in said
+
+
+def test_what_moved_outside_the_region_is_said(pico_bert, tuned, tmp_path, capsys):
+    localize(pico_bert, tuned, tmp_path / "patch", "--sparsity", 0.02)
+    assert "Moved too, and left as they were pretrained: embeddings" in capsys.readouterr().out
+    localize(pico_bert, tuned, tmp_path / "all", "--sparsity", 0.02, "--region", "layers", "embeddings", "pooler")
+    assert "Moved too" not in capsys.readouterr().out, "control"
+
+
+def test_the_commands_read_it_as_any_patch(pico_bert, tuned, tmp_path, capsys):
+    for name, share in (("one", 0.02), ("two", 0.01)):
+        localize(pico_bert, tuned, tmp_path / name, "--sparsity", share)
+    main(["inspect", str(tmp_path / "one")])
+    main(["diff", str(tmp_path / "one"), str(tmp_path / "two")])
+    said = capsys.readouterr().out
+    assert "localizer movement" in said and "100.0 % of B" in said and "They are of the same base model" in said
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path, dtype):
+    base, tuned = (Path(shutil.copytree(pico_llama, tmp_path / name)) for name in ("base", "tuned"))
+    change(tuned, lambda tensors: [values.add_(0.1 * torch.randn(values.shape)) for values in tensors.values()])
+    in_type(tuned, dtype)
+    localize(base, tuned, tmp_path / "patch", "--sparsity", 0.5)
+    stored, use = read_patch(tmp_path / "patch" / PATCH)
+    assert (use.mode, use.labels, use.prompt, stored.head) == ("autoregressive", [], None, {})
+    assert {values.dtype for values in stored.values.values()} == {dtype}
+    card = (tmp_path / "patch/README.md").read_text()
+    assert "for no labels in particular" in card and "**labels**" not in card
+    main(["apply", str(tmp_path / "patch"), "--base", str(base), "--to", str(tmp_path / "model")])
+    applied, by_hand = load_file(tmp_path / "model" / WEIGHTS), loaded(tmp_path / "patch", base)
+    assert all(torch.equal(applied[name], by_hand[name]) for name in applied)
+    after, [name] = load_file(tuned / WEIGHTS), [name for name in applied if "0.mlp.up_proj" in name]
+    assert bool((applied[name] == after[name].float()).any()) and not torch.equal(applied[name], after[name].float())
+
+
+# --- Refusals ---------------------------------------------------------------------------------------------------------
+
+
+def lose(word: str) -> Callable[[Path], None]:
+    return lambda folder: change(folder, lambda tensors: [tensors.pop(name) for name in [*tensors] if word in name])
+
+
+def quantise(folder: Path) -> None:
+    change(
+        folder, lambda tensors: tensors.update({n: v.to(torch.int8) for n, v in tensors.items() if "query.weight" in n})
+    )
+
+
+def spoil(folder: Path) -> None:
+    change(folder, lambda tensors: tensors["bert.encoder.layer.1.output.dense.bias"].fill_(float("nan")))
+
+
+def longer(folder: Path) -> None:
+    name = "bert.embeddings.word_embeddings.weight"
+    change(folder, lambda tensors: tensors.update({name: torch.cat([tensors[name], torch.zeros(3, 32)])}))
+    set_config(folder, vocab_size=len(load_file(folder / WEIGHTS)[name]))
+
+
+def pickled(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+
+
+REFUSALS = {
+    "another kind": (lambda folder: set_config(folder, model_type="roberta"), "is a model of the kind roberta, and .*base of the kind bert$"),
+    "another vocabulary": (longer, r"the two have other vocabularies or lengths \(bert.embeddings.word_embeddings.weight \[\d+, 32\] and \[\d+, 32\]\)$"),
+    "fewer layers": (lambda folder: set_config(folder, num_hidden_layers=1), r"the two have other layers or shapes \(bert.encoder.layer.1.*, 13 more\)$"),
+    "missing tensors": (lose("output.dense.weight"), r"tuned: 4 tensors are missing \(bert.encoder.layer.0.attention.output.dense.weight, .*, 1 more\)$"),
+    "quantised": (quantise, r"tuned: 2 tensors are I8, quantised; only whole weights can be grafted \(.*query.weight\)$"),
+    "quantised by its config": (lambda folder: set_config(folder, quantization_config={"bits": 4}), "quantization_config says that the weights are quantised"),
+    "code": (lambda folder: set_config(folder, auto_map={"AutoModel": "evil.Model"}), "auto_map names code that comes with the model"),
+    "a pickle": (pickled, "pytorch_model.bin is a pickle, which can run code when it is read"),
+    "no number": (spoil, r"tuned: values that are no numbers \(bert.encoder.layer.1.output.dense.bias\)$"),
+    "another class": (lambda folder: set_config(folder, architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of .*say --mode"),
+    "a number": (lambda folder: (set_config(folder, id2label={"0": "score"}), lose("classifier")(folder)), "its head has 1 output, a number and no label"),
+    "damaged": (lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9]), "model.safetensors: damaged: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_can_t_be_the_fine_tuned_base_is_refused_in_one_line(pair, tmp_path, capsys, case):
+    spoil_it, message = REFUSALS[case]
+    spoil_it(pair[1])
+    line = refused(capsys, *pair, tmp_path / "patch")
+    assert re.search(message, line), line
+
+
+def test_all_that_is_wrong_is_said_at_once(pair, tmp_path, capsys):
+    lose("layer.0.output.dense.bias")(pair[0])
+    quantise(pair[1])
+    line = refused(capsys, *pair, tmp_path / "patch")
+    assert "base: 1 tensors are missing" in line and "tuned: 2 tensors are I8" in line
+    line = refused(capsys, *pair, tmp_path / "patch", "--sparsity", 2, "--localizer", "movemnt", "--region", "layer")
+    assert "--sparsity: 2.0" in line and "did you mean 'movement'?" in line and "did you mean 'layers'?" in line
+
+
+def test_settings_that_can_t_be_are_refused(pico_bert, tuned, tmp_path, capsys):
+    to = tmp_path / "patch"
+    assert "is less than one; the smallest is 5.9e-05" in refused(capsys, pico_bert, tuned, to, "--sparsity", 1e-9)
+    assert "needs --data; without: bias, layerwise" in refused(capsys, pico_bert, tuned, to, "--localizer", "grown")
+    assert "names 3 labels, and the checkpoint has 2" in refused(
+        capsys, pico_bert, tuned, to, "--labels", "a", "b", "c"
+    )
+    assert "no such folder (did you mean" in refused(capsys, pico_bert, tuned.with_name(tuned.name + "x"), to)
+    assert "rounds" in refused(
+        capsys, pico_bert, tuned, to, "--localizer", "grown", "--data", "x.csv", "--set", "round=1"
+    )
+
+
+def test_identical_checkpoints_are_refused(pico_bert, tmp_path, capsys):
+    assert "has the same values as" in refused(capsys, pico_bert, pico_bert, tmp_path / "patch", "--mode", "prompt")
+    change(
+        Path(shutil.copytree(pico_bert, tmp_path / "other")), lambda tensors: tensors["bert.pooler.dense.bias"].add_(1)
+    )
+    assert "has the same values" in refused(
+        capsys, pico_bert, tmp_path / "other", tmp_path / "patch", "--mode", "prompt"
+    ), "the pooler is no part of a masked language model"
+
+
+# --- With rows --------------------------------------------------------------------------------------------------------
+
+
+def write_rows(path: Path, rows: list[dict], names: Callable[[str], str] = str) -> Path:
+    path.write_text("text,mark\n" + "".join(f"{row['sentence1']},{names(row['label'])}\n" for row in rows))
+    return path
+
+
+COLUMNS = ("--sentence1", "text", "--label", "mark")
+
+
+def test_with_rows_a_localizer_looks_at_gradients_and_all_three_models_are_scored(make_cell, tmp_path, capsys):
+    cell = make_cell("standard")
+    rows, tests = write_rows(tmp_path / "rows.csv", toy_rows(40, 1)), write_rows(tmp_path / "test.csv", toy_rows(40, 9))
+    options = (
+        "--sparsity",
+        0.05,
+        "--data",
+        rows,
+        "--test",
+        tests,
+        *COLUMNS,
+        "--localizer",
+        "grown",
+        "--set",
+        "rounds=1",
+    )
+    localize(cell.pretrained_folder, cell.finetuned_folder, tmp_path / "patch", *options)
+    said = capsys.readouterr().out
+    for variant in ("pretrained", "finetuned", "grafted"):
+        assert re.search(rf"\n  {variant} +(2\d|3\d|40)( +\d+\.\d){{4}}\n", said), "n, score, agreement, retained, ECE"
+    assert "to localize by" in said and "| grafted |" in (tmp_path / "patch/README.md").read_text()
+    grown, _ = read_patch(tmp_path / "patch" / PATCH)
+    localize(cell.pretrained_folder, cell.finetuned_folder, tmp_path / "moved", "--sparsity", 0.05)
+    assert not grown.mask.equals(read_patch(tmp_path / "moved" / PATCH)[0].mask), "control: rows play a part"
+
+
+def test_labels_are_found_by_name_or_number_and_others_refused_with_the_nearest(make_cell, tmp_path, capsys):
+    cell, rows = make_cell("standard"), toy_rows(20, 1)
+    folders = (cell.pretrained_folder, cell.finetuned_folder, tmp_path / "patch")
+    numbers = write_rows(tmp_path / "numbers.csv", rows, lambda label: str(TOY.labels.index(label)))
+    options = ("--sparsity", 0.05, "--test", "none", *COLUMNS, "--localizer", "attribution", "--data")
+    localize(*folders, *options, numbers)
+    assert "labels by their numbers: 0 negative, 1 positive" in capsys.readouterr().out
+    wrong = write_rows(tmp_path / "wrong.csv", rows, lambda label: label + "ly")
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        localize(*folders[:2], tmp_path / "other", *options, wrong)
+    assert "is none of the task's (did you mean 'negative'?)" in capsys.readouterr().err
+
+
+def test_a_language_model_takes_a_prompt(make_cell, tmp_path, capsys):
+    cell, prompt = make_cell("autoregressive"), TOY.causal_prompt
+    words = [f"{label}={word}" for label, word in prompt.verbalizer.items()]
+    options = (
+        "--sparsity",
+        0.05,
+        "--data",
+        write_rows(tmp_path / "rows.csv", toy_rows(20, 1)),
+        *COLUMNS,
+        "--test",
+        "none",
+    )
+    folders = (cell.pretrained_folder, cell.finetuned_folder)
+    line = refused(capsys, *folders, tmp_path / "none", *options, "--localizer", "attribution")
+    assert line == "--prompt: rows need a template with {mask}, and a --verbalizer LABEL=WORD for each label"
+    localize(
+        *folders,
+        tmp_path / "patch",
+        *options,
+        "--localizer",
+        "attribution",
+        "--prompt",
+        prompt.template,
+        "--verbalizer",
+        *words,
+    )
+    _, use = read_patch(tmp_path / "patch" / PATCH)
+    assert use.labels == TOY.labels and use.prompt == prompt
+
+
+def test_default_settings_are_those_of_the_pipeline():
+    known = YAML(typ="safe").load((ROOT / "params.yaml").read_text(encoding="utf-8"))["localizer"]
+    ours = YAML(typ="safe").load(DEFAULTS.read_text(encoding="utf-8"))
+    assert ours == {name: settings for name, settings in known.items() if settings}
+    assert all(settings_of(name, []) for name in NAMES) and settings_of("grown", ["rounds=1"]).rounds == 1
+
+
+def test_a_region_is_told_without_any_values(pico_bert, make_cell):
+    cell = make_cell("standard")
+    model = skeleton(Checkpoint.open(str(pico_bert)), "standard")
+    found = anatomy_of(model, "standard", "pico", "local", None)
+    assert found == cell.anatomy and {weight.device.type for weight in model.parameters()} == {"meta"}
+    assert isinstance(found.region(["layers"]), Region)
