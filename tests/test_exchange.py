@@ -154,7 +154,7 @@ def test_a_stranger_gets_the_predictions_of_the_pipeline_from_folders_and_patche
 
 def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, tmp_path):
     text = loading("shared/movies/patch.safetensors", "models/pretrained")
-    assert len([line for line in text.splitlines() if line]) == 25
+    assert len([line for line in text.splitlines() if line]) == 27
     assert text in FENCE.findall(README), "FORMAT.md shows other lines"
     main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "shared/movies")])
     main(["export", str(MASK), "--to", str(tmp_path / "whole")])
@@ -163,6 +163,7 @@ def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, 
     change_one_value(tmp_path / "models/other", "bert.embeddings.word_embeddings.weight")
     script = [
         text,
+        "assert model.config.id2label == {0: 'negative', 1: 'positive'}",
         "import os, torch\ntorch.save(model.state_dict(), 'loaded')",
         "os.rename('models/other/model.safetensors', 'models/pretrained/model.safetensors')",
         f"try:\n    exec({text!r})\nexcept AssertionError as error:\n    print(error)",

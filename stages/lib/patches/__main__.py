@@ -17,6 +17,7 @@ from typing import Any
 from .. import paths
 from ..entry import guarded
 from ..merging.names import MEAN, RULES
+from .extras import with_extras
 from .locations import COMMAND, FORMS, MODEL
 
 
@@ -24,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     """Parse the command line and do what it says."""
     arguments = vars(_parser().parse_args(argv))
     command = arguments.pop("command")
-    guarded(f"graft {command.__name__}", command, **arguments)
+    guarded(f"graft {command.__name__}", with_extras(command), **arguments)
 
 
 def export(mask: Path, to: Path, form: str, task: str | None, base: Path) -> None:

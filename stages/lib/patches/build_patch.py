@@ -20,16 +20,8 @@ from ..graft.region import Region
 from ..io import read_json
 from ..settings import Section
 from .base import Base, require_base
-from .locations import COMMAND, CONFIG
-
-VERSION = 3
-KEY = "patch"
-EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
-CLASSES = {
-    "standard": "AutoModelForSequenceClassification",
-    "prompt": "AutoModelForMaskedLM",
-    "autoregressive": "AutoModelForCausalLM",
-}
+from .locations import CONFIG
+from .patch_file import CLASSES, EXPORT, KEY, VERSION, names_of_labels, padding_of
 
 
 class Use(Section):
@@ -55,7 +47,7 @@ class Use(Section):
     @classmethod
     def _check_config(cls, config: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         known = {"labels", "auto_class"} <= info.data.keys()  # else they are wrong themselves
-        if known and config != names_of_labels(info.data["labels"], info.data["auto_class"]) | _padding(config):
+        if known and config != names_of_labels(info.data["labels"], info.data["auto_class"]) | padding_of(config):
             raise ValueError("pad_token_id, and for a new head id2label and label2id with the labels in their order")
         return config
 
@@ -182,22 +174,6 @@ def _require_head(path: Path, head: dict[str, Tensor], labels: list[str], base: 
         needed = ", ".join(f"{name} {list(shape)}" for name, shape in wanted.items()) or "no head"
         found = ", ".join(f"{name} {list(values.shape)}" for name, values in head.items()) or "none"
         raise MaskError(f"{path}: the head for {len(labels)} labels should be {needed} in float32, not {found}")
-
-
-def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:
-    """What a config says of the labels that a new head has, in the order of its logits."""
-    if auto_class != CLASSES["standard"]:
-        return {}
-    return {
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
-    }
-
-
-def _padding(config: dict[str, Any]) -> dict[str, Any]:
-    """What a config says of padding, if that can be so."""
-    token = config.get("pad_token_id")
-    return {"pad_token_id": token} if token is None or (type(token) is int and token >= 0) else {}
 
 
 def _pad_token_id(folder: Path) -> int | None:

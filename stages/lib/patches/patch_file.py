@@ -1,0 +1,109 @@
+"""A patch as it lies on disk, read with torch and safetensors alone; what its header may say."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..digest import require_sealed
+from ..errors import MaskError
+from ..graft.mask import GraftMask
+from ..graft.region import Region
+from .locations import COMMAND, mask_at
+
+VERSION = 3
+KEY = "patch"
+# what mask files say they are: `stages.lib.graft.mask_indices`, which takes packages that are not needed here
+MASKS = {"format": "graft-mask", "version": 2}
+EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
+CLASSES = {
+    "standard": "AutoModelForSequenceClassification",
+    "prompt": "AutoModelForMaskedLM",
+    "autoregressive": "AutoModelForCausalLM",
+}
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What is put where: of the parameters of `mask` the fine-tuned `values`, and a new `head`, whole.
+
+    `whole` has the shapes of all pretrained parameters in the order of the fingerprint; `config` is what the config says
+    otherwise than the base model's.
+    """
+
+    path: Path
+    base: str
+    auto_class: str
+    config: dict[str, Any]
+    fingerprint: str
+    whole: Region
+    mask: GraftMask
+    values: dict[str, Tensor]
+    head: dict[str, Tensor]
+
+
+def read_patch_file(path: Path) -> Patch:
+    """Read a patch, given by its folder or its file; raises MaskError if it is missing, damaged or of another version."""
+    file = mask_at(path)
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = json.loads((opened.metadata() or {}).get("graft", "null"))
+            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 - not a dict
+        _require_version(file, about)
+        require_sealed(file)
+        return _patch(file, about, tensors)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise MaskError(f"{file}: damaged: {'lacks ' * isinstance(error, KeyError)}{error}") from error
+
+
+def _require_version(file: Path, about: Any) -> None:
+    if not isinstance(about, dict) or about.get("format") != MASKS["format"]:
+        raise MaskError(f"{file}: not a mask file")
+    if not isinstance(about.get(KEY), dict):
+        raise MaskError(f"{file}: is a mask, not a patch; {EXPORT} makes one of it")
+    if about.get("version") != MASKS["version"] or about[KEY].get("version") != VERSION:
+        found = f"{about[KEY].get('version')} of a patch in version {about.get('version')} of a mask file"
+        raise MaskError(f"{file}: format version {found}, this program reads {VERSION} in {MASKS['version']}")
+
+
+def _patch(file: Path, about: dict[str, Any], tensors: dict[str, Tensor]) -> Patch:
+    use, parts = about[KEY], {part: {} for part in ("indices", "values", "head")}
+    for key, tensor in tensors.items():
+        part, _, name = key.partition("/")
+        parts[part][name] = tensor
+        if part == "indices" and (tensor.dtype not in (torch.int32, torch.int64) or tensor.dim() != 1):
+            raise ValueError(f"{name}: indices must be one row of whole numbers")
+        if part != "indices" and (tensor.dtype != torch.float32 or not bool(tensor.isfinite().all())):
+            raise ValueError(f"{name} is {tensor.dtype}, or holds what is no number; values are finite and float32")
+    shapes, outside = ({name: tuple(shape) for name, shape in of.items()} for of in (about["shapes"], use["outside"]))
+    if use["auto_class"] not in CLASSES.values():
+        raise ValueError(f"{KEY}.auto_class is {use['auto_class']!r}, should be one of {', '.join(CLASSES.values())}")
+    if use["config"] != names_of_labels(use["labels"], use["auto_class"]) | padding_of(use["config"]):
+        raise ValueError(f"{KEY}.config may say how to pad and, for a new head, the names of its labels, nothing else")
+    mask = GraftMask(Region(shapes), {name: indices.to(torch.int64) for name, indices in parts["indices"].items()})
+    if mask.counts != {name: values.numel() for name, values in parts["values"].items() if values.dim() == 1}:
+        raise ValueError("indices and values don't belong together")
+    return Patch(
+        file, use["base"], use["auto_class"], use["config"], use["fingerprint"], Region({**outside, **shapes}), mask,
+        parts["values"], parts["head"],
+    )  # fmt: skip
+
+
+def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:
+    """What a config says of the labels that a new head has, in the order of its logits."""
+    if auto_class != CLASSES["standard"]:
+        return {}
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+
+
+def padding_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What a config says of padding, if that can be so."""
+    token = config.get("pad_token_id")
+    return {"pad_token_id": token} if token is None or (type(token) is int and token >= 0) else {}
