@@ -174,8 +174,9 @@ def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, 
 
 
 def test_the_card_of_a_patch_shows_the_same_lines(patch):
-    [text] = FENCE.findall((patch / "README.md").read_text(encoding="utf-8"))
+    [two, text] = FENCE.findall((patch / "README.md").read_text(encoding="utf-8"))
     assert text == loading(PATCH, "path/to/pico")
+    assert two.splitlines()[-1] == 'model = load_graft("path/to/pico", ".")'
 
 
 def change_one_value(folder: Path, name: str) -> None:
@@ -390,7 +391,7 @@ for case in {[*cases]}:
 def test_html_in_labels_is_text_in_a_card(patch):
     [stored, use] = read_patch(patch / PATCH)
     evil = use.model_copy(update={"title": "<script>", "labels": ["<img src=x onerror=alert()>", "good"]})
-    card = card_text(stored, evil, {}, whole=False)
+    card = card_text(stored, evil, {}, "patch")
     assert "&lt;img src=x" in card and "&lt;script&gt;" in card and not re.search(r"<(?!/?code>)\w", card)
 
 

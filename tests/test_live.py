@@ -166,7 +166,8 @@ def test_a_base_model_that_is_in_bfloat16_itself_is_known_in_both_dtypes(project
     model = load("models/pretrained", "prompt", dtype="bfloat16")
     before = state(model)
     with pytest.warns(
-        UserWarning, match=r"half/patch.safetensors: its values are rounded from float32 to the model's torch.bfloat16"
+        UserWarning,
+        match=r"half/patch.safetensors: its values are rounded from torch.float32 to the model's torch.bfloat16",
     ):
         opened = open_patch("half", model)
     with grafted(model, opened):

@@ -67,9 +67,10 @@ def open_patch(patch: str | Path, model: nn.Module) -> OpenPatch:
     """
     file = read_patch_file(Path(patch))
     places = fit(file, model)
-    others = {str(weight.dtype) for weight, *_ in places} - {str(torch.float32)}
-    if others:
-        warnings.warn(f"{file.path}: its values are rounded from float32 to the model's {min(others)}", stacklevel=2)
+    kinds = {(values.dtype, weight.dtype) for weight, _, values in places}
+    for theirs, ours in sorted(kinds, key=str):
+        if torch.promote_types(theirs, ours) != ours:
+            warnings.warn(f"{file.path}: its values are rounded from {theirs} to the model's {ours}", stacklevel=2)
     return OpenPatch(file.path, model, places, _config(file))
 
 

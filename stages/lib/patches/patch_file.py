@@ -17,6 +17,8 @@ from .locations import COMMAND, mask_at
 
 VERSION = 3
 KEY = "patch"
+# what values and a head may be: the base model is in float32, which holds them all
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # what mask files say they are: `stages.lib.graft.mask_indices`, which takes packages that are not needed here
 MASKS = {"format": "graft-mask", "version": 2}
 EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
@@ -31,19 +33,36 @@ CLASSES = {
 class Patch:
     """What is put where: of the parameters of `mask` the fine-tuned `values`, and a new `head`, whole.
 
-    `whole` has the shapes of all pretrained parameters in the order of the fingerprint; `config` is what the config says
-    otherwise than the base model's.
+    `use` is what the header says of the model and the task (`build_patch.Use`), of which `auto_class` and `config` are checked.
+    `whole` has the shapes of all pretrained parameters in the order of the fingerprint.
     """
 
     path: Path
-    base: str
-    auto_class: str
-    config: dict[str, Any]
-    fingerprint: str
+    use: dict[str, Any]
     whole: Region
     mask: GraftMask
     values: dict[str, Tensor]
     head: dict[str, Tensor]
+
+    @property
+    def base(self) -> str:
+        """Name of the base model."""
+        return self.use["base"]
+
+    @property
+    def auto_class(self) -> str:
+        """Name of the class of transformers that loads it."""
+        return self.use["auto_class"]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the config says otherwise than the base model's."""
+        return self.use["config"]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the base model."""
+        return self.use["fingerprint"]
 
 
 def read_patch_file(path: Path) -> Patch:
@@ -77,8 +96,8 @@ def _patch(file: Path, about: dict[str, Any], tensors: dict[str, Tensor]) -> Pat
         parts[part][name] = tensor
         if part == "indices" and (tensor.dtype not in (torch.int32, torch.int64) or tensor.dim() != 1):
             raise ValueError(f"{name}: indices must be one row of whole numbers")
-        if part != "indices" and (tensor.dtype != torch.float32 or not bool(tensor.isfinite().all())):
-            raise ValueError(f"{name} is {tensor.dtype}, or holds what is no number; values are finite and float32")
+        if part != "indices" and (tensor.dtype not in FLOATS or not bool(tensor.isfinite().all())):
+            raise ValueError(f"{name} is {tensor.dtype}, or holds what is no number")
     shapes, outside = ({name: tuple(shape) for name, shape in of.items()} for of in (about["shapes"], use["outside"]))
     if use["auto_class"] not in CLASSES.values():
         raise ValueError(f"{KEY}.auto_class is {use['auto_class']!r}, should be one of {', '.join(CLASSES.values())}")
@@ -87,10 +106,8 @@ def _patch(file: Path, about: dict[str, Any], tensors: dict[str, Tensor]) -> Pat
     mask = GraftMask(Region(shapes), {name: indices.to(torch.int64) for name, indices in parts["indices"].items()})
     if mask.counts != {name: values.numel() for name, values in parts["values"].items() if values.dim() == 1}:
         raise ValueError("indices and values don't belong together")
-    return Patch(
-        file, use["base"], use["auto_class"], use["config"], use["fingerprint"], Region({**outside, **shapes}), mask,
-        parts["values"], parts["head"],
-    )  # fmt: skip
+    use["base"], use["fingerprint"], use["task"]  # are there
+    return Patch(file, use, Region({**outside, **shapes}), mask, parts["values"], parts["head"])
 
 
 def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:
