@@ -35,6 +35,7 @@ FILE = re.compile(r"(?!dvc\.)[\w-]+\.(?!py\b)\w+")
 # They compute nothing that is stored: like every settings.py they check settings, know places, and hand on what is itself
 # among the params and deps of a stage.  The walk stops here, so what only they import isn't tracked either.
 UNTRACKED = {
+    Path("stages/lib/__init__.py"),
     *(Path(f"stages/lib/{name}.py") for name in ("params", "paths", "entry", "errors", "yaml12", "io", "progress")),
     *(Path(f"stages/lib/data/{name}.py") for name in ("tasks", "task_cards")),
 }

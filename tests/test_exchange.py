@@ -154,7 +154,7 @@ def test_a_stranger_gets_the_predictions_of_the_pipeline_from_folders_and_patche
 
 def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, tmp_path):
     text = loading("shared/movies/patch.safetensors", "models/pretrained")
-    assert len([line for line in text.splitlines() if line]) == 25
+    assert len([line for line in text.splitlines() if line]) == 27
     assert text in FENCE.findall(README), "FORMAT.md shows other lines"
     main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "shared/movies")])
     main(["export", str(MASK), "--to", str(tmp_path / "whole")])
@@ -163,6 +163,7 @@ def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, 
     change_one_value(tmp_path / "models/other", "bert.embeddings.word_embeddings.weight")
     script = [
         text,
+        "assert model.config.id2label == {0: 'negative', 1: 'positive'}",
         "import os, torch\ntorch.save(model.state_dict(), 'loaded')",
         "os.rename('models/other/model.safetensors', 'models/pretrained/model.safetensors')",
         f"try:\n    exec({text!r})\nexcept AssertionError as error:\n    print(error)",
@@ -173,8 +174,9 @@ def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, 
 
 
 def test_the_card_of_a_patch_shows_the_same_lines(patch):
-    [text] = FENCE.findall((patch / "README.md").read_text(encoding="utf-8"))
+    [two, text] = FENCE.findall((patch / "README.md").read_text(encoding="utf-8"))
     assert text == loading(PATCH, "path/to/pico")
+    assert two.splitlines()[-1] == 'model = load_graft("path/to/pico", ".")'
 
 
 def change_one_value(folder: Path, name: str) -> None:
@@ -389,7 +391,7 @@ for case in {[*cases]}:
 def test_html_in_labels_is_text_in_a_card(patch):
     [stored, use] = read_patch(patch / PATCH)
     evil = use.model_copy(update={"title": "<script>", "labels": ["<img src=x onerror=alert()>", "good"]})
-    card = card_text(stored, evil, {}, whole=False)
+    card = card_text(stored, evil, {}, "patch")
     assert "&lt;img src=x" in card and "&lt;script&gt;" in card and not re.search(r"<(?!/?code>)\w", card)
 
 

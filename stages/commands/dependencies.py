@@ -56,8 +56,8 @@ def audit() -> None:
 
 def update() -> None:
     """Pin the newest versions that fit together; raises StorageError if the index doesn't give them."""
-    project = tomllib.loads(DIRECT.read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    extras = tomllib.loads(DIRECT.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    wanted = [*extras["pipeline"], *extras["test"]]  # all others are among these
     names = [pin.partition("==")[0] for pin in wanted]
     done = _run(*PIP, "--dry-run", "--ignore-installed", "--report", "-", *names)
     if done.returncode:

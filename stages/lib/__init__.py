@@ -1,0 +1,15 @@
+"""The library: of the project `stages.lib`, installed the package `skill_grafting`.
+
+from skill_grafting import grafted, load_graft, open_patch
+"""
+
+__all__ = ["grafted", "load_graft", "open_patch"]
+
+
+def __getattr__(name: str) -> object:
+    """What applies a patch, which takes torch, is loaded when it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .patches import live
+
+    return getattr(live, name)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from torch import Tensor
 
@@ -20,18 +19,8 @@ from ..graft.region import Region
 from ..io import read_json
 from ..settings import Section
 from .base import Base, require_base
-from .locations import COMMAND, CONFIG
-
-VERSION = 3
-KEY = "patch"
-EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
-# what a new head may be: the model it is put into has float32, which holds them all
-HEADS = (torch.float32, torch.bfloat16, torch.float16)
-CLASSES = {
-    "standard": "AutoModelForSequenceClassification",
-    "prompt": "AutoModelForMaskedLM",
-    "autoregressive": "AutoModelForCausalLM",
-}
+from .locations import CONFIG
+from .patch_file import CLASSES, EXPORT, FLOATS, KEY, VERSION, names_of_labels, padding_of
 
 
 class Use(Section):
@@ -64,7 +53,7 @@ class Use(Section):
     @classmethod
     def _check_config(cls, config: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         known = {"labels", "auto_class"} <= info.data.keys()  # else they are wrong themselves
-        if known and config != names_of_labels(info.data["labels"], info.data["auto_class"]) | _padding(config):
+        if known and config != names_of_labels(info.data["labels"], info.data["auto_class"]) | padding_of(config):
             raise ValueError("pad_token_id, and for a new head id2label and label2id with the labels in their order")
         return config
 
@@ -201,27 +190,11 @@ def _head(stored: StoredMask, task: str) -> dict[str, Tensor]:
 
 def _require_head(path: Path, head: dict[str, Tensor], labels: list[str], base: Base) -> None:
     wanted = base.anatomy.head_shapes(len(labels))
-    there = {name: tuple(values.shape) for name, values in head.items() if values.dtype in HEADS}
+    there = {name: tuple(values.shape) for name, values in head.items() if values.dtype in FLOATS}
     if there != wanted or len(there) < len(head):
         needed = ", ".join(f"{name} {list(shape)}" for name, shape in wanted.items()) or "no head"
         found = ", ".join(f"{name} {list(values.shape)}" for name, values in head.items()) or "none"
         raise MaskError(f"{path}: the head for {len(labels)} labels should be {needed} in float32 or less, not {found}")
-
-
-def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:
-    """What a config says of the labels that a new head has, in the order of its logits."""
-    if auto_class != CLASSES["standard"]:
-        return {}
-    return {
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
-    }
-
-
-def _padding(config: dict[str, Any]) -> dict[str, Any]:
-    """What a config says of padding, if that can be so."""
-    token = config.get("pad_token_id")
-    return {"pad_token_id": token} if token is None or (type(token) is int and token >= 0) else {}
 
 
 def _pad_token_id(folder: Path) -> int | None:

@@ -1,11 +1,15 @@
-"""export and apply: a graft leaves the project as a patch or a whole model, and a patch comes back onto its base."""
+"""export and apply: a graft leaves the project in one of several forms, and a patch comes back onto its base."""
 
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from .. import paths
 from ..data.task_cards import read_task
@@ -16,9 +20,10 @@ from ..io import read_json, replacing, write_json
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from .base import Base, open_base, read_base
-from .build_patch import Use, chosen_task, make_patch, read_graft, read_patch, require_whole_base
+from .build_patch import KEY, Use, chosen_task, make_patch, read_graft, read_patch, require_whole_base
+from .delta import DELTA, deltas_of, whole_delta, write_sparse_delta
 from .format import card_text, size_text
-from .locations import CARD, CONFIG, MODEL, PATCH, free, mask_at
+from .locations import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free, mask_at
 
 # of the models that a card compares
 COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
@@ -26,33 +31,75 @@ COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 BESIDE = ("generation_config.json", *TOKENIZER_FILES)
 
 
-def export(mask: Path, form: str, task: str | None, base: Path, max_length: int, target: Path) -> str:
-    """Write the graft of a mask file to a new folder, as a whole model or as a patch; gives one line about it.
+def export(mask: Path, form: str, task: str | None, base: Path, target: Path, leave_out: bool) -> str:
+    """Write the graft of a mask file or patch to a new folder, in one of FORMS; gives one line about it.
 
-    Raises MaskError if the mask is damaged, serves several tasks and none is chosen, or was made for
-    another model than `base`, and StorageError if something is at `target`.
+    Raises MaskError if the mask is damaged, serves several tasks and none is chosen, was made for
+    another model than `base`, or doesn't fit the form, and StorageError if something is at `target`.
     """
     target, file = free(target), mask_at(mask)
-    stored = read_graft(file)
-    spec = read_task(chosen_task(file, stored, task))
-    pretrained = read_base(base)
-    patch, use = make_patch(file, stored, spec, pretrained, max_length)
-    card = card_text(patch, use, pipeline_scores(file, spec.name), whole=form == MODEL)
+    with _opened(file, task, base) as (patch, use, pretrained):
+        parcel = _parcel(form, file, patch, use, pretrained, leave_out)
+        card = card_text(patch, use, pipeline_scores(file, use.task), form, parcel.said)
+        kilobytes = _write(target, parcel, card)
+    if form == AS_PATCH:
+        return f"{target}: patch of {use.base} for {use.task}, {kilobytes:.0f} kB, {size_text(patch)}"
     if form == MODEL:
-        _require_types(file, patch, pretrained)
-        _write_grafted(patch, use, pretrained, card, target)
         return f"{target}: {use.base} with the graft for {use.task}, {size_text(patch)}"
-    kilobytes = write_patch(target, patch, card)
-    return f"{target}: patch of {use.base} for {use.task}, {kilobytes:.0f} kB, {size_text(patch)}"
+    return f"{target}: {form} of {use.base} for {use.task}, {kilobytes:.0f} kB; {parcel.said}"
 
 
 def write_patch(target: Path, patch: StoredMask, card: str) -> float:
     """Write the folder of a patch; gives its size in kB."""
-    with replacing(target) as partial:
-        partial.mkdir()
-        write_mask(partial / PATCH, patch)
-        _write_card(card, partial, PATCH)
-    return sum(path.stat().st_size for path in target.iterdir()) / 1000
+    return _write(target, _patch(patch), card)
+
+
+@dataclass(frozen=True)
+class _Parcel:
+    """What `write` puts into a folder beside the card; the name of the file with the tensors; a sentence about it."""
+
+    write: Callable[[Path], None]
+    weights: str
+    said: str = ""
+
+
+def _parcel(form: str, file: Path, patch: StoredMask, use: Use, base: Base, leave_out: bool) -> _Parcel:
+    if form == AS_PATCH:
+        return _patch(patch)
+    _require_types(file, patch, base)
+    if form == PEFT:
+        from .peft_folder import WEIGHTS as ADAPTER
+        from .peft_folder import make_adapter, write_adapter
+
+        adapter = make_adapter(file, patch, use, base, leave_out)
+        return _Parcel(lambda folder: write_adapter(adapter, folder), ADAPTER, adapter.said)
+    if form == MODEL:
+        return _model(_grafted(patch, base), use, base)
+    deltas = deltas_of(patch, base)
+    if form == SPARSE_DELTA:
+        return _Parcel(lambda folder: write_sparse_delta(deltas, patch, use, folder / DELTA), DELTA, str(deltas))
+    return replace(_model(whole_delta(deltas, patch, base), use, base), said=str(deltas))
+
+
+def _patch(patch: StoredMask) -> _Parcel:
+    return _Parcel(lambda folder: write_mask(folder / PATCH, patch), PATCH)
+
+
+@contextmanager
+def _opened(file: Path, task: str | None, base: Path) -> Iterator[tuple[StoredMask, Use, Base]]:
+    """A mask as a patch, or a patch as it is, with its base model: of a patch any folder of it, and no project is needed."""
+    stored = read_graft(file)
+    chosen = chosen_task(file, stored, task)
+    if KEY in stored.about:
+        stored, use = read_patch(file)
+        with open_base(base, use.mode) as pretrained:
+            require_whole_base(file, stored, use, pretrained, base)
+            yield stored, use, pretrained
+        return
+    from ..params import load_params
+
+    pretrained, max_length = read_base(base), load_params("model.max_length").model.max_length
+    yield *make_patch(file, stored, read_task(chosen), pretrained, max_length), pretrained
 
 
 def apply(patch: Path, base: Path, target: Path) -> str:
@@ -65,7 +112,7 @@ def apply(patch: Path, base: Path, target: Path) -> str:
     with open_base(base, use.mode) as pretrained:
         require_whole_base(file, stored, use, pretrained, base)
         _require_types(file, stored, pretrained)
-        _write_grafted(stored, use, pretrained, card_text(stored, use, {}, whole=True), target)
+        _write(target, _model(_grafted(stored, pretrained), use, pretrained), card_text(stored, use, {}, MODEL))
     return f"{target}: {use.base} with the graft for {use.task}, {size_text(stored)}"
 
 
@@ -101,22 +148,30 @@ def _require_types(file: Path, stored: StoredMask, base: Base) -> None:
             raise MaskError(f"{file}: damaged: {name} is {values.dtype}, not {there}")
 
 
-def _write_grafted(stored: StoredMask, use: Use, base: Base, card: str, target: Path) -> None:
-    """An ordinary Hugging Face folder: config, tokenizer, weights and card; values are copied bit for bit."""
+def _grafted(stored: StoredMask, base: Base) -> dict[str, Tensor]:
+    """Every tensor of the base model with the graft; values are copied bit for bit."""
     head = {name: values.float() for name, values in stored.head.items()}
-    tensors = {**base.tensors, **transplant(base.tensors, stored.values, stored.mask), **head}
-    config = {**read_json(base.folder / CONFIG, ModelError), **use.config}
-    with replacing(target) as partial:
-        partial.mkdir()
+    return {**base.tensors, **transplant(base.tensors, stored.values, stored.mask), **head}
+
+
+def _model(tensors: dict[str, Tensor], use: Use, base: Base) -> _Parcel:
+    """An ordinary Hugging Face folder: config, tokenizer and these weights."""
+
+    def write(folder: Path) -> None:
         for file in sorted(base.folder.iterdir()):
             if file.is_file() and file.name in BESIDE:
-                shutil.copyfile(file, partial / file.name)
-        write_json(partial / CONFIG, config)
-        save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
-        _write_card(card, partial, WEIGHTS)
+                shutil.copyfile(file, folder / file.name)
+        write_json(folder / CONFIG, {**read_json(base.folder / CONFIG, ModelError), **use.config})
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+    return _Parcel(write, WEIGHTS)
 
 
-def _write_card(card: str, folder: Path, weights: str) -> None:
-    """README.md; whoever may read it may read the weights too, which safetensors keeps to their owner."""
-    (folder / CARD).write_text(card, encoding="utf-8")
-    shutil.copymode(folder / CARD, folder / weights)
+def _write(target: Path, parcel: _Parcel, card: str) -> float:
+    """Write a folder; gives its size in kB.  Whoever may read the card may read the weights, which safetensors keeps to their owner."""
+    with replacing(target) as partial:
+        partial.mkdir()
+        parcel.write(partial)
+        (partial / CARD).write_text(card, encoding="utf-8")
+        shutil.copymode(partial / CARD, partial / parcel.weights)
+    return sum(path.stat().st_size for path in target.iterdir()) / 1000

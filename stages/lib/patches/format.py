@@ -8,21 +8,32 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tabulate import tabulate
 
+from ..metrics.variants import GRAFTED
 from ..report.format import counted, percent, small_percent, words
-from .locations import PATCH
+from .locations import AS_PATCH, MODEL, PATCH, PEFT, SPARSE_DELTA, WHOLE_DELTA
 
 if TYPE_CHECKING:
     from ..graft.mask_file import StoredMask
     from .build_patch import Use
 
 MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "ece": "ECE"}
+NAMES = {
+    MODEL: "a whole model",
+    AS_PATCH: "a patch",
+    PEFT: "an adapter that peft loads",
+    WHOLE_DELTA: "a difference from the base model",
+    SPARSE_DELTA: "a sparse difference from the base model",
+}
 # as many signs as tell a fingerprint from others
 SHORT = 12
 
 
-def card_text(stored: "StoredMask", use: "Use", scores: dict[str, dict[str, Any]], whole: bool) -> str:
-    """README.md of a patch, or of a whole model: how to use it without this project, and where it comes from."""
-    base = json.dumps(use.base if use.source == "hub" else f"path/to/{use.base}")
+def card_text(stored: "StoredMask", use: "Use", scores: dict[str, dict[str, Any]], form: str, said: str = "") -> str:
+    """README.md of what is exported in one of FORMS: how to use it without this project, and where it comes from.
+
+    `said` is a sentence about what the form holds.
+    """
+    source = json.dumps(use.base if use.source == "hub" else f"path/to/{use.base}")
     made = {name: stored.about.get(name) for name in ("localizer", "seed", "rule", "k")}
     return render(
         "card.md.j2",
@@ -33,10 +44,50 @@ def card_text(stored: "StoredMask", use: "Use", scores: dict[str, dict[str, Any]
         made_with={name: value for name, value in made.items() if value is not None},
         scores=scores,
         measures={name: title for name, title in MEASURES.items() if any(name in row for row in scores.values())},
-        whole=whole,
+        form=form,
+        name=NAMES[form],
+        said=said,
+        front=_front(use, scores, form),
+        settings=_settings(use),
         patch=PATCH,
-        base=f"{base}, revision={json.dumps(use.revision)}" if use.revision else base,
+        source=source,
+        base=f"{source}, revision={json.dumps(use.revision)}" if use.revision else source,
     )
+
+
+def _front(use: "Use", scores: dict[str, dict[str, Any]], form: str) -> str:
+    """What the hub reads of a card, as YAML: of the graft, its scores with the number of rows they are of."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    row = scores.get(GRAFTED, {})
+    results = [
+        EvalResult(
+            task_type="text-classification",
+            dataset_type=use.task,
+            dataset_name=use.title,
+            dataset_split="test",
+            dataset_args={"n": row["n"]},
+            metric_type=measure,
+            metric_name=title,
+            metric_value=row[measure],
+        )
+        for measure, title in MEASURES.items()
+        if row.get(measure) is not None
+    ]
+    return ModelCardData(
+        base_model=use.base if use.source == "hub" else None,
+        base_model_relation=("finetune" if form == MODEL else "adapter") if use.source == "hub" else None,
+        library_name="peft" if form == PEFT else "transformers",
+        tags=["model-grafting"],
+        model_name=f"Graft for {use.title}" if results else None,
+        eval_results=results or None,
+    ).to_yaml()
+
+
+def _settings(use: "Use") -> str:
+    """What the config says otherwise than the base model's, as Python."""
+    labels = {"id2label": dict(enumerate(use.labels))} if "id2label" in use.config else {}
+    return repr({**use.config, **labels})
 
 
 def render(template: str, **values: Any) -> str:

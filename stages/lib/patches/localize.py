@@ -25,7 +25,7 @@ from .build_patch import Reading, new_patch
 from .export import write_patch
 from .format import card_text, render
 from .inspect import inspect_mask
-from .locations import free
+from .locations import AS_PATCH, free
 from .pair import Movement, Pair, carried, open_pair, survey
 
 DEFAULTS = Path(__file__).parents[1] / "localizers/defaults.yaml"
@@ -231,7 +231,7 @@ def _patch(work: Work, found: Found, target: Path) -> StoredMask:
         values = {name: pair.finetuned.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}
         stored = StoredMask(mask, values, pair.head(), {**about, **found.mask.record})
         patch, use = new_patch(target, stored, work.task, base, work.reading)
-    write_patch(target, patch, card_text(patch, use, found.scores, whole=False))
+    write_patch(target, patch, card_text(patch, use, found.scores, AS_PATCH))
     return patch
 
 

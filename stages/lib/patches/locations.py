@@ -10,8 +10,8 @@ PATCH = "patch.safetensors"
 CARD = "README.md"
 CONFIG = "config.json"
 # how a graft can leave the project
-MODEL, AS_PATCH = "model", "patch"
-FORMS = (MODEL, AS_PATCH)
+MODEL, AS_PATCH, PEFT, WHOLE_DELTA, SPARSE_DELTA = "model", "patch", "peft", "delta", "sparse-delta"
+FORMS = (MODEL, AS_PATCH, PEFT, WHOLE_DELTA, SPARSE_DELTA)
 
 
 def mask_at(path: Path) -> Path:

@@ -1,0 +1,75 @@
+"""A graft as differences, to be added to the base model, for tools that take those in place of values."""
+
+import json
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..digest import UNSEALED, seal
+from ..graft.apply import values_at
+from ..graft.mask_file import INT32_LIMIT, StoredMask
+from .base import Base
+from .build_patch import Use
+
+FORMAT, VERSION = "graft-delta", 1
+DELTA = "delta.safetensors"
+
+
+@dataclass(frozen=True)
+class Deltas:
+    """float32 differences at the places of a mask; `missed` sums stay beside the fine-tuned value, `furthest` at most."""
+
+    values: dict[str, Tensor]
+    missed: int
+    furthest: float
+
+    def __str__(self) -> str:
+        """How near base + delta comes."""
+        if not self.missed:
+            return "base + delta is the fine-tuned value to the bit everywhere"
+        return f"base + delta is the fine-tuned value to the bit but for {self.missed:,}, off by {self.furthest:.1e} at most"
+
+
+def deltas_of(patch: StoredMask, base: Base) -> Deltas:
+    """What to add to the base model to have the graft; a new head has no base and is no part of it."""
+    before = values_at(base.tensors, patch.mask)
+    after = {name: values.to(before[name].dtype) for name, values in patch.values.items()}
+    deltas = {name: exact_delta(before[name], after[name]) for name in before}
+    gaps = [(before[name] + deltas[name] - after[name]).abs() for name in before]
+    missed = sum(int((gap > 0).sum()) for gap in gaps)
+    return Deltas(deltas, missed, max((float(gap.max()) for gap in gaps if len(gap)), default=0.0))
+
+
+def exact_delta(before: Tensor, after: Tensor) -> Tensor:
+    """float32 differences: of `after - before` and its two neighbours one for which before + it is after, if there is one."""
+    delta = after - before
+    chosen = delta
+    for end in (-torch.inf, torch.inf):
+        near = torch.nextafter(delta, torch.full_like(delta, end))
+        chosen = torch.where((before + chosen != after) & (before + near == after), near, chosen)
+    return chosen
+
+
+def whole_delta(deltas: Deltas, patch: StoredMask, base: Base) -> dict[str, Tensor]:
+    """A tensor for each one of the base model, zero outside the mask; and the new head, whole."""
+    tensors = {name: torch.zeros_like(values) for name, values in base.tensors.items()}
+    for name, values in deltas.values.items():
+        tensors[name].view(-1)[patch.mask.indices[name]] = values
+    return {**tensors, **patch.head}
+
+
+def write_sparse_delta(deltas: Deltas, patch: StoredMask, use: Use, file: Path) -> None:
+    """Write indices, differences and the new head alone, sealed like a mask file."""
+    tensors = {f"head/{name}": values.contiguous() for name, values in patch.head.items()}
+    for name, values in deltas.values.items():
+        small = prod(patch.mask.region.shapes[name]) < INT32_LIMIT
+        tensors[f"indices/{name}"] = patch.mask.indices[name].to(torch.int32 if small else torch.int64)
+        tensors[f"values/{name}"] = values
+    shapes = {name: list(shape) for name, shape in patch.mask.region.shapes.items()}
+    header = {"format": FORMAT, "version": VERSION, "shapes": shapes, "patch": use.model_dump(), **UNSEALED}
+    save_file(tensors, file, metadata={"graft": json.dumps(header)})
+    seal(file)

@@ -1,0 +1,124 @@
+"""The package that `pip install .` makes: its list of folders, what it needs, and a patch put on where there is nothing else."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from stages.lib.patches import extras
+from tests.graft_project import MASK, ROOT, make_project
+from tests.test_exchange import main
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+# what only the pipeline and the other subcommands need
+HEAVY = (
+    "pydantic",
+    "ruamel",
+    "jinja2",
+    "pandas",
+    "dvc",
+    "datasets",
+    "peft",
+    "scipy",
+    "matplotlib",
+    "tabulate",
+)
+BLOCKED = f"import sys\nsys.modules.update(dict.fromkeys({HEAVY}))"
+LOADS = """
+import importlib.util
+from skill_grafting import grafted, load_graft
+assert "torch" in sys.modules and importlib.util.find_spec("stages") is None
+import torch, transformers
+model = load_graft("base", "patch")
+torch.save(model.state_dict(), "loaded")
+live = transformers.AutoModelForSequenceClassification.from_pretrained("base", num_labels=2)
+with grafted(live, "patch"):
+    assert all(torch.equal(a, b) for a, b in zip(live.state_dict().values(), model.state_dict().values()))
+"""
+COMMAND = """
+from importlib.metadata import entry_points
+[command] = [entry for entry in entry_points(group="console_scripts") if entry.name == "graft"]
+command.load()(sys.argv[1:])
+"""
+
+
+def names(pins: list[str]) -> set[str]:
+    return {re.match(r"[\w.-]+", pin)[0].lower() for pin in pins}
+
+
+def test_the_package_has_every_folder_of_the_library_and_no_other():
+    folders = {path.parent.relative_to(ROOT / "stages/lib") for path in (ROOT / "stages/lib").rglob("*.py")}
+    packages = PROJECT["tool"]["setuptools"]["packages"]
+    assert {*packages} == {".".join(["skill_grafting", *folder.parts]) for folder in folders}
+    kinds = {path.suffix for path in (ROOT / "stages/lib").rglob("*.*") if path.is_file()} - {".py", ".pyc"}
+    assert {f"*{kind}" for kind in kinds} == {*PROJECT["tool"]["setuptools"]["package-data"]["*"]}
+
+
+def test_what_others_get_is_what_is_tested():
+    needed = names(PROJECT["project"]["dependencies"])
+    assert needed == {"torch", "transformers", "safetensors"}
+    assert needed | names(EXTRAS["localize"]) <= names(EXTRAS["pipeline"])
+    assert all("==" in pin for pin in [*EXTRAS["pipeline"], *EXTRAS["test"]])
+    assert extras.EXTRA in EXTRAS
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """A folder with the package, as pip installs it, from a copy of what it is made of."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "stages/lib", source / "stages/lib", ignore=shutil.ignore_patterns("__pycache__"))
+    options = (
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--no-compile",
+        "--disable-pip-version-check",
+    )
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", target, source], check=True)
+    return target
+
+
+def run(installed: Path, folder: Path, script: str, *arguments: str) -> subprocess.CompletedProcess:
+    """A process that has the installed package and torch, transformers, safetensors, but nothing heavy."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    (folder / "script.py").write_text(f"{BLOCKED}\nsys.path.insert(0, {str(installed)!r})\n{script}", encoding="utf-8")
+    command = [sys.executable, "-I", "script.py", *arguments]
+    return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_a_patch_is_put_on_with_three_packages(installed, make_cell, tmp_path, monkeypatch):
+    import torch
+
+    assert [path.name for path in installed.iterdir() if path.suffix != ".dist-info"].count("skill_grafting") == 1
+    assert not (installed / "stages").exists() and (installed / "bin/graft").is_file()
+    project = make_project(tmp_path / "project", make_cell("standard"))
+    monkeypatch.chdir(project.folder)
+    (tmp_path / "elsewhere").mkdir()
+    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "elsewhere/patch")])
+    main(["export", str(MASK), "--to", str(tmp_path / "whole")])
+    shutil.copytree("models/pretrained", tmp_path / "elsewhere/base")
+    done = run(installed, tmp_path / "elsewhere", LOADS)
+    assert done.returncode == 0, done.stderr
+    from safetensors.torch import load_file
+
+    loaded, whole = torch.load(tmp_path / "elsewhere/loaded"), load_file(tmp_path / "whole/model.safetensors")
+    assert loaded.keys() == whole.keys() and all(torch.equal(loaded[name], whole[name]) for name in whole)
+
+
+@pytest.mark.slow
+def test_a_missing_extra_is_one_line(installed, tmp_path):
+    done = run(installed, tmp_path, COMMAND, "inspect", "mask.safetensors")
+    line = "graft inspect: needs the package pydantic, which is not installed; pip install 'skill-grafting[localize]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+    done = run(installed, tmp_path, COMMAND, "--help")
+    assert done.returncode == 0 and "graft export" in done.stdout, done.stderr

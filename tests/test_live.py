@@ -1,0 +1,225 @@
+"""A patch on a live model gives what the pipeline's graft gives, and leaves no trace; what doesn't fit is refused by name."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from stages.lib import grafted, load_graft, open_patch
+from stages.lib.errors import MaskError, ModelError
+from stages.lib.graft import mask_indices
+from stages.lib.graft.mask_file import StoredMask, write_mask
+from stages.lib.models import loading
+from stages.lib.patches import patch_file
+from stages.lib.patches.__main__ import main
+from stages.lib.patches.locations import PATCH
+from tests.graft_project import MASK, Project, make_project, random_mask
+from tests.test_exchange import FORGERIES, REFUSALS, change_one_value
+
+MODES = [*loading.CLASSES]
+OTHER = Path("masks/learned/21/toy.safetensors")
+INPUTS = torch.tensor([[2, 17, 30, 41, 3], [2, 55, 9, 20, 3]])
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory, make_cell) -> dict[str, Project]:
+    """For each mode a project with two patches, `first` and `second`, of different masks and heads."""
+    made = {}
+    for mode in MODES:
+        made[mode] = project = make_project(tmp_path_factory.mktemp(f"live-{mode}"), make_cell(mode))
+        other = random_mask(project, 700, 3)
+        stored = project.mask
+        values = {name: torch.linspace(-1, 1, len(at)) for name, at in other.indices.items()}
+        head = {name: part + 1 for name, part in stored.head.items()}
+        write_mask(project.folder / OTHER, StoredMask(other, values, head, {**stored.about, "seed": 21}))
+        with pytest.MonkeyPatch.context() as patching:
+            patching.chdir(project.folder)
+            for mask, name in ((MASK, "first"), (OTHER, "second")):
+                main(["export", str(mask), "--as", "patch", "--to", name])
+                main(["export", str(mask), "--to", f"{name}-model"])
+    return made
+
+
+@pytest.fixture
+def standard(projects, monkeypatch) -> Project:
+    monkeypatch.chdir(projects["standard"].folder)
+    return projects["standard"]
+
+
+def load(folder: str | Path, mode: str = "standard", **options: object) -> nn.Module:
+    return getattr(transformers, loading.CLASSES[mode]).from_pretrained(folder, **{"dtype": "float32", **options})
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: values.clone() for name, values in model.state_dict().items()}
+
+
+def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_lines_give_what_export_writes(projects, mode, monkeypatch):
+    monkeypatch.chdir(projects[mode].folder)
+    loaded, exported = load_graft("models/pretrained", "first"), load("first-model", mode)
+    assert equal(state(loaded), state(exported)) and not loaded.training
+    assert loaded.config.id2label == exported.config.id2label and loaded.config.pad_token_id is not None
+    assert not equal(state(loaded), state(load("second-model", mode))), "control"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_swaps_leave_no_trace(projects, mode, monkeypatch):
+    monkeypatch.chdir(projects[mode].folder)
+    model = load("models/pretrained", mode, id2label={0: "x", 1: "y"})
+    before, config = state(model), model.config.to_dict()
+    wanted = {name: state(load(f"{name}-model", mode)) for name in ("first", "second")}
+    opened = {name: open_patch(name, model) for name in wanted}
+    for name in ("first", "second", "second", "first"):
+        with grafted(model, opened[name]) as same:
+            assert same is model and equal(state(model), wanted[name])
+            assert (model.config.id2label == {0: "negative", 1: "positive"}) == (mode == "standard")
+        assert equal(state(model), before) and model.config.to_dict() == config
+
+
+def test_nested_swaps_and_an_exception_restore_every_bit(standard):
+    model = load("models/pretrained")
+    before = state(model)
+    with pytest.raises(KeyError), grafted(model, "first"):
+        outer = state(model)
+        second = open_patch("second", model)  # compared with the model beneath
+        with grafted(model, second):
+            inner = state(model)
+            with grafted(model, "first"):
+                pass
+            assert equal(state(model), inner)
+        assert equal(state(model), outer)
+        with grafted(model, Path("second") / PATCH):
+            assert equal(state(model), inner)
+            raise KeyError
+    assert equal(state(model), before)
+    assert not equal(outer, before) and not equal(inner, outer)
+
+
+def test_a_stop_in_the_midst_of_a_swap_restores_every_bit(standard, monkeypatch):
+    model = load("models/pretrained")
+    before, opened = state(model), open_patch("first", model)
+    opened.places.insert(3, (opened.places[3][0], torch.tensor([10**9]), torch.ones(1)))  # fails while it is read
+    with pytest.raises(IndexError), grafted(model, opened):
+        pass
+    assert equal(state(model), before)
+    opened.places[3] = (opened.places[4][0], torch.tensor([0]), torch.ones(2))  # fails while it is written
+    with pytest.raises(RuntimeError), grafted(model, opened):
+        pass
+    assert equal(state(model), before)
+    swaps = [grafted(model, name) for name in ("first", "second")]
+    for swap in swaps:
+        swap.__enter__()
+    for swap in swaps:  # the first one in is not the last one out
+        with pytest.raises(RuntimeError, match="load it anew"):
+            swap.__exit__(None, None, None)
+
+
+def test_swaps_work_in_inference_mode_and_spoil_no_gradient_unseen(standard):
+    model = load("models/pretrained")
+    before, opened = state(model), open_patch("first", model)
+    with torch.inference_mode(), grafted(model, opened):
+        inside = model(INPUTS).logits
+    assert equal(state(model), before)
+    assert torch.equal(inside, load_graft("models/pretrained", "first")(INPUTS).logits)
+    with grafted(model, opened):
+        loss = model(INPUTS).logits.sum()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()  # of weights that are gone
+
+
+def test_a_model_is_turned_into_another_dtype_after_its_patch_was_opened(standard):
+    model = load("models/pretrained")
+    opened = open_patch("first", model)
+    before = state(model.to(torch.bfloat16))
+    with grafted(model, opened):
+        found = state(model)
+    assert equal(state(model), before)
+    assert equal(found, state(load_graft("models/pretrained", "first", dtype="bfloat16")))
+    assert equal(found, state(load("first-model").to(torch.bfloat16))) and not equal(found, before)
+    rounded = load("models/pretrained", dtype="bfloat16")
+    with pytest.raises(
+        MaskError, match=r"\(\w{12}\); its numbers are rounded: load it in float32, open the patch, then"
+    ):
+        open_patch("first", rounded)
+
+
+def test_a_base_model_that_is_in_bfloat16_itself_is_known_in_both_dtypes(projects, tmp_path, monkeypatch):
+    project = projects["prompt"]
+    half = load(project.folder / "models/pretrained", "prompt").to(torch.bfloat16)
+    shutil.copytree(project.folder, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    Path("models/pretrained/SHA256SUMS").unlink()
+    half.float().save_pretrained("models/pretrained")
+    stored, region = project.mask, project.cell.region
+    about = {**stored.about, "fingerprint": region.fingerprint(dict(half.float().named_parameters()))}
+    write_mask(Path("half"), StoredMask(stored.mask, stored.values, stored.head, about))
+    shutil.move("half", MASK)
+    main(["export", str(MASK), "--as", "patch", "--to", "half"])
+    model = load("models/pretrained", "prompt", dtype="bfloat16")
+    before = state(model)
+    with pytest.warns(
+        UserWarning,
+        match=r"half/patch.safetensors: its values are rounded from torch.float32 to the model's torch.bfloat16",
+    ):
+        opened = open_patch("half", model)
+    with grafted(model, opened):
+        assert equal(state(model), state(load_graft("models/pretrained", "half", dtype=torch.bfloat16)))
+    assert equal(state(model), before)
+
+
+@pytest.mark.parametrize("case", [*REFUSALS, *FORGERIES])
+def test_damaged_and_forged_patches_are_refused(standard, case, tmp_path):
+    change, _ = (REFUSALS | FORGERIES)[case]
+    shutil.copytree("first", tmp_path / "patch")
+    change(tmp_path / "patch" / PATCH)
+    with pytest.raises(MaskError) as refused:
+        load_graft("models/pretrained", tmp_path / "patch")
+    assert str(refused.value).startswith(f"{tmp_path / 'patch' / PATCH}: ") and "\n" not in str(refused.value)
+    model = load("models/pretrained")
+    before = state(model)
+    with pytest.raises(MaskError), grafted(model, tmp_path / "patch"):
+        pass
+    assert equal(state(model), before)
+
+
+def refused(model: nn.Module) -> str:
+    with pytest.raises(MaskError) as error:
+        open_patch("first", model)
+    return str(error.value)
+
+
+def test_other_models_are_refused_by_name(standard, projects, tmp_path):
+    shutil.copytree("models/pretrained", tmp_path / "base")
+    change_one_value(tmp_path / "base", "bert.embeddings.word_embeddings.weight")
+    with pytest.raises(
+        MaskError,
+        match=r"was made for pico \(fingerprint \w{12}\), not for this BertForSequenceClassification \(\w{12}\)$",
+    ):
+        load_graft(tmp_path / "base", "first")
+    line = refused(load("models/pretrained", num_labels=3))
+    assert "its head is classifier.bias [2], classifier.weight [2, 32], and that of this" in line
+    assert "classifier.weight [3, 32]" in line and line.endswith("AutoModelForSequenceClassification with num_labels=2")
+    assert "its head is" in refused(load(projects["prompt"].folder / "models/pretrained", "prompt"))
+    fewer = load("models/pretrained", num_hidden_layers=1)
+    assert "bert.encoder.layer.1.attention.output.LayerNorm.bias is [32] there and none here" in refused(fewer)
+    config = load("models/pretrained").config
+    with torch.device("meta"):
+        hollow = transformers.AutoModelForSequenceClassification.from_config(config)
+    assert "is torch.float32 on meta; only plain" in refused(hollow)
+    model = load("models/pretrained")
+    opened = open_patch("first", model)
+    with pytest.raises(ModelError, match="was opened for another model"), grafted(load("models/pretrained"), opened):
+        pass
+
+
+def test_what_is_read_without_the_pipeline_s_packages_is_what_they_say():
+    assert patch_file.MASKS == {"format": mask_indices.FORMAT, "version": mask_indices.VERSION}
+    assert patch_file.CLASSES == loading.CLASSES
