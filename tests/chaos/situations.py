@@ -60,15 +60,19 @@ def full_disk(finished: Copy, chance: random.Random) -> Found:
 
 
 def kill_in_a_save(finished: Copy, _chance: random.Random) -> Found:
-    """Every kind of stage, its first output torn and the process killed at the moment at which it would get its name."""
+    """Every kind of stage, its first output torn and the process killed at the moment at which it would get its name.
 
-    def torn(copy: Copy, _name: str, command: str, outs: list[str]) -> str:
+    DVC has it whole again at its next run, and the stages after it find what they read.
+    """
+
+    def torn(copy: Copy, name: str, command: str, outs: list[str]) -> str:
         target = next((out for out in outs if (copy.folder / out).is_dir()), outs[0])
         # a stage that writes into a folder of others gives each of them its name
         places = [target, *(str(path.relative_to(copy.folder)) for path in _files(copy.folder / target))]
         for place in places:
             done = _by_hand(copy, command, TEST_TARGET=place)
             if done.returncode != 0:
+                copy.repro("--single-item", name)
                 return "" if done.returncode == -signal.SIGKILL else done.stderr[-300:]
         return f"{target} was never given its name"
 
@@ -210,12 +214,13 @@ def _every_kind(
 
 
 def _stages(copy: Copy) -> Iterator[tuple[str, str, list[str]]]:
-    """Name, command and outputs of the first stage of every kind."""
-    for lock in locks(copy).values():
+    """What DVC calls the first stage of every kind, its command and its outputs."""
+    for folder, lock in locks(copy).items():
+        file = "" if folder == "." else f"{folder}/dvc.yaml:"
         kinds = {name.partition("@")[0]: (name, entry) for name, entry in reversed(lock.items())}
         for kind, (name, entry) in sorted(kinds.items()):
             if not kind.endswith("code"):
-                yield name, entry["cmd"], [out["path"] for out in entry["outs"]]
+                yield file + name, entry["cmd"], [out["path"] for out in entry["outs"]]
 
 
 def _by_hand(
