@@ -1,17 +1,29 @@
 """Stages side by side: in the order of the graph, no more at once than fit, and nothing left behind by a failure or a stop."""
 
 import argparse
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
+from rich.console import Console
 
-from stages.commands.parallel.__main__ import count
+from stages.commands.parallel.__main__ import count, on_this_machine, parsed, visible_gpus
+from stages.commands.parallel.clone import State, difference, state
+from stages.commands.parallel.cluster import this_machine
+from stages.commands.parallel.progress import Board, watched
+from stages.commands.parallel.run_stage import BOUND, Outcome
+from stages.commands.parallel.tasks import Task
 from stages.lib.yaml12 import load_yaml
 from tests.dvc_project import TINY, clone, make_original
 
@@ -36,7 +48,8 @@ PAIR = {"left": [], "right": []}
 RUN = """
 import sys
 from types import SimpleNamespace
-from stages.commands.parallel.cluster import side_by_side
+from stages.commands.parallel.cluster import side_by_side, this_machine
+from stages.commands.parallel.run_stage import Runner
 from stages.commands.parallel.tasks import find_tasks
 
 if __name__ == "__main__":
@@ -44,7 +57,9 @@ if __name__ == "__main__":
     costs = SimpleNamespace(seconds=lambda name: None, memory=lambda name: 600.0)
     tasks = find_tasks(targets or ["dvc.yaml"], costs)
     print("tasks", *(task.name for task in tasks))
-    sys.exit(side_by_side(tasks, int(workers), {"MEMORY": float(memory), "GPU": float(gpus)}, {}))
+    with this_machine(int(workers), float(memory), [*map(str, range(int(gpus)))]) as client:
+        code = side_by_side(tasks, client, Runner("test", {}))
+    sys.exit(code)
 """
 
 
@@ -64,7 +79,7 @@ def toy(project, monkeypatch) -> Path:
     return project
 
 
-def write_graph(graph: dict[str, list[str]], seconds: float = 1.0) -> None:
+def write_graph(graph: dict[str, list[str]], seconds: float = 2.0) -> None:
     entries = {
         name: {
             "cmd": f"exec python stage.py {name} {seconds} {' '.join(deps)}",
@@ -177,6 +192,159 @@ def of_stage(folder: Path) -> list[int]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "settings", "memory", "gpus"),
+    [
+        ([], {}, None, ["0", "1", "2"]),
+        ([], {"gpus": 2, "memory_mib": 900}, 900, ["0", "1"]),
+        (["--gpus", "1", "--memory", "700"], {"gpus": 2, "memory_mib": 900}, 700, ["0"]),
+        ([], {"device": "cpu", "gpus": 2}, None, []),
+    ],
+)
+def test_what_there_is_to_use_is_of_the_machine_unless_the_settings_or_the_command_line_say_it(
+    asked, settings, memory, gpus, tmp_path, monkeypatch
+):
+    used = {}
+
+    @contextmanager
+    def this_machine(workers: int, memory: float, gpus: list[str]) -> Iterator[None]:
+        used.update(workers=workers, memory=memory, gpus=gpus)
+        yield None
+
+    for number in range(3):
+        (tmp_path / f"gpu{number}").mkdir()
+    monkeypatch.setattr("stages.commands.parallel.__main__.GPUS", tmp_path)
+    monkeypatch.setattr("stages.commands.parallel.cluster.this_machine", this_machine)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    resources = SimpleNamespace(**{"gpus": None, "memory_mib": None} | settings)
+    runtime = SimpleNamespace(device=settings.get("device", "auto"), threads=1, resources=resources)
+    with on_this_machine(parsed(["--workers", "2", *asked]), runtime):
+        assert used["workers"] == 2 and used["gpus"] == gpus
+        assert used["memory"] == memory or (memory is None and used["memory"] > 100)
+
+
+@pytest.mark.parametrize(
+    ("seen", "wanted", "lent"), [("2,3", None, ["2", "3"]), ("2,3", 1, ["2"]), ("", 4, []), (None, 2, ["0", "1"])]
+)
+def test_only_gpus_that_the_runner_itself_may_see_are_lent(seen, wanted, lent, monkeypatch):
+    if seen is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    assert visible_gpus(wanted) == lent
+
+
+def test_nothing_listens_but_a_page_for_this_machine():
+    with this_machine(1, 100.0, []):
+        found = [one.laddr.ip for one in psutil.Process().net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    assert found and {*found} == {"127.0.0.1"}
+
+
+def test_a_line_for_each_stage_that_runs_and_a_bar_over_all_where_there_is_a_terminal(monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    tasks = [
+        Task(name, name, (), seconds, 0.0, False, False, True)
+        for name, seconds in (("short", 20.0), ("long", 100.0), ("none", 0.0))
+    ]
+    board = Board(tasks, at_once=2)
+    assert "about 0:01:00 left" in drawn(board), "two at once"
+    board.begin("short")
+    board.begin("long")
+    now = 1030.0
+    board.end(Outcome("short"))
+    shown = drawn(board)
+    assert re.search(r"long +0:00:30 +of about 0:01:40", shown) and "short" not in shown
+    assert "1 of 3 stages" in shown and "about 0:00:42 left" in shown, "70 s of the plan left, 50 done in 30 s"
+    board.begin("short")
+    assert "short" not in drawn(board), "it has ended, whatever comes late"
+    quiet = Console(file=io.StringIO())
+    with watched(board, quiet):
+        pass
+    assert quiet.file.getvalue() == ""
+
+
+def drawn(board: Board) -> str:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with watched(board, console):
+        pass
+    return re.sub(r"\x1b\[[?\d;]*\w", "", console.file.getvalue())
+
+
+@pytest.fixture
+def clone_of_head(project) -> State:
+    """A clone in its first commit with a remote, and its state."""
+    Path(".dvc").mkdir()
+    write_config("[core]\n remote = store\n['remote \"store\"']\n url = remote\n")
+    Path("params.yaml").write_text("runtime: {threads: 1}\n")
+    Path("stage.py").write_text(STAGE)
+    subprocess.run(["git", "init", "-q"], check=True)
+    subprocess.run(["git", "add", "-A"], check=True)
+    git_commit("first")
+    return state()
+
+
+def write_config(text: str) -> None:
+    Path(".dvc/config").write_text(text)
+
+
+def test_a_clone_that_is_as_the_head_may_work(clone_of_head):
+    assert difference(clone_of_head) == ""
+    Path("params.yaml").write_text("# another comment\nruntime:\n  resources: {gpus: 3}\n  threads: 1\n")
+    Path("dvc.lock").write_text("schema: '2.0'\n")
+    assert difference(clone_of_head) == "", "what no result hangs on, and what a stage has written"
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (
+            lambda: Path("params.yaml").write_text("runtime: {threads: 2}"),
+            "runtime.threads is 2 in its params.yaml, 1 in the head's",
+        ),
+        (
+            lambda: Path("params.yaml").write_text("{runtime: {threads: 1}, more: 1}"),
+            "more is 1 in its params.yaml, missing in the head's",
+        ),
+        (lambda: Path("params.yaml").write_text("runtime: {"), "params.yaml"),
+        (lambda: Path("stage.py").write_text("pass"), "stage.py is edited and not committed"),
+        (lambda: git_commit("second"), r"it is at commit \w{10}, the head at \w{10}"),
+        (lambda: write_config(""), "it has neither the head's DVC remote nor its cache"),
+    ],
+)
+def test_a_clone_that_is_otherwise_is_refused_in_one_line(clone_of_head, make, line):
+    make()
+    told = difference(clone_of_head)
+    assert re.search(rf"^worker in \S+:{Path.cwd()} refused: .*{line}", told) and "\n" not in told
+
+
+def git_commit(message: str) -> None:
+    words = ["-c", "user.name=x", "-c", "user.email=x@y.org", "commit", "-q", "--allow-empty", "-m", message]
+    subprocess.run(["git", *words], check=True)
+
+
+def test_a_clone_without_a_remote_has_to_share_the_cache(clone_of_head, tmp_path_factory):
+    shared, other = (tmp_path_factory.mktemp(name) for name in ("cache", "other"))
+    write_config(f"[cache]\n dir = {shared}\n")
+    head = state()
+    assert head.cache == str(shared) and difference(head) == ""
+    write_config(f"[cache]\n dir = {other}\n")
+    assert "nor its cache" in difference(head)
+
+
+def test_a_command_ends_with_the_process_that_started_it(tmp_path):
+    script = "import os, subprocess, sys, time; print(subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), 'sleep', '60']).pid, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", script, str(BOUND)], stdout=subprocess.PIPE, text=True) as parent:
+        child = psutil.Process(int(parent.stdout.readline()))
+        while child.name() != "sleep":
+            time.sleep(0.05)
+        parent.kill()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    stranger = subprocess.run([sys.executable, BOUND, "1", "echo", "ran"], capture_output=True, text=True, check=True)
+    assert stranger.stdout == "", "control: its starter had ended before it was bound"
 
 
 @pytest.mark.slow

@@ -19,7 +19,15 @@ from tests.test_dvc_yaml import ALL, lies_in, output_paths
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ("README", "stages/PROFILES", "stages/PAPER", "stages/DEFAULTS", "stages/GLOSSARY", "stages/FORMAT")
+PAGES = (
+    "README",
+    "stages/PROFILES",
+    "stages/PAPER",
+    "stages/DEFAULTS",
+    "stages/GLOSSARY",
+    "stages/FORMAT",
+    "stages/SCALING",
+)
 TEXT = "\n".join((ROOT / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 MOST_WORDS = 1300
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -38,6 +38,15 @@ class ModelParams(Section):
     )
 
 
+class ResourceParams(Section):
+    """What stages side by side may use together (stages/commands/parallel); no stage reads it."""
+
+    gpus: int | None = Field(
+        ge=0, description="GPUs, of which a stage with a model has one; null for all that there are"
+    )
+    memory_mib: int | None = Field(ge=1, description="MiB for all stages that run at once; null for what is free")
+
+
 class RuntimeParams(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(description="auto: the GPU if there is one")
     precision: Literal["float32", "bfloat16"] = Field(
@@ -49,6 +58,7 @@ class RuntimeParams(Section):
         description="CPU threads; 0 leaves the choice to torch, and then the same bytes need the same OMP_NUM_THREADS",
     )
     batch_tokens: int = Field(ge=16, description="tokens per batch wherever the batch is not a setting of its own")
+    resources: ResourceParams
 
 
 class FinetuneParams(Section):

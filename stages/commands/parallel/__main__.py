@@ -3,17 +3,22 @@
 python -m stages.commands.parallel --workers 2                         the main pipeline
 python -m stages.commands.parallel stages/study/dvc.yaml               targets as `dvc repro` takes them
 python -m stages.commands.parallel --workers 4 --memory 16000          no more at once than fit into so many MiB
+python -m stages.commands.parallel --scheduler tcp://127.0.0.1:8786    on the workers of a cluster (stages/SCALING.md)
 
-Each stage that has something to do is a task of Dask, a `dvc repro` of that stage alone, in the order of DVC's own graph.  A
+Each stage that has something to do is a task of Dask, a `dvc repro` of that stage, in the order of DVC's own graph.  A
 plain `dvc repro` at the end has to find nothing to do.  A failed stage stops only what needs it.
 """
 
 import argparse
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 from stages.lib import paths
 from stages.lib.entry import guarded
@@ -24,6 +29,12 @@ GPUS = Path("/proc/driver/nvidia/gpus")
 
 def main() -> None:
     """Parse the command line and do what it says."""
+    if code := _run_all(parsed(sys.argv[1:])):
+        sys.exit(code)
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         prog="python -m stages.commands.parallel", description="dvc repro with several stages at once."
     )
@@ -31,18 +42,25 @@ def main() -> None:
         "targets", nargs="*", default=[str(paths.PIPELINE)], help="stages or dvc.yaml files, as `dvc repro` takes them"
     )
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--workers", type=count, default=cores, help=f"stages at once; {cores} if it is left out")
-    parser.add_argument("--memory", type=count, help="MiB for all stages together; what is free if it is left out")
     parser.add_argument(
-        "--gpus",
-        type=lambda text: count(text, 0),
-        default=len([*GPUS.glob("*")]),
-        help="GPUs, of which a stage with a model has one",
+        "--workers", type=count, help=f"stages at once, {cores} if it is left out; of a cluster, those to wait for"
     )
-    asked = parser.parse_args()
-    code = _run_all(asked)
-    if code:
-        sys.exit(code)
+    parser.add_argument(
+        "--memory", type=count, help="MiB for all stages together; runtime.resources.memory_mib if it is left out"
+    )
+    parser.add_argument(
+        "--gpus", type=lambda text: count(text, 0), help="of which a stage with a model has one; runtime.resources.gpus"
+    )
+    parser.add_argument(
+        "--scheduler", help="address of a scheduler of Dask, whose workers stand in clones of their own"
+    )
+    asked = parser.parse_args(words)
+    if asked.scheduler and (asked.memory or asked.gpus is not None):
+        parser.error(
+            "--memory and --gpus are of this machine; a worker of a cluster says itself what it offers (--resources)"
+        )
+    asked.workers = asked.workers or (1 if asked.scheduler else cores)
+    return asked
 
 
 def count(text: str, least: int = 1) -> int:
@@ -53,9 +71,7 @@ def count(text: str, least: int = 1) -> int:
 
 
 def _run_all(asked: argparse.Namespace) -> int:
-    import psutil
-
-    from stages.commands.parallel.cluster import GPU, MEMORY, side_by_side
+    from stages.commands.parallel.cluster import side_by_side
     from stages.commands.parallel.tasks import find_tasks
     from stages.commands.plan.costs import Costs, measure_slowness
     from stages.lib.params import checked
@@ -64,22 +80,85 @@ def _run_all(asked: argparse.Namespace) -> int:
     values, _ = checked(load_yaml(paths.PARAMS, ParamsError))
     runtime = values["runtime"]
     tasks = find_tasks(asked.targets, Costs(values, measure_slowness(runtime.threads)))
-    gpus = 0 if runtime.device == "cpu" else asked.gpus
-    memory = asked.memory or psutil.virtual_memory().available / 2**20
+    if not tasks:
+        return _nothing_is_left(asked.targets)
+    with _on_cluster(asked, tasks) if asked.scheduler else on_this_machine(asked, runtime) as (client, runner):
+        # what this clone has in its cache it has shared by now, and what no run cache keeps it has to make itself
+        chosen = [task for task in tasks if not runner.state or (task.is_kept and not task.is_cached)]
+        failed = side_by_side(chosen, client, runner)
+    here = {task.target for task in tasks if not task.is_kept}
+    return failed or (_take_over(asked.targets, here) if asked.scheduler else 0) or _nothing_is_left(asked.targets)
+
+
+@contextmanager
+def on_this_machine(asked: argparse.Namespace, runtime: Any) -> Iterator[tuple[Any, Any]]:
+    """Dask on what the command line, the settings or else the machine say that there is; and what its stages share."""
+    import psutil
+
+    from stages.commands.parallel.cluster import this_machine
+    from stages.commands.parallel.run_stage import Runner
+
+    resources = runtime.resources
+    memory = asked.memory or resources.memory_mib or psutil.virtual_memory().available / 2**20
+    wanted = resources.gpus if asked.gpus is None else asked.gpus
+    gpus = [] if runtime.device == "cpu" else visible_gpus(wanted)
     # a number in the settings holds wherever a stage runs; without one the cores are shared out
     threads = {} if runtime.threads else {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // asked.workers))}
-    failed = side_by_side(tasks, asked.workers, {MEMORY: memory, GPU: gpus}, threads)
-    return failed or _nothing_is_left(asked.targets)
+    with this_machine(asked.workers, memory, gpus) as client:
+        yield client, Runner(uuid4().hex, threads)
+
+
+@contextmanager
+def _on_cluster(asked: argparse.Namespace, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    from stages.commands.parallel.clone import state
+    from stages.commands.parallel.cluster import cluster_at
+    from stages.commands.parallel.in_clone import share
+    from stages.commands.parallel.run_stage import Runner
+
+    head = state()
+    with cluster_at(asked.scheduler, asked.workers, head) as client:
+        if cached := [task.target for task in tasks if task.is_cached]:
+            _dvc("repro", "--single-item", *cached)
+        share(asked.targets)
+        yield client, Runner(uuid4().hex, {}, head)
+
+
+def visible_gpus(wanted: int | None) -> list[str]:
+    """GPUs to lend, as CUDA_VISIBLE_DEVICES names them: those that this process may see, or else so many as are wanted or there."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(number) for number in range(len([*GPUS.glob("*")]) if wanted is None else wanted)]
+    return [name for name in seen.split(",") if name][:wanted] if seen is not None else names
+
+
+def _take_over(targets: Sequence[str], here: set[str]) -> int:
+    """Bring what the workers made here, and run what has to run here; says what did although it hadn't to."""
+    from stages.commands.parallel.clone import has_remote
+
+    done = _dvc("repro", *["--pull"] * has_remote(), *targets)
+    if done.returncode:
+        print(done.stdout)
+    elif ran := {*re.findall(r"^Running stage '(.*)'", done.stdout, re.MULTILINE)} - here:
+        print(f"ran here, as the run cache did not have them: {', '.join(sorted(ran))}")
+    return done.returncode
 
 
 def _nothing_is_left(targets: Sequence[str]) -> int:
     """A plain `dvc repro`, shown where it finds something to do after all; gives its exit code."""
-    proof = subprocess.run(["dvc", "repro", *targets], capture_output=True, text=True, check=False)
-    if proof.returncode or "Running stage" in proof.stdout:
-        print(proof.stdout + proof.stderr)
-    else:
-        print("`dvc repro` finds nothing more to do")
+    proof = _dvc("repro", *targets)
+    found = proof.returncode or "Running stage" in proof.stdout
+    print(proof.stdout if found else "`dvc repro` finds nothing more to do")
     return proof.returncode
+
+
+def _dvc(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["dvc", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
 
 
 if __name__ == "__main__":

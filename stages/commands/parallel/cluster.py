@@ -1,89 +1,107 @@
-"""Tasks on Dask: several at once, in an order that fits, and no more than fit into the machine."""
+"""Tasks on Dask, in threads of this process or on a cluster: what they are handed to, shown, told and stopped."""
 
 import logging
+import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from urllib.parse import urlsplit
 
-from distributed import Client, LocalCluster, as_completed
+from distributed import Client, LocalCluster
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stages.commands.parallel.run_stage import Outcome, lend_gpus, run_stage, running, stopping
+from stages.commands.parallel.clone import State, difference
+from stages.commands.parallel.progress import Board, told, watched
+from stages.commands.parallel.run_stage import Runner, lend_gpus, stop_run
+from stages.commands.parallel.schedule import GPU, MEMORY, outcomes_of, slots
 from stages.commands.parallel.tasks import Task
+from stages.lib.errors import StorageError
 
-MEMORY, GPU = "MEMORY", "GPU"
-
-
-def side_by_side(tasks: Sequence[Task], workers: int, resources: dict[str, float], environment: dict[str, str]) -> int:
-    """Run the tasks on a cluster of threads in this process; gives the exit code of one that failed, or 0.
-
-    `resources`: MiB (MEMORY) and GPUs for all of them together; `environment`: of their processes, beside ours.
-    """
-    if not tasks:
-        return 0
-    lend_gpus(int(resources[GPU]))
-    # that a run was stopped is said by us
-    logging.getLogger("distributed").setLevel(logging.ERROR)
-    kept, failed = [], []
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=workers, processes=False, dashboard_address=None, resources=resources) as cluster,
-        Client(cluster) as client,
-        _progress(tasks) as done,
-        stopping(),
-    ):  # fmt: skip
-        futures: dict[str, Any] = {}
-        for task in tasks:
-            on_gpu = task.has_model and resources[GPU] > 0
-            needs = {MEMORY: min(task.memory_mib, resources[MEMORY]), **({GPU: 1} if on_gpu else {})}
-            before = [futures[name] for name in task.needs]
-            futures[task.name] = client.submit(
-                run_stage,
-                task.name,
-                task.target,
-                environment,
-                on_gpu,
-                *before,
-                key=task.name,
-                pure=False,
-                resources=needs,
-            )
-        for _, outcome in as_completed([*futures.values()], with_results=True):
-            done(outcome)
-            kept += [outcome] if outcome.kept_by else []
-            failed += [outcome] if outcome.code else []
-    for outcome in failed:
-        print(f"\n{outcome.stage} failed:\n{outcome.text.strip()}", file=sys.stderr)
-    if kept:
-        names = ", ".join(outcome.stage for outcome in kept)
-        print(f"\nnot started, as they need what failed: {names}", file=sys.stderr)
-    return failed[0].code if failed else 0
+LOCALHOST = "127.0.0.1"
+TERMINATED = 128 + signal.SIGTERM
+START = "python -m dask worker ADDRESS --nthreads 1, in a clone of the project"
 
 
 @contextmanager
-def _progress(tasks: Sequence[Task]) -> Iterator[Callable[[Outcome], None]]:
-    """A bar over all tasks by what the plan says that they take, drawn on a terminal alone, and a line for each that is done."""
-    console, seconds = Console(highlight=False), {task.name: task.seconds for task in tasks}
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[stages]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        whole, finished = bar.add_task("all", total=sum(seconds.values()), stages=f"0/{len(tasks)}"), []
+def this_machine(workers: int, memory_mib: float, gpus: Sequence[str]) -> Iterator[Client]:
+    """So many threads of this process; nothing listens but a page for this machine alone."""
+    lend_gpus(gpus)
+    # that a run was stopped is said by us
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    anywhere = f"{LOCALHOST}:0"
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=workers, processes=False, resources={MEMORY: memory_mib, GPU: len(gpus)},
+            dashboard_address=anywhere, worker_dashboard_address=anywhere,
+        ) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        yield client
 
-        def done(outcome: Outcome) -> None:
-            finished.append(outcome)
+
+@contextmanager
+def cluster_at(address: str, workers: int, head: State) -> Iterator[Client]:
+    """A cluster that runs already, once it has so many workers.
+
+    Raises StorageError if nobody answers, or a worker's clone is another than the head's.
+    """
+    for name in ("distributed", "distributed.client", "distributed.core"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        client = Client(address)
+    except (OSError, ValueError) as problem:
+        raise StorageError(f"no scheduler of Dask answers at {address}: {problem}") from None
+    with client:
+        if missing := workers - len(client.nthreads()):
+            print(f"waits for {missing} more worker(s): {START.replace('ADDRESS', address)}", flush=True)
+            client.wait_for_workers(workers)
+        try:
+            refused = [line for line in client.run(difference, head).values() if line]
+        except ImportError as problem:
+            raise StorageError(f"a worker has no code of the project ({problem}): start it by {START}") from None
+        if refused:
+            raise StorageError("\n".join(refused))
+        yield client
+
+
+def side_by_side(tasks: Sequence[Task], client: Client, runner: Runner) -> int:
+    """Run the tasks; gives the exit code of one that failed, or 0."""
+    board, console, outcomes = Board(tasks, slots(client)[0]), Console(highlight=False), []
+    if console.is_terminal:
+        console.print(f"Dask tells more at {_dashboard(client)}", soft_wrap=True)
+    client.subscribe_topic(runner.name, lambda event: board.begin(event[1]))
+    with watched(board, console), _stopping(client, runner):
+        for outcome in outcomes_of(tasks, client, runner):
+            outcomes.append(outcome)
+            board.end(outcome)
             if not outcome.kept_by:
-                ended = "failed" if outcome.code else "done"
-                console.print(f"{ended} {outcome.stage} ({outcome.seconds:.1f} s)", soft_wrap=True)
-            bar.update(
-                whole,
-                description=", ".join(running()) or "all",
-                stages=f"{len(finished)}/{len(tasks)}",
-                advance=seconds[outcome.stage],
-            )
+                console.print(told(outcome), soft_wrap=True)
+    failed = [outcome for outcome in outcomes if outcome.code]
+    for outcome in failed:
+        print(f"\n{outcome.stage} failed:\n{outcome.text.strip()}", file=sys.stderr)
+    if kept := ", ".join(outcome.stage for outcome in outcomes if outcome.kept_by):
+        print(f"\nnot started, as they need what failed: {kept}", file=sys.stderr)
+    return failed[0].code if failed else 0
 
-        yield done
+
+def _dashboard(client: Client) -> str:
+    """Where Dask shows what it does; its pictures need bokeh, which the project doesn't, and without it there are tables."""
+    info = client.scheduler_info(n_workers=0)
+    host = LOCALHOST if info["address"].startswith("inproc") else urlsplit(info["address"]).hostname
+    page = "status" if find_spec("bokeh") else "info/main/workers.html"
+    return f"http://{host}:{info['services'].get('dashboard')}/{page}"
+
+
+@contextmanager
+def _stopping(client: Client, runner: Runner) -> Iterator[None]:
+    """Where this is left early, whatever the reason (SIGTERM is one), start no more stages and end those that run."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            client.run(stop_run, runner.name)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

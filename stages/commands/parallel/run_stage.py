@@ -1,4 +1,7 @@
-"""One stage as a process of DVC, in a group of processes of its own, so that all that it starts can be stopped with it."""
+"""One stage as a process of DVC, in a group of processes of its own, so that all that it starts can be stopped with it.
+
+Dask calls these functions in the process that runs the stages: the runner's own, or a worker's.
+"""
 
 import os
 import queue
@@ -7,18 +10,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+
+from stages.commands.parallel.clone import State, difference
 
 # seconds that stages have to end after they were asked to
 GRACE = 15.0
-TERMINATED = 128 + signal.SIGTERM
+BOUND = Path(__file__).with_name("bound.py")
+ALONE = ("dvc", "--wait-for-lock", "repro", "--single-item")
+IN_CLONE = (sys.executable, "-m", "stages.commands.parallel.in_clone")
 
-_running: dict[str, subprocess.Popen] = {}
+_running: dict[tuple[str, str], subprocess.Popen] = {}
 _starting = threading.Lock()
-_stopping = threading.Event()
-_free_gpus: queue.SimpleQueue[int] = queue.SimpleQueue()
+_stopped: set[str] = set()
+_free_gpus: queue.SimpleQueue[str] = queue.SimpleQueue()
 
 
 @dataclass(frozen=True)
@@ -32,34 +40,48 @@ class Outcome:
     kept_by: str = ""
 
 
-def lend_gpus(count: int) -> None:
-    """Let that many stages at once have a GPU, each one of its own."""
-    for number in range(count):
-        _free_gpus.put(number)
+@dataclass(frozen=True)
+class Runner:
+    """What all stages of a run share: its name; of a cluster, what each worker's clone has to be like."""
+
+    name: str
+    environment: dict[str, str]
+    state: State | None = None
 
 
-def run_stage(stage: str, target: str, environment: dict[str, str], on_gpu: bool, *before: Outcome) -> Outcome:
-    """Run a stage alone, by what DVC calls it, unless one of those before it failed."""
-    for one in before:
-        if one.code or one.kept_by:
-            return Outcome(stage, kept_by=one.kept_by or one.stage)
-    start = time.monotonic()
-    with _gpu(on_gpu) as of_gpu:
+def lend_gpus(names: Iterable[str]) -> None:
+    """Let as many stages at once have a GPU, each one of its own; names as in CUDA_VISIBLE_DEVICES."""
+    for name in names:
+        _free_gpus.put(name)
+
+
+def run_stage(runner: Runner, stage: str, target: str, on_gpu: bool) -> Outcome:
+    """Run a stage, by what DVC calls it, unless this clone is another than the runner's."""
+    from distributed import get_worker
+
+    if runner.state and (other := difference(runner.state)):
+        return Outcome(stage, 1, other)
+    command = IN_CLONE if runner.state else ALONE
+    # a worker's GPU is what it was started with
+    with _gpu(on_gpu and not runner.state) as of_gpu:
+        start = time.monotonic()
         with _starting:
-            if _stopping.is_set():
+            if runner.name in _stopped:
                 return Outcome(stage, kept_by="the end of all")
-            _running[stage] = process = subprocess.Popen(
-                ["dvc", "--wait-for-lock", "repro", "--single-item", target], env=os.environ | environment | of_gpu, text=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+            _running[runner.name, stage] = process = _start([*command, target], runner.environment | of_gpu)
+        get_worker().log_event(runner.name, stage)
         text, _ = process.communicate()
-        _running.pop(stage, None)
+        _running.pop((runner.name, stage), None)
     return Outcome(stage, process.returncode, text, time.monotonic() - start)
 
 
-def running() -> list[str]:
-    """Names of the stages that run now."""
-    return [*_running]
+def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen:
+    # a stage's `python` is the one that runs this, whatever the PATH of who started a worker
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", BOUND, str(os.getpid()), *command], env=os.environ | {"PATH": path} | environment, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
 
 
 @contextmanager
@@ -67,33 +89,22 @@ def _gpu(wanted: bool) -> Iterator[dict[str, str]]:
     if not wanted:
         yield {}
         return
-    number = _free_gpus.get()
+    name = _free_gpus.get()
     try:
-        yield {"CUDA_VISIBLE_DEVICES": str(number)}
+        yield {"CUDA_VISIBLE_DEVICES": name}
     finally:
-        _free_gpus.put(number)
+        _free_gpus.put(name)
 
 
-@contextmanager
-def stopping() -> Iterator[None]:
-    """At the end, whatever the reason (SIGTERM is one), start no more stages and end those that run."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    try:
-        yield
-    finally:
-        _stop_all()
-        signal.signal(signal.SIGTERM, before)
-
-
-def _stop_all() -> None:
-    """As Ctrl-C would; what does not end in time is killed."""
+def stop_run(name: str) -> None:
+    """Start no more stages of a run here, and end those that run: as Ctrl-C would; what does not end in time is killed."""
     with _starting:
-        _stopping.set()
-    for how, patience in ((signal.SIGINT, GRACE), (signal.SIGKILL, GRACE)):
-        alive = [process for process in [*_running.values()] if process.poll() is None]
+        _stopped.add(name)
+    for how in (signal.SIGINT, signal.SIGKILL):
+        alive = [process for key, process in [*_running.items()] if key[0] == name and process.poll() is None]
         for process in alive:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, how)
         for process in alive:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(patience)
+                process.wait(GRACE)

@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from stages.commands.mend import mending
 from stages.commands.plan.costs import Costs
-from stages.commands.plan.predicted_steps import predict_steps
-from stages.commands.plan.stage_status import UNCHANGED
+from stages.commands.plan.predicted_steps import prediction
+from stages.commands.plan.stage_status import CACHED, UNCHANGED
 
 
 @dataclass(frozen=True)
 class Task:
-    """A stage to run: its name, what DVC calls it, the tasks that it needs, and what the plan says that it takes."""
+    """A stage to run: its name, what DVC calls it, the tasks that it needs, and what the plan says that it takes.
+
+    Whether its outputs come from this clone's run cache, and whether a run cache keeps them at all: DVC has none of a stage
+    with `outs` that git keeps, as reports are.
+    """
 
     name: str
     target: str
@@ -19,26 +23,30 @@ class Task:
     seconds: float
     memory_mib: float
     has_model: bool
+    is_cached: bool
+    is_kept: bool
 
 
+@mending
 def find_tasks(targets: Sequence[str], costs: Costs) -> list[Task]:
     """The stages of `dvc repro TARGETS` that have something to do, each behind those that it needs."""
     import networkx as nx
-    from dvc.repo import Repo
 
-    names = {step.name for step in predict_steps(targets) if step.fate != UNCHANGED}
-    with Repo() as repo:
-        graph = repo.index.graph
-        order = [stage for stage in reversed([*nx.topological_sort(graph)]) if stage.cmd and stage.name in names]
-        return [_task(stage, graph, names, costs) for stage in order]
-
-
-def _task(stage: Any, graph: Any, names: set[str], costs: Costs) -> Task:
-    import networkx as nx
-
-    needs = {other.name for other in nx.descendants(graph, stage)} & names
-    settings = {name for dep in stage.deps for name in getattr(dep, "params", [])}
-    seconds = costs.seconds(stage.name) or 0.0
-    return Task(
-        stage.name, stage.addressing, (*sorted(needs),), seconds, costs.memory(stage.name), "runtime" in settings
-    )
+    with prediction(targets) as (steps, graph):
+        fates = {stage: step.fate for stage, step in steps.items() if step.fate != UNCHANGED}
+        return [
+            Task(
+                name=stage.name,
+                target=stage.addressing,
+                needs=(*sorted(other.name for other in nx.descendants(graph, stage) & {*fates}),),
+                seconds=costs.seconds(stage.name) or 0.0,
+                memory_mib=costs.memory(stage.name),
+                # only what computes with a model asks where
+                has_model=bool(
+                    {"runtime", "runtime.device"} & {name for dep in stage.deps for name in getattr(dep, "params", [])}
+                ),
+                is_cached=fate == CACHED,
+                is_kept=all(out.use_cache or out.is_metric or out.is_plot for out in stage.outs),
+            )
+            for stage, fate in fates.items()
+        ]

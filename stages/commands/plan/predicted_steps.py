@@ -36,21 +36,20 @@ Made = dict[Parts, tuple[str, Files | None]]
 @mending
 def predict_steps(files: Sequence[Path]) -> list[Step]:
     """Steps of `dvc repro FILE ...`, the main pipeline's first; raises StorageError if DVC can't read the pipelines."""
-    with _pipeline(files) as (order, places, cache):
-        made: Made = {}
-        steps = {stage: _step(stage, made, cache) for stage in order if stage.cmd}
+    with prediction(files) as (steps, graph):
+        places = sorted(graph, key=lambda stage: len(Path(stage.path).parts))
         return [steps[stage] for stage in sorted(steps, key=places.index)]
 
 
 @contextmanager
-def _pipeline(files: Sequence[Path]) -> Iterator[tuple[list[Any], list[Any], Any]]:
-    """Stages of these files and what they need, in DVC's order; all stages as they stand; the run cache."""
+def prediction(targets: Sequence[Path | str]) -> Iterator[tuple[dict[Any, Step], Any]]:
+    """The step of each stage that has a command, in an order in which DVC could take them; and DVC's graph of all stages."""
     try:
         # without DVC's lock: a run that waits for it gives up after three seconds, and plans only read
         with Repo() as repo:
-            order = plan_repro(get_active_graph(repo.index.graph), collect_stages(repo, [*map(str, files)]))
-            places = sorted(repo.index.stages, key=lambda stage: len(Path(stage.path).parts))
-            yield order, places, repo.stage_cache
+            graph, made = repo.index.graph, {}
+            order = plan_repro(get_active_graph(graph), collect_stages(repo, [*map(str, targets)]))
+            yield {stage: _step(stage, made, repo.stage_cache) for stage in order if stage.cmd}, graph
     except DvcException as problem:
         raise StorageError(" ".join(str(problem).split())) from None
 

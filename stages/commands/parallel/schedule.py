@@ -1,0 +1,73 @@
+"""Which task is handed to Dask when: in an order that fits, and no more at once than fit into the machines."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+
+from distributed import Client, Future, KilledWorker, wait
+
+from stages.commands.parallel.run_stage import Outcome, Runner, run_stage
+from stages.commands.parallel.tasks import Task
+from stages.lib.errors import StorageError
+
+MEMORY, GPU = "MEMORY", "GPU"
+# seconds between two looks at how many workers there are
+PATIENCE = 2
+
+
+def outcomes_of(tasks: Sequence[Task], client: Client, runner: Runner) -> Iterator[Outcome]:
+    """How each task ended, in the order in which they end.
+
+    A task is handed to Dask when what it needs is done and a worker is free: of more, each would wait for the worker that
+    holds what it needs, though others are free, since Dask takes from a busy worker only what it thinks to be long.
+    """
+    waiting, ended = [*tasks], {}
+    running: dict[Future, Task] = {}
+    while waiting or running:
+        for task in [*waiting]:
+            if culprit := next((name for name in task.needs if name in ended and ended[name].code), ""):
+                waiting.remove(task)
+                yield Outcome(task.name, kept_by=culprit)
+        free, gpus, memory = slots(client)
+        yet_to_end = {task.name for task in [*waiting, *running.values()]}
+        for task in [one for one in waiting if not yet_to_end & {*one.needs}]:
+            on_gpu = task.has_model and gpus > 0
+            busy = sum(other.has_model for other in running.values())
+            if len(running) < free and not (on_gpu and busy >= gpus):
+                needs = {MEMORY: min(task.memory_mib, memory), GPU: int(on_gpu)}
+                resources = {name: amount for name, amount in needs.items() if amount}
+                key = f"{task.name} {runner.name}"
+                future = client.submit(
+                    run_stage, runner, task.name, task.target, on_gpu, key=key, pure=False, resources=resources
+                )
+                running[future] = task
+                waiting.remove(task)
+        for future in _finished([*running]):
+            task = running.pop(future)
+            ended[task.name] = _outcome(task.name, future)
+            yield ended[task.name]
+
+
+def slots(client: Client) -> tuple[int, float, float]:
+    """Stages at once, GPUs of all workers together, and MiB of the one that has most; 0 of what no worker says that it offers."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    gpus = sum(worker["resources"].get(GPU, 0) for worker in workers)
+    memory = max((worker["resources"].get(MEMORY, 0) for worker in workers), default=0)
+    return sum(worker["nthreads"] for worker in workers), gpus, memory
+
+
+def _finished(futures: list[Future]) -> set[Future]:
+    """Those that have ended, after a while at the latest, for meanwhile more workers may have come."""
+    with suppress(TimeoutError, CancelledError):
+        return wait(futures, timeout=PATIENCE, return_when="FIRST_COMPLETED").done if futures else set()
+    return {future for future in futures if future.cancelled()}
+
+
+def _outcome(stage: str, future: Future) -> Outcome:
+    """How a task ended, also one whose workers died one after another; raises StorageError if the scheduler is gone."""
+    try:
+        return future.result()
+    except KilledWorker as problem:
+        return Outcome(stage, 1, f"its worker died, and so did {problem.allowed_failures} more that took it over")
+    except CancelledError:
+        raise StorageError("the scheduler is gone; what is done is kept, run again") from None
