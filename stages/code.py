@@ -86,15 +86,18 @@ def require_unchanged(module: str) -> None:
     for place in (paths.CODE / pipeline).rglob("*.json"):
         taken |= read_json(place)
     read.cache_clear()
-    loaded = [name for name in sys.modules if name.startswith(f"{'.'.join(LOCALIZERS.parts)}.")]
-    changed = [
-        str(path) for path in sorted(closure(module, *loaded)) if taken.get(str(path)) not in (None, read(path).digest)
-    ]
+    changed = [path for path, digest in running(module).items() if taken.get(path) not in (None, digest)]
     if changed:
         raise GraftError(
             f"{', '.join(changed)}: edited since `code` took {'its' if len(changed) == 1 else 'their'} digest; "
             "nothing is recorded, run `dvc repro` again"
         )
+
+
+def running(module: str) -> dict[str, str]:
+    """Digest of every file of code that a stage runs, with the localizers it has loaded."""
+    loaded = [name for name in sys.modules if name.startswith(f"{'.'.join(LOCALIZERS.parts)}.")]
+    return {str(path): read(path).digest for path in sorted(closure(module, *loaded))}
 
 
 def _module(entry: dict[str, Any]) -> str:

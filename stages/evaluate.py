@@ -3,7 +3,7 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import write_json
-from stages.lib.params import load_params
+from stages.lib.params import RUNTIME, load_params
 
 
 @stage
@@ -12,7 +12,7 @@ def main(task: str, seed: int) -> None:
     params = load_params(
         "model.mode",
         "model.max_length",
-        "runtime",
+        *RUNTIME,
         "graft.region",
         "calibration.wise_alphas",
         "calibration.graft_alphas",

@@ -2,14 +2,14 @@
 
 from stages.lib import paths
 from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.lib.params import RUNTIME, load_params
 
 
 @stage
 def main(task: str, seed: int) -> None:
     """Find the mask by graft.localizer, starting from the stored movement order, and store it with its values."""
     params = load_params(
-        "model.mode", "model.max_length", "runtime", "graft", "localizer.${graft.localizer}", "data.k",
+        "model.mode", "model.max_length", *RUNTIME, "graft", "localizer.${graft.localizer}", "data.k",
     )  # fmt: skip
 
     from stages.lib import runtime

@@ -17,6 +17,8 @@ from stages import code
 from stages.lib import paths
 from stages.lib.data.tasks import registry
 from stages.lib.localizers.settings import NAMES
+from stages.lib.params import RUNTIME
+from stages.lib.settings import RuntimeParams
 
 ROOT = Path(__file__).parents[1]
 MAIN = "main"
@@ -209,17 +211,19 @@ def asked_for(name: str) -> list[str]:
     """The keys of the one load_params(...) call in a script, or none, as dvc.yaml spells them."""
     found = calls(script(name), "load_params")
     assert len(found) <= 1
-    return [spelt(key) for call in found for key in call.args]
+    return [name for call in found for key in call.args for name in spelt(key)]
 
 
-def spelt(key: ast.expr) -> str:
-    """A literal, or a setting that an argument of the stage names: f"order.{order}" is order.${item.order}."""
+def spelt(key: ast.expr) -> list[str]:
+    """A literal, those of *RUNTIME, or a setting that an argument of the stage names: f"order.{order}" is order.${item.order}."""
+    if isinstance(key, ast.Starred):
+        assert key.value.id == "RUNTIME"
+        return [*RUNTIME]
     if isinstance(key, ast.JoinedStr):
-        return "".join(
-            part.value if isinstance(part, ast.Constant) else f"${{item.{part.value.id}}}" for part in key.values
-        )
+        parts = (part.value if isinstance(part, ast.Constant) else f"${{item.{part.value.id}}}" for part in key.values)
+        return ["".join(parts)]
     assert isinstance(key, ast.Constant)
-    return key.value
+    return [key.value]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -227,9 +231,17 @@ def test_a_stage_declares_exactly_the_settings_it_asks_for(name):
     assert asked_for(name) == ALL[name].get("params", [])
 
 
+def test_what_changes_no_result_is_a_param_of_no_stage():
+    asked = {key for name in ALL for key in ALL[name].get("params", []) if key.partition(".")[0] == "runtime"}
+    assert asked == {*RUNTIME}  # not the section as a whole
+    # what is read all the same, by no stage's script
+    assert "checkpoint_seconds" in RuntimeParams.model_fields and "runtime.checkpoint_seconds" not in asked
+    assert [name for name in ALL if calls(script(name), "checkpoint_seconds")] == []
+
+
 def test_stages_that_ask_for_the_runtime_come_after_the_model():
     # their settings are held against models/pretrained (stages/lib/params.py), which has to be the one they are about
-    asking = {name for name in ALL if "runtime" in ALL[name].get("params", [])}
+    asking = {name for name in ALL if "runtime.device" in ALL[name].get("params", [])}
     assert asking == {name for name in ALL if str(paths.PRETRAINED) in deps(name, code=False)} - {"movement"}
 
 
@@ -260,7 +272,8 @@ def test_the_summary_follows_from_all_stages_of_its_pipeline_and_from_no_other()
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_asks_for_every_setting_that_a_stage_before_it_does(name):
     # they are stored with it, and say whether it belongs to params.yaml; of the runtime only the precision matters
-    asked = {key for stage in upstream(name) for key in ALL[stage].get("params", [])} - {"runtime"}
+    asked = {key for stage in upstream(name) for key in ALL[stage].get("params", [])}
+    asked -= {*RUNTIME} - {"runtime.precision"}
     missing = {key for key in asked if not any(f"{key}.".startswith(f"{own}.") for own in asked_for(name))}
     assert missing == set()
     assert {key.partition(".")[0] for key in asked_for(name)} == {key.partition(".")[0] for key in asked}

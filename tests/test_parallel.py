@@ -74,7 +74,7 @@ def toy(project, monkeypatch) -> Path:
     subprocess.run(["dvc", "init", "-q"], check=True)
     Path("stage.py").write_text(STAGE)
     Path("run.py").write_text(RUN)
-    Path("params.yaml").write_text("runtime: {threads: 1}\n")
+    Path("params.yaml").write_text("runtime: {device: cpu}\n")
     write_graph(GRAPH)
     return project
 
@@ -85,7 +85,7 @@ def write_graph(graph: dict[str, list[str]], seconds: float = 2.0) -> None:
             "cmd": f"exec python stage.py {name} {seconds} {' '.join(deps)}",
             "deps": ["stage.py", *(f"{dep}.txt" for dep in deps)],
             "outs": [f"{name}.txt"],
-            "params": ["runtime"] if name in ("left", "right") else [],
+            "params": ["runtime.device"] if name in ("left", "right") else [],
         }
         for name, deps in graph.items()
     }

@@ -25,7 +25,7 @@ from stages.lib import paths
 from stages.lib.errors import ParamsError
 from stages.lib.localizers.settings import NAMES
 from stages.lib.models.anatomy import Anatomy, write_anatomy
-from stages.lib.params import PIPELINES, SECTIONS, checked, load_params, validate
+from stages.lib.params import PIPELINES, RUNTIME, SECTIONS, checked, load_params, validate
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
 from tests.test_dvc_yaml import CODE, FILES, pipeline
@@ -670,9 +670,9 @@ def test_too_small_a_share_is_told_before_anything_is_trained(imported, place, v
     set_to(value)
     load_params("model", asked)  # the stage that imports another model is not stopped by this one
     with pytest.raises(ParamsError, match=rf"1,000 graftable.*smallest share is 0\.001:\n  {place}: 0\.0009 is less"):
-        load_params("runtime", asked)
+        load_params(*RUNTIME, asked)
     set_to(json.loads(json.dumps(value).replace("0.0009", "0.001")))
-    assert load_params("runtime", asked)
+    assert load_params(*RUNTIME, asked)
 
 
 def test_the_check_looks_at_all_pipelines(tmp_path):

@@ -11,7 +11,7 @@ from torch import Tensor
 from stages.lib.data.batching import shuffled
 from stages.lib.graft.mask import GraftMask
 from stages.lib.models.label_model import LabelModel
-from stages.lib.training import finetuning, training
+from stages.lib.training import course, finetuning, training
 from stages.lib.training.finetuning import TrainingCell, at_point, finetune, trained_names
 from stages.lib.training.sparse import Leaves
 from stages.lib.training.training import Batches, Hooks, TrainPlan, batches_of, train
@@ -115,7 +115,7 @@ def test_outside_the_mask_every_bit_stays(make_cell, mode, plan):
 
 def test_a_gradient_of_zero_would_not_be_enough():
     weights = {"w": torch.ones(4, requires_grad=True)}
-    optimizer, _ = training._optimizer(weights, ADAMW)
+    optimizer, _ = course._optimizer(weights, ADAMW)
     weights["w"].grad = torch.tensor([1.0, 0.0, 0.0, 0.0])
     optimizer.step()
     assert bool((weights["w"] != 1).all()), "control: weight decay moves what has no gradient"
@@ -139,8 +139,8 @@ def test_a_step_of_no_length_leaves_the_pretrained_values_bit_for_bit(make_cell)
 
 @pytest.mark.parametrize(("plan", "numbers"), [(MOMENTUM, 1), (replace(ADAMW, l1=0.0), 2)])
 def test_the_optimizer_keeps_as_many_numbers_as_the_mask_selects(make_cell, monkeypatch, plan, numbers):
-    kept, make = [], training._optimizer
-    monkeypatch.setattr(training, "_optimizer", lambda *given: kept.append(make(*given)) or kept[-1])
+    kept, make = [], course._optimizer
+    monkeypatch.setattr(course, "_optimizer", lambda *given: kept.append(make(*given)) or kept[-1])
     cell = make_cell("prompt")
     run(cell, replace(plan, steps=2), some(cell.region, 37))
     states = kept[0][0].state.values()

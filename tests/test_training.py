@@ -12,8 +12,9 @@ from stages.lib.errors import TrainingError
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score, loss_gradient
 from stages.lib.training import finetuning
+from stages.lib.training.course import _optimizer
 from stages.lib.training.finetuning import TrainingCell, finetune, grid_of, steps_for, trained_names
-from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, _optimizer, batches_of, train
+from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
 from tests.pico import TOY, finetune_settings, model_settings, runtime, values_of
 
 PLAN = TrainPlan(steps=12, learning_rate=0.05, batch_size=8)

@@ -57,13 +57,11 @@ class Naive:
             examples, dev = (view.encode(sequence.rows[task][split]) for split in ("train", "dev"))
             train_head_first(view, examples, sequence.finetune, plan, (task, sequence.seed))
             trained = self.trained(task)
-            training = train(
-                self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan),
-                trained,
-                plan,
-                Hooks(lambda: dev_score(view, dev), on_step, lambda leaves: self.hold_back(leaves, plan)),
-                self.moving(task, trained),
-            )
+            batches = self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan)
+            # what earlier tasks left beside the weights follows from what their own training read
+            reads = (sequence.shared.views, self.settings, examples, dev)
+            hooks = Hooks(lambda: dev_score(view, dev), on_step, lambda leaves: self.hold_back(leaves, plan), reads)
+            training = train(batches, trained, plan, hooks, self.moving(task, trained))
         sequence.learned.append(task)
         self.keep(task)
         return training

@@ -3,14 +3,14 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import load_params
+from stages.lib.params import RUNTIME, load_params
 
 
 @stage
 def main(method: str, order: str, seed: int) -> None:
     """Learn the tasks in order, and test all of them so far after each."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", "runtime", "finetune", "calibration.bins", "sequence.max_steps",
+        "tasks", "model.mode", "model.max_length", *RUNTIME, "finetune", "calibration.bins", "sequence.max_steps",
         "sequence.test_max", f"order.{order}", f"method.{method}",
     )  # fmt: skip
     make_folders(paths.reading_dir("sequence", (method, order), seed))

@@ -36,7 +36,8 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
         arguments = vars(parser.parse_args(argv))
         cell = "-".join(str(value) for value in arguments.values())
         label, started = f"{name}@{cell}" if cell else name, time.monotonic()
-        guarded(label, (_compared if "DVC_STAGE" in os.environ else _named)(function, module), **arguments)
+        checked = _compared if "DVC_STAGE" in os.environ else _named
+        guarded(label, checked(_resuming(function, label, module), module), **arguments)
         _note(label, time.monotonic() - started)
 
     return run
@@ -70,6 +71,28 @@ def _named(function: Callable[..., None], module: str) -> Callable[..., None]:
         function(**arguments)
 
     return run
+
+
+def _resuming(function: Callable[..., None], label: str, module: str) -> Callable[..., None]:
+    """`function`, whose training and mask learning go on where a run of the same settings and code was killed."""
+
+    def run(**arguments: Any) -> None:
+        from .checkpoint import keeping
+
+        with keeping(paths.CHECKPOINTS / label, label, lambda: _identity(module, arguments)):
+            function(**arguments)
+
+    return run
+
+
+def _identity(module: str, arguments: dict[str, Any]) -> tuple[float, Any]:
+    """Seconds between checkpoints, and what tells a run of a stage from others: arguments, the settings it has read, code."""
+    from stages import code
+
+    from . import params
+
+    read = [[*keys, str(chosen)] for _, keys, chosen in params.READ]
+    return params.checkpoint_seconds(), [module, arguments, read, code.running(module)]
 
 
 def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None:

@@ -28,6 +28,8 @@ from .settings import Params, at, is_on, lists
 from .yaml12 import load_yaml
 
 PROJECT = Path(__file__).parents[2]
+# what of the section `runtime` counts for what a stage computes with the model; the rest of it is no param of any stage
+RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.batch_tokens")
 # name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml: SECTIONS, the
 # TASKS that they name, and problems() between sections.  An extension's are looked at only where one of its sections is asked
 # for, so that none of them stops another pipeline.
@@ -51,9 +53,14 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
     values = _values(path, keys)
     chosen = _chosen(values, keys)
     READ.append((path, keys, copy(chosen)))  # stages may put more beside what they were given
-    if "runtime" in keys:  # what computes with the model comes after the stage that imports it
+    if {*RUNTIME} <= {*keys}:  # what computes with the model comes after the stage that imports it
         require_measurable(values, _sections_of_keys(keys), path)
     return chosen
+
+
+def checkpoint_seconds() -> float:
+    """`runtime.checkpoint_seconds`, which a stage may read without listing it: it changes no result (a test knows it)."""
+    return _values(paths.PARAMS, ())["runtime"].checkpoint_seconds
 
 
 def require_unchanged() -> None:

@@ -29,6 +29,7 @@ SUMMARY = METRICS / "summary.json"
 LEAKAGE = TABLES / "leakage.json"
 PAGE = METRICS / "report.html"
 DURATIONS = Path(".dvc/tmp/durations.jsonl")
+CHECKPOINTS = Path(".dvc/tmp/checkpoints")
 
 
 def table(task: str) -> Path:

@@ -65,3 +65,22 @@ def seeded_torch(*words: object) -> Iterator[None]:
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive_seed(*words))
         yield
+
+
+def random_states() -> dict[str, torch.Tensor]:
+    """The states of torch's global generators, by device."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        states |= {f"cuda:{number}": state for number, state in enumerate(torch.cuda.get_rng_state_all())}
+    if torch.backends.mps.is_available():
+        states["mps"] = torch.mps.get_rng_state()
+    return states
+
+
+def put_random_states(states: dict[str, torch.Tensor]) -> None:
+    """Put back what `random_states` gave."""
+    for name, state in states.items():
+        if name.startswith("cuda"):
+            torch.cuda.set_rng_state(state, name)
+        else:
+            {"cpu": torch, "mps": torch.mps}[name].set_rng_state(state)

@@ -58,6 +58,9 @@ class RuntimeParams(Section):
         description="CPU threads; 0 leaves the choice to torch, and then the same bytes need the same OMP_NUM_THREADS",
     )
     batch_tokens: int = Field(ge=16, description="tokens per batch wherever the batch is not a setting of its own")
+    checkpoint_seconds: float = Field(
+        ge=0, description="between checkpoints, from which a killed stage goes on; 0 for none; changes no result"
+    )
     resources: ResourceParams
 
 

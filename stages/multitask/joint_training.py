@@ -109,10 +109,12 @@ def _train_point(
         heads = shared.train_only({name for name, group in groups.items() if group == HEAD})
         steps = round(how.finetune.head_first_steps * how.factor)
         first = plan_for(how.finetune, plan.batch_size, plan.learning_rate, steps)
-        train(mixed_batches(shared, encoded["train"], plan.batch_size, "head_first", how.seed), heads, first)
+        batches = mixed_batches(shared, encoded["train"], plan.batch_size, "head_first", how.seed)
+        train(batches, heads, first, Hooks(reads=(shared.views, encoded)))
     trained = shared.train_only(trained_names(groups, how.finetune))
     batches = mixed_batches(shared, encoded["train"], plan.batch_size, how.seed)
-    return train(batches, trained, plan, Hooks(lambda: mean_dev_score(shared, encoded["dev"]), on_step))
+    hooks = Hooks(lambda: mean_dev_score(shared, encoded["dev"]), on_step, reads=(shared.views, encoded))
+    return train(batches, trained, plan, hooks)
 
 
 def _groups(shared: SharedModel) -> dict[str, str]:

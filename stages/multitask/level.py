@@ -3,14 +3,14 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import load_params
+from stages.lib.params import RUNTIME, load_params
 
 
 @stage
 def main(paradigm: str, seed: int) -> None:
     """Predict the test rows of every task with both models."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", "runtime", "graft.region", "calibration.bins", "multitask.tasks",
+        "tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "calibration.bins", "multitask.tasks",
         "multitask.test_max",
     )  # fmt: skip
     make_folders(paths.reading_dir("level", (paradigm,), seed))

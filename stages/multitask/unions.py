@@ -37,16 +37,19 @@ def purify(start: GraftMask, evidences: Sequence[Evidence], settings: Learning) 
     """
     first = evidences[0]
     logits = MaskLogits.around(start, first.pretrained, first.finetuned, settings.offset)
+    logits.reads = (*(evidence.reads for evidence in evidences),)
     gradient = summed_gradient(evidences, settings.batch_size)
     return learn_mask(first.weights, logits, Budget(start.selected), settings, gradient).mask
 
 
-def summed_gradient(evidences: Sequence[Evidence], batch_size: int) -> Callable[[], float]:
+def summed_gradient(evidences: Sequence[Evidence], batch_size: int) -> Callable[..., float]:
     """A function that gives the sum of the tasks' losses on their next batches and leaves its gradient in the weights."""
 
     streams = [evidence.batch_gradients(batch_size) for evidence in evidences]
 
-    def gradient() -> float:
+    def gradient(passed_over: bool = False) -> float:
+        if passed_over:
+            return sum(loss_gradient(True) for loss_gradient in streams)
         total, sums = 0.0, dict[str, Tensor]()
         for evidence, loss_gradient in zip(evidences, streams, strict=True):
             total += loss_gradient()

@@ -47,8 +47,9 @@ def train_efficiently(
         with seeded_torch(*purpose):
             model = cell.load(None)
             weights = attach(model, method, int(size))
-            batches = batches_of(model, model.encode(cell.rows["train"]), plan.batch_size, numpy_generator(*purpose))
-            curve = train(batches, weights, plan, Hooks(on_step=on_step)).curve
+            examples = model.encode(cell.rows["train"])
+            batches = batches_of(model, examples, plan.batch_size, numpy_generator(*purpose))
+            curve = train(batches, weights, plan, Hooks(on_step=on_step, reads=(model, examples))).curve
         return Trained(Efficient(model, weights, curve), dev_score(model, model.encode(cell.rows["dev"])))
 
     best = search(map(asdict, plans), trained)

@@ -3,14 +3,14 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import load_params
+from stages.lib.params import RUNTIME, load_params
 
 
 @stage
 def main(method: str, seed: int) -> None:
     """Lay the vectors of each pair over each other, at every point of a grid of coefficients."""
     params = load_params(
-        "tasks", "talos.tasks", "model.mode", "model.max_length", "runtime", "graft.region", "disentangle.grid",
+        "tasks", "talos.tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "disentangle.grid",
     )  # fmt: skip
     make_folders(paths.reading_dir("disentangle", (method,), seed))
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from stages.lib import paths
+from stages.lib.checkpoint import regained_seconds
 from stages.lib.data.encoding import Example
 from stages.lib.data.task_cards import read_task
 from stages.lib.errors import MaskError
@@ -109,7 +110,7 @@ def train_vector(method: str, cell: GraftCell, params: Params) -> TaskVector:
         "gradient_examples": examples,
         "calibration_seconds": chosen - start,
         "steps": steps,
-        "train_seconds": time.monotonic() - chosen,
+        "train_seconds": time.monotonic() - chosen + regained_seconds(),
         "peak_bytes": peak_bytes(cell.model.runtime.device),
         "trained": mask.selected,
         "optimizer_bytes": optimizer_bytes(plan.optimizer, plan.momentum, mask.selected),
@@ -196,7 +197,8 @@ def train_within(
     weights = cell.model.train_only({*mask.indices})
     with seeded_torch("edit", cell.task, cell.seed):
         batches = batches_of(reader, encoded["train"], plan.batch_size, numpy_generator("edit", cell.task, cell.seed))
-        done = train(batches, weights, plan, Hooks(on_step=on_step), mask)
+        hooks = Hooks(on_step=on_step, reads=(type(reader).__name__, cell.model, cell.pretrained, encoded))
+        done = train(batches, weights, plan, hooks, mask)
     return done.curve, dev_score(reader, encoded["dev"])
 
 

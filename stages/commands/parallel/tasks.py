@@ -42,9 +42,7 @@ def find_tasks(targets: Sequence[str], costs: Costs) -> list[Task]:
                 seconds=costs.seconds(stage.name) or 0.0,
                 memory_mib=costs.memory(stage.name),
                 # only what computes with a model asks where
-                has_model=bool(
-                    {"runtime", "runtime.device"} & {name for dep in stage.deps for name in getattr(dep, "params", [])}
-                ),
+                has_model="runtime.device" in {name for dep in stage.deps for name in getattr(dep, "params", [])},
                 is_cached=fate == CACHED,
                 is_kept=all(out.use_cache or out.is_metric or out.is_plot for out in stage.outs),
             )

@@ -48,19 +48,22 @@ class Evidence:
     `tensor_gradients(points, take)`, where there is one, does what `each_gradient` says without a gradient of the whole region.
     `dev_rating()`, where a localizer may choose by dev, rates the model with the weights as they are, and may leave others;
     `dev_rows` is how many rows it looks at.
+    The function of the next batch passes over it if it is called with True.  `reads` are all that the gradients and ratings
+    depend on (see lib/identity.py), without which learning keeps no checkpoints.
     """
 
     region: Region
     pretrained: Tensors
     finetuned: Tensors
     weights: Tensors
-    batch_gradients: Callable[[int], Callable[[], float]]
+    batch_gradients: Callable[[int], Callable[..., float]]
     full_gradient: Callable[[], float]
     squared_gradients: Callable[..., Tensors]
     generator: np.random.Generator
     dev_rating: Callable[[], DevRating] | None = None
     dev_rows: int = 0
     tensor_gradients: Callable[[Sequence[Callable[[], None]], Take], object] | None = None
+    reads: tuple[Any, ...] | None = None
 
     def each_gradient(self, points: Sequence[Callable[[], None]], take: Take) -> None:
         """Call `take(name, number, gradient)` with each tensor's gradient of the whole training set.
@@ -106,7 +109,7 @@ def counted(evidence: Evidence, train: int, note: Callable[[int], object]) -> Ev
     return replace(
         evidence,
         tensor_gradients=streamed and noting(streamed, lambda points, _: train * len(points)),
-        batch_gradients=lambda size: noting(evidence.batch_gradients(size), lambda: min(size, train)),
+        batch_gradients=lambda size: noting(evidence.batch_gradients(size), lambda *_: min(size, train)),
         full_gradient=noting(evidence.full_gradient, lambda: train),
         squared_gradients=noting(evidence.squared_gradients, lambda n, *_: min(n, train)),
     )

@@ -18,11 +18,15 @@ movement mask of its size is given up for that.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import checkpoint
+from ..checkpoint import Loop, State
 from ..graft.apply import graft_into
 from ..graft.mask import GraftMask
 from ..graft.region import Region, Tensors
@@ -47,12 +51,16 @@ class LearnedMask:
 
 @dataclass
 class MaskLogits:
-    """T for every tensor of the region, with the two models it blends."""
+    """T for every tensor of the region, with the two models it blends.
+
+    `reads` are all else that learning depends on (see Evidence); without them no checkpoints are kept.
+    """
 
     region: Region
     pretrained: Tensors
     finetuned: Tensors
     logits: dict[str, Tensor]
+    reads: tuple[Any, ...] | None = None
 
     @classmethod
     def around(cls, base: GraftMask, pretrained: Tensors, finetuned: Tensors, offset: float) -> "MaskLogits":
@@ -116,12 +124,40 @@ class MaskLogits:
         return (self.finetuned[name].reshape(-1)[at] - self.pretrained[name].reshape(-1)[at]).abs()
 
 
+@dataclass
+class Course:
+    """Where learning is: T, the step size and the weight of the l1 norm, what was seen so far, and the best mask."""
+
+    start: MaskLogits
+    rate: float
+    l1: float
+    history: list[dict[str, float]] = field(default_factory=list)
+    best: tuple[GraftMask, int, DevRating | None] | None = None
+
+    def state(self, step: int, finished: bool = False) -> State:
+        """All that the next step depends on."""
+        tensors = {f"logits/{name}": logits for name, logits in self.start.logits.items()}
+        facts = {"rate": self.rate, "l1": self.l1, "history": self.history, "best": self.best and self.best[1:]}
+        if self.best:
+            tensors |= {f"best/{name}": indices for name, indices in self.best[0].indices.items()}
+        return State(step, tensors, facts, finished)
+
+    def put(self, state: State) -> None:
+        """Be where `state` was taken."""
+        for name, logits in state.part("logits").items():
+            self.start.logits[name].copy_(logits)
+        self.rate, self.l1, self.history = (state.facts[name] for name in ("rate", "l1", "history"))
+        if state.facts["best"]:
+            step, rating = state.facts["best"]
+            self.best = GraftMask(self.start.region, state.part("best")), step, DevRating(*rating)
+
+
 def learn_mask(
     weights: Tensors,
     start: MaskLogits,
     budget: Budget,
     settings: Learning,
-    loss_gradient: Callable[[], float],
+    loss_gradient: Callable[..., float],
     dev_rating: Callable[[], DevRating] | None = None,
 ) -> LearnedMask:
     """Learn which parameters carry the skill, as many as the budget allows.
@@ -129,33 +165,49 @@ def learn_mask(
     weights: the live parameters, overwritten; `loss_gradient()` computes the training loss with them and leaves dLoss/dweight
     in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times it (paper: 1e7), `"relative"` by MaskLogits.relative.
     `dev_rating()` rates the model with the rounded graft in place after every `eval_steps` steps and at the end; the mask
-    of highest rank is returned, the first of equals.  Raises FloatingPointError if the loss is not a number.
+    of highest rank is returned, the first of equals.  With `start.reads`, learning goes on from a checkpoint if it was killed:
+    `loss_gradient(True)` passes over a batch.  Raises FloatingPointError if the loss is not a number.
     """
-    history: list[dict[str, float]] = []
-    best: tuple[GraftMask, int, DevRating | None] | None = None
-    rate, l1 = settings.learning_rate, settings.l1
+    now = Course(start, settings.learning_rate, settings.l1)
     rates_dev = dev_rating is not None and settings.eval_steps > 0
-    for step in range(settings.steps + 1):
+    loop = loop_of(weights, start, budget, settings)
+    resumed = loop.resume(now.put) if loop else 0
+    for _ in range(resumed):
+        loss_gradient(True)
+    for step in range(resumed, settings.steps + 1):
+        if loop and step == settings.steps:
+            loop.finish(partial(now.state, step, finished=True))
         if step == settings.steps or (rates_dev and step and step % settings.eval_steps == 0):
             mask, rating = start.rounded(budget), None
             if rates_dev:
                 graft_into(weights, start.pretrained, start.finetuned, mask)
                 rating = dev_rating()
                 rated = {f"dev_{name}": value for name, value in rating._asdict().items()}
-                history.append({"step": step, "selected": mask.selected, **rated})
-            if best is None or rating.rank > best[2].rank:
-                best = (mask, step, rating)
+                now.history.append({"step": step, "selected": mask.selected, **rated})
+            if now.best is None or rating.rank > now.best[2].rank:
+                now.best = (mask, step, rating)
         if step < settings.steps:
             start.blend_into(weights)
             loss = loss_gradient()
             if not math.isfinite(loss):
                 raise FloatingPointError(f"the loss became {loss} at step {step}")
             if step == 0 and settings.rate_kind == "relative":
-                rate, l1 = start.relative(weights, settings, budget.k)
-            start.step(weights, rate, l1)
-            history.append({"step": step, "train_loss": loss})
-    mask, step, rating = best
-    return LearnedMask(mask, step, history, rating)
+                now.rate, now.l1 = start.relative(weights, settings, budget.k)
+            start.step(weights, now.rate, now.l1)
+            now.history.append({"step": step, "train_loss": loss})
+            if loop:
+                loop.keep(partial(now.state, step + 1))
+    mask, step, rating = now.best
+    return LearnedMask(mask, step, now.history, rating)
+
+
+def loop_of(weights: Tensors, start: MaskLogits, budget: Budget, settings: Learning) -> Loop | None:
+    """What keeps the checkpoints of learning, if any are kept."""
+    if start.reads is None:
+        return None
+    start.blend_into(weights)  # what was in them before doesn't count
+    models = start.pretrained, start.finetuned, start.logits
+    return checkpoint.loop(settings.steps, start.reads, *models, budget, settings)
 
 
 def refine_by_learning(evidence: Evidence, settings: Learning, order: Tensor, budget: Budget) -> FoundMask:
@@ -173,6 +225,7 @@ def learn_from(base: GraftMask, evidence: Evidence, settings: Learning, budget: 
     of both.
     """
     start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, settings.offset)
+    start.reads = evidence.reads
     gradient = evidence.batch_gradients(settings.batch_size)
     learned = learn_mask(evidence.weights, start, budget, settings, gradient, evidence.dev_rating)
     record = {"rule": budget.rule, "step": learned.step, "history": learned.history}

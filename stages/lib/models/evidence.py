@@ -1,7 +1,9 @@
 """What a localizer may look at, gathered from a real model, or from two sets of weights alone."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import repeat
 from typing import NoReturn
 
 import numpy as np
@@ -50,7 +52,7 @@ def with_dev(evidence: Evidence, model: LabelModel, dev_rows: list[dict]) -> Evi
         loss = torch.nn.functional.cross_entropy(logits.double(), labels)
         return DevRating(float(agreement), float(accuracy), float(loss))
 
-    return replace(evidence, dev_rating=rating, dev_rows=len(dev))
+    return replace(evidence, dev_rating=rating, dev_rows=len(dev), reads=(evidence.reads, dev))
 
 
 def evidence_about(
@@ -80,6 +82,7 @@ def evidence_about(
         lambda n, *how: squared_gradients(model, [train[index] for index in order[:n]], region.shapes, *how),
         draws(*purpose_words),
         tensor_gradients=lambda points, take: tensor_gradients(model, train, points, take, most),
+        reads=(model, train, purpose_words),
     )
 
 
@@ -95,11 +98,16 @@ def draws(*purpose_words: object) -> np.random.Generator:
 
 def _batch_gradients(
     model: LabelModel, train: list[Example], batch_size: int, generator: np.random.Generator
-) -> Callable[[], float]:
-    if len(train) <= batch_size:
-        return lambda: loss_gradient(model, train)
-    batches = shuffled(train, batch_size, generator, bucket_batches=1)
-    return lambda: loss_gradient(model, [train[index] for index in next(batches)])
+) -> Callable[..., float]:
+    batches = repeat(range(len(train)))
+    if len(train) > batch_size:
+        batches = shuffled(train, batch_size, generator, bucket_batches=1)
+
+    def gradient(passed_over: bool = False) -> float:
+        examples = [train[index] for index in next(batches)]
+        return math.nan if passed_over else loss_gradient(model, examples)
+
+    return gradient
 
 
 def _no_model(*_: object) -> NoReturn:

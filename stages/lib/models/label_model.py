@@ -55,6 +55,11 @@ class LabelModel:
         """Every parameter by name, live."""
         return dict(self.model.named_parameters())
 
+    def state(self) -> tuple[Any, ...]:
+        """All that its logits for an encoded example depend on."""
+        config, tensors = self.model.config.to_json_string(), self.model.state_dict()
+        return self.task, self.mode, self.runtime, config, tensors, getattr(self, "_word_ids", None)
+
     def train_only(self, names: set[str]) -> dict[str, Tensor]:
         """Let gradients flow to these parameters alone; gives them, live, in the model's order."""
         chosen = {}

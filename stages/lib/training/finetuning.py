@@ -122,13 +122,14 @@ def finetune(
     """Fine-tune on rows["train"] with every point of the grid; keep the one with the best dev score (see search).
 
     Every point starts from the same weights, head and random numbers.  With `only`, the values that the
-    mask selects and a new head are all that is trained, from the same start.
+    mask selects and a new head are all that is trained, from the same start.  `on_step` is called for every step, also for
+    those of an earlier run that a point resumes after.
     """
     steps = cell.steps(settings)
 
     def trained(point: Point) -> Trained[tuple[LabelModel, Training]]:
         plan = plan_for(settings, **point)
-        model, training = train_point(cell, settings, plan, lambda _: on_step, only)
+        model, training = train_point(cell, settings, plan, lambda _: on_step, only, resumes=True)
         score = dev_score(model, model.encode(cell.rows["dev"]))
         return Trained((model, training), score, {"kept_step": training.step})
 
@@ -156,8 +157,12 @@ def train_point(
     plan: TrainPlan,
     watch: Callable[[LabelModel], Callable[[], object]],
     only: GraftMask | None = None,
+    resumes: bool = False,
 ) -> tuple[LabelModel, Training]:
-    """A fresh model trained by one plan, and what training did; `watch` as in train_again."""
+    """A fresh model trained by one plan, and what training did; `watch` as in train_again.
+
+    Only where it `resumes` training goes on from a checkpoint, of whose steps the watcher would see nothing.
+    """
     words = (cell.task.name, cell.seed)
     with seeded_torch("finetune", *words):
         model = cell.load(settings.dropout)
@@ -166,7 +171,8 @@ def train_point(
         train_head_first(model, encoded["train"], settings, plan, words)
         weights = model.train_only(trained_names(groups, settings, only))
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
-        training = train(batches, weights, plan, Hooks(lambda: dev_score(model, encoded["dev"]), on_step), only)
+        hooks = Hooks(lambda: dev_score(model, encoded["dev"]), on_step, reads=(model, encoded) if resumes else None)
+        training = train(batches, weights, plan, hooks, only)
     return model, training
 
 
@@ -177,7 +183,8 @@ def train_head_first(
     if settings.head_first_steps:
         head = model.train_only({name for name, group in model.groups().items() if group == HEAD})
         first = plan_for(settings, plan.batch_size, plan.learning_rate, settings.head_first_steps)
-        train(batches_of(model, examples, first.batch_size, numpy_generator("head_first", *words)), head, first)
+        batches = batches_of(model, examples, first.batch_size, numpy_generator("head_first", *words))
+        train(batches, head, first, Hooks(reads=(model, examples)))
 
 
 def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, steps: int) -> TrainPlan:

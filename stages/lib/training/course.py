@@ -1,0 +1,184 @@
+"""The course of a training: its plan, its steps, what is seen on the way, and all that the next step depends on."""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checkpoint import State
+from ..data.encoding import Example
+from ..errors import TrainingError
+from ..graft.mask import GraftMask
+from ..models.label_model import LabelModel
+from .sparse import Leaves
+
+Best = tuple[tuple[float, float], int, dict[str, Tensor]]
+DevScore = Callable[[], tuple[float, float]]
+Penalty = Callable[[dict[str, Tensor]], object]
+
+# Losses are averaged over this many steps in the stored curve.
+CURVE_STEPS = 10
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """How to train: everything but the data and the parameters.
+
+    The learning rate rises evenly over the first `warmup_steps`, and then follows the schedule over
+    the rest.  Raises TrainingError if the rise takes as long as training or longer.
+    """
+
+    steps: int
+    learning_rate: float
+    batch_size: int
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    schedule: Literal["constant", "linear"] = "constant"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    l1: float = 0.0
+    eval_steps: int = 0
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps and self.warmup_steps >= self.steps:
+            raise TrainingError(
+                f"the warm-up of {self.warmup_steps} steps is not shorter than training's {self.steps}, so that the "
+                f"learning rate would never reach {self.learning_rate}; lower surgery.training.warmup_steps"
+            )
+
+    def factor(self, step: int) -> float:
+        """What the learning rate is multiplied by in a step, counted from 0."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return 1.0
+        return max(0.0, 1 - (step - self.warmup_steps) / (self.steps - self.warmup_steps))
+
+
+@dataclass
+class Training:
+    """What training did: losses, dev scores, and the step whose weights the model now has."""
+
+    step: int = 0
+    curve: list[dict[str, float]] = field(default_factory=list)
+    dev: list[dict[str, float]] = field(default_factory=list)
+
+
+class Course:
+    """Where a training is: the leaves, the optimizer, what was seen so far, and the best weights."""
+
+    def __init__(self, trained: dict[str, Tensor], plan: TrainPlan, only: GraftMask | None) -> None:
+        self.plan, self.leaves = plan, Leaves(trained, only)
+        self.start = self.leaves.snapshot() if plan.l1 else {}
+        self.optimizer, self.scheduler = _optimizer(self.leaves.values, plan)
+        self.done, self.losses = Training(plan.steps), list[float]()
+        self.best: Best | None = None
+
+    def step(self, model: LabelModel, examples: list[Example], step: int, penalty: Penalty | None) -> None:
+        """One step on a batch."""
+        self.losses.append(_gradients(model, examples, self.leaves, self.plan, step))
+        _pull_back(self.leaves, self.start, self.plan.l1)
+        if penalty:
+            penalty(self.leaves.values)
+        self.optimizer.step()
+        self.leaves.write_back()
+        self.scheduler.step()
+
+    def look(self, step: int, dev_score: DevScore | None) -> None:
+        """Note the loss, and the dev score with the best weights so far, if these are due after a step."""
+        plan, last = self.plan, step == self.plan.steps
+        if step % CURVE_STEPS == 0 or last:
+            self.done.curve.append({"step": step, "train_loss": float(np.mean(self.losses))})
+            self.losses = []
+        if dev_score and plan.eval_steps and (step % plan.eval_steps == 0 or last):
+            self.best = _better(self.best, step, dev_score(), self.leaves, self.done)
+
+    def end(self) -> None:
+        """Put the best weights back, if dev was asked."""
+        if self.best:
+            self.done.step = self.best[1]
+            self.leaves.restore(self.best[2])
+
+    def state(self, step: int, finished: bool = False) -> State:
+        """All that the next step depends on; of a finished one what it came to."""
+        tensors = {f"leaves/{name}": values for name, values in self.leaves.values.items()}
+        facts: dict[str, Any] = {"done": asdict(self.done)}
+        if finished:
+            return State(step, tensors, facts, finished)
+        for name, leaf in self.leaves.values.items():
+            for kind, value in self.optimizer.state.get(leaf, {}).items():
+                if value is not None:
+                    tensors[f"optimizer/{kind}/{name}"] = value
+        tensors |= {f"best/{name}": values for name, values in (self.best[2] if self.best else {}).items()}
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        facts |= {"losses": self.losses, "rates": rates, "scheduler": self.scheduler.state_dict()}
+        return State(step, tensors, facts | {"best": self.best and self.best[:2]})
+
+    def put(self, state: State) -> None:
+        """Be where `state` was taken."""
+        facts = state.facts
+        self.leaves.restore(state.part("leaves"))
+        self.done = Training(**facts["done"])
+        if state.finished:
+            return
+        for key, value in state.part("optimizer").items():
+            kind, _, name = key.partition("/")
+            leaf = self.leaves.values[name]
+            # the count of steps stays on the CPU
+            self.optimizer.state[leaf][kind] = value if kind == "step" else value.to(leaf.device)
+        for group, rate in zip(self.optimizer.param_groups, facts["rates"], strict=True):
+            group["lr"] = rate
+        self.scheduler.load_state_dict(facts["scheduler"])
+        self.losses = facts["losses"]
+        if facts["best"]:
+            (accuracy, minus_loss), step = facts["best"]
+            self.best = (accuracy, minus_loss), step, state.part("best")
+
+
+def _gradients(model: LabelModel, examples: list[Example], leaves: Leaves, plan: TrainPlan, step: int) -> float:
+    """Leave the gradient of a batch's loss in the leaves; gives the loss."""
+    model.model.train()
+    leaves.clear()  # so that a head whose task isn't in this batch keeps still
+    batch = model.batch(examples)
+    loss = torch.nn.functional.cross_entropy(model.logits(batch), batch.labels)
+    loss.backward()
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise TrainingError(
+            f"the loss became {value} at step {step} of {plan.steps} (learning rate {plan.learning_rate}, batch size "
+            f"{plan.batch_size}); lower finetune.learning_rates, or set finetune.clip_norm"
+        )
+    if plan.clip_norm:
+        leaves.clip(plan.clip_norm)
+    leaves.take_gradients()
+    return value
+
+
+def _better(best: Best | None, step: int, score: tuple[float, float], leaves: Leaves, done: Training) -> Best:
+    """Note a dev score; gives the better of the best so far and the weights as they are."""
+    done.dev.append({"step": step, "accuracy": score[0], "loss": -score[1]})
+    return (score, step, leaves.snapshot()) if best is None or score > best[0] else best
+
+
+@torch.no_grad()
+def _pull_back(leaves: Leaves, start: dict[str, Tensor], l1: float) -> None:
+    """Add the gradient of l1 * ||theta - start||_1."""
+    for name, origin in start.items():
+        if leaves.values[name].grad is not None:
+            leaves.values[name].grad.add_((leaves.values[name] - origin).sign_(), alpha=l1)
+
+
+def _optimizer(trained: dict[str, Tensor], plan: TrainPlan) -> tuple[Any, Any]:
+    weights = list(trained.values())
+    if plan.optimizer == "sgd":
+        optimizer = torch.optim.SGD(
+            weights, lr=plan.learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay
+        )
+    else:
+        optimizer = torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=plan.weight_decay)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, plan.factor)

@@ -1,0 +1,430 @@
+"""A killed training, mask learning, joint training, sequence or sparse training goes on, and ends in the same bytes."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+from torch import Tensor
+
+from stages import code
+from stages.lib import checkpoint, entry, params, runtime
+from stages.lib.checkpoint import Loop, State, keeping
+from stages.lib.errors import StorageError
+from stages.lib.graft.mask import GraftMask
+from stages.lib.identity import digest_of
+from stages.lib.localizers.movement import movement_order
+from stages.lib.localizers.registry import Budget, find_mask
+from stages.lib.models.cell import GraftCell
+from stages.lib.models.evidence import evidence_of
+from stages.lib.runtime import seeded_torch
+from stages.lib.settings import Params
+from stages.lib.training.finetuning import TrainingCell, finetune, train_again
+from stages.lib.training.training import train
+from tests import pico, test_joint, test_sequencing
+from tests.pico import TOY, finetune_settings, localizer_settings, model_settings, same, values_of
+
+ROOT = Path(__file__).parents[1]
+STEPS, SECONDS = 14, 5
+HARD = {"max_steps": STEPS, "dropout": 0.2, "eval_steps": 4, "learning_rates": [3e-3, 1e-2], "schedule": "linear"}
+MOMENTUM = {**HARD, "optimizer": "sgd", "learning_rates": [0.05, 0.2], "momentum": 0.9, "weight_decay": 0.01}
+Outcome = tuple[dict[str, Tensor], Any]
+projects = test_sequencing.projects
+
+
+class Killed(BaseException):
+    """What no stage catches."""
+
+
+def tune(
+    cell: Any, only: GraftMask | None = None, rows: Any = None, folder: Path | None = None, **more: Any
+) -> Outcome:
+    where = TrainingCell(
+        TOY, 0, rows or cell.rows, model_settings(cell.mode), pico.runtime(), folder or cell.pretrained_folder
+    )
+    done = finetune(where, finetune_settings(**more), only=only)
+    return values_of(done.model), done.record
+
+
+def learn(cell: Any, **more: Any) -> Outcome:
+    """A mask by mini-batches, chosen by dev."""
+    opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
+    evidence = evidence_of(opened, "learned", cell.rows["train"], cell.rows["dev"])
+    settings = localizer_settings("learned", steps=STEPS, eval_steps=4, batch_size=8, **more)
+    found = find_mask("learned", evidence, settings, Budget.of(cell.region, 0.02, "top_k", "graft.sparsity"))
+    return found.mask.indices, found.record
+
+
+def learn_in_turn(projects: Any) -> Outcome:
+    """Two tasks one after the other, with stored examples, with a penalty, and in regions of their own."""
+    projects("standard")
+    weights, facts = {}, []
+    for method in ("replay", "ewc", "grafting"):
+        made = test_sequencing.learner(method, "standard")
+        done = test_sequencing.learn_in_order(made, method, test_sequencing.TEST)
+        weights |= {f"{method} {name}": value for name, value in test_sequencing.weights_of(made).items()}
+        facts.append([made.kept(), done.facts])
+    return weights, facts
+
+
+def join(cell: Any) -> Outcome:
+    done = test_joint.train(cell.pretrained_folder, "standard", **{**HARD, "head_first_steps": 3, "max_steps": 6})
+    return {name: weight.detach().clone() for name, weight in done.shared.parameters().items()}, done.record
+
+
+def some(cell: Any) -> GraftMask:
+    order = movement_order(cell.pretrained(), cell.finetuned(), cell.region, 300)
+    return GraftMask.from_region_indices(cell.region, order)
+
+
+RUNS: dict[str, Callable[[Any, Any], Outcome]] = {
+    "momentum": lambda make, _: tune(make("standard"), head_first_steps=3, **{**MOMENTUM, "learning_rates": [0.05]}),
+    "adamw": lambda make, _: tune(make("prompt"), l1=0.01, **HARD),
+    "mask": lambda make, _: learn(make("prompt")),
+    "joint": lambda make, _: join(make("standard")),
+    "sequence": lambda _, projects: learn_in_turn(projects),
+    "sparse": lambda make, _: tune(make("standard"), some(make("standard")), **{**HARD, "learning_rates": [3e-3]}),
+}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A second passes whenever somebody looks."""
+    ticks = count()
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+
+
+def live(
+    run: Callable[[], Outcome], folder: Path, kill_at: int = 0, words: Any = "same", seconds: float = SECONDS
+) -> tuple[Outcome | None, int]:
+    """What a run comes to, None if it is killed at a step, and the number of its steps."""
+    steps, keep = [], Loop.keep
+
+    def counted(loop: Loop, state: Any) -> None:
+        steps.append(loop)
+        if len(steps) == kill_at:
+            raise Killed
+        keep(loop, state)
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(Loop, "keep", counted)
+        with keeping(folder, "toy", lambda: (seconds, words)):
+            return run(), len(steps)
+    return None, len(steps)
+
+
+def equal(one: Outcome, other: Outcome) -> bool:
+    return same(one[0], other[0]) and one[1] == other[1]
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(9, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize("kind", RUNS)
+def test_killed_at_any_step_and_run_again_it_ends_in_the_same_bytes(kind, times, make_cell, projects, tmp_path, clock):
+    def run() -> Outcome:
+        return RUNS[kind](make_cell, projects)
+
+    folder, done, draw = tmp_path / "kept", [], random.Random(f"{kind} {times}")
+    undisturbed = run()
+    watched, steps = live(run, folder)
+    assert equal(watched, undisturbed) and not folder.exists()
+    kills = draw.sample(range(1 if times > 1 else 2 * SECONDS, steps + 1), times)
+    for number, kill in enumerate(kills):
+        assert live(run, folder, kill) == (None, kill)
+        if number % 3 == 2:  # and once more, soon after it went on
+            live(run, folder, draw.randint(1, 4))
+        outcome, left = live(run, folder)
+        assert equal(outcome, undisturbed), f"killed at step {kill} of {steps}"
+        assert not folder.exists()
+        done.append(steps - left)
+    # nearly all that was done before is not done again
+    assert sum(kill - kept for kill, kept in zip(kills, done, strict=True)) <= times * 2 * SECONDS
+    assert sum(done) > 0
+
+
+@pytest.mark.parametrize("lost", ["random", "optimizer", "nothing"])
+def test_without_a_part_of_the_state_the_bytes_would_differ(make_cell, tmp_path, clock, monkeypatch, lost):
+    def run() -> Outcome:
+        return tune(make_cell("standard"), **{**MOMENTUM, "learning_rates": [0.5], "eval_steps": 1})
+
+    undisturbed = run()
+    live(run, tmp_path / "kept", STEPS - 2)
+    part = State.part
+    monkeypatch.setattr(State, "part", lambda state, name: {} if name == lost else part(state, name))
+    resumed, left = live(run, tmp_path / "kept")
+    assert left < STEPS
+    assert equal(resumed, undisturbed) == (lost == "nothing")
+
+
+# --- Whose checkpoint it is ----------------------------------------------------------------------------------------
+
+
+def another_row(rows: dict[str, list[dict]], split: str) -> dict[str, list[dict]]:
+    first, *others = rows[split]
+    return rows | {split: [first | {"sentence1": "so good"}, *others]}
+
+
+def another_weight(cell: Any, folder: Path, name: str) -> Path:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(cell.pretrained_folder, folder)
+    tensors = load_file(folder / "model.safetensors")
+    [full] = [known for known in tensors if known.endswith(name)]
+    tensors[full].view(-1)[7] += 1e-3
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "SHA256SUMS").unlink(missing_ok=True)
+    return folder
+
+
+CHANGES: dict[str, Callable[[Any, Path], dict[str, Any]]] = {
+    "nothing": lambda cell, _: {},
+    "settings or code": lambda cell, _: {},
+    "train row": lambda cell, _: {"rows": another_row(cell.rows, "train")},
+    "dev row": lambda cell, _: {"rows": another_row(cell.rows, "dev")},
+    "trained weight": lambda cell, folder: {
+        "folder": another_weight(cell, folder / "p", "layer.1.output.dense.weight")
+    },
+    "frozen weight": lambda cell, folder: {"folder": another_weight(cell, folder / "p", "position_embeddings.weight")},
+    "dropout": lambda cell, _: {"dropout": 0.3},
+    "mask": lambda cell, _: {"only": some(cell)},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_checkpoint_of_other_inputs_is_never_used(make_cell, tmp_path, clock, capsys, change):
+    cell = make_cell("standard")
+    settings = {**MOMENTUM, "learning_rates": [0.05]}
+    other = {**settings, **CHANGES[change](cell, tmp_path)}
+    live(lambda: tune(cell, **settings), tmp_path / "kept", STEPS)
+    assert capsys.readouterr().err == ""
+    words = "other" if change == "settings or code" else "same"
+    outcome, left = live(lambda: tune(cell, **other), tmp_path / "kept", words=words)
+    assert equal(outcome, tune(cell, **other))
+    assert left == STEPS if change != "nothing" else left < STEPS
+    said = [f"toy: resumes at step {STEPS - left} of {STEPS}"] if change == "nothing" else []
+    assert capsys.readouterr().err.splitlines() == said
+
+
+def test_what_a_stage_is_told_by_has_its_settings_arguments_and_code(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(params, "READ", [(Path("params.yaml"), ("seeds",), Params(seeds=[1]))])
+
+    def told(task: str = "movies") -> bytes:
+        return digest_of(entry._identity("stages.finetune", {"task": task})[1])
+
+    found = [told(), told("tweets")]
+    assert told() == found[0]  # the control
+    params.READ[0] = (Path("params.yaml"), ("seeds",), Params(seeds=[2]))
+    found.append(told())
+    read = code.read
+    monkeypatch.setattr(
+        code,
+        "read",
+        lambda path: (
+            code.Code("new", (old := read(path)).imports, old.files) if path.name == "sparse.py" else read(path)
+        ),
+    )
+    found.append(told())
+    assert len({*found}) == len(found)
+    assert entry._identity("stages.finetune", {})[0] == params.checkpoint_seconds() == 120
+
+
+def test_a_digest_is_of_every_bit_and_refuses_what_does_not_print_itself_whole(make_cell):
+    model = make_cell("standard").load()
+    before = digest_of(model)
+    assert digest_of(model) == before
+    model.parameters()["bert.encoder.layer.0.output.dense.bias"].data[3] += 1e-7
+    assert digest_of(model) != before
+    x, y = torch.zeros(2), torch.zeros(2)
+    assert digest_of([x, y], x) != digest_of([x, y], y) or digest_of(x, x) != digest_of(x, y)
+    assert (
+        len({digest_of(part) for part in ([1, 2], ["1", 2], [[1], 2], [1, [2]], {"1": 2}, "[1, 2]", [1, 2, None])}) == 7
+    )
+    with pytest.raises(TypeError, match="Generator does not print itself whole"):
+        digest_of([torch.Generator()])
+
+
+def test_a_watcher_with_a_state_of_its_own_sees_every_step(make_cell, tmp_path, clock):
+    cell, seen = make_cell("prompt"), []
+    where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), pico.runtime(), cell.pretrained_folder)
+
+    def watched() -> Outcome:
+        seen.clear()
+        return values_of(train_again(where, finetune_settings(**HARD), lambda _: lambda: seen.append(1))), None
+
+    assert live(watched, tmp_path / "kept")[1] == 0 and len(seen) == STEPS  # no step that a checkpoint could follow
+    moved: list[int] = []
+    live(lambda: (values_of(finetune(where, finetune_settings(**HARD), lambda: moved.append(1)).model), None),
+         tmp_path / "kept", STEPS + 3)  # fmt: skip
+    moved.clear()
+    live(lambda: (values_of(finetune(where, finetune_settings(**HARD), lambda: moved.append(1)).model), None),
+         tmp_path / "kept")  # fmt: skip
+    assert len(moved) == 2 * STEPS  # a bar that is at its end
+
+
+# --- Files ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit"])
+def test_a_damaged_checkpoint_is_ignored_with_one_line(make_cell, tmp_path, clock, capsys, damage):
+    def run() -> Outcome:
+        return tune(make_cell("prompt"), **{**HARD, "learning_rates": [3e-3]})
+
+    live(run, tmp_path / "kept", STEPS)
+    [file] = (tmp_path / "kept").iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content) if damage == "bit" else file.read_bytes()[:-9])
+    outcome, left = live(run, tmp_path / "kept")
+    assert left == STEPS and equal(outcome, run())
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{file}: damaged (") and line.endswith("so this starts from the beginning")
+
+
+def test_a_full_disk_stops_the_checkpoints_and_not_the_training(make_cell, tmp_path, clock, capsys, monkeypatch):
+    def full(_: Path) -> None:
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(checkpoint, "replacing", full)
+    cell = make_cell("prompt")
+    assert equal(live(lambda: tune(cell, **HARD), tmp_path / "kept")[0], tune(cell, **HARD))
+    assert capsys.readouterr().err == "toy: goes on without checkpoints: no space left\n"
+
+
+def test_without_seconds_or_a_place_nothing_is_kept_or_digested(make_cell, tmp_path, monkeypatch):
+    monkeypatch.setattr("stages.lib.identity._add", lambda _digest, value, _seen: hashed.append(value))
+    hashed: list[Any] = []
+    cell = make_cell("prompt")
+    tune(cell, **HARD)
+    assert live(lambda: tune(cell, **HARD), tmp_path / "kept", seconds=0)[1] == 0
+    assert not (tmp_path / "kept").exists()
+    assert not any(isinstance(part, dict | tuple) for part in hashed)
+
+
+def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_cell, tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def run(took: float) -> None:
+        step = train.__globals__["Course"].step
+
+        def slow(*given: Any) -> None:
+            now[0] += took / STEPS
+            step(*given)
+
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            suppress(Killed),
+            keeping(tmp_path / "kept", "toy", lambda: (100, "")),
+        ):
+            patch.setattr(train.__globals__["Course"], "step", slow)
+            tune(make_cell("prompt"), **{**HARD, "learning_rates": [3e-3]})
+            raise Killed
+
+    run(9.0)
+    assert not (tmp_path / "kept").exists()
+    run(11.0)
+    [file] = (tmp_path / "kept").iterdir()
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as stored:
+        about, names = json.loads(stored.metadata()["checkpoint"]), {name.split("/")[0] for name in stored.keys()}  # noqa: SIM118
+    assert about["finished"] and about["step"] == STEPS and names == {"leaves", "random"}  # nothing of the optimizer
+
+
+def test_random_states_come_back():
+    with seeded_torch("a"):
+        states = runtime.random_states()
+        first = torch.rand(3)
+        runtime.put_random_states(states)
+        assert torch.equal(torch.rand(3), first)
+        assert not torch.equal(torch.rand(3), first)
+
+
+# --- A real stage --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stage_of(make_cell, project):
+    """A project with all code, and one cell of a pico model to fine-tune."""
+    shutil.copytree(ROOT / "stages", "stages", ignore=shutil.ignore_patterns("__pycache__", "dvc.lock"))
+    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+    make_cell("prompt").lay_out(13)
+    shutil.rmtree("models/finetuned")
+    yaml = YAML()
+    values = yaml.load(ROOT / "params.yaml")
+    values |= {"tasks": ["toy"], "seeds": [13], "task": {"toy": TOY.model_dump()}}
+    values["finetune"] |= {"max_steps": 150, "steps_per_example": 1000, "momentum": 0.9, "eval_steps": 50}
+    values["finetune"]["learning_rates"] = [0.01, 0.05]
+    values["ood"]["sets"] = {}
+
+    def set_seconds(seconds: float) -> None:
+        values["runtime"]["checkpoint_seconds"] = seconds
+        yaml.dump(values, Path("params.yaml"))
+
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("DVC")}
+    command = [sys.executable, "-m", "stages.finetune", "--task", "toy", "--seed", "13"]
+
+    def start() -> subprocess.Popen:
+        return subprocess.Popen(
+            command, env=environment | {"PYTHONPATH": str(project)}, stderr=subprocess.PIPE, text=True
+        )
+
+    return SimpleNamespace(set_seconds=set_seconds, start=start, values=values)
+
+
+def end(process: subprocess.Popen) -> str:
+    _, error = process.communicate(timeout=500)
+    assert process.returncode == 0, error
+    return error
+
+
+def made() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path("models/finetuned/13/toy").iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # six starts of a stage
+def test_a_stage_that_is_killed_for_real_goes_on_and_leaves_the_same_files(stage_of):
+    stage_of.set_seconds(0)
+    assert end(stage_of.start()) == ""
+    undisturbed = made()
+    shutil.rmtree("models/finetuned")
+    stage_of.set_seconds(0.02)
+    folder = Path(".dvc/tmp/checkpoints/finetune@toy-13")
+
+    def killed(name: str) -> str:
+        process = stage_of.start()
+        while not (folder / name).exists():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGKILL)
+        return process.communicate()[1]
+
+    assert killed("1.safetensors") == ""
+    assert "finetune@toy-13: resumes at step " in killed("2.safetensors")
+    file = Path("stages/lib/training/sparse.py")
+    text = file.read_text()
+    file.write_text(f"{text}\n\nANOTHER = 1\n")
+    kept = shutil.copytree(folder, "kept")
+    assert end(stage_of.start()) == "" and made() == undisturbed  # other code: from the beginning
+    assert not folder.exists()
+    shutil.move(kept, folder)
+    file.write_text(f"{text}\n# another comment\n")
+    shutil.rmtree("models/finetuned")
+    error = end(stage_of.start())
+    assert error.startswith("finetune@toy-13: resumes at step ") and made() == undisturbed
+    assert not folder.exists() and not Path("models/finetuned/13/toy.partial").exists()
