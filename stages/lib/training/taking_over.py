@@ -27,11 +27,8 @@ def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finet
     anatomy, kind = read_anatomy(cell.pretrained), checkpoint.config.get("model_type")
     with seeded_torch("finetune", cell.task.name, cell.seed):
         model = cell.load(None)
-    problems = (
-        []
-        if kind == model.model.config.model_type
-        else [f"{checkpoint.title}: is a model of the kind {kind}, not {model.model.config.model_type}"]
-    )
+    ours = model.model.config.model_type
+    problems = [f"{checkpoint.title}: is a model of the kind {kind}, not {ours}"] if kind != ours else []
     shapes = {name: list(weight.shape) for name, weight in model.parameters().items()}
     named = Named.of(checkpoint, shapes, model.model.base_model_prefix)
     problems += named.problems(shapes) if not problems else []
