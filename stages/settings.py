@@ -105,7 +105,8 @@ def problems(values: dict[str, Any]) -> list[str]:
         twice = [name for name in dict.fromkeys(names.values()) if [*names.values()].count(name) > 1]
         found += [f"data.columns: two of {', '.join(names)} are the column {name!r}" for name in twice]
     found.extend(name_problems(values, "graft.localizer", [values["graft"].localizer] if "graft" in values else []))
-    if {"graft", "finetune"} <= values.keys():
+    found.extend(_checkpoint_problems(values, specs))
+    if {"graft", "finetune"} <= values.keys() and values["finetune"].source == "train":
         trained = values["finetune"].train
         where = f"finetune.train ({', '.join(trained) or 'nothing'})"
         strange = [group for group in values["graft"].region if group not in trained]
@@ -123,6 +124,19 @@ def _ood_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[st
                 problems.append(f"ood.sets.{train}: {test} has the labels {theirs}, {train} has {ours}")
             if test == train:
                 problems.append(f"ood.sets.{train}: {test} is the task itself")
+    return problems
+
+
+def _checkpoint_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:
+    if not {"finetune", "tasks", "seeds"} <= values.keys() or (source := values["finetune"].source) == "train":
+        return []
+    problems = []
+    for spec in (specs[name] for name in values["tasks"] if name in specs):
+        lacking = [str(seed) for seed in values["seeds"] if not spec.checkpoint_of(seed)]
+        if lacking:
+            problems.append(
+                f"task.{spec.name}.checkpoint: finetune.source={source} needs one for the seed(s) {', '.join(lacking)}"
+            )
     return problems
 
 

@@ -158,7 +158,7 @@ def model_settings(mode: str, max_length: int = 32) -> ModelParams:
 def finetune_settings(**changes: Any) -> FinetuneParams:
     """The `finetune` section, quick on the toy task."""
     settings = {
-        "optimizer": "adamw", "learning_rates": [3e-3], "batch_sizes": [8], "steps_per_example": 16, "cap_k": 512, "max_steps": 60,
+        "source": "train", "root": ".", "optimizer": "adamw", "learning_rates": [3e-3], "batch_sizes": [8], "steps_per_example": 16, "cap_k": 512, "max_steps": 60,
         "schedule": "constant", "momentum": 0.0, "weight_decay": 0.0, "clip_norm": 1.0, "dropout": 0.0, "l1": 0.0, "bias_only": False,
         "train": ["layers"], "head_first_steps": 0, "eval_steps": 0,
     }  # fmt: skip

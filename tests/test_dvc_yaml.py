@@ -409,7 +409,7 @@ def test_only_reports_declare_metrics_and_plots_and_none_that_dvc_would_draw_aga
 def test_whatever_a_stage_reads_is_made_by_an_earlier_one_or_by_the_user(name):
     before = [*dict.fromkeys([*STAGES, *PIPELINES[PIPELINE_OF[name]]])]
     made = [path for stage in before[: before.index(name)] for path in output_paths(stage, "outs")]
-    given = ("${data.root}", "${model.root}", "stages/lib/data/tasks.yaml")
+    given = ("${data.root}", "${model.root}", "${finetune.root}", "stages/lib/data/tasks.yaml")
     for dep in deps(name, code=False):
         assert dep in given or [path for path in made if lies_in(dep, path) or lies_in(path, dep)], dep
 

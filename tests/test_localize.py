@@ -382,6 +382,36 @@ def test_a_language_model_takes_a_prompt(make_cell, tmp_path, capsys):
     assert use.labels == TOY.labels and use.prompt == prompt
 
 
+def test_the_walk_through_of_own_md_works_as_it_is_printed(project, pico_bert, capsys):
+    """The one about a checkpoint of elsewhere, with the rows of the first one and the folder of the second."""
+    text = (ROOT / "stages/OWN.md").read_text(encoding="utf-8")
+    first, last = text.split("\n## ")[1], text.split("\n## ")[-1]
+    Path("data/local/reviews").mkdir(parents=True)
+    Path("data/local/reviews/train.csv").write_text(first.partition("<<'END'\n")[2].partition("END\n")[0])
+    shutil.copytree(pico_bert, "models/local/mine")
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", last, re.MULTILINE | re.DOTALL)
+    assert [language for language, _ in blocks] == ["python", "bash", "bash"]
+    for language, block in blocks:
+        if language == "python":
+            torch.manual_seed(0)
+            exec(block, {})
+        else:
+            for line in block.replace("\\\n", "").splitlines():
+                main(line.split()[3:])
+    said = capsys.readouterr().out
+    assert (
+        "Moved too, and left as they were pretrained: embeddings" in said and "pooler" in said and "\n  grafted" in said
+    )
+    tuned, applied = (load_file(Path(folder) / WEIGHTS) for folder in ("models/local/elsewhere", "shared/moved-model"))
+    base, [stored, _] = load_file(pico_bert / WEIGHTS), read_patch(Path("shared/moved") / PATCH)
+    for name, values in applied.items():
+        at = stored.mask.indices.get(name, torch.empty(0, dtype=torch.int64))
+        known = tuned[name] if name.startswith("classifier") else base[name].clone()
+        known.view(-1)[at] = tuned[name].view(-1)[at]
+        assert torch.equal(values, known), name
+    assert stored.mask.selected == stored.mask.region.budget(0.02)
+
+
 def test_default_settings_are_those_of_the_pipeline():
     known = YAML(typ="safe").load((ROOT / "params.yaml").read_text(encoding="utf-8"))["localizer"]
     ours = YAML(typ="safe").load(DEFAULTS.read_text(encoding="utf-8"))

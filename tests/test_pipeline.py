@@ -186,7 +186,7 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
     summary = [paths.SUMMARY.with_suffix(".md"), *map(Path, FOR_GIT)]
     tables = [paths.PLOTS / f"{name}.csv" for name in ("scores", *DRAWN)]
     figures = [paths.PLOTS / f"{name}.png" for name in ("accuracy", "calibration", *DRAWN)]
-    notes = [Path("data/local/README.md"), Path("models/local/README.md")]
+    notes = [Path("data/local/README.md"), Path("models/checkpoints/README.md"), Path("models/local/README.md")]
     code = [paths.CODE / MAIN / f"{'mask/learned' if stage == 'mask' else stage}.json" for stage in STAGES]
     return {
         str(path)
@@ -228,7 +228,7 @@ def test_git_is_clean_after_a_run_but_for_what_belongs_to_it(story):
     made = {
         name for name in tracked if name.startswith(("data/", "models/", "masks/", "metrics/", "plots/", "dvc.lock"))
     }
-    notes = {"data/local/README.md", "models/local/README.md"}
+    notes = {"data/local/README.md", "models/checkpoints/README.md", "models/local/README.md"}
     assert made == notes | {"dvc.lock", *FOR_GIT} | {name for name in story["first"].files if name.startswith("plots/")}
 
 

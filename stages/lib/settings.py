@@ -65,6 +65,10 @@ class RuntimeParams(Section):
 
 
 class FinetuneParams(Section):
+    source: Literal["train", "local", "hub"] = Field(
+        description="train: fine-tune here; local, hub: take over task.<name>.checkpoint, a folder in finetune.root or a hub id"
+    )
+    root: str = Field(description="folder of the local source: <root>/<checkpoint>, ordinary Hugging Face folders")
     optimizer: Literal["sgd", "adamw"]
     learning_rates: list[Rate] = Field(min_length=1, description="grid, chosen on dev")
     batch_sizes: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, description="grid, chosen on dev")

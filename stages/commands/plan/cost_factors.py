@@ -53,6 +53,8 @@ def _train_rows(values: dict[str, Any]) -> float:
 
 def _finetune_examples(values: dict[str, Any]) -> float:
     settings = values["finetune"]
+    if settings.source != "train":
+        return 0.0
     return _point_examples(values) * len(settings.learning_rates) * len(settings.batch_sizes)
 
 

@@ -115,6 +115,11 @@ class TaskSpec(Section):
     relabel: dict[str, str] | None = Field(
         None, description="source label -> label; rows with other labels are dropped"
     )
+    checkpoint: str | dict[int, str] | None = Field(
+        None,
+        exclude_if=lambda checkpoint: checkpoint is None,  # cards of tasks without one don't speak of it
+        description="of finetune.source local or hub: the fine-tuned model, one for all seeds or `seed: checkpoint`",
+    )
     holdout: float = Field(
         0.2, gt=0, lt=1, description="share of rows that becomes test when the source has no test split"
     )
@@ -149,6 +154,10 @@ class TaskSpec(Section):
         """True if a prompt or the hub's columns say that rows have a second sentence."""
         prompts = any("{sentence2}" in prompt.template for prompt in (self.prompt, self.causal_prompt) if prompt)
         return prompts or bool(self.hub and "sentence2" in self.hub.columns)
+
+    def checkpoint_of(self, seed: int) -> str | None:
+        """The fine-tuned model to take over for a seed, None if there is none."""
+        return self.checkpoint.get(seed) if isinstance(self.checkpoint, dict) else self.checkpoint
 
     def prompt_for(self, mode: str) -> Prompt | None:
         """The prompt that this mode of reading labels uses, None for standard fine-tuning."""

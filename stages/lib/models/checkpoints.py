@@ -150,6 +150,18 @@ def mode_of(checkpoint: Checkpoint) -> str | None:
     return next((mode for mode, names in classes.items() if names.get(kind) == saved[0]), None)
 
 
+def labels_of(checkpoint: Checkpoint) -> list[str]:
+    """The names of the labels that a classifier's config has, in the order of its logits; LABEL_0 and so on if it has none."""
+    names = checkpoint.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    try:
+        labels = [str(names[str(number)]) for number in range(len(names))]
+    except (KeyError, TypeError, AttributeError):
+        raise ModelError(f"{checkpoint.title}: its id2label should name the labels 0, 1, ..., not {names}") from None
+    if len({*labels}) < len(labels):
+        raise ModelError(f"{checkpoint.title}: two of its labels have the same name: {', '.join(labels)}")
+    return labels
+
+
 def skeleton(checkpoint: Checkpoint, mode: str, labels: int = SOME_LABELS) -> Any:
     """The model of a checkpoint's config without any values; raises ModelError if transformers can't make it."""
     import torch

@@ -9,7 +9,7 @@ from ..errors import ModelError
 from ..graft.mask import GraftMask
 from ..graft.running_selection import PART
 from ..models.anatomy import HEAD, Anatomy
-from ..models.checkpoints import Checkpoint, Named, anatomy_of, listed, mode_of, skeleton
+from ..models.checkpoints import Checkpoint, Named, anatomy_of, labels_of, listed, mode_of, skeleton
 from ..models.loading import CLASSES
 from .base import Base
 
@@ -92,18 +92,6 @@ def _differences(anatomy: Anatomy, ours: dict[str, list[int]], theirs: dict[str,
     return [f"the two have other vocabularies or lengths ({listed(sizes)})"] * bool(sizes) + [
         f"the two have other layers or shapes ({listed(sorted(rest))})"
     ] * bool(rest)
-
-
-def labels_of(checkpoint: Checkpoint) -> list[str]:
-    """The names of the labels that a classifier's config has, in the order of its logits; LABEL_0 and so on if it has none."""
-    names = checkpoint.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    try:
-        labels = [str(names[str(number)]) for number in range(len(names))]
-    except (KeyError, TypeError, AttributeError):
-        raise ModelError(f"{checkpoint.title}: its id2label should name the labels 0, 1, ..., not {names}") from None
-    if len({*labels}) < len(labels):
-        raise ModelError(f"{checkpoint.title}: two of its labels have the same name: {', '.join(labels)}")
-    return labels
 
 
 @dataclass(frozen=True)

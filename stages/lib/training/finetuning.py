@@ -92,8 +92,15 @@ def trained_names(groups: dict[str, str], settings: FinetuneParams, only: GraftM
 
 
 def chosen_point(task: str, seed: int) -> Point:
-    """batch_size, learning_rate and steps of a cell's stored fine-tuning; raises ModelError if there is none."""
-    return read_json(paths.finetuned(task, seed) / "training.json", ModelError)["chosen"]
+    """batch_size, learning_rate and steps of a cell's stored fine-tuning; raises ModelError if there is none, or not of ours."""
+    file = paths.finetuned(task, seed) / "training.json"
+    record = read_json(file, ModelError)
+    if "chosen" not in record:
+        raise ModelError(
+            f"{file}: {record.get('checkpoint')} was fine-tuned elsewhere, so its batch size and steps aren't known, which this "
+            "stage trains by; take it out (an empty list of its section), or set finetune.source=train"
+        )
+    return record["chosen"]
 
 
 def matched_steps(chosen: Point, batch_size: int) -> int:

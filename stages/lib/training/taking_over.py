@@ -1,0 +1,77 @@
+"""A model that was fine-tuned elsewhere, in place of one that is fine-tuned here."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..data.tasks import TaskSpec
+from ..errors import ModelError, did_you_mean
+from ..models.anatomy import HEAD, SOME_LABELS, Anatomy, read_anatomy
+from ..models.checkpoints import Checkpoint, Named, labels_of, mode_of
+from ..models.predicting import dev_score
+from ..runtime import seeded_torch
+from ..settings import FinetuneParams
+from .finetuning import Finetuned, TrainingCell
+
+
+def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finetuned:
+    """The pretrained model with the values of a checkpoint, and a record of where they are from.
+
+    `place` is a hub id, or a folder in `finetune.root`.  Raises ModelError with every reason why it can't be the
+    fine-tuned pretrained model, or be read for the task.
+    """
+    checkpoint = Checkpoint.open(
+        str(Path(settings.root) / place) if settings.source == "local" else place, tokenizer=False
+    )
+    anatomy, kind = read_anatomy(cell.pretrained), checkpoint.config.get("model_type")
+    with seeded_torch("finetune", cell.task.name, cell.seed):
+        model = cell.load(None)
+    ours = model.model.config.model_type
+    problems = [f"{checkpoint.title}: is a model of the kind {kind}, not {ours}"] if kind != ours else []
+    shapes = {name: list(weight.shape) for name, weight in model.parameters().items()}
+    named = Named.of(checkpoint, shapes, model.model.base_model_prefix)
+    problems += named.problems(shapes) if not problems else []
+    if mode_of(checkpoint) != cell.model.mode and not problems:
+        saved = ", ".join(checkpoint.config.get("architectures") or ["nothing"])
+        problems.append(
+            f"{checkpoint.title}: was saved from {saved}, which isn't what model.mode={cell.model.mode} reads"
+        )
+    theirs = labels_of(checkpoint) if anatomy.names([HEAD]) else []
+    order, unknown = label_order(cell.task, theirs)
+    problems += [f"{checkpoint.title}: {line}" for line in unknown]
+    if problems:
+        raise ModelError("; ".join(problems))
+    model.put({name: named.read(name).float() for name in shapes} | in_order(named, anatomy, order))
+    accuracy, _ = dev_score(model, model.encode(cell.rows["dev"]))
+    labels = {cell.task.labels[number]: theirs[place] for number, place in enumerate(order)}
+    return Finetuned(
+        model, {"dev_accuracy": accuracy, "source": settings.source, "checkpoint": place, "labels": labels}
+    )
+
+
+def label_order(task: TaskSpec, theirs: list[str]) -> tuple[list[int], list[str]]:
+    """For each label of the task the number that a checkpoint has it by, and what is wrong; nothing for no labels.
+
+    A name is the task's own, in whatever case, or one that `relabel` renames; LABEL_0 and so on are the task's in their order.
+    """
+    if not theirs:
+        return [], []
+    if len(theirs) != len(task.labels):
+        return [], [f"has {len(theirs)} labels ({', '.join(theirs)}), and the task {task.name} {len(task.labels)}"]
+    if theirs == [f"LABEL_{number}" for number in range(len(theirs))]:
+        return [*range(len(theirs))], []
+    ours = {label.casefold(): label for label in task.labels}
+    known = [(task.relabel or {}).get(name, ours.get(name.casefold())) for name in theirs]
+    strange = [name for name, label in zip(theirs, known, strict=True) if label is None]
+    if strange or len({*known}) < len(known):
+        hints = ", ".join(f"{name!r}{did_you_mean(name, task.labels)}" for name in strange or theirs)
+        rename = f"task.{task.name}.relabel can rename them"
+        return [], [f"its labels {hints} are not those of the task {task.name} ({', '.join(task.labels)}); {rename}"]
+    return [known.index(label) for label in task.labels], []
+
+
+def in_order(named: Named, anatomy: Anatomy, order: list[int]) -> dict[str, Tensor]:
+    """The tensors of a head that have a row for each label, their rows in this order."""
+    rows = [name for name in anatomy.names([HEAD]) if anatomy.shapes[name][0] == SOME_LABELS]
+    return {name: named.read(name).float()[torch.tensor(order)] for name in rows}

@@ -1,0 +1,126 @@
+"""A model that was fine-tuned elsewhere takes the place of one that is fine-tuned here."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stages.lib import paths
+from stages.lib.data.tasks import resolve_tasks
+from stages.lib.errors import ModelError, ParamsError
+from stages.lib.io import write_json
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.predicting import predict
+from stages.lib.params import validate
+from stages.lib.training.finetuning import TrainingCell, chosen_point
+from stages.lib.training.taking_over import label_order, take_over
+from stages.lib.yaml12 import load_yaml
+from stages.settings import problems
+from tests.pico import TOY, finetune_settings, model_settings, runtime
+
+PARAMS = Path(__file__).parents[1] / "params.yaml"
+
+
+@pytest.fixture
+def cell(make_cell) -> TrainingCell:
+    made = make_cell("standard")
+    return TrainingCell(TOY, 0, made.rows, model_settings("standard"), runtime(), made.pretrained_folder)
+
+
+@pytest.fixture
+def elsewhere(make_cell, tmp_path) -> Path:
+    """The fine-tuned folder of the cell, as somebody else could have saved it."""
+    folder = tmp_path / "elsewhere"
+    shutil.copytree(make_cell("standard").finetuned_folder, folder)
+    (folder / "SHA256SUMS").unlink()
+    (folder / "tokenizer.json").unlink()
+    return folder
+
+
+def taken(cell: TrainingCell, folder: Path):
+    return take_over(cell, finetune_settings(source="local", root=str(folder.parent)), folder.name)
+
+
+def set_labels(folder: Path, *labels: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {str(number): label for number, label in enumerate(labels)}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def logits(model: LabelModel, rows: list[dict]) -> torch.Tensor:
+    return predict(model, model.encode(rows))
+
+
+def test_it_predicts_what_the_checkpoint_does(cell, make_cell, elsewhere):
+    found = taken(cell, elsewhere)
+    rows = make_cell("standard").rows["test"]
+    assert torch.equal(logits(found.model, rows), logits(make_cell("standard").load(), rows))
+    assert not torch.equal(logits(found.model, rows), logits(make_cell("standard").load("pretrained"), rows)), "control"
+    assert (
+        found.record["checkpoint"] == "elsewhere" and found.record["source"] == "local" and "chosen" not in found.record
+    )
+
+
+def test_labels_in_another_order_are_mapped(cell, make_cell, elsewhere):
+    set_labels(elsewhere, "Positive", "NEGATIVE")
+    tensors = load_file(elsewhere / "model.safetensors")
+    for name in ("classifier.weight", "classifier.bias"):
+        tensors[name] = tensors[name].flip(0).contiguous()
+    save_file(tensors, elsewhere / "model.safetensors", metadata={"format": "pt"})
+    found, rows = taken(cell, elsewhere), make_cell("standard").rows["test"]
+    assert torch.equal(logits(found.model, rows).argmax(1), logits(make_cell("standard").load(), rows).argmax(1))
+    assert found.record["labels"] == {"negative": "NEGATIVE", "positive": "Positive"}
+
+
+def test_labels_by_name():
+    assert label_order(TOY, ["positive", "negative"]) == ([1, 0], [])
+    assert label_order(TOY, ["LABEL_0", "LABEL_1"]) == ([0, 1], [])
+    renamed = TOY.model_copy(update={"relabel": {"pos": "positive", "neg": "negative"}})
+    assert label_order(renamed, ["pos", "neg"]) == ([1, 0], [])
+    [line] = label_order(TOY, ["negativ", "up"])[1]
+    assert "'negativ' (did you mean 'negative'?), 'up' are not those" in line and "task.toy.relabel" in line
+    assert "has 3 labels (a, b, c)" in label_order(TOY, ["a", "b", "c"])[1][0]
+
+
+def test_what_is_no_fine_tuned_base_is_refused(cell, elsewhere, pico_llama):
+    with pytest.raises(ModelError, match="is a model of the kind llama, not bert"):
+        taken(cell, pico_llama)
+    tensors = load_file(elsewhere / "model.safetensors")
+    del tensors["bert.encoder.layer.0.output.dense.bias"]
+    save_file(tensors, elsewhere / "model.safetensors", metadata={"format": "pt"})
+    set_labels(elsewhere, "up", "down")
+    with pytest.raises(
+        ModelError, match=r"1 tensors are missing .*; .*its labels 'up', 'down' are not those"
+    ) as caught:
+        taken(cell, elsewhere)
+    assert "\n" not in str(caught.value)
+
+
+def test_stages_that_train_as_it_was_trained_refuse_it(project):
+    write_json(paths.finetuned("toy", 13) / "training.json", {"task": "toy", "seed": 13, "checkpoint": "elsewhere"})
+    with pytest.raises(
+        ModelError, match="elsewhere was fine-tuned elsewhere, so its batch size and steps aren't known"
+    ):
+        chosen_point("toy", 13)
+    write_json(paths.finetuned("toy", 13) / "training.json", {"chosen": {"steps": 3}})
+    assert chosen_point("toy", 13) == {"steps": 3}
+
+
+def test_each_task_and_seed_needs_a_checkpoint():
+    values = validate(load_yaml(PARAMS, ParamsError))
+    assert problems(values) == []
+    values |= {
+        "finetune": values["finetune"].model_copy(update={"source": "local"}),
+        "tasks": ["movies"],
+        "seeds": [13, 21],
+    }
+    assert problems(values) == ["task.movies.checkpoint: finetune.source=local needs one for the seed(s) 13, 21"]
+    values["task"] = {"movies": {"checkpoint": {13: "a"}}}
+    assert problems(values) == ["task.movies.checkpoint: finetune.source=local needs one for the seed(s) 21"]
+    values["task"] = {"movies": {"checkpoint": "a"}}
+    assert problems(values) == []
+    spec = resolve_tasks(values["task"])[0]["movies"]
+    assert spec.checkpoint_of(5) == "a" and "checkpoint" not in spec.model_dump(), "cards of data are as they were"
