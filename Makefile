@@ -13,7 +13,7 @@
 # make report                everything that has run, as one web page
 # make test                  the tests
 # make test-all              the slow ones too: every pipeline from nothing with the real DVC
-# make bench                 what mask learning costs beside its bare passes
+# make bench                 what mask learning costs beside its bare passes, and a swap beside loading an adapter
 # make lint                  ruff, and advisories about the pinned packages
 # make update                newest versions of all dependencies into pyproject.toml and requirements.txt
 # make chaos                a seeded campaign: odd input, damaged files, kills (CASES=10000 KILLS=200)
@@ -64,6 +64,7 @@ test-all: $(READY)
 
 bench: $(READY)
 	python -m tests.bench_mask_learning
+	python -m tests.bench_swaps
 
 chaos: $(READY)
 	python -m tests.chaos --cases $(or $(CASES),10000) --kills $(or $(KILLS),200)
