@@ -13,7 +13,7 @@
 # make report                everything that has run, as one web page
 # make test                  the tests
 # make test-all              the slow ones too: every pipeline from nothing with the real DVC
-# make bench                 ratios within one run: learning, fine-tuning, start of a stage, stages side by side
+# make bench                 ratios within one run: learning, fine-tuning, start of a stage, stages side by side, patches in turn
 # make lint                  ruff, and advisories about the pinned packages
 # make update                newest versions of all dependencies into pyproject.toml and requirements.txt
 # make chaos                a seeded campaign: odd input, damaged files, kills (CASES=10000 KILLS=200)

@@ -16,7 +16,6 @@ from stages.lib.digest import require_sealed
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.patches.__main__ import main
-from stages.lib.patches.delta import exact_delta
 from stages.lib.patches.peft_folder import common_sparsity
 from tests.graft_project import MASK, Project, make_project
 from tests.test_exchange import refused
@@ -54,6 +53,7 @@ def export(capsys, *words: object) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own
 @pytest.mark.parametrize("mode", ["standard", "autoregressive"])
 def test_peft_loads_what_an_adapter_holds_whole(projects, mode, tmp_path, monkeypatch, capsys):
     from peft import PeftModel
@@ -80,7 +80,7 @@ def test_peft_loads_what_an_adapter_holds_whole(projects, mode, tmp_path, monkey
     merged = state(model.merge_and_unload())
     gaps = {name: float((merged[name] - values).abs().max()) for name, values in state(wanted).items()}
     assert max(gaps.values()) == 0 or "but for" in line
-    assert max(gaps.values()) < 1e-8
+    assert max(gaps.values()) < 1e-7
 
 
 def test_biases_are_refused_with_their_count_or_left_out(project, tmp_path, capsys):
@@ -111,13 +111,18 @@ def test_every_layer_gets_the_places_it_needs():
         assert any(there == need for there, need in zip(places, needed, strict=True)), "no more than it takes"
 
 
-def test_a_difference_is_chosen_that_gives_the_value_to_the_bit():
+def test_no_other_difference_comes_nearer_to_a_value():
     generator = torch.Generator().manual_seed(1)
-    before = torch.randn(200_000, generator=generator)
-    after = before + 0.01 * torch.randn(200_000, generator=generator)
-    plain, exact = (before + delta != after for delta in (after - before, exact_delta(before, after)))
-    assert int(plain.sum()) > int(exact.sum()) == 0
-    assert int((torch.tensor([1.0]) + exact_delta(torch.tensor([1.0]), torch.tensor([1e-12])) != 1e-12).sum()) == 1
+    before = torch.randn(100_000, generator=generator)
+    after = (before + 0.3 * torch.randn(100_000, generator=generator).double()).float()
+    delta = after - before
+    missed = before + delta != after
+    assert 0 < int(missed.sum()) < 10_000
+    for end in (-torch.inf, torch.inf):
+        near = delta
+        for _ in range(6):
+            near = torch.nextafter(near, torch.full_like(near, end))
+            assert not bool((before + near == after)[missed].any())
 
 
 @pytest.mark.parametrize("form", ["delta", "sparse-delta"])
@@ -146,7 +151,7 @@ def test_base_plus_difference_is_the_graft(project, form, tmp_path, capsys):
                 weights[name].view(-1)[parts[f"indices/{name}"]] += parts[f"values/{name}"]
         found = {**weights, **{key[5:]: values for key, values in parts.items() if key.startswith("head/")}}
     assert equal(found, wanted) or "but for" in line
-    assert all(torch.allclose(found[name], wanted[name], rtol=0, atol=1e-9) for name in wanted)
+    assert all(torch.allclose(found[name], wanted[name], rtol=0, atol=1e-7) for name in wanted)
     assert not equal(found, load_file(f"{BASE}/model.safetensors")), "control"
 
 

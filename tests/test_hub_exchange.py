@@ -97,6 +97,11 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if name not in self.repos:
             return self.missing()
         files = self.repos[name]
+        if "tree" in parts:
+            sizes = {file: len(content) for file, content in files.items()}
+            return self.answer(
+                [{"type": "file", "path": file, "size": size, "oid": SHA} for file, size in sizes.items()]
+            )
         if parts[0] == "api":
             card = {"license": "apache-2.0"} if name == "owner/base" else None
             return self.answer(
@@ -169,7 +174,7 @@ def test_a_patch_goes_to_the_hub_and_comes_back_whole(hub, patch, tmp_path):
         ["without a token", "push", patch, "--to", "owner/movies"],
     )  # fmt: skip
     assert said[0] == f"{hub.endpoint}/owner/movies/commit/{SHA}: {patch}, licence apache-2.0\n"
-    assert hub.made["owner/movies"]["private"] is True and {*hub.repos["owner/movies"]} == {PATCH, CARD}
+    assert hub.made["owner/movies"]["visibility"] == "private" and {*hub.repos["owner/movies"]} == {PATCH, CARD}
     assert said[1] == f"{tmp_path / 'pulled'}: patch of owner/base for toy, owner/movies at {SHA[:12]}\n"
     assert {path.name for path in (tmp_path / "pulled").iterdir()} == {PATCH, CARD}
     assert (tmp_path / "pulled" / PATCH).read_bytes() == (patch / PATCH).read_bytes()
@@ -198,7 +203,7 @@ def test_a_damaged_patch_is_not_pulled_and_an_unreachable_hub_is_said(hub, patch
     hub.repos["owner/movies"] = {name: (patch / name).read_bytes() for name in (PATCH, CARD)}
     flip_bit(patch / PATCH, -1)
     hub.repos["owner/damaged"] = {PATCH: (patch / PATCH).read_bytes()}
-    [damaged, whole] = run(
+    damaged, whole = run(
         hub.endpoint, tmp_path / "home",
         ["pull", "owner/damaged", "--to", tmp_path / "damaged"],
         ["pull", "owner/movies", "--to", tmp_path / "whole"],

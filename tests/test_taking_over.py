@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stages.lib import paths
-from stages.lib.data.tasks import resolve_tasks
+from stages.lib.data.tasks import TaskSpec, resolve_tasks
 from stages.lib.errors import ModelError, ParamsError
 from stages.lib.io import write_json
 from stages.lib.models.label_model import LabelModel
@@ -123,4 +123,11 @@ def test_each_task_and_seed_needs_a_checkpoint():
     values["task"] = {"movies": {"checkpoint": "a"}}
     assert problems(values) == []
     spec = resolve_tasks(values["task"])[0]["movies"]
-    assert spec.checkpoint_of(5) == "a" and "checkpoint" not in spec.model_dump(), "cards of data are as they were"
+    assert spec.checkpoint_of(5) == "a"
+
+
+def test_a_card_names_the_checkpoint_of_its_task_alone():
+    tasks = resolve_tasks({"movies": {"checkpoint": {13: "a"}}})[0]
+    assert TaskSpec.model_validate_json(tasks["movies"].model_dump_json()).checkpoint_of(13) == "a"
+    assert TaskSpec.model_validate(json.loads(tasks["movies"].model_dump_json())).checkpoint_of(21) is None
+    assert "checkpoint" not in tasks["products"].model_dump(), "the control: a card without one is as ever"

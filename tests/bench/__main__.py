@@ -15,7 +15,7 @@ from pathlib import Path
 from stages.lib.io import write_json
 from tests.bench.results import Row, machine
 
-BENCHES = ("learning", "finetuning", "starting", "side_by_side")
+BENCHES = ("learning", "finetuning", "swaps", "starting", "side_by_side")
 
 
 def main() -> None:

@@ -124,6 +124,14 @@ class TaskSpec(Section):
         0.2, gt=0, lt=1, description="share of rows that becomes test when the source has no test split"
     )
 
+    @field_validator("checkpoint", mode="before")
+    @classmethod
+    def _seeds_are_numbers(cls, checkpoint: Any) -> Any:
+        """Keys of JSON, in which cards are, are texts."""
+        if not isinstance(checkpoint, dict):
+            return checkpoint
+        return {int(key) if isinstance(key, str) and key.isdecimal() else key: name for key, name in checkpoint.items()}
+
     @field_validator("labels")
     @classmethod
     def _check_labels(cls, labels: list[str]) -> list[str]:

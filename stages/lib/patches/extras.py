@@ -16,6 +16,8 @@ def with_extras(command: Callable[..., None]) -> Callable[..., None]:
             command(**arguments)
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
+            if missing == __package__.partition(".")[0]:
+                raise  # a mistake of ours
             if missing == "stages":
                 raise GraftError("takes settings from a project's params.yaml; run it there") from None
             raise GraftError(

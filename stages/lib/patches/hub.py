@@ -29,7 +29,7 @@ def push(folder: Path, name: str, private: bool) -> str:
     card.data.license = card.data.license or _licence(patch)
     hub = HfApi()
     with _clear(name):
-        repository = hub.create_repo(name, private=private, exist_ok=True).repo_id
+        repository = hub.create_repo(name, private=private or None, exist_ok=True).repo_id
         parts = {CARD: str(card).encode(), PATCH: patch.path}
         commit = hub.create_commit(
             repository,
@@ -81,9 +81,10 @@ def _licence(patch: Patch) -> str | None:
 @contextmanager
 def _clear(name: str) -> Iterator[None]:
     """Say in one line what the hub, or the way to it, says against a repository."""
-    import httpx
     from huggingface_hub import errors
+    from huggingface_hub.utils import disable_progress_bars
 
+    disable_progress_bars()  # it is about kilobytes
     try:
         yield
     except errors.HFValidationError as error:
@@ -94,5 +95,5 @@ def _clear(name: str) -> Iterator[None]:
         raise StorageError(f"{name}: the hub has no such repository, or the token may not see it") from None
     except errors.LocalEntryNotFoundError:
         raise StorageError(f"{name}: is not in the cache, and the hub can't be reached") from None
-    except (httpx.HTTPError, OSError) as error:
+    except Exception as error:  # a connection that breaks has no error type of its own
         raise StorageError(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
