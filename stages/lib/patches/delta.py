@@ -53,12 +53,12 @@ def whole_delta(deltas: Deltas, patch: StoredMask, base: Base) -> dict[str, Tens
     tensors = {name: torch.zeros_like(values) for name, values in base.tensors.items()}
     for name, values in deltas.values.items():
         tensors[name].view(-1)[patch.mask.indices[name]] = values
-    return {**tensors, **patch.head}
+    return {**tensors, **{name: values.float() for name, values in patch.head.items()}}
 
 
 def write_sparse_delta(deltas: Deltas, patch: StoredMask, use: Use, file: Path) -> None:
     """Write indices, differences and the new head alone, sealed like a mask file."""
-    tensors = {f"head/{name}": values.contiguous() for name, values in patch.head.items()}
+    tensors = {f"head/{name}": values.float().contiguous() for name, values in patch.head.items()}
     for name, values in deltas.values.items():
         small = prod(patch.mask.region.shapes[name]) < INT32_LIMIT
         tensors[f"indices/{name}"] = patch.mask.indices[name].to(torch.int32 if small else torch.int64)
