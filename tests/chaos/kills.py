@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 
 from stages.lib.progress import progress
 from tests.chaos.campaign import Row
@@ -23,13 +24,13 @@ VICTIMS = [(who, how) for who in ("dvc", "stage") for how in (signal.SIGKILL, si
 MENDED = ("python", "-m", "stages.commands.plan", "--line")
 
 
-def run(straight: Copy, killed: Copy, cases: int, number: int) -> list[Row]:
+def run(straight: Copy, killed: Copy, cases: int, number: int) -> Iterator[Row]:
     """Check, cases, failures: what `cases` kills of the second copy did, in which nothing has run yet."""
     counts, failures = _kill(killed, cases, random.Random(number))
-    left = _finish(killed)
-    checks = [(f"{who} gets {how.name}", counts[who, how], failures.get((who, how), [])) for who, how in VICTIMS]
-    same = differences(straight, killed)
-    return [*checks, ("the rest runs without hands", 1, left), ("same bytes as undisturbed", 1, same)]
+    for who, how in VICTIMS:
+        yield f"{who} gets {how.name}", counts[who, how], failures.get((who, how), [])
+    yield "the rest runs without hands", 1, _finish(killed)
+    yield "same bytes as undisturbed", 1, differences(straight, killed)
 
 
 def _kill(copy: Copy, cases: int, draw: random.Random) -> tuple[Counter, dict[tuple, list[str]]]:
