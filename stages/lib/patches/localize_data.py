@@ -71,7 +71,9 @@ def _load(work: "Work", scratch: Path) -> LabelModel:
     pair, request = work.pair, work.request
     tuned, base = pair.finetuned.checkpoint, pair.base.checkpoint
     links = wanted_links(tuned.folder, (tuned if tuned.has_tokenizer else base).folder, scratch)
-    machine = start(RuntimeParams(device="auto", precision="float32", threads=0, batch_tokens=request.batch_tokens))
+    machine = start(
+        RuntimeParams.model_construct(device="auto", precision="float32", threads=0, batch_tokens=request.batch_tokens)
+    )
     longest = work.reading.max_length
     settings = ModelParams.model_construct(mode=pair.mode, max_length=longest)
     return LabelModel.load(links, work.task, settings, machine)
