@@ -12,6 +12,7 @@ from dvc.cli import main
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
+from stages.commands import mend
 from stages.commands.mend import NOTES, mending
 from stages.lib.errors import StorageError
 
@@ -170,3 +171,19 @@ def test_unreadable_notes_stay_while_a_run_of_dvc_is_alive(toy):
         os.killpg(running.pid, signal.SIGKILL)
     look()
     assert not NOTES.exists()
+
+
+@pytest.mark.parametrize("busy", ["_runs_of_dvc", "_stages_at_work"])
+def test_what_killed_stages_left_half_written_goes_once_nothing_is_at_work(project, monkeypatch, capsys, busy):
+    left = [Path("masks/learned/13/movies.safetensors.partial"), Path("models/finetuned/13/movies.partial/config.json")]
+    kept = [Path("models/local/mine.partial"), Path("masks/learned/13/movies.safetensors")]
+    for path in (*left, *kept):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    with monkeypatch.context() as at_work:
+        at_work.setattr(mend, busy, lambda: [1])
+        mend.remove_partials()
+    assert all(path.exists() for path in left), "the control"
+    mend.remove_partials()
+    assert not any(path.exists() for path in (*left, left[1].parent)) and all(path.exists() for path in kept)
+    assert "removed 2 half-written" in capsys.readouterr().err

@@ -1,6 +1,10 @@
-"""Mends the two files of DVC that a run which was killed can leave damaged, and says so; nobody has to do it by hand."""
+"""Mends the two files of DVC that a run which was killed can leave damaged, and removes what stages have left half-written.
+
+It says so; nobody has to do it by hand.
+"""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +19,9 @@ from stages.lib.io import write_text
 from stages.lib.yaml12 import load_yaml
 
 NOTES = Path(".dvc/tmp/rwlock")
+MADE = ("data", "models", "masks", "metrics", "plots")
+# what users put there is theirs, whatever its name
+GIVEN = tuple(Path(place) for place in ("data/local", "models/local", "models/checkpoints"))
 
 
 def mending(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,6 +30,7 @@ def mending(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def run(*arguments: Any) -> Any:
         mend_notes()
+        remove_partials()
         try:
             return function(*arguments)
         except StorageError:
@@ -89,6 +97,25 @@ def mend_notes() -> None:
     _say(NOTES, "is removed; DVC needs it only while it runs")
 
 
+def remove_partials() -> None:
+    """Take away what killed stages have left under temporary names, unless a stage or DVC is at work here.
+
+    A stage that runs again replaces its own, but one whose outputs DVC takes from its cache doesn't run.
+    """
+    found = [path for place in MADE for path in Path(place).rglob("*.partial") if not {*GIVEN} & {*path.parents}]
+    if not found or _runs_of_dvc() or _stages_at_work():
+        return
+    for path in found:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    print(
+        f"removed {len(found)} half-written file(s) or folder(s) that a killed stage has left, {found[0]} for one",
+        file=sys.stderr,
+    )
+
+
 def _say(path: Path, mended: str) -> None:
     print(f"{path} was damaged by a run that was killed, and {mended}", file=sys.stderr)
 
@@ -117,11 +144,22 @@ def _dvc(name: str) -> Iterator[None]:
 
 def _runs_of_dvc() -> list[int]:
     """Processes of DVC that were started in this folder."""
+    return [number for number, words in _processes() if "dvc" in {Path(word).name for word in words[:3]}]
+
+
+def _stages_at_work() -> list[int]:
+    """Processes of stages that were started in this folder."""
+    return [
+        number
+        for number, words in _processes()
+        if any(word.startswith("stages.") and not word.startswith("stages.commands.") for word in words)
+    ]
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Number and words of each process that was started in this folder."""
     import psutil
 
-    found = psutil.process_iter(["cmdline", "cwd"])
-    return [
-        one.pid
-        for one in found
-        if one.info["cwd"] == str(Path.cwd()) and "dvc" in {Path(word).name for word in (one.info["cmdline"] or [])[:3]}
-    ]
+    for one in psutil.process_iter(["cmdline", "cwd"]):
+        if one.info["cwd"] == str(Path.cwd()):
+            yield one.pid, one.info["cmdline"] or []

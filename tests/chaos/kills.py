@@ -13,15 +13,13 @@ from collections.abc import Iterator
 
 from stages.lib.progress import progress
 from tests.chaos.campaign import Row
-from tests.chaos.copies import EVERYTHING, differences, pids_of_stages
+from tests.chaos.copies import EVERYTHING, MENDED, differences, pids_of_stages
 from tests.dvc_project import Copy
 
 # seconds, at most, between a start and a kill: DVC needs some of them to come to the first stage that runs
 PAUSE = 12.0
 PATIENCE = 60
 VICTIMS = [(who, how) for who in ("dvc", "stage") for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)]
-# as `make repro` does, mends what a kill left of DVC's own files
-MENDED = ("python", "-m", "stages.commands.plan", "--line")
 
 
 def run(straight: Copy, killed: Copy, cases: int, number: int) -> Iterator[Row]:

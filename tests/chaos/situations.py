@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stages.lib.progress import progress
 from tests.chaos.campaign import Row
-from tests.chaos.copies import EVERYTHING, differences, locks, pids_of_stages
+from tests.chaos.copies import EVERYTHING, MENDED, differences, locks, pids_of_stages
 from tests.dvc_project import Copy, twin
 from tests.sealed import flip_bit
 
@@ -66,7 +66,8 @@ def kill_in_a_save(finished: Copy, _chance: random.Random) -> Found:
     """
 
     def torn(copy: Copy, name: str, command: str, outs: list[str]) -> str:
-        target = next((out for out in outs if (copy.folder / out).is_dir()), outs[0])
+        made = [out for out in outs if any(_files(copy.folder / out))]
+        target = next((out for out in made if (copy.folder / out).is_dir()), made[0])
         # a stage that writes into a folder of others gives each of them its name
         places = [target, *(str(path.relative_to(copy.folder)) for path in _files(copy.folder / target))]
         for place in places:
@@ -209,6 +210,7 @@ def _every_kind(
             if said := disturb(copy, name, command, outs):
                 failures.append(f"{name}: {said}")
             bar.update(1)
+    copy.run(*MENDED)
     copy.run(*EVERYTHING)
     return len(stages), failures + differences(finished, copy)
 
