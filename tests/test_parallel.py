@@ -267,7 +267,7 @@ def test_a_line_for_each_stage_that_runs_and_a_bar_over_all_where_there_is_a_ter
 
 
 def drawn(board: Board) -> str:
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, _environ={"TERM": "xterm"})
     with watched(board, console):
         pass
     return re.sub(r"\x1b\[[?\d;]*\w", "", console.file.getvalue())
