@@ -18,8 +18,9 @@ from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
+from stages.lib.models.classes import CLASSES
 from stages.lib.patches.__main__ import main
-from stages.lib.patches.build_patch import CLASSES, KEY, read_patch
+from stages.lib.patches.build_patch import KEY, read_patch
 from stages.lib.patches.format import card_text, render
 from stages.lib.patches.locations import PATCH
 from tests.graft_project import MASK, ROOT, Project, make_project
@@ -314,7 +315,7 @@ REFUSALS = {
     "NaN": (number("values/", 0, float("nan")), "damaged: holds values that are not numbers$"),
     "infinite head": (number("head/classifier.bias", 0, float("inf")), "damaged: holds values that are not numbers$"),
     "one bit": (lambda file: flip_bit(file, -1), "damaged: its content is not what was written$"),
-    "other type": (forged(other_type), r"damaged: bert.* is torch\.float64, not torch\.float32$"),
+    "other type": (forged(other_type), r"damaged: bert.* holds torch\.float64, not float32, bfloat16 or float16$"),
     "version of masks": (
         forged(lambda _, header: header.update(version=7)),
         "format version 7, this program reads 2; what made it makes it anew$",

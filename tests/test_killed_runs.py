@@ -173,7 +173,7 @@ def test_unreadable_notes_stay_while_a_run_of_dvc_is_alive(toy):
     assert not NOTES.exists()
 
 
-@pytest.mark.parametrize("busy", ["_runs_of_dvc", "_stages_at_work"])
+@pytest.mark.parametrize("busy", ["_runs_of_dvc", "stages_at_work"])
 def test_what_killed_stages_left_half_written_goes_once_nothing_is_at_work(project, monkeypatch, capsys, busy):
     left = [Path("masks/learned/13/movies.safetensors.partial"), Path("models/finetuned/13/movies.partial/config.json")]
     kept = [Path("models/local/mine.partial"), Path("masks/learned/13/movies.safetensors")]
@@ -181,7 +181,7 @@ def test_what_killed_stages_left_half_written_goes_once_nothing_is_at_work(proje
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("half")
     with monkeypatch.context() as at_work:
-        at_work.setattr(mend, busy, lambda: [1])
+        at_work.setattr(mend, busy, lambda *_: [1])
         mend.remove_partials()
     assert all(path.exists() for path in left), "the control"
     mend.remove_partials()

@@ -12,14 +12,14 @@ from stages.lib import grafted, load_graft, open_patch
 from stages.lib.errors import MaskError, ModelError
 from stages.lib.graft import mask_indices
 from stages.lib.graft.mask_file import StoredMask, write_mask
-from stages.lib.models import loading
+from stages.lib.models.classes import CLASSES
 from stages.lib.patches import patch_file
 from stages.lib.patches.__main__ import main
 from stages.lib.patches.locations import PATCH
 from tests.graft_project import MASK, Project, make_project, random_mask
 from tests.test_exchange import FORGERIES, REFUSALS, change_one_value
 
-MODES = [*loading.CLASSES]
+MODES = [*CLASSES]
 OTHER = Path("masks/learned/21/toy.safetensors")
 INPUTS = torch.tensor([[2, 17, 30, 41, 3], [2, 55, 9, 20, 3]])
 
@@ -50,7 +50,7 @@ def standard(projects, monkeypatch) -> Project:
 
 
 def load(folder: str | Path, mode: str = "standard", **options: object) -> nn.Module:
-    return getattr(transformers, loading.CLASSES[mode]).from_pretrained(folder, **{"dtype": "float32", **options})
+    return getattr(transformers, CLASSES[mode]).from_pretrained(folder, **{"dtype": "float32", **options})
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:
@@ -222,4 +222,3 @@ def test_other_models_are_refused_by_name(standard, projects, tmp_path):
 
 def test_what_is_read_without_the_pipeline_s_packages_is_what_they_say():
     assert patch_file.MASKS == {"format": mask_indices.FORMAT, "version": mask_indices.VERSION}
-    assert patch_file.CLASSES == loading.CLASSES

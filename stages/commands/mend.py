@@ -103,7 +103,7 @@ def remove_partials() -> None:
     A stage that runs again replaces its own, but one whose outputs DVC takes from its cache doesn't run.
     """
     found = [path for place in MADE for path in Path(place).rglob("*.partial") if not {*GIVEN} & {*path.parents}]
-    if not found or _runs_of_dvc() or _stages_at_work():
+    if not found or _runs_of_dvc() or [*stages_at_work(Path.cwd())]:
         return
     for path in found:
         if path.is_dir():
@@ -144,22 +144,20 @@ def _dvc(name: str) -> Iterator[None]:
 
 def _runs_of_dvc() -> list[int]:
     """Processes of DVC that were started in this folder."""
-    return [number for number, words in _processes() if "dvc" in {Path(word).name for word in words[:3]}]
+    return [number for number, words in _processes(Path.cwd()) if "dvc" in {Path(word).name for word in words[:3]}]
 
 
-def _stages_at_work() -> list[int]:
-    """Processes of stages that were started in this folder."""
-    return [
-        number
-        for number, words in _processes()
-        if any(word.startswith("stages.") and not word.startswith("stages.commands.") for word in words)
-    ]
+def stages_at_work(folder: Path) -> Iterator[tuple[int, list[str]]]:
+    """Number and words of each process of a stage that was started in a folder."""
+    for number, words in _processes(folder):
+        if any(word.startswith("stages.") and not word.startswith("stages.commands.") for word in words):
+            yield number, words
 
 
-def _processes() -> Iterator[tuple[int, list[str]]]:
-    """Number and words of each process that was started in this folder."""
+def _processes(folder: Path) -> Iterator[tuple[int, list[str]]]:
+    """Number and words of each process that was started in a folder."""
     import psutil
 
     for one in psutil.process_iter(["cmdline", "cwd"]):
-        if one.info["cwd"] == str(Path.cwd()):
+        if one.info["cwd"] == str(folder.resolve()):
             yield one.pid, one.info["cmdline"] or []

@@ -1,7 +1,6 @@
 """Copies of the project in which all pipelines run at the settings of the profile `whole`."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 from stages.commands import profile
@@ -47,14 +46,3 @@ def locks(copy: Copy) -> dict[str, dict]:
     )
     folders = [str(Path(name).parent) for name in listed.stdout.split()]
     return {folder: copy.lock(folder) for folder in folders if (copy.folder / folder / "dvc.lock").exists()}
-
-
-def pids_of_stages(copy: Copy) -> Iterator[tuple[int, list[str]]]:
-    """Number and words of each process that is a stage of this copy."""
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (place / "cmdline").read_text(errors="replace").split("\0")
-            if any(word.startswith("stages.") for word in words) and (place / "cwd").resolve() == copy.folder.resolve():
-                yield int(place.name), words
-        except OSError:
-            continue  # it has ended

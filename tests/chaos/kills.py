@@ -11,9 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+from stages.commands.mend import stages_at_work
 from stages.lib.progress import progress
 from tests.chaos.campaign import Row
-from tests.chaos.copies import EVERYTHING, MENDED, differences, pids_of_stages
+from tests.chaos.copies import EVERYTHING, MENDED, differences
 from tests.dvc_project import Copy
 
 # seconds, at most, between a start and a kill: DVC needs some of them to come to the first stage that runs
@@ -42,7 +43,7 @@ def _kill(copy: Copy, cases: int, draw: random.Random) -> tuple[Counter, dict[tu
             copy.run(*MENDED)
             with copy.start(*EVERYTHING) as dvc:
                 time.sleep(draw.uniform(0.0, PAUSE))
-                stages = [pid for pid, _ in pids_of_stages(copy)]
+                stages = [pid for pid, _ in stages_at_work(copy.folder)]
                 if dvc.poll() is not None:
                     return counts, failures | ({} if dvc.returncode == 0 else {victim: [_last_words(copy)]})
                 if victim[0] == "stage" and not stages:
@@ -63,7 +64,7 @@ def _kill(copy: Copy, cases: int, draw: random.Random) -> tuple[Counter, dict[tu
 
 def _left_running(copy: Copy, seconds: float = 10.0) -> list[int]:
     end = time.monotonic() + seconds
-    while (found := [pid for pid, _ in pids_of_stages(copy)]) and time.monotonic() < end:
+    while (found := [pid for pid, _ in stages_at_work(copy.folder)]) and time.monotonic() < end:
         time.sleep(0.1)
     for pid in found:
         os.kill(pid, signal.SIGKILL)

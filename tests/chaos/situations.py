@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from stages.commands.mend import stages_at_work
 from stages.lib.progress import progress
 from tests.chaos.campaign import Row
-from tests.chaos.copies import EVERYTHING, MENDED, differences, locks, pids_of_stages
+from tests.chaos.copies import EVERYTHING, MENDED, differences, locks
 from tests.dvc_project import Copy, twin
 from tests.sealed import flip_bit
 
@@ -147,7 +148,7 @@ def edit_in_the_middle(finished: Copy, _chance: random.Random) -> Found:
     alone.run("dvc", "repro")
     copy.set(f"graft.sparsity={SPARSITIES[0]}")
     with copy.start("dvc", "repro") as running:
-        while running.poll() is None and not any("stages.mask" in words for _, words in pids_of_stages(copy)):
+        while running.poll() is None and not any("stages.mask" in words for _, words in stages_at_work(copy.folder)):
             time.sleep(0.05)
         copy.set(f"graft.sparsity={SPARSITIES[1]}")
         code = running.wait()

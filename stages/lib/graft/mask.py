@@ -17,6 +17,9 @@ from torch import Tensor
 
 from .region import Region
 
+# what values at selected places, and heads, may be: a base model in float32 holds them all
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
 
 @dataclass(frozen=True, eq=False)
 class GraftMask:

@@ -21,13 +21,11 @@ from torch import Tensor
 from ..digest import UNSEALED, seal
 from ..errors import MaskError
 from ..io import replacing
-from .mask import GraftMask
+from .mask import FLOATS, GraftMask
 from .mask_indices import FORMAT, VERSION, read_header, require_indices
 from .region import Region, Tensors
 
 INT32_LIMIT = 2**31
-# what values and heads may be
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -42,12 +40,7 @@ class StoredMask:
 
 def write_mask(path: Path, stored: StoredMask) -> None:
     """Write a mask file; equal masks give equal bytes."""
-    mask, tensors = stored.mask, {}
-    for name, indices in mask.indices.items():
-        small = prod(mask.region.shapes[name]) < INT32_LIMIT
-        tensors[f"indices/{name}"] = indices.to(torch.int32 if small else torch.int64)
-        tensors[f"values/{name}"] = stored.values[name].contiguous()
-    tensors |= {f"head/{name}": values.contiguous() for name, values in stored.head.items()}
+    mask = stored.mask
     header = {
         **stored.about,
         **UNSEALED,
@@ -60,8 +53,22 @@ def write_mask(path: Path, stored: StoredMask) -> None:
     }
     # only the top level is sorted: the order of `shapes` is the order of the region
     with replacing(path) as partial:
-        save_file(tensors, partial, metadata={"graft": json.dumps(dict(sorted(header.items())))})
+        save_file(
+            named_tensors(mask, stored.values, stored.head),
+            partial,
+            metadata={"graft": json.dumps(dict(sorted(header.items())))},
+        )
         seal(partial)
+
+
+def named_tensors(mask: GraftMask, values: Tensors, head: Tensors) -> dict[str, Tensor]:
+    """Indices, values at them, and a head under the names that they have in a file."""
+    tensors = {f"head/{name}": whole.contiguous() for name, whole in head.items()}
+    for name, indices in mask.indices.items():
+        small = prod(mask.region.shapes[name]) < INT32_LIMIT
+        tensors[f"indices/{name}"] = indices.to(torch.int32 if small else torch.int64)
+        tensors[f"values/{name}"] = values[name].contiguous()
+    return tensors
 
 
 def read_mask(path: Path) -> StoredMask:
@@ -109,7 +116,7 @@ def _check(path: Path, mask: GraftMask, parts: dict[str, dict[str, Tensor]], abo
             raise MaskError(f"{path}: damaged: {name} has {len(indices)} indices and values of the shape {shape}")
     for name, values in [*parts["values"].items(), *parts["head"].items()]:
         if values.dtype not in FLOATS:
-            raise MaskError(f"{path}: damaged: {name} holds {values.dtype}, not floating-point numbers")
+            raise MaskError(f"{path}: damaged: {name} holds {values.dtype}, not float32, bfloat16 or float16")
     if not all(bool(values.isfinite().all()) for values in [*parts["values"].values(), *parts["head"].values()]):
         raise MaskError(f"{path}: damaged: holds values that are not numbers")
     if mask.selected != about["selected"]:

@@ -16,7 +16,8 @@ from ..errors import ModelError
 from ..graft.running_selection import LazyTensors
 from ..io import read_json
 from .anatomy import SOME_LABELS, Anatomy, parameter_groups
-from .loading import CLASSES, load_config, quiet_transformers
+from .classes import CLASSES
+from .loading import load_config, quiet_transformers
 from .sources import CONFIG, find_checkpoint, has_tokenizer, weight_files
 
 # as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..digest import list_files, require_listed
 from ..errors import ModelError
 from .anatomy import HEAD, SOME_LABELS, parameter_groups
+from .classes import CLASSES
 
 WEIGHTS = "model.safetensors"
 TOKENIZER_FILES = (
@@ -18,11 +19,6 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 # No model the pipeline can train on one machine is larger; one file keeps names in one place.
 ONE_SHARD = "1TB"
-CLASSES = {
-    "standard": "AutoModelForSequenceClassification",
-    "prompt": "AutoModelForMaskedLM",
-    "autoregressive": "AutoModelForCausalLM",
-}
 
 
 def load_model(

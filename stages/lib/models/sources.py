@@ -17,7 +17,8 @@ from ..io import read_json, replacing
 from ..runtime import seeded_torch
 from ..settings import ModelParams
 from .anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, write_anatomy
-from .loading import CLASSES, TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
+from .classes import CLASSES
+from .loading import TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 # Also the patterns of what is fetched: a star only where shards need one, since it matches sub-folders too.

@@ -14,13 +14,15 @@ from torch import Tensor
 
 from ..data.tasks import Prompt, TaskSpec
 from ..errors import MaskError, ModelError, did_you_mean, plain_problem
+from ..graft.mask import FLOATS
 from ..graft.mask_file import StoredMask, read_mask
 from ..graft.region import Region
 from ..io import read_json
+from ..models.classes import CLASSES
 from ..settings import Section
 from .base import Base, require_base
 from .locations import CONFIG
-from .patch_file import CLASSES, EXPORT, FLOATS, KEY, VERSION, names_of_labels, padding_of
+from .patch_file import EXPORT, KEY, VERSION, names_of_labels, padding_of
 
 
 class Use(Section):
@@ -75,17 +77,18 @@ def read_graft(path: Path) -> StoredMask:
     """Read a mask or a patch; raises MaskError if it is missing, damaged or of another version."""
     stored = read_mask(path)
     if KEY in stored.about:
-        _read_use(path, stored)
+        use_of(path, stored)
     return stored
 
 
 def read_patch(path: Path) -> tuple[StoredMask, Use]:
     """Read a patch file; raises MaskError if it is missing, damaged, of another version, or only a mask."""
     stored = read_mask(path)
-    return stored, _read_use(path, stored)
+    return stored, use_of(path, stored)
 
 
-def _read_use(path: Path, stored: StoredMask) -> Use:
+def use_of(path: Path, stored: StoredMask) -> Use:
+    """What the header of a patch says of its use; raises MaskError like `read_patch`."""
     use = stored.about.get(KEY)
     if not isinstance(use, dict):
         raise MaskError(f"{path}: is a mask, not a patch; {EXPORT} makes one of it")

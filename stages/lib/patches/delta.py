@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from ..digest import UNSEALED, seal
 from ..graft.apply import values_at
-from ..graft.mask_file import INT32_LIMIT, StoredMask
+from ..graft.mask_file import StoredMask, named_tensors
 from .base import Base
 from .build_patch import Use
 
@@ -58,12 +57,8 @@ def whole_delta(deltas: Deltas, patch: StoredMask, base: Base) -> dict[str, Tens
 
 def write_sparse_delta(deltas: Deltas, patch: StoredMask, use: Use, file: Path) -> None:
     """Write indices, differences and the new head alone, sealed like a mask file."""
-    tensors = {f"head/{name}": values.float().contiguous() for name, values in patch.head.items()}
-    for name, values in deltas.values.items():
-        small = prod(patch.mask.region.shapes[name]) < INT32_LIMIT
-        tensors[f"indices/{name}"] = patch.mask.indices[name].to(torch.int32 if small else torch.int64)
-        tensors[f"values/{name}"] = values
+    head = {name: values.float() for name, values in patch.head.items()}
     shapes = {name: list(shape) for name, shape in patch.mask.region.shapes.items()}
     header = {"format": FORMAT, "version": VERSION, "shapes": shapes, "patch": use.model_dump(), **UNSEALED}
-    save_file(tensors, file, metadata={"graft": json.dumps(header)})
+    save_file(named_tensors(patch.mask, deltas.values, head), file, metadata={"graft": json.dumps(header)})
     seal(file)

@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from .. import paths
 from ..data.task_cards import read_task
-from ..errors import MaskError, ModelError
+from ..errors import ModelError
 from ..graft.apply import transplant
 from ..graft.mask_file import StoredMask, write_mask
 from ..io import read_json, replacing, write_json
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from .base import Base, open_base, read_base
-from .build_patch import KEY, Use, chosen_task, make_patch, read_graft, read_patch, require_whole_base
+from .build_patch import KEY, Use, chosen_task, make_patch, read_graft, read_patch, require_whole_base, use_of
 from .delta import DELTA, deltas_of, whole_delta, write_sparse_delta
 from .format import card_text, size_text
 from .locations import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free, mask_at
@@ -66,7 +65,6 @@ class _Parcel:
 def _parcel(form: str, file: Path, patch: StoredMask, use: Use, base: Base, leave_out: bool) -> _Parcel:
     if form == AS_PATCH:
         return _patch(patch)
-    _require_types(file, patch, base)
     if form == PEFT:
         from .peft_folder import WEIGHTS as ADAPTER
         from .peft_folder import make_adapter, write_adapter
@@ -91,7 +89,7 @@ def _opened(file: Path, task: str | None, base: Path) -> Iterator[tuple[StoredMa
     stored = read_graft(file)
     chosen = chosen_task(file, stored, task)
     if KEY in stored.about:
-        stored, use = read_patch(file)
+        use = use_of(file, stored)
         with open_base(base, use.mode) as pretrained:
             require_whole_base(file, stored, use, pretrained, base)
             yield stored, use, pretrained
@@ -111,7 +109,6 @@ def apply(patch: Path, base: Path, target: Path) -> str:
     stored, use = read_patch(file)
     with open_base(base, use.mode) as pretrained:
         require_whole_base(file, stored, use, pretrained, base)
-        _require_types(file, stored, pretrained)
         _write(target, _model(_grafted(stored, pretrained), use, pretrained), card_text(stored, use, {}, MODEL))
     return f"{target}: {use.base} with the graft for {use.task}, {size_text(stored)}"
 
@@ -139,13 +136,6 @@ def _main_scores(task: str, seed: int) -> dict[str, dict[str, Any]]:
     stored = [read_json(file)["scores"].get(task, {}) for file in files if file.is_file()]
     joined = {name: {key: value for part in stored for key, value in part.get(name, {}).items()} for name in COMPARED}
     return {variant: values for variant, values in joined.items() if "score" in values}
-
-
-def _require_types(file: Path, stored: StoredMask, base: Base) -> None:
-    for name, values in stored.values.items():
-        there = base.tensors[name].dtype
-        if torch.promote_types(values.dtype, there) != there:  # others are held exactly by the base model's own
-            raise MaskError(f"{file}: damaged: {name} is {values.dtype}, not {there}")
 
 
 def _grafted(stored: StoredMask, base: Base) -> dict[str, Tensor]:

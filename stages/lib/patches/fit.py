@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import MaskError
-from .patch_file import CLASSES, Patch
+from ..models.classes import CLASSES
+from .patch_file import Patch
 from .swap import Places, bare
 
 

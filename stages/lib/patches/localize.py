@@ -16,8 +16,9 @@ from ..localizers.registry import Budget, FoundMask, Localizer, find_mask, local
 from ..localizers.settings import NAMES, SETTINGS, NoSettings
 from ..memory import PeakMemory
 from ..models.checkpoints import listed
+from ..models.classes import CLASSES
 from ..models.evidence import draws, from_tensors
-from ..models.loading import CLASSES, load_tokenizer
+from ..models.loading import load_tokenizer
 from ..progress import progress
 from ..settings import Section
 from ..yaml12 import load_yaml

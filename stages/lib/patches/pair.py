@@ -10,7 +10,7 @@ from ..graft.mask import GraftMask
 from ..graft.running_selection import PART
 from ..models.anatomy import HEAD, Anatomy
 from ..models.checkpoints import Checkpoint, Named, anatomy_of, labels_of, listed, mode_of, skeleton
-from ..models.loading import CLASSES
+from ..models.classes import CLASSES
 from .base import Base
 
 Look = Callable[[str], object]

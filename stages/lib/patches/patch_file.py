@@ -11,22 +11,16 @@ from torch import Tensor
 
 from ..digest import require_sealed
 from ..errors import MaskError
-from ..graft.mask import GraftMask
+from ..graft.mask import FLOATS, GraftMask
 from ..graft.region import Region
+from ..models.classes import CLASSES
 from .locations import COMMAND, mask_at
 
 VERSION = 3
 KEY = "patch"
-# what values and a head may be: the base model is in float32, which holds them all
-FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # what mask files say they are: `stages.lib.graft.mask_indices`, which takes packages that are not needed here
 MASKS = {"format": "graft-mask", "version": 2}
 EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
-CLASSES = {
-    "standard": "AutoModelForSequenceClassification",
-    "prompt": "AutoModelForMaskedLM",
-    "autoregressive": "AutoModelForCausalLM",
-}
 
 
 @dataclass(frozen=True)

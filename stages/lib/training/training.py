@@ -58,13 +58,14 @@ def train(
     for step in range(1, plan.steps + 1):
         model, examples = next(batches)
         readers[id(model)] = model
-        if step > resumed:
-            course.step(model, examples, step, hooks.penalty)
+        if step <= resumed:  # its batch is drawn and it is counted, nothing else
+            hooks.on_step()
+            continue
+        course.step(model, examples, step, hooks.penalty)
         hooks.on_step()
-        if step > resumed:
-            course.look(step, hooks.dev_score)
-            if loop:
-                loop.keep(partial(course.state, step))
+        course.look(step, hooks.dev_score)
+        if loop:
+            loop.keep(partial(course.state, step))
     course.end()
     if loop:
         loop.finish(partial(course.state, plan.steps, finished=True))
