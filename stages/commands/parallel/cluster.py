@@ -57,7 +57,7 @@ def cluster_at(address: str, workers: int, head: State) -> Iterator[Client]:
             print(f"waits for {missing} more worker(s): {START.replace('ADDRESS', address)}", flush=True)
             client.wait_for_workers(workers)
         try:
-            refused = [line for line in client.run(difference, head).values() if line]
+            refused = sorted(filter(None, client.run(difference, head).values()))
         except ImportError as problem:
             raise StorageError(f"a worker has no code of the project ({problem}): start it by {START}") from None
         if refused:
