@@ -46,7 +46,7 @@ class PeakBytes(TorchDispatchMode):
                 leaf.untyped_storage()._cdata for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, Tensor)
             }
             for leaf in tree_leaves(result):
-                if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in given:
+                if isinstance(leaf, Tensor) and not leaf.is_meta and leaf.untyped_storage()._cdata not in given:
                     storage = leaf.untyped_storage()
                     self._alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
             self._alive = {key: entry for key, entry in self._alive.items() if not entry[0].expired()}

@@ -130,7 +130,9 @@ def hub() -> Iterator[type[Hub]]:
 def run(endpoint: str, home: Path, *commands: list[object]) -> list[str]:
     """What each command says, in a process of its own."""
     clean = {
-        name: value for name, value in os.environ.items() if not name.startswith("HF_") and "proxy" not in name.lower()
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HF_", "TRANSFORMERS_")) and "proxy" not in name.lower()
     }
     clean |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_TOKEN": "hf_standin", "HF_HUB_DISABLE_XET": "1"}
     asked = json.dumps([[str(word) for word in command] for command in commands])

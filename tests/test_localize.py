@@ -5,7 +5,9 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from ruamel.yaml import YAML
@@ -26,6 +28,8 @@ from stages.lib.patches.build_patch import read_patch
 from stages.lib.patches.format import render
 from stages.lib.patches.localize import DEFAULTS, needs_data, settings_of
 from stages.lib.patches.locations import PATCH
+from stages.lib.patches.pair import open_pair
+from stages.lib.patches.room import bytes_needed
 from tests.pico import TOY, toy_rows
 
 ROOT = Path(__file__).parents[1]
@@ -336,6 +340,19 @@ def test_with_rows_a_localizer_looks_at_gradients_and_all_three_models_are_score
     grown, _ = read_patch(tmp_path / "patch" / PATCH)
     localize(cell.pretrained_folder, cell.finetuned_folder, tmp_path / "moved", "--sparsity", 0.05)
     assert not grown.mask.equals(read_patch(tmp_path / "moved" / PATCH)[0].mask), "control: rows play a part"
+
+
+def test_what_finds_no_room_is_refused_with_what_would(make_cell, tmp_path, capsys, monkeypatch):
+    cell = make_cell("standard")
+    folders = (cell.pretrained_folder, cell.finetuned_folder, tmp_path / "patch")
+    rows = write_rows(tmp_path / "rows.csv", toy_rows(20, 1))
+    options = ("--sparsity", 0.05, "--data", rows, "--test", "none", *COLUMNS, "--localizer")
+    pair = open_pair(*map(str, folders[:2]), None, None)
+    needed = [bytes_needed(name, True, pair, pair.anatomy.region(["layers"])) for name in ("talos", "grown")]
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=sum(needed) / 2))
+    said = "--localizer: talos takes about 0.6 GiB of memory for 17,088 graftable parameters, and 0.6 are free; grown takes 0.6"
+    assert refused(capsys, *folders, *options, "talos") == said
+    localize(*folders, *options, "grown")
 
 
 def test_labels_are_found_by_name_or_number_and_others_refused_with_the_nearest(make_cell, tmp_path, capsys):

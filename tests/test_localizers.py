@@ -24,9 +24,10 @@ from stages.lib.localizers.layerwise import layer_of
 from stages.lib.localizers.learned import MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-from stages.lib.localizers.settings import NAMES
+from stages.lib.localizers.settings import ARRAYS, NAMES
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import draws, evidence_about, from_tensors
+from tests.memory import PeakBytes
 from tests.pico import localizer_settings
 
 ROOT = Path(__file__).parents[1]
@@ -80,6 +81,20 @@ class Quadratic:
 @pytest.fixture
 def quadratic(triple):
     return Quadratic(*triple)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_localizer_makes_as_many_arrays_of_the_region_as_it_says(name):
+    region = Region({f"tensor{number}": (100, 200) for number in range(10)})
+    generator = torch.Generator().manual_seed(0)
+    starts, ends, squares = (
+        {tensor: torch.rand(shape, generator=generator) for tensor, shape in region.shapes.items()} for _ in range(3)
+    )
+    evidence = Quadratic(region, starts, ends).evidence(squares)
+    with PeakBytes() as counted:
+        find_mask(name, evidence, localizer_settings(name), Budget(200))
+    # the quadratic's own gradient is an array more
+    assert ARRAYS[name] - 1.1 < counted.peak / 4 / region.size < ARRAYS[name] + 1.2
 
 
 # --- The contract, for each of them ----------------------------------------------------------------------------

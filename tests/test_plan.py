@@ -51,6 +51,15 @@ def steps(fate: str = RUNS) -> list[Step]:
     return found
 
 
+def test_a_localizer_that_makes_more_arrays_of_a_large_region_takes_more_memory(tmp_path):
+    large = {"model": {"name": "all-mpnet-base-v2"}}
+    learned, talos = (costs(tmp_path, graft={"localizer": name}, **large) for name in ("learned", "talos"))
+    arrays = (108_895_872 + 8 * 85_054_464) * 4 / 2**20
+    assert talos.memory("sweep@talos-0.01-13") == pytest.approx(talos._base + arrays, rel=1e-3)
+    assert talos.memory("sweep@movement-0.01-13") < talos.memory("sweep@talos-0.01-13"), "control"
+    assert talos.memory("finetune@movies-13") == learned.memory("finetune@movies-13"), "control: it has no localizer"
+
+
 def test_the_measured_run_comes_out_as_it_was(tmp_path):
     total = costs(tmp_path).total(steps())
     assert len(steps()) == 49 and total.unmeasured == ()

@@ -12,8 +12,9 @@ from pathlib import Path
 from time import thread_time
 from typing import Any
 
-from stages.commands.plan.cost_factors import amounts
+from stages.commands.plan.cost_factors import BYTES, amounts
 from stages.commands.plan.stage_status import RUNS, Step
+from stages.lib.localizers.settings import ARRAYS, NAMES, localizer_in
 from stages.lib.params import data_files
 
 FILE = "costs.yaml"
@@ -45,7 +46,7 @@ class Costs:
         )
         self._base = files[""]["base_memory"]
         self._now = amounts(values, [*self._before], files[""]["models"], folder)
-        self._slowness = slowness
+        self._slowness, self._localizer = slowness, values["graft"].localizer
 
     def seconds(self, name: str) -> float | None:
         """Of one stage, by its name with the cell; None if it was never measured."""
@@ -57,9 +58,18 @@ class Costs:
         return COPIES * self._grown((self._row(name) or {}).get("disk"))
 
     def memory(self, name: str) -> float:
-        """MiB at most."""
+        """MiB at most: as it was measured, or by what the localizer is known to make, if that is more."""
         over = (self._row(name) or {"memory": 0})["memory"] - self._base
-        return self._base + max(over, 0) * self._ratio("parameters")
+        return self._base + max(max(over, 0) * self._ratio("parameters"), self._arrays(name))
+
+    def _arrays(self, name: str) -> float:
+        """MiB of a live model, both sets of the region's values, and the arrays that a stage's localizer makes."""
+        stage, _, cell = name.partition("@")
+        localizer = localizer_in(cell.partition("-")[0]) if stage != "mask" else self._localizer
+        if localizer not in NAMES:
+            return 0.0
+        numbers = self._now["parameters"] + (2 + ARRAYS.get(localizer, 0)) * self._now["layers"]
+        return BYTES * numbers / 2**20
 
     def total(self, steps: Iterable[Step]) -> Estimate:
         """Of all stages that run, one after another."""

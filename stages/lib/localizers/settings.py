@@ -117,6 +117,18 @@ class Talos(Section):
     attenuation: float = Field(ge=0, le=1, description="what weights that are out are multiplied by (rho)")
 
 
+# float32 arrays of the region's size that a localizer makes at once, gradients among them, beside live weights; others make none
+ARRAYS = {
+    "attribution_learned": 2,
+    "doubling": 1,
+    "fish": 2,
+    "learned": 2,
+    "stable": 5,
+    "stitch": 2,
+    "stitch_exact": 2,
+    "talos": 6,
+}
+
 SETTINGS: dict[str, type[Section]] = {
     "learned": Learning,
     "stitch": Stitching,

@@ -28,6 +28,7 @@ from .format import card_text, render
 from .inspect import inspect_mask
 from .locations import AS_PATCH, free
 from .pair import Movement, Pair, carried, open_pair, survey
+from .room import require_room
 
 DEFAULTS = Path(__file__).parents[1] / "localizers/defaults.yaml"
 GROUPS = ("layers", "embeddings", "pooler", "lm_head")
@@ -95,6 +96,7 @@ def localize(request: Request) -> str:
     pair = open_pair(request.base, request.finetuned, request.revision, request.mode)
     region = pair.anatomy.region(request.region)
     budget = Budget.of(region, request.sparsity, "top_k", "--sparsity")
+    require_room(request.localizer, request.data is not None, pair, region)
     tokenizer = load_tokenizer(pair.base.checkpoint.folder)
     longest = request.max_length or min(tokenizer.model_max_length, MOST_TOKENS)
     task = task_of(request, pair)
