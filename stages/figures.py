@@ -9,9 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.lib.metrics.frontier import GRAFT_TEMPERED
 from stages.lib.metrics.variants import (
     FINETUNED,
+    GRAFT_TEMPERED,
     GRAFTED,
     MOVEMENT_GRAFTED,
     PRETRAINED,
@@ -59,7 +59,10 @@ class Bars:
 def accuracy(results: Results) -> Figure:
     """Score of every variant on each task's own test set."""
     means = results.by_cell("score").groupby("task").mean().mean()
-    title = f"The graft scores {percent(means[GRAFTED])} % where the fine-tuned model has {percent(means[FINETUNED])} %"
+    scores = "matches exactly in" if results.generative else "scores"
+    title = (
+        f"The graft {scores} {percent(means[GRAFTED])} % where the fine-tuned model has {percent(means[FINETUNED])} %"
+    )
     return _bars_figure(results, title, _by_task(results, "score"))
 
 
@@ -98,8 +101,8 @@ def reliability(results: Results) -> Figure:
     rows, columns = _grid(len(results.tasks))
     drawn = figure(
         DIAGRAM_HEIGHT * rows, "Reliability: accuracy in each bin of confidence",
-        _details(results), "ECE: finetuned → grafted, mean over seeds. Below each diagram: share of test rows in each bin "
-        f"of confidence, all seeds together. Markers grow with it; bins of fewer than {FEWEST_ROWS} rows are not drawn.",
+        _details(results), f"ECE: finetuned → grafted, mean over seeds. Below each diagram: share of test {results.unit} in each bin "
+        f"of confidence, all seeds together. Markers grow with it; bins of fewer than {FEWEST_ROWS} {results.unit} are not drawn.",
     )  # fmt: skip
     panels = drawn.subplots(2 * rows, columns, squeeze=False, sharex=True, sharey="row", height_ratios=[3, 1] * rows)
     for diagram, task in _panels(results, panels[::2]):
@@ -112,7 +115,7 @@ def reliability(results: Results) -> Figure:
         strip.set_xlabel("confidence (%)")
     for upper, lower in zip(panels[::2, 0], panels[1::2, 0], strict=True):
         upper.set_ylabel("accuracy (%)")
-        lower.set_ylabel("rows (%)")
+        lower.set_ylabel(f"{results.unit} (%)")
     legend(drawn, panels[0, 0])
     return drawn
 
@@ -123,10 +126,11 @@ def confidence(results: Results) -> Figure:
     sure = results.confidence[results.confidence.low >= SURE].groupby("variant")["count"].sum()
     shares = sure / results.confidence.groupby("variant")["count"].sum()
     title = (
-        f"Surer than {percent(SURE, 0)} %: the fine-tuned model of {percent(shares[FINETUNED], 0)} % of the rows, "
+        f"Surer than {percent(SURE, 0)} %: the fine-tuned model of {percent(shares[FINETUNED], 0)} % of the {results.unit}, "
         f"the graft of {percent(shares[GRAFTED], 0)} %"
     )
-    caption = "Top probability: the probability of the predicted label. All seeds together."
+    what = "token" if results.generative else "label"
+    caption = f"Top probability: the probability of the predicted {what}. All seeds together."
     drawn = figure(HISTOGRAM_HEIGHT * rows, title, _details(results), caption)
     panels = drawn.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for panel, task in _panels(results, panels):
@@ -140,7 +144,7 @@ def confidence(results: Results) -> Figure:
         panel.set_xlabel("top probability (%)")
         panel.tick_params(labelbottom=True)
     for panel in panels[:, 0]:
-        panel.set_ylabel("rows (%)")
+        panel.set_ylabel(f"{results.unit} (%)")
     # no top probability is below one in the number of labels
     occupied = results.confidence.loc[results.confidence["count"] > 0, "low"]
     panels[0, 0].set_xlim(float(np.floor(10 * occupied.min()) * 10) if len(occupied) else 0.0, 101)
@@ -204,6 +208,7 @@ def _bars_figure(results: Results, title: str, bars: Bars, lead: str = "") -> Fi
     whiskers = "Bars: mean over seeds; whiskers: standard deviation over seeds; dots: single seeds."
     seeds = whiskers if len(results.seeds) > 1 else "Bars: the one seed; so there are no whiskers."
     dagger = f" {DAGGER}\u00a0F1, the others accuracy." if bars.f1 else ""
+    dagger += " ECE is that of next-token probabilities." if results.generative and bars.measure == "ece" else ""
     caption = f"{lead}{seeds} The movement graft has the size of the learned one. n:\u00a0test\u00a0rows.{dagger}"
     names = list(bars.labels)
     rows = math.ceil(len(names) / MOST_PER_ROW)
@@ -211,13 +216,13 @@ def _bars_figure(results: Results, title: str, bars: Bars, lead: str = "") -> Fi
     drawn = figure(ROW_HEIGHT * rows, title, _details(results), caption)
     panels = drawn.subplots(rows, 1, squeeze=False, sharey=True)[:, 0]
     for number, panel in enumerate(panels):
-        _draw_row(panel, bars, names[number * per_row : (number + 1) * per_row])
+        _draw_row(panel, bars, results.score, names[number * per_row : (number + 1) * per_row])
         panel.set_xlim(-0.55, per_row - 0.45)
     legend(drawn, panels[0])
     return drawn
 
 
-def _draw_row(panel: Axes, bars: Bars, names: list[str]) -> None:
+def _draw_row(panel: Axes, bars: Bars, metric: str, names: list[str]) -> None:
     for number, variant in enumerate(VARIANTS):
         places = np.arange(len(names)) + (number - (len(VARIANTS) - 1) / 2) * BAR
         rows = bars.frame[bars.frame.variant == variant]
@@ -232,7 +237,7 @@ def _draw_row(panel: Axes, bars: Bars, names: list[str]) -> None:
                 panel.scatter(beside, values, s=11, facecolor="white", edgecolor="black", linewidth=0.7, zorder=4)
     panel.set_xticks(range(len(names)), [bars.labels[name] for name in names])
     panel.tick_params(axis="x", length=0)
-    score = f"accuracy or F1{DAGGER} (%)" if bars.f1 else "accuracy (%)"
+    score = f"accuracy or F1{DAGGER} (%)" if bars.f1 else f"{metric} (%)"
     panel.set_ylabel(score if bars.measure == "score" else "ECE (%), lower is better")
     panel.set_ylim(0, 100 if bars.measure == "score" else None)
 

@@ -44,7 +44,7 @@ from stages.lib.report.format import (
 )
 from stages.lib.report.load import Records, Row, grid, published, require_files
 from stages.lib.report.stats import estimate
-from stages.lib.report.table import Column, Line, Table, share, shown, stored
+from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
 from stages.settings import OodParams, SummaryParams
 
 HERE = Path(__file__).parent
@@ -57,6 +57,8 @@ OOD_COLUMNS = [*KEYS, "n", *MEASURES]
 # in the files of evaluate and ood, and in those of calibration
 SCORED = ["n", *(name for name in MEASURES if name not in DERIVED)]
 CALIBRATED = ["n", "ece", "bin_count", "bin_confidence", "bin_accuracy", "histogram"]
+# of completions, beside these
+TOKEN_MEASURES = ["tokens", "token_accuracy", "perplexity"]
 CELL = ["task", "seed"]
 # in the header of a mask, where dev preferred it to the learned one
 MOVEMENT = "movement"
@@ -71,6 +73,7 @@ class Results:
     `masks` has one row for each (task, seed), `frontier` one for each way to trade score for calibration (method, alpha).
     `leaks` maps (task, test set) to the numbers of test texts: leaked, test, and used if known.
     `gain` is of the scores, and undefined where fine-tuning gained less than `least_gain`.
+    Of completions the score is their exact match, and agreement, ECE, bins and bars are of tokens.
     """
 
     tasks: dict[str, TaskSpec]
@@ -97,6 +100,21 @@ class Results:
         return self.scores.pivot(index=CELL, columns="variant", values=measure)
 
     @property
+    def generative(self) -> bool:
+        """Whether the models complete prompts."""
+        return _completes(self.masks)
+
+    @property
+    def unit(self) -> str:
+        """What predictions are of."""
+        return "tokens" if self.generative else "rows"
+
+    @property
+    def score(self) -> str:
+        """What the score of a task is whose metric is no other."""
+        return "exact match" if self.generative else "accuracy"
+
+    @property
     def plots(self) -> dict[str, pd.DataFrame]:
         """The frames for `dvc plots`; empty bins would be drawn as points in the origin."""
         bins = self.reliability[self.reliability["count"] > 0]
@@ -117,8 +135,11 @@ def collect(tasks: list[str], seeds: list[int], ood: OodParams, least_gain: floa
     calibrated, tested = (Records("", stage, files(stage), cells, needs=()) for stage in ("calibration", "ood"))
     masks = Records("", "mask", "masks/learned/{seed}/{task}.safetensors", cells, "{task}-{seed}")
     require_files("dvc repro", evaluated, calibrated, tested, masks)
+    sizes = pd.DataFrame([{**read_header(masks.file(cell)), **cell} for cell in cells])
+    more = TOKEN_MEASURES if _completes(sizes) else []
     others = {task: ood.sets.get(task, []) for task in tasks}
-    scored = _variants(evaluated, {task: [task] for task in tasks}, SCORED) + _variants(tested, others, SCORED)
+    names = [*SCORED, *more]
+    scored = _variants(evaluated, {task: [task] for task in tasks}, names) + _variants(tested, others, names)
     calibration = pd.DataFrame(_variants(calibrated, {task: [task, *others[task]] for task in tasks}, CALIBRATED))
     scores = pd.DataFrame(scored).merge(calibration, on=KEYS, how="left", suffixes=("", "_calibrated"))
     for row in scores[scores.n != scores.n_calibrated].itertuples():
@@ -131,17 +152,27 @@ def collect(tasks: list[str], seeds: list[int], ood: OodParams, least_gain: floa
     scores = scores.astype(dict.fromkeys(MEASURES, float))
     own = scores[scores.test_set == scores.task]
     return Results(
-        tasks={task: read_task(task) for task in tasks},
+        tasks={task: _read_task(task, bool(more)) for task in tasks},
         seeds=list(seeds),
-        scores=own[SCORE_COLUMNS],
-        ood=scores.loc[scores.test_set != scores.task, OOD_COLUMNS],
+        scores=own[[*SCORE_COLUMNS, *more]],
+        ood=scores.loc[scores.test_set != scores.task, [*OOD_COLUMNS, *more]],
         reliability=_pooled_bins(own),
         confidence=_pooled_bars(own),
-        masks=pd.DataFrame([{**read_header(masks.file(cell)), **cell} for cell in cells]),
+        masks=sizes,
         frontier=pd.DataFrame(calibrated.rows(lambda cell, record: ({**cell, **row} for row in record["frontier"]))),
         leaks=_leaks([(task, test_set) for task in tasks for test_set in others[task]]),
         least_gain=least_gain,
     )
+
+
+def _completes(masks: pd.DataFrame) -> bool:
+    return bool((masks["mode"] == "generative").all())
+
+
+def _read_task(name: str, generative: bool) -> TaskSpec:
+    """A task; of completions the score is the exact match, whatever the metric of its labels is."""
+    task = read_task(name)
+    return task.model_copy(update={"metric": "accuracy"}) if generative else task
 
 
 def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence[str]) -> list[Row]:
@@ -199,6 +230,14 @@ SCORES = [
     column("agree", GRAFTED, "agreement"), column("kept", GRAFTED, "retained"), column("gain", GRAFTED, "gain"),
 ]  # fmt: skip
 ERRORS = [column(title, variant, "ece") for variant, title in (TITLES | {TEMPERED: "FT/T"}).items()]
+TOKENS = [
+    *(number(title, partial(_values, variant=FINETUNED, measure=name), ".0f", key=title) for title, name in (("rows", "n"), ("tokens", "tokens"))),
+    *(column(title, variant, "token_accuracy") for variant, title in TITLES.items()),
+]  # fmt: skip
+PERPLEXITIES = [
+    number(title, partial(_values, variant=variant, measure="perplexity"), ".2f", key=f"{variant} perplexity")
+    for variant, title in TITLES.items()
+]
 OOD = [
     *(column(title, variant, "score") for title, variant in zip(("pre", "FT", "move", "graft"), VARIANTS, strict=True)),
     Column("graft - FT", lambda rows: _gap(rows, GRAFTED, FINETUNED), points),
@@ -224,6 +263,7 @@ def paper_scores(k: int) -> tuple[int, dict[str, dict[str, tuple[float, float]]]
 def task_table(results: Results, heading: str, columns: list[Column], notes: list[str], name: str) -> Table:
     """A measure of every task, by one and two sentences, with the paper's values where it has the task."""
     tasks, (shots, paper) = results.tasks, paper_scores(int(results.masks.k.iloc[0]))
+    paper = {} if results.generative else paper
     groups = {
         "one sentence": [name for name, task in tasks.items() if not task.is_pair],
         "two sentences": [name for name, task in tasks.items() if task.is_pair],
@@ -248,29 +288,45 @@ def task_table(results: Results, heading: str, columns: list[Column], notes: lis
         notes.append(
             f"paper: Table 2, {shots}-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %; no target for other settings"
         )
-    heading += " in %: mean (standard deviation over seeds; of averages over tasks)"
+    heading += ": mean (standard deviation over seeds; of averages over tasks)"
     return Table(heading, ["task"], columns, lines, notes, name, [column.key for column in columns])
 
 
 def score_table(results: Results) -> Table:
     """Scores of all models, and what the graft has of the fine-tuned one."""
     notes = [
-        "agree: share of predictions equal to the fine-tuned model's; kept: graft score / FT score; "
+        f"agree: share of predict{'ed tokens' if results.generative else 'ions'} equal to the fine-tuned model's; kept: graft score / FT score; "
         f"gain: (graft score - pre) / (FT score - pre){_without_gain(results)}"
     ]
-    return task_table(results, "Test score", SCORES, notes, "score")
+    if results.generative:
+        notes.insert(
+            0, "exact match: greedy decoding writes the whole completion and its end token, in share of the test rows"
+        )
+    title = "Exact match in %" if results.generative else "Test score in %"
+    return task_table(results, title, SCORES, notes, "score")
+
+
+def token_tables(results: Results) -> list[Table]:
+    """How good the models are token by token."""
+    notes = ["of each token after all of the reference before it; tokens of a row are not independent"]
+    return [
+        task_table(results, "Tokens right in %", TOKENS, notes, "tokens"),
+        task_table(results, "Perplexity", PERPLEXITIES, notes, "perplexity"),
+    ]
 
 
 def error_table(results: Results) -> Table:
     """Calibration errors, of the controls too."""
     notes = ["FT/T: the fine-tuned model at one temperature, fitted on dev, which changes no prediction"]
-    return task_table(results, "Calibration error (ECE)", ERRORS, notes, "ece")
+    title = f"Calibration error (ECE){' of next-token probabilities' * results.generative} in %"
+    return task_table(results, title, ERRORS, notes, "ece")
 
 
 def _average_line(title: str, names: list[str], results: Results, paper: dict[str, dict[str, Any]]) -> Line:
     rows = results.scores[results.scores.task.isin(names)]
     # first over seeds, so that every task counts alike
-    means = rows.groupby(["variant", "task"], sort=False)[[*MEASURES]].mean().reset_index()
+    measured = [*MEASURES, *(name for name in ("n", *TOKEN_MEASURES) if name in rows)]
+    means = rows.groupby(["variant", "task"], sort=False)[measured].mean().reset_index()
     theirs = [paper.get(name, {}) for name in names]
     # otherwise the two averages would be over different tasks
     keys = [key for key in theirs[0] if all(key in values for values in theirs)]
@@ -289,7 +345,7 @@ def ood_table(results: Results, leak_rule: str) -> Table:
         notes.append(_leak_note(f"{task} -> {test_set}", leaked, leak_rule))
     if any(line.paper for line in lines):
         notes.insert(0, "paper: Table 3, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %")
-    title = "Out-of-distribution score in %: mean (standard deviation over seeds)"
+    title = f"Out-of-distribution {'exact match' if results.generative else 'score'} in %: mean (standard deviation over seeds)"
     keys = [column.key for column in OOD if column.key]
     return Table(title, ["trained -> tested", "n"], OOD, lines, notes, "ood", keys)
 
@@ -308,6 +364,7 @@ def of_graft(results: Results, measure: str) -> Finding:
     """A measure of the graft, and of the movement graft and the pretrained model beside it."""
     own = estimate(results.by_cell(measure)[GRAFTED])
     fields = {name: results.by_cell(measure).groupby("task").mean().mean()[name] for name in VARIANTS}
+    fields["unit"] = "tokens" if results.generative else "inputs"
     return Finding(own, fields, partial(_short_of, results.by_cell(measure)[GRAFTED]))
 
 
@@ -370,10 +427,11 @@ MEASURED = {
 def report(results: Results, targets: SummaryParams, leak_rule: str) -> Report:
     """Setting, tables, sizes of the masks and claims; `leak_rule` is "drop" or "keep", what was done with leaked test texts."""
     first = results.masks.iloc[0]
+    per = "per class" if any(task.labels for task in results.tasks.values()) else "in all"
     here = f"{first.model}, {first['mode']}, {counted(int(first.k), 'shot')}, graft of {small_percent(first.selected / first.graftable)}"
     return Report(
         "Grafted models against fine-tuned models",
-        f"{first.model}, {first['mode']} fine-tuning, {first.k} examples per class, {counts(task=len(results.tasks), seed=len(results.seeds))}",
+        f"{first.model}, {first['mode']} fine-tuning, {first.k} examples {per}, {counts(task=len(results.tasks), seed=len(results.seeds))}",
         shown(_tables(results, leak_rule)),
         mask_facts(results),
         judge(read_statements(HERE / "claims.yaml"), MEASURED, results, here, targets),
@@ -381,15 +439,22 @@ def report(results: Results, targets: SummaryParams, leak_rule: str) -> Report:
 
 
 def _tables(results: Results, leak_rule: str) -> list[Table]:
-    return [score_table(results), error_table(results), *([ood_table(results, leak_rule)] if results.leaks else [])]
+    tokens = token_tables(results) if results.generative else []
+    return [
+        score_table(results),
+        *tokens,
+        error_table(results),
+        *([ood_table(results, leak_rule)] if results.leaks else []),
+    ]
 
 
 def headline(results: Results) -> dict[str, Any]:
     """What `dvc metrics` shows: means over tasks."""
-    means = results.scores.groupby(["variant", "task"])[[*MEASURES]].mean().groupby("variant").mean()
+    more = TOKEN_MEASURES[1:] if results.generative else []
+    means = results.scores.groupby(["variant", "task"])[[*MEASURES, *more]].mean().groupby("variant").mean()
     parts: dict[str, Any] = {"tasks": len(results.tasks), "seeds": len(results.seeds)}
     for variant in (*VARIANTS, *CONTROLS):
-        parts[variant] = {"score": means.score[variant], "ece": means.ece[variant]}
+        parts[variant] = {name: means[name][variant] for name in ("score", "ece", *more)}
     del parts[TEMPERED]["score"]  # a temperature changes no prediction
     parts[GRAFTED] |= {"agreement": means.agreement[GRAFTED], "retained": means.retained[GRAFTED]}
     return parts

@@ -12,10 +12,12 @@ from stages.lib.settings import Choice, FinetuneParams, ModelParams, Name, Runti
 class DataParams(Section):
     source: Literal["packaged", "hub", "local"] = Field(description="where data sets come from")
     root: str = Field(description="folder of the local source: <root>/<task>/{train,dev,test}.jsonl[.gz], .csv or .tsv")
-    columns: dict[Literal["sentence1", "sentence2", "label"], str] = Field(
-        description="sentence1, sentence2 and label -> how the columns of the local files are called"
+    columns: dict[Literal["sentence1", "sentence2", "label", "prompt", "completion"], str] = Field(
+        description="sentence1, sentence2 and label, or prompt and completion -> how the columns of the local files are called"
     )
-    k: int = Field(ge=1, le=1_000_000, description="examples per class in train, and again in dev")
+    k: int = Field(
+        ge=1, le=1_000_000, description="examples per class in train, and again in dev; in all for tasks without labels"
+    )
     scarce: Literal["error", "split"] = Field(description="what to do with a class of fewer than 2k examples")
     dev_share: Share = Field(description="share of a scarce class that becomes dev")
     test_max: int = Field(ge=0, description="rows of the test set that are used; 0 for all")
@@ -120,7 +122,7 @@ def _ood_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[st
         problems += unknown_tasks(f"ood.sets.{train}", tests, values["task"]) if "task" in values else []
         for test in tests:
             if train in specs and test in specs and set(specs[train].labels) != set(specs[test].labels):
-                theirs, ours = ", ".join(specs[test].labels), ", ".join(specs[train].labels)
+                theirs, ours = (", ".join(specs[name].labels) or "none" for name in (test, train))
                 problems.append(f"ood.sets.{train}: {test} has the labels {theirs}, {train} has {ours}")
             if test == train:
                 problems.append(f"ood.sets.{train}: {test} is the task itself")
@@ -141,7 +143,7 @@ def _checkpoint_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> 
 
 
 def _mode_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:
-    if not {"model", "tasks"} <= values.keys() or values["model"].mode == "standard":
+    if not {"model", "tasks"} <= values.keys():
         return []
     used = [specs[name] for name in dict.fromkeys(values["tasks"]) if name in specs]
     return [problem for spec in used for problem in spec.prompt_problems(values["model"].mode)]

@@ -92,7 +92,9 @@ def make_cell(tmp_path_factory, pico_bert, pico_llama):
         if mode not in made:
             folder = tmp_path_factory.mktemp(mode)
             anatomy = import_model(
-                pico_llama if mode == "autoregressive" else pico_bert, model_settings(mode), folder / "pretrained"
+                pico_llama if mode in ("autoregressive", "generative") else pico_bert,
+                model_settings(mode),
+                folder / "pretrained",
             )
             rows = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2), "test": toy_rows(200, 3)}
             settings = finetune_settings(learning_rates=[1e-2], max_steps=40)

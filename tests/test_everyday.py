@@ -17,14 +17,17 @@ from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED
 from stages.lib import paths
 from tests.browser import Look, look_at, needs_chromium
 from tests.dvc_project import TINY, Copy, Run, clone, make_original
-from tests.pico import save_bert
+from tests.pico import save_bert, save_causal
 from tests.test_dvc_yaml import STAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "stages/OWN.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+COMPLETIONS = "Prompts and completions"
+PAGE = re.split(r"^(?=## )", (ROOT / "stages/OWN.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+TEXT = "".join(part for part in PAGE if COMPLETIONS not in part)
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = FENCE.findall(TEXT)
 MOST_LINES = 9
 
 # the tests' own sizes; what a walk-through sets comes on top
@@ -61,11 +64,11 @@ def planned(copy: Copy) -> Planned:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory) -> dict[str, Any]:
-    """The copy through all blocks of OWN.md, then through further runs, each planned before."""
+    """The copy through all blocks of OWN.md but those of COMPLETIONS, which has a copy of its own, then through further runs, each planned before."""
     folder = tmp_path_factory.mktemp("everyday")
     copy = clone(make_original(folder, SMALL), "own")
     save_bert(copy.folder / "models/local/mine")
-    steps: dict[str, Any] = {"copy": copy, "printed": [*follow(copy)]}
+    steps: dict[str, Any] = {"copy": copy, "printed": [*follow(copy, BLOCKS)]}
     steps["page"] = (copy.folder / paths.PAGE).read_text()
     copy.set("calibration.bins=20")
     before = copy.files("data", "models", "masks", "metrics", "plots", ".dvc/cache")
@@ -77,9 +80,9 @@ def story(tmp_path_factory) -> dict[str, Any]:
     return steps
 
 
-def follow(copy: Copy) -> Iterator[tuple[str, Any]]:
+def follow(copy: Copy, blocks: list[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
     """Every block as it is printed: settings are laid over params.yaml, commands are run; `dvc repro` with a plan before."""
-    for language, block in BLOCKS:
+    for language, block in blocks:
         if language == "yaml":
             params = copy.folder / "params.yaml"
             params.write_text(profile.apply(params.read_text(), YAML(typ="safe").load(block)))
@@ -132,6 +135,20 @@ def test_an_own_prompt_ends_in_a_mask_and_a_report(story):
     run = done(story, "masks/learned/13/reviews.safetensors").run
     assert "masks/learned/13/reviews.safetensors" in run.text and f"{paths.PAGE}: " in run.text
     assert cells("finetune", "mask", "evaluate") | {"summary", "model"} <= {*run.executed}
+
+
+def test_own_prompts_and_completions_end_in_a_patch_and_a_report_of_exact_matches(tmp_path):
+    copy = clone(make_original(tmp_path, SMALL), "completing")
+    save_causal(copy.folder / "models/local/causal", "llama")
+    [section] = [part for part in PAGE if part.startswith(f"## {COMPLETIONS}")]
+    blocks = FENCE.findall(section)
+    assert [language for language, _ in blocks] == ["bash", "yaml", "bash"] and blocks[1][1].count("\n") <= MOST_LINES
+    *_, (_, planned) = follow(copy, blocks)
+    assert planned.foretold(RUNS) == {*planned.run.executed}
+    assert (
+        "## Exact match in %" in planned.run.text
+        and "shared/opposites: patch of causal for opposites" in planned.run.text
+    )
 
 
 # --- The plan ----------------------------------------------------------------------------------------------------

@@ -192,10 +192,20 @@ def checked(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) ->
         if not name or {*asked} & {*pipeline.SECTIONS}:
             problems, left_out = problems + found, left_out + left
             rules += wrong + pipeline.problems(values)
+    others = [name for name, pipeline in PIPELINES.items() if name and {*asked} & {*pipeline.SECTIONS}]
+    if others and _completes(raw):
+        rules.append(
+            f"model.mode: generative is for the main pipeline and `graft localize`; {', '.join(others)} read logits of labels"
+        )
     if problems or rules:
         lines = "".join(f"\n  {line}" for line in problems + rules)
         raise ParamsError(f"{path} has {len(problems + rules)} problem(s):{lines}")
     return values, left_out
+
+
+def _completes(raw: dict[str, Any]) -> bool:
+    """Whether the model completes prompts, of which the main pipeline alone knows."""
+    return isinstance(model := raw.get("model"), dict) and model.get("mode") == "generative"
 
 
 def _twice(values: dict[str, Any], pipeline: ModuleType) -> list[str]:
@@ -235,7 +245,8 @@ def data_files(name: str) -> dict[str, Any]:
 
 def main() -> None:
     """Print the checked settings as JSON."""
-    values = validate(load_yaml(paths.PARAMS, ParamsError), asked=SECTIONS)
+    raw = load_yaml(paths.PARAMS, ParamsError)
+    values = validate(raw, asked=() if isinstance(raw, dict) and _completes(raw) else SECTIONS)
     plain = {name: value.model_dump() if isinstance(value, BaseModel) else value for name, value in values.items()}
     print(json.dumps(plain, indent=2))
 

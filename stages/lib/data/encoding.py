@@ -13,12 +13,21 @@ FIELDS = ("sentence1", "sentence2")
 
 @dataclass(frozen=True)
 class Example:
-    """One encoded input: ids, segment ids if the model has them, label number, prompt position."""
+    """One encoded input: ids, segment ids if the model has them, label number, position where it is read.
+
+    With a `completion` its tokens stand for the label (which is -1), and are read at `position` and those after it.
+    """
 
     input_ids: list[int]
     token_type_ids: list[int] | None
     label: int
     position: int
+    completion: tuple[int, ...] = ()
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """What is to be predicted, from `position` on: the label, or the tokens of the completion."""
+        return self.completion or (self.label,)
 
 
 def encode(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, mode: str, max_length: int) -> list[Example]:
@@ -33,7 +42,7 @@ def encode(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, mode: str, max_
         if row["label"] not in labels:
             raise DataError(f"{task.name}: label {row['label']!r} is not one of {', '.join(task.labels)}")
     prompt = task.prompt_for(mode)
-    texts = [_rendered(row, prompt, tokenizer, max_length) if prompt else row for row in rows]
+    texts = [rendered(row, prompt, tokenizer, max_length) if prompt else row for row in rows]
     examples = []
     for row, text in zip(rows, texts, strict=True):
         encoded = _tokenize(text, tokenizer, max_length)
@@ -81,20 +90,21 @@ def _position(ids: list[int], tokenizer: Any, mode: str, task: str) -> int:
     return ids.index(tokenizer.mask_token_id)
 
 
-def _rendered(row: dict, prompt: Prompt, tokenizer: Any, max_length: int) -> str:
-    """Fill the template, cutting the longest sentence until the whole fits into `max_length` tokens."""
+def rendered(row: dict, prompt: Prompt, tokenizer: Any, max_length: int, beside: int = 0) -> str:
+    """Fill the template, cutting the longest sentence until the whole fits into `max_length` tokens, `beside` of them taken."""
     texts = {field: (row.get(field) or "").strip() for field in FIELDS}
     if tokenizer.mask_token:
         texts = {field: text.replace(tokenizer.mask_token, "") for field, text in texts.items()}
     mask = tokenizer.mask_token or ""
     while True:
         whole = _fill(prompt.template, texts, mask)
-        excess = len(tokenizer(whole)["input_ids"]) - max_length
+        excess = len(tokenizer(whole)["input_ids"]) + beside - max_length
         if excess <= 0:
             return whole
         longest = max(FIELDS, key=lambda field: len(texts[field]))
         if not texts[longest]:
-            raise ModelError(f"model.max_length: {max_length} is shorter than the template {prompt.template!r} alone")
+            alone = f"with a completion of {beside + 1} tokens" if beside else "alone"
+            raise ModelError(f"model.max_length: {max_length} is shorter than the template {prompt.template!r} {alone}")
         texts[longest] = _cut(texts[longest], excess, tokenizer)
 
 

@@ -97,6 +97,11 @@ def _items(source: HubSource, record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _row(spec: TaskSpec, source: HubSource, record: dict[str, Any]) -> dict[str, str | None]:
+    if not spec.labels:
+        return {
+            ours: _text(source.columns[theirs], record)
+            for ours, theirs in zip(("sentence1", "label"), spec.columns, strict=True)
+        }
     row = {field: _text(text, record) for field, text in source.columns.items() if field != "label"}
     if source.among is None:
         return {**row, "label": _label(spec, source, record[source.columns["label"]])}

@@ -1,7 +1,7 @@
 """Data sets in files of the user's: <root>/<task>/{train,dev,test}.jsonl[.gz], .csv or .tsv.
 
-Every row has sentence1 and label, and for two-sentence tasks sentence2, or what `data.columns` calls them.  train has
-to be there.  Further columns don't matter.
+Every row has sentence1 and label, and for two-sentence tasks sentence2, or what `data.columns` calls them; of a task without
+labels prompt and completion.  train has to be there.  Further columns don't matter.
 """
 
 import contextlib
@@ -45,7 +45,9 @@ def load_local(
     if "train" not in files:
         there = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise DataError(f"{folder}: no train{ENDINGS[0]} (or {', '.join(ENDINGS[1:])}) here; there is {there}")
-    columns = {"sentence1": "sentence1", "label": "label", **columns}
+    columns = {name: columns.get(name, name) for name in spec.columns} | (
+        {"sentence2": columns["sentence2"]} if "sentence2" in columns and spec.labels else {}
+    )
     rows = {split: read_file(path, spec, columns) for split, path in files.items()}
     digests = {split: sha256_of(path) for split, path in files.items()}
     return rows, {
@@ -75,7 +77,7 @@ def _file(folder: Path, split: str) -> Path | None:
 
 
 def read_file(path: Path, spec: TaskSpec, columns: Mapping[str, str]) -> list[Row]:
-    """The raw rows of one file; `columns` maps sentence1, label and perhaps sentence2 to those of the file.
+    """The raw rows of one file; `columns` maps the task's columns and perhaps sentence2 to those of the file.
 
     Raises DataError that names every line with a mistake.
     """
@@ -103,8 +105,8 @@ def read_file(path: Path, spec: TaskSpec, columns: Mapping[str, str]) -> list[Ro
 def _bad_rows(path: Path, bad: list[str], spec: TaskSpec) -> str:
     more = [f"and {len(bad) - MOST_SHOWN:,} more"] if len(bad) > MOST_SHOWN else []
     words = f"{len(bad):,} rows" if len(bad) > 1 else "a row"
-    labels = f"the labels of the task {spec.name}: {_labels(spec)}"
-    return "\n  ".join([f"{path}: {words} can't be used", *bad[:MOST_SHOWN], *more, labels])
+    labels = [f"the labels of the task {spec.name}: {_labels(spec)}"] if spec.labels else []
+    return "\n  ".join([f"{path}: {words} can't be used", *bad[:MOST_SHOWN], *more, *labels])
 
 
 def _labels(spec: TaskSpec) -> str:
@@ -142,7 +144,8 @@ def _jsonl(file: IO[str], path: Path, columns: Mapping[str, str]) -> Iterator[tu
         except (ValueError, RecursionError) as problem:
             yield number, f"not valid JSON: {json_problem(problem)}"
             continue
-        example = f'{{"{columns["sentence1"]}": ..., "{columns["label"]}": ...}}'
+        text, label, *_ = columns.values()
+        example = f'{{"{text}": ..., "{label}": ...}}'
         found = type(record).__name__
         yield number, record if isinstance(record, dict) else f"expected an object such as {example}, found {found}"
 
@@ -193,18 +196,26 @@ def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row 
     for name in columns.values():
         if name not in record:
             return f"no {name!r}{did_you_mean(name, record)}; it has {', '.join(record) or 'nothing'}"
-    row = {name: record.get(columns.get(name, name)) for name in ("sentence1", "sentence2")}
+    text_column, label_column = spec.columns
+    row = {"sentence1": record[columns[text_column]]}
+    row["sentence2"] = record.get(columns.get("sentence2", "sentence2")) if spec.labels else None
     if spec.is_pair and row["sentence2"] is None:
         return f"no 'sentence2', which the task {spec.name} needs"
     for name, text in row.items():
         if text is not None and not isinstance(text, str):
-            return f"{name!r} should be text, not {shown(text)}"
+            return f"{_called(name, spec)!r} should be text, not {shown(text)}"
         if half := SURROGATE.search(text or ""):
-            return f"{name!r} has half of a character in it (\\u{ord(half[0]):04x}), which no text file can hold"
-    value = record[columns["label"]]
+            return f"{_called(name, spec)!r} has half of a character in it (\\u{ord(half[0]):04x}), which no text file can hold"
+    value = record[columns[label_column]]
     label = "" if value is None else str(value).strip()
     if not label:
-        return "the label is empty"
+        return f"the {label_column} is empty"
+    if not spec.labels:
+        return row | {"sentence1": row["sentence1"] or "", "label": str(value)}
     if spec.relabel is None and label not in spec.labels:
         return f"the label {label!r} is none of the task's{did_you_mean(label, spec.labels)}"
     return {"sentence1": row["sentence1"] or "", "sentence2": row["sentence2"], "label": label}
+
+
+def _called(name: str, spec: TaskSpec) -> str:
+    return spec.columns[0] if name == "sentence1" else name

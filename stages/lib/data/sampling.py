@@ -1,4 +1,4 @@
-"""The k-shot protocol of LM-BFF (Gao et al. 2021): k rows per class to train on, k more as dev.
+"""The k-shot protocol of LM-BFF (Gao et al. 2021): k rows per class to train on, k more as dev.  A task without labels is one class.
 
 Both come from the train split, whatever other splits there are.  Each class is put in an order that
 depends on its rows, the task and the seed alone; train is taken from the front and dev from the
@@ -24,8 +24,8 @@ def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: 
         raise DataError(f"task {task}: its data has no test split")
     pool = _pool(rows, {text_key(row) for row in tests})
     sample: dict[str, list[Row]] = {"train": [], "dev": []}
-    for label in labels:
-        ranked = sorted((row for row in pool if row["label"] == label), key=lambda row: _place(row, task, seed))
+    for label in labels or [None]:
+        ranked = sorted((row for row in pool if label in (None, row["label"])), key=lambda row: _place(row, task, seed))
         train, dev = split_sizes(len(ranked), task, label, data)
         sample["train"] += ranked[:train]
         sample["dev"] += ranked[len(ranked) - dev :]
@@ -53,13 +53,14 @@ def _spelling(row: Row) -> tuple[str, ...]:
     return tuple(text or "" for text in content(row))
 
 
-def split_sizes(available: int, task: str, label: str, data: Any) -> tuple[int, int]:
-    """Numbers of train and dev rows among the `available` ones of a class; raise DataError if they are too few."""
+def split_sizes(available: int, task: str, label: str | None, data: Any) -> tuple[int, int]:
+    """Numbers of train and dev rows among the `available` ones of a class, or (None) of all; raise DataError if they are too few."""
     if available >= 2 * data.k:
         return data.k, data.k
-    few = f"task {task}: class {label!r} has {available} training rows"
+    few = f"task {task}: {'it' if label is None else f'class {label!r}'} has {available} training rows"
     if available < 2:
-        raise DataError(f"{few}; train and dev need one each, so it takes more rows, or a task without this class")
+        other = "" if label is None else ", or a task without this class"
+        raise DataError(f"{few}; train and dev need one each, so it takes more rows{other}")
     if data.scarce == "error":
         raise DataError(
             f"{few}, but data.k={data.k} needs {2 * data.k} ({data.k} for train, {data.k} for dev); "

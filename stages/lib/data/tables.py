@@ -13,6 +13,8 @@ from .rows import BITS, Row, bare, capped, content, letters, place, rank, text_k
 from .tasks import TaskSpec
 
 SPLITS = ("train", "dev", "test")
+# what a card counts of a task without labels
+ROWS = "rows"
 # reasons that a line about dropped rows names
 MOST_REASONS = 8
 
@@ -35,14 +37,16 @@ class Table(NamedTuple):
 def build_table(spec: TaskSpec, raw: dict[str, list[Row]], origin: dict[str, Any]) -> Table:
     """Turn the raw rows of each split into a table with a card.
 
-    White space is collapsed, labels are renamed, and empty texts, repeated rows and texts with two
+    White space is collapsed (not that of prompts and completions), labels are renamed, and empty texts, repeated rows and texts with two
     labels are dropped and counted.  A test split that the source has is kept even where its texts
     are also in train; without one, `spec.holdout` of the training rows become test, by content.
     Raises DataError for unknown labels, a missing second sentence and splits without rows.
     """
     dropped: dict[str, Counter] = {split: Counter() for split in SPLITS if split in raw}
     pair = spec.is_pair or any(row.get("sentence2") is not None for rows in raw.values() for row in rows)
-    splits = {split: _distinct(_tidied(spec, raw[split], pair, dropped[split]), dropped[split]) for split in dropped}
+    splits = {
+        split: _distinct(spec, _tidied(spec, raw[split], pair, dropped[split]), dropped[split]) for split in dropped
+    }
     _require_rows(spec, splits, dropped)
     held_out = "train" in splits and "test" not in splits
     if held_out:
@@ -117,8 +121,10 @@ def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> li
     for row in rows:
         sentence1, sentence2 = _collapsed(row["sentence1"]), _collapsed(row.get("sentence2"))
         label = _label(spec, row["label"])
-        if row["label"] is None:
-            dropped["no label"] += 1
+        if not spec.labels and sentence1:
+            sentence1 = row["sentence1"]
+        if row["label"] is None or not row["label"].strip():
+            dropped[f"no {spec.columns[1]}"] += 1
         elif label is None:
             dropped[f"with the label {row['label']!r}"] += 1
         elif not sentence1 or (pair and not sentence2):
@@ -135,7 +141,9 @@ def _collapsed(text: str | None) -> str | None:
 
 
 def _label(spec: TaskSpec, label: str | None) -> str | None:
-    """The task's label for one of the source's, None if rows with it are dropped."""
+    """The task's label for one of the source's, None if rows with it are dropped; a completion as it is."""
+    if not spec.labels:
+        return label
     if spec.relabel is not None:
         return spec.relabel.get(label, label if label in spec.labels else None)
     if label is not None and label not in spec.labels:
@@ -145,15 +153,16 @@ def _label(spec: TaskSpec, label: str | None) -> str | None:
     return label
 
 
-def _distinct(rows: list[Row], dropped: Counter) -> list[Row]:
+def _distinct(spec: TaskSpec, rows: list[Row], dropped: Counter) -> list[Row]:
     """Rows whose text is there once; which of several equal rows stays doesn't depend on their order."""
     labels = defaultdict(set)
     for row in rows:
         labels[content(row)].add(row["label"])
     kept: dict[tuple, Row] = {}
+    name, kind = ("text", "label") if spec.labels else spec.columns
     for row in sorted(rows, key=lambda row: row["group"] or ""):
         if len(labels[content(row)]) > 1:
-            dropped["text with two labels"] += 1
+            dropped[f"{name} with two {kind}s"] += 1
         elif kept.setdefault(content(row), row) is not row:
             dropped["duplicate"] += 1
     return list(kept.values())
@@ -184,9 +193,8 @@ def _require_rows(spec: TaskSpec, splits: dict[str, list[Row]], dropped: dict[st
     for split in (split for split, rows in splits.items() if not rows):
         reasons = told(dropped.get(split, Counter())) or "none"
         labels = ", ".join([*spec.labels, *(spec.relabel or ())])
-        raise DataError(
-            f"task {spec.name}: no rows are left in {split}; dropped: {reasons}; labels that are used: {labels}"
-        )
+        used = f"; labels that are used: {labels}" if labels else ""
+        raise DataError(f"task {spec.name}: no rows are left in {split}; dropped: {reasons}{used}")
 
 
 def _unit(row: Row) -> tuple[str | None, ...]:
@@ -199,12 +207,14 @@ def _card(
 ) -> dict[str, Any]:
     counts: dict[str, Counter] = {split: Counter() for split in SPLITS}
     for row in rows:
-        counts[row["split"]][row["label"]] += 1
+        counts[row["split"]][row["label"] if spec.labels else ROWS] += 1
     return {
         "task": spec.model_dump(),
         "origin": origin,
         "held_out": held_out,
-        "counts": {split: {label: counts[split][label] for label in spec.labels} for split in SPLITS if counts[split]},
+        "counts": {
+            split: {label: counts[split][label] for label in spec.labels or [ROWS]} for split in SPLITS if counts[split]
+        },
         "dropped": {split: dict(sorted(reasons.items())) for split, reasons in dropped.items()},
         "test_texts_in_train": sum(key in texts.trained for key in texts.tested),
     }

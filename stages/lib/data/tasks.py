@@ -18,6 +18,8 @@ from ..yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("tasks.yaml")
 PROMPT_FIELDS = ("sentence1", "sentence2", "mask")
+# the columns of a task without labels
+COMPLETING = ("prompt", "completion")
 
 
 class Prompt(Section):
@@ -54,7 +56,7 @@ class HubSource(Section):
     splits: dict[Literal["train", "dev", "test"], str] = Field(
         description="names of splits there, or the start of one: train[:1000]"
     )
-    columns: dict[Literal["sentence1", "sentence2", "label"], str] = Field(
+    columns: dict[Literal["sentence1", "sentence2", "label", "prompt", "completion"], str] = Field(
         description="a column's name, or a text put together from several: '{question} {answer}'"
     )
     labels: list[str] | None = Field(
@@ -101,7 +103,9 @@ class TaskSpec(Section):
     name: str
     title: str
     kind: str = Field(description="what sort of skill this is, for instance 'movie sentiment'")
-    labels: list[str] = Field(min_length=2, description="label names; their order is the order of the logits")
+    labels: list[str] = Field(
+        description="label names; their order is the order of the logits; null for rows of a prompt and a completion"
+    )
     metric: Literal["accuracy", "f1", "mcc"] = "accuracy"
     positive: str | None = Field(None, description="the label that binary F1 counts; null for macro F1")
     prompt: Prompt | None = Field(None, description="for masked language models")
@@ -132,17 +136,29 @@ class TaskSpec(Section):
             return checkpoint
         return {int(key) if isinstance(key, str) and key.isdecimal() else key: name for key, name in checkpoint.items()}
 
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _null_is_none(cls, labels: Any) -> Any:
+        return [] if labels is None else labels
+
     @field_validator("labels")
     @classmethod
     def _check_labels(cls, labels: list[str]) -> list[str]:
+        if len(labels) == 1:
+            raise ValueError("a list of at least 2, or null for rows of a prompt and a completion")
         if len({*labels}) < len(labels):
             raise ValueError("labels that differ from each other")
         return labels
 
-    @field_validator("positive", "prompt", "causal_prompt")
+    @field_validator("positive", "prompt", "causal_prompt", "relabel", "hub")
     @classmethod
     def _check_use_of_labels(cls, value: Any, info: ValidationInfo) -> Any:
         labels = info.data.get("labels")  # missing if they are wrong themselves
+        if isinstance(value, HubSource) and labels is not None:
+            if (not labels) != ({*value.columns} == {*COMPLETING}):
+                raise ValueError(f"a source with the columns {' and '.join(COMPLETING)} just where there are no labels")
+        elif labels == [] and value is not None:
+            raise ValueError("null, since rows of a prompt and a completion have no labels")
         if labels and info.field_name == "positive" and value is not None and value not in labels:
             raise ValueError(f"one of the labels {', '.join(labels)}")
         if labels and isinstance(value, Prompt) and {*value.verbalizer} != {*labels}:
@@ -158,6 +174,11 @@ class TaskSpec(Section):
         return prompt
 
     @property
+    def columns(self) -> tuple[str, str]:
+        """What a row is made of, as users call it: a text and a label, or a prompt and a completion."""
+        return ("sentence1", "label") if self.labels else COMPLETING
+
+    @property
     def is_pair(self) -> bool:
         """True if a prompt or the hub's columns say that rows have a second sentence."""
         prompts = any("{sentence2}" in prompt.template for prompt in (self.prompt, self.causal_prompt) if prompt)
@@ -169,11 +190,16 @@ class TaskSpec(Section):
 
     def prompt_for(self, mode: str) -> Prompt | None:
         """The prompt that this mode of reading labels uses, None for standard fine-tuning."""
-        return {"standard": None, "prompt": self.prompt, "autoregressive": self.causal_prompt}[mode]
+        causal = self.causal_prompt
+        return {"standard": None, "prompt": self.prompt, "autoregressive": causal, "generative": causal}[mode]
 
     def prompt_problems(self, mode: str) -> list[str]:
         """Reasons why this task can't be used in this mode, as lines for the user."""
-        if mode == "standard" or self.prompt_for(mode):
+        if not self.labels and mode != "generative":
+            return [
+                f"task.{self.name}.labels: model.mode={mode} needs labels; prompts and completions need model.mode=generative"
+            ]
+        if not self.labels or mode == "standard" or self.prompt_for(mode):
             return []
         field = "prompt" if mode == "prompt" else "causal_prompt"
         return [f"task.{self.name}.{field}: model.mode={mode} needs a template and a verbalizer here"]

@@ -8,18 +8,22 @@ import numpy as np
 from .. import paths
 from ..data.task_cards import read_task, read_test_sets
 from ..io import read_rows
+from ..metrics.classification import accuracy
 from ..metrics.predictions import Predictions, dev_set, write_predictions
+from ..metrics.temperature import LOG_BOUNDS
+from ..metrics.tokens import count_rows
 from ..metrics.variants import FINETUNED, PRETRAINED
 from ..models.anatomy import read_anatomy
 from ..models.label_model import LabelModel, reset_to_pretrained
 from ..models.predicting import predict
+from ..models.token_predicting import predict_tokens, targets_of, token_temperature
 from ..progress import progress
 from ..runtime import Runtime
 from ..settings import ModelParams
 
 
 class Evaluation:
-    """Collects label logits: encode once, predict with whatever weights the model has at the moment."""
+    """Collects label logits, or what is said of tokens: encode once, predict with whatever weights the model has at the moment."""
 
     def __init__(self, model: LabelModel, sets: dict[str, list[dict]], variants: int) -> None:
         self.model, self._variants = model, variants
@@ -38,24 +42,40 @@ class Evaluation:
         self._bar = progress(title, rows * self._variants, "row")
         return self._bar
 
-    def predict(self, variant: str, sets: Collection[str] = ()) -> None:
-        """Predict every test set, or these alone if any are named, with the model as it is now."""
+    def predict(self, variant: str, sets: Collection[str] = (), degrees: float = 1.0) -> None:
+        """Predict every test set, or these alone if any are named, with the model as it is now; tokens at a temperature."""
         for name in sets or self._encoded:
-            self._logits[name][variant] = predict(self.model, self._encoded[name], self._bar.update).numpy()
+            told = (
+                predict_tokens(self.model, self._encoded[name], self._bar.update, degrees)
+                if self.model.mode == "generative"
+                else predict(self.model, self._encoded[name], self._bar.update).numpy()
+            )
+            self._logits[name][variant] = told
+
+    def predict_tempered(self, variant: str, dev: str, sets: Collection[str]) -> float:
+        """Predict the tokens of these sets at the temperature at which the model as it is now says those of `dev` best; gives it."""
+        degrees = token_temperature(self.model, self._encoded[dev], LOG_BOUNDS)
+        self.predict(variant, sets, degrees)
+        return degrees
 
     def predictions(self) -> Predictions:
         """Everything predicted so far."""
-        labels = {name: np.array([example.label for example in examples]) for name, examples in self._encoded.items()}
+        if self.model.mode == "generative":
+            labels = {name: targets_of(examples) for name, examples in self._encoded.items()}
+        else:
+            labels = {
+                name: np.array([example.label for example in examples]) for name, examples in self._encoded.items()
+            }
         return Predictions(self.model.task.labels, labels, self._logits)
 
     def describe(self) -> str:
-        """One line for the log: accuracy of each variant on the first test set."""
+        """One line for the log: accuracy (of completions, exact match) of each variant on the first test set."""
         name = next(iter(self._logits))
         labels = self.predictions().labels[name]
-        shares = {variant: np.mean(logits.argmax(1) == labels) for variant, logits in self._logits[name].items()}
-        return (
-            ", ".join(f"{variant} {share:.3f}" for variant, share in shares.items()) + f" (accuracy, n={len(labels)})"
-        )
+        shares = {variant: accuracy(logits, labels) for variant, logits in self._logits[name].items()}
+        measure = "exact match" if self.model.mode == "generative" else "accuracy"
+        said = ", ".join(f"{variant} {share:.3f}" for variant, share in shares.items())
+        return f"{said} ({measure}, n={count_rows(labels)})"
 
 
 def cell_sets(task: str, seed: int) -> dict[str, list[dict]]:

@@ -2,22 +2,23 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import paths
-from ..data.task_cards import read_task
+from ..data.task_cards import read_task, read_test_sets
 from ..graft.apply import graft, transplant
 from ..graft.interpolate import wise_ft, wise_graft
 from ..graft.mask_file import read_mask, require_model
 from ..graft.order_file import read_order
 from ..io import read_rows
 from ..localizers.movement import movement_mask
-from ..metrics.predictions import read_predictions, write_predictions
+from ..metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
 from ..metrics.temperature import temperature, tempered
-from ..metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, WISE_FT, WISE_GRAFT
+from ..metrics.variants import FINETUNED, GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, TEMPERED, WISE_FT, WISE_GRAFT
 from ..models.anatomy import HEAD, LM_HEAD, read_anatomy
 from ..models.label_model import LabelModel, reset_to_pretrained
 from ..models.predicting import dev_score
@@ -59,11 +60,16 @@ class Moved:
 def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:
     """Store what the grafts and the controls of a cell predict; gives the evaluation, and what the controls were fitted to.
 
-    The fine-tuned model's temperature comes from the logits that `reference` stored.
+    The fine-tuned model's temperature comes from the logits that `reference` stored.  Of completions there are none, so that
+    it is fitted to the live model, and the graft's own, which calibration would fit, too.
     """
     model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
-    evaluation, moved = Evaluation(model, cell_sets(task, seed), variants=3), Moved.of(model)
+    evaluation, generative = Evaluation(model, cell_sets(task, seed), variants=3), model.mode == "generative"
+    dev, fitted, degrees = dev_set(task), dict[str, float](), 1.0
     with evaluation.progress(f"evaluate {task}-{seed}"):
+        if generative:
+            degrees = evaluation.predict_tempered(TEMPERED, dev, read_test_sets(task, seed))
+        moved = Moved.of(model)
         alpha = moved.best_alpha(read_rows(paths.sample(task, seed, "dev")), params.calibration.wise_alphas)
         model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
         evaluation.predict(WISE_FT)
@@ -71,13 +77,22 @@ def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tu
         for variant, tensors, sets in grafts(moved, seed, params):
             model.put(tensors)
             evaluation.predict(variant, sets)
-    reference, predictions = paths.predictions("reference", task, seed), evaluation.predictions()
+        if generative:
+            fitted["graft_temperature"] = evaluation.predict_tempered(GRAFT_TEMPERED, dev, [task])
+    predictions = evaluation.predictions()
+    if not generative:
+        degrees = _temper(predictions, paths.predictions("reference", task, seed), task)
+    write_predictions(paths.predictions("evaluate", task, seed), predictions)
+    return evaluation, {"temperature": degrees, "wise_alpha": alpha, **fitted}
+
+
+def _temper(predictions: Predictions, reference: Path, task: str) -> float:
+    """Put the fine-tuned model at one temperature beside the predictions, by its stored logits; gives the temperature."""
     dev = read_predictions(reference, dev=True)
     degrees = temperature(dev.logits[task][FINETUNED], dev.labels[task])
     for name, logits in tempered(read_predictions(reference), degrees).logits.items():
         predictions.logits[name].update(logits)
-    write_predictions(paths.predictions("evaluate", task, seed), predictions)
-    return evaluation, {"temperature": degrees, "wise_alpha": alpha}
+    return degrees
 
 
 def grafts(moved: Moved, seed: int, params: Params) -> Iterator[tuple[str, dict[str, Tensor], list[str]]]:

@@ -1,12 +1,19 @@
-"""Accuracy, F1, Matthews correlation, agreement and calibration, as functions of stored logits."""
+"""Accuracy, F1, Matthews correlation, agreement and calibration, as functions of stored logits.
+
+Accuracy, agreement and calibration are of completions, too, whose records (tokens.py) stand in place of logits and labels.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from .tokens import exact_match, of_tokens
+
 
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Share of rows whose highest logit is the label's."""
+    """Share of rows whose highest logit is the label's; of completions their exact match."""
+    if of_tokens(logits):
+        return exact_match(logits, labels)
     return float(np.mean(logits.argmax(1) == labels))
 
 
@@ -49,7 +56,9 @@ def majority_share(labels: np.ndarray) -> float:
 
 
 def agreement(logits: np.ndarray, others: np.ndarray) -> float:
-    """Share of rows on which two models predict the same label, right or wrong (paper, section 3.1)."""
+    """Share of rows on which two models predict the same label, right or wrong (paper, section 3.1); of tokens alike."""
+    if of_tokens(logits):
+        return float(np.mean(logits["predicted"] == others["predicted"]))
     return float(np.mean(logits.argmax(1) == others.argmax(1)))
 
 
@@ -75,14 +84,16 @@ class Reliability:
 
 
 def reliability(logits: np.ndarray, labels: np.ndarray, bins: int) -> Reliability:
-    """Group rows by the probability of their predicted label into `bins` bins of equal width.
+    """Group rows by the probability of their predicted label into `bins` bins of equal width; of completions tokens.
 
     Bins are open below and closed above, as in the implementation of Guo et al. (2017); the paper's
     text has them the other way round, which differs only for confidences exactly on an edge.
     """
-    probabilities = softmax(logits)
-    confidence = probabilities.max(1)
-    right = probabilities.argmax(1) == labels
+    if of_tokens(logits):
+        confidence, right = logits["confidence"].astype(np.float64), logits["predicted"] == labels["target"]
+    else:
+        probabilities = softmax(logits)
+        confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
     edges = np.linspace(0, 1, bins + 1)
     number = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     count = np.bincount(number, minlength=bins)
@@ -96,4 +107,5 @@ def reliability(logits: np.ndarray, labels: np.ndarray, bins: int) -> Reliabilit
 
 def confidence_histogram(logits: np.ndarray, bins: int) -> np.ndarray:
     """Number of rows by top probability, in `bins` bars of equal width over 0..1, shape (bins,) (figure 6)."""
-    return np.histogram(softmax(logits).max(1), bins=bins, range=(0.0, 1.0))[0]
+    top = logits["confidence"] if of_tokens(logits) else softmax(logits).max(1)
+    return np.histogram(top, bins=bins, range=(0.0, 1.0))[0]

@@ -17,13 +17,17 @@ from .. import paths
 from ..digest import UNSEALED, require_sealed, seal
 from ..errors import DataError
 from ..io import replacing
+from .tokens import TARGETS, TOLD, joined, parts_of
 
 DEV = ":dev"
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """labels: test set -> (n,) label numbers; logits: test set -> variant -> (n, labels) float32."""
+    """labels: test set -> (n,) label numbers; logits: test set -> variant -> (n, labels) float32.
+
+    Of completions both are records of tokens, (T,), TARGETS and TOLD of tokens.py.
+    """
 
     label_names: list[str]
     labels: dict[str, np.ndarray]
@@ -47,12 +51,12 @@ class Predictions:
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
     """Write predictions; raises StorageError if the disk is full."""
-    tensors = {f"labels/{name}": labels.astype(np.int32) for name, labels in predictions.labels.items()}
+    tensors: dict[str, np.ndarray] = {}
+    for test_set, labels in predictions.labels.items():
+        tensors |= parts_of("labels", test_set, labels, np.int32)
     for test_set, variants in predictions.logits.items():
-        tensors |= {
-            f"logits/{test_set}/{variant}": np.ascontiguousarray(logits, dtype=np.float32)
-            for variant, logits in variants.items()
-        }
+        for variant, logits in variants.items():
+            tensors |= parts_of("logits", f"{test_set}/{variant}", logits, np.float32)
     with replacing(path) as partial:
         save_file(
             tensors, partial, metadata={"predictions": json.dumps({"label_names": predictions.label_names, **UNSEALED})}
@@ -79,6 +83,7 @@ def read_predictions(path: Path, dev: bool = False) -> Predictions:
     """
     if not path.exists():
         raise DataError(f"{path}: no such predictions; `dvc repro` makes them")
+    parts: dict[tuple[str, ...], dict[str, np.ndarray]] = {}
     labels: dict[str, np.ndarray] = {}
     logits: dict[str, dict[str, np.ndarray]] = {}
     try:
@@ -87,13 +92,13 @@ def read_predictions(path: Path, dev: bool = False) -> Predictions:
             names = json.loads(file.metadata()["predictions"])["label_names"]
             for key in file.keys():  # noqa: SIM118 - not a dict
                 kind, test_set, *variant = key.split("/")
-                if test_set.endswith(DEV) != dev:
-                    continue
-                test_set = test_set.removesuffix(DEV)
-                if kind == "labels":
-                    labels[test_set] = file.get_tensor(key)
-                else:
-                    logits.setdefault(test_set, {})[variant[0]] = file.get_tensor(key)
+                if test_set.endswith(DEV) == dev:
+                    parts.setdefault((test_set.removesuffix(DEV), *variant), {})[kind] = file.get_tensor(key)
+        for (test_set, *variant), found in parts.items():
+            if variant:
+                logits.setdefault(test_set, {})[variant[0]] = joined(found, "logits", TOLD)
+            else:
+                labels[test_set] = joined(found, "labels", TARGETS)
     except (SafetensorError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged: {error}") from error
     return Predictions(names, labels, logits)

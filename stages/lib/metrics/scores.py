@@ -16,6 +16,7 @@ from .classification import (
     standard_error,
 )
 from .predictions import Predictions
+from .tokens import count_rows, of_tokens, token_scores, usual_completion
 from .variants import FINETUNED
 
 Scores = dict[str, dict[str, dict[str, Any]]]
@@ -27,7 +28,8 @@ def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
 
     `score` is the task's own metric, accuracy, F1 or Matthews correlation; `retained` is score / score
     of the fine-tuned model, and `agreement` the share of predictions equal to that model's.  `majority` and
-    `constant` are of no model: see constant_scores.
+    `constant` are of no model: see constant_scores.  Of completions the accuracy, which is their score, is that of
+    whole rows, their exact match; there is no f1, agreement is token by token, and token_scores stand beside.
     """
     scores: Scores = {}
     for name, variants in predictions.logits.items():
@@ -35,6 +37,8 @@ def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
         for variant, logits in variants.items():
             basic, score = _scores(logits, predictions.labels[name], predictions.label_names, task)
             agreed = agreement(logits, variants[FINETUNED])
+            if of_tokens(logits):
+                basic |= token_scores(logits, predictions.labels[name], variants[FINETUNED])
             scores[name][variant] = {**basic, "agreement": agreed, "score": score, **constant}
         whole = scores[name][FINETUNED]["score"]
         for values in scores[name].values():
@@ -59,6 +63,9 @@ def constant_scores(labels: np.ndarray, names: list[str], task: TaskSpec) -> dic
     `majority` is the share of the most frequent label, `constant` the highest score by the task's own metric, such as
     the F1 of always predicting the positive label.
     """
+    if of_tokens(labels):
+        usual = usual_completion(labels)
+        return {"majority": usual, "constant": usual}
     always = np.eye(len(names))
     scores = [_scores(np.tile(one, (len(labels), 1)), labels, names, task)[1] for one in always]
     return {"majority": majority_share(labels), "constant": max(scores)}
@@ -67,20 +74,23 @@ def constant_scores(labels: np.ndarray, names: list[str], task: TaskSpec) -> dic
 def _scores(logits: np.ndarray, labels: np.ndarray, names: list[str], task: TaskSpec) -> tuple[dict[str, Any], float]:
     """n, accuracy, accuracy_se, f1, and the task's own metric."""
     share = accuracy(logits, labels)
+    if of_tokens(logits):
+        n = count_rows(labels)
+        return {"n": n, "accuracy": share, "accuracy_se": standard_error(share, n), "f1": None}, share
     positive = None if task.positive is None else names.index(task.positive)
     scores = {"accuracy": share, "accuracy_se": standard_error(share, len(labels)), "f1": f1(logits, labels, positive)}
     return {"n": len(labels), **scores}, mcc(logits, labels) if task.metric == "mcc" else scores[task.metric]
 
 
 def calibration_scores(predictions: Predictions, bins: int, histogram_bins: int) -> Scores:
-    """Test set -> variant -> n, ece, and the lists behind the reliability diagram and the histogram."""
+    """Test set -> variant -> n (rows), ece, and the lists behind the reliability diagram and the histogram."""
     scores: Scores = {}
     for name, variants in predictions.logits.items():
         scores[name] = {}
         for variant, logits in variants.items():
             table = reliability(logits, predictions.labels[name], bins)
             scores[name][variant] = {
-                "n": int(table.count.sum()),
+                "n": count_rows(predictions.labels[name]),
                 "ece": table.ece,
                 "bin_count": table.count.tolist(),
                 "bin_confidence": table.confidence.tolist(),
@@ -107,7 +117,9 @@ def score_rows(predictions: Predictions, task: TaskSpec, bins: int) -> list[Row]
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Mean of -log softmax(logits)[label], in nats; logits (n, labels), labels (n,)."""
+    """Mean of -log softmax(logits)[label], in nats; logits (n, labels), labels (n,), or records of tokens."""
+    if of_tokens(logits):
+        return -float(logits["log_probability"].mean(dtype=np.float64))
     wide = logits.astype(np.float64)
     shifted = wide - wide.max(1, keepdims=True)
     chosen = shifted[np.arange(len(labels)), labels]

@@ -11,6 +11,8 @@ VARIANTS = (PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED)
 TEMPERED = "finetuned_tempered"
 WISE_FT = "wise_ft"
 CONTROLS = (TEMPERED, WISE_FT)
+# the graft at a temperature of its own
+GRAFT_TEMPERED = "grafted_tempered"
 
 # models between the pretrained model and the graft, `wise_graft_0.25`
 WISE_GRAFT = "wise_graft"

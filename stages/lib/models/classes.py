@@ -4,4 +4,5 @@ CLASSES = {
     "standard": "AutoModelForSequenceClassification",
     "prompt": "AutoModelForMaskedLM",
     "autoregressive": "AutoModelForCausalLM",
+    "generative": "AutoModelForCausalLM",
 }

@@ -17,7 +17,7 @@ from ..runtime import numpy_generator
 from .cell import GraftCell
 from .fisher import squared_gradients
 from .label_model import LabelModel
-from .predicting import loss_gradient, predict, tensor_gradients
+from .predicting import loss_gradient, said_of, same_rows, tensor_gradients, wanted_of
 
 
 def evidence_of(
@@ -37,20 +37,18 @@ def with_dev(evidence: Evidence, model: LabelModel, dev_rows: list[dict]) -> Evi
     """The same evidence for a localizer that may choose by dev.
 
     The fine-tuned model that a mask has to agree with is the region's fine-tuned values in place of all its pretrained ones.
+    Of a completion it has to agree on every token: rows are independent of each other, tokens are not.
     """
     dev = model.encode(dev_rows)
-    labels = torch.tensor([example.label for example in dev])
-    wanted: list[torch.Tensor] = []
+    labels = wanted_of(dev)
+    theirs: list[torch.Tensor] = []
 
     def rating() -> DevRating:
-        logits = predict(model, dev)
-        said = logits.argmax(1)
-        if not wanted:  # predicted when it is asked for, and once
+        said, loss = said_of(model, dev)
+        if not theirs:  # predicted when it is asked for, and once
             evidence.put(evidence.finetuned)
-            wanted.append(predict(model, dev).argmax(1))
-        agreement, accuracy = ((said == others).double().mean() for others in (wanted[0], labels))
-        loss = torch.nn.functional.cross_entropy(logits.double(), labels)
-        return DevRating(float(agreement), float(accuracy), float(loss))
+            theirs.append(said_of(model, dev)[0])
+        return DevRating(same_rows(said, theirs[0]), same_rows(said, labels), loss)
 
     return replace(evidence, dev_rating=rating, dev_rows=len(dev), reads=(evidence.reads, dev))
 

@@ -6,7 +6,7 @@ the gradients of its outputs, example by example, and the gradient of one exampl
 that layer's parameters follows from those two alone.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -18,6 +18,7 @@ from torch.func import functional_call, vjp, vmap
 
 from ..data.batching import by_length
 from ..data.encoding import Example
+from ..errors import ModelError
 from .label_model import LabelModel
 
 Mode = Literal["empirical", "expected", "sampled", "sampled_logit", "label_logit"]
@@ -42,20 +43,28 @@ def squared_gradients(
     itself, sum over c of p_c * grad(-log p_c)^2, exactly.  sampled: the same mean over `draws` labels
     that the model draws for each example with `generator`.  sampled_logit and label_logit: of the
     logit of the drawn or of the true label itself, which is no Fisher information: adding one number
-    to all logits of an example changes it.  Afterwards `names` alone require gradients, as after
+    to all logits of an example changes it.  Of a completion the loss is the sum over its tokens, and
+    labels are drawn for each of them.  Afterwards `names` alone require gradients, as after
     `train_only`; `.grad` is left as it is.
-    Raises ValueError if labels are to be drawn and there is no generator.
+    Raises ValueError if labels are to be drawn and there is no generator, ModelError for the
+    expected mode of completions, which would take a pass for each token of the vocabulary.
     """
+    if mode == "expected" and model.mode == "generative":
+        raise ModelError(
+            "model.mode=generative: squared gradients of the mode 'expected' take a pass for each token of the vocabulary; "
+            "take 'sampled' (localizer.talos.mode)"
+        )
     if is_sampled(mode) and generator is None:
         raise ValueError(f"mode {mode!r} draws labels, so it needs a generator")
     weights = model.train_only({*names})
     model.model.eval()
     totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     owners = _owners(model.model, weights)
-    places = torch.from_numpy(generator.random((len(examples), draws))) if is_sampled(mode) else None
+    counts = [len(example.targets) for example in examples]
+    places = torch.from_numpy(generator.random((sum(counts), draws))).split(counts) if is_sampled(mode) else None
     for rows in by_length(examples, model.runtime.batch_tokens):
         batch = [examples[row] for row in rows]
-        target = Target(mode, None if places is None else places[rows])
+        target = Target(mode, None if places is None else [places[row] for row in rows])
         if not (owners and _add_by_layer(model, batch, target, owners, totals)):
             _add_one_by_one(model, batch, target, weights, totals)
     return totals
@@ -75,10 +84,10 @@ def backward_passes(mode: Mode, labels: int, draws: int) -> int:
 
 @dataclass(frozen=True)
 class Target:
-    """The differentiated quantity: the mode, and for drawn labels a number of 0..1 for each row and draw, (B, draws)."""
+    """The differentiated quantity: the mode, and for drawn labels numbers of 0..1 by row, (1, draws), or (tokens, draws)."""
 
     mode: Mode
-    places: Tensor | None = None
+    places: Sequence[Tensor] | None = None
 
     def row(self, number: int) -> "Target":
         """The same for one row alone."""
@@ -98,7 +107,7 @@ def _losses(logits: Tensor, labels: Tensor, target: Target) -> Iterator[Tensor]:
         for column in surprise.T:
             yield column * torch.exp(-column.detach() / 2)  # the root of p_c: it is squared with the gradient
     else:
-        yield from _drawn(values, drawn_labels(logits.detach(), target.places))
+        yield from _drawn(values, drawn_labels(logits.detach(), torch.cat([*target.places])))
 
 
 def drawn_labels(logits: Tensor, places: Tensor) -> Tensor:
@@ -125,7 +134,7 @@ def _add_one_by_one(
         batch = model.batch([example])
         for loss in _losses(model.logits(batch), batch.labels, target.row(number)):
             gradients = torch.autograd.grad(
-                loss[0], list(weights.values()), retain_graph=True, allow_unused=True, materialize_grads=True
+                loss.sum(), list(weights.values()), retain_graph=True, allow_unused=True, materialize_grads=True
             )
             for total, gradient in zip(totals.values(), gradients, strict=True):
                 total.addcmul_(gradient, gradient)

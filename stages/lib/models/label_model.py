@@ -1,4 +1,7 @@
-"""LabelModel: a pretrained model seen as a classifier, whatever its mode of reading labels."""
+"""LabelModel: a pretrained model seen as a classifier, whatever its mode of reading labels.
+
+Of completions the classes are the tokens of the vocabulary, and each token of a completion is read.
+"""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -8,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..data.batching import Batch, collate
+from ..data.completing import encode_completions, label_completions
 from ..data.encoding import Example, encode, label_word_ids
 from ..data.tasks import TaskSpec
 from ..runtime import Runtime
@@ -22,6 +26,8 @@ class LabelModel:
     standard: those of the stock sequence-classification class.  prompt and autoregressive: those of
     the label words at the prompt's position; the hidden states are narrowed to that position before
     the vocabulary head, which therefore runs on one position an example instead of all.
+    generative: logits over the vocabulary at the positions that predict the tokens of the completions, shape
+    (T, vocabulary) for the T tokens of a batch, in the order of its `labels`.
     """
 
     def __init__(
@@ -29,10 +35,11 @@ class LabelModel:
     ) -> None:
         self.model, self.tokenizer, self.task, self.mode = model.to(runtime.device), tokenizer, task, mode
         self.max_length, self.runtime = max_length, runtime
-        self._positions: Tensor | None = None
+        self._batch: Batch | None = None
         prompt = task.prompt_for(mode)
-        if prompt:
+        if prompt and mode != "generative":
             self._word_ids = torch.tensor(label_word_ids(prompt, task.labels, tokenizer), device=runtime.device)
+        if mode != "standard":
             model.base_model.register_forward_hook(self._narrow)
         model.config.pad_token_id = tokenizer.pad_token_id
 
@@ -42,8 +49,9 @@ class LabelModel:
     ) -> "LabelModel":
         """The model of a folder for a task, by the `model` section; raises ModelError."""
         tokenizer = load_tokenizer(folder)
-        if task.prompt_for(settings.mode):
-            label_word_ids(task.prompt_for(settings.mode), task.labels, tokenizer)  # before the slow part
+        if prompt := task.prompt_for(settings.mode):
+            words = label_completions if settings.mode == "generative" else label_word_ids
+            words(prompt, task.labels, tokenizer)  # before the slow part
         model = load_model(folder, settings.mode, task.labels, dropout)
         return cls(model, tokenizer, task, settings.mode, settings.max_length, runtime)
 
@@ -78,6 +86,8 @@ class LabelModel:
 
     def encode(self, rows: list[dict]) -> list[Example]:
         """Encode rows of the task for this model."""
+        if self.mode == "generative":
+            return encode_completions(rows, self.task, self.tokenizer, self.max_length)
         return encode(rows, self.task, self.tokenizer, self.mode, self.max_length)
 
     def batch(self, examples: list[Example]) -> Batch:
@@ -85,23 +95,22 @@ class LabelModel:
         return collate(examples, self.tokenizer.pad_token_id, self.runtime.device)
 
     def logits(self, batch: Batch) -> Tensor:
-        """Label logits, float32, shape (B, labels)."""
-        self._positions = batch.positions
+        """Label logits, float32, shape (B, labels); of completions (T, vocabulary)."""
+        self._batch = batch
         try:
             with self.runtime.autocast():
                 logits = self.model(**batch.inputs).logits
         finally:
-            self._positions = None  # the same model may be read by another task next
+            self._batch = None  # the same model may be read by another task next
         if self.mode != "standard":
-            logits = logits[:, 0].index_select(1, self._word_ids)
+            logits = logits[:, 0]
+        if self.mode in ("prompt", "autoregressive"):
+            logits = logits.index_select(1, self._word_ids)
         return logits.float()
 
     def _narrow(self, _module: Any, _inputs: Any, output: Any) -> Any:
-        if self._positions is None:
-            return output
-        hidden = output.last_hidden_state
-        rows = torch.arange(len(hidden), device=hidden.device)
-        output.last_hidden_state = hidden[rows, self._positions].unsqueeze(1)
+        if self._batch is not None:
+            output.last_hidden_state = output.last_hidden_state[self._batch.rows, self._batch.positions].unsqueeze(1)
         return output
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..data.batching import by_length
 from ..data.encoding import Example
 from .label_model import LabelModel
+from .token_predicting import predict_tokens
 
 
 @torch.inference_mode()
@@ -26,26 +27,53 @@ def predict(model: LabelModel, examples: list[Example], on_batch: Callable[[int]
     return logits
 
 
+def said_of(model: LabelModel, examples: list[Example]) -> tuple[Tensor, float]:
+    """What a model says of each example, as in_rows has it, and its mean cross-entropy in nats, of completions by token."""
+    if model.mode == "generative":
+        told = predict_tokens(model, examples)
+        return in_rows(torch.from_numpy(told["predicted"].copy()), examples), -float(
+            told["log_probability"].mean(dtype=float)
+        )
+    logits, labels = predict(model, examples), torch.tensor([example.label for example in examples])
+    return in_rows(logits.argmax(1), examples), float(torch.nn.functional.cross_entropy(logits.double(), labels))
+
+
+def in_rows(numbers: Tensor, examples: list[Example]) -> Tensor:
+    """Label or token numbers, one after the other, as a row for each example, (n, most), filled up with -1."""
+    parts = numbers.split([len(example.targets) for example in examples])
+    return torch.nn.utils.rnn.pad_sequence([*parts], batch_first=True, padding_value=-1)
+
+
+def wanted_of(examples: list[Example]) -> Tensor:
+    """What would be right to say of each example, as in_rows has it."""
+    return in_rows(torch.tensor([target for example in examples for target in example.targets]), examples)
+
+
+def same_rows(said: Tensor, others: Tensor) -> float:
+    """Share of the examples of which the same is said, of a completion all of it."""
+    return float((said == others).all(1).double().mean())
+
+
 def dev_score(model: LabelModel, examples: list[Example]) -> tuple[float, float]:
-    """(accuracy, -mean cross-entropy) on dev: higher is better, the loss decides between equal accuracies."""
-    logits = predict(model, examples)
-    labels = torch.tensor([example.label for example in examples])
-    accuracy = (logits.argmax(1) == labels).double().mean()
-    loss = torch.nn.functional.cross_entropy(logits.double(), labels)
-    return float(accuracy), -float(loss)
+    """(accuracy, -mean cross-entropy) on dev: higher is better, the loss decides between equal accuracies.
+
+    Accuracy of completions is their exact match.
+    """
+    said, loss = said_of(model, examples)
+    return same_rows(said, wanted_of(examples)), -loss
 
 
 def loss_gradient(model: LabelModel, examples: list[Example]) -> float:
-    """Mean cross-entropy of the examples; leaves its gradient in `.grad` of whatever is trained.
+    """Mean cross-entropy of the examples, of completions by token; leaves its gradient in `.grad` of whatever is trained.
 
     Batches of similar length at a time; the sum over batches is the full-batch gradient exactly as
     defined, up to the order of float32 additions.
     """
     model.model.zero_grad(set_to_none=True)
-    total = 0.0
+    total, count = 0.0, _count(examples)
     for batch in by_length(examples, model.runtime.batch_tokens):
         inputs = model.batch([examples[index] for index in batch])
-        loss = torch.nn.functional.cross_entropy(model.logits(inputs), inputs.labels, reduction="sum") / len(examples)
+        loss = torch.nn.functional.cross_entropy(model.logits(inputs), inputs.labels, reduction="sum") / count
         loss.backward()
         total += float(loss.detach())
     return total
@@ -97,6 +125,11 @@ def portions(sizes: dict[str, int], most: int) -> list[list[str]]:
     return found
 
 
+def _count(examples: list[Example]) -> int:
+    """What a mean loss is the mean of: labels, or tokens."""
+    return sum(len(example.targets) for example in examples)
+
+
 def _call(take: Callable[[str, int, Tensor], object], number: int, name: str, gradient: Tensor) -> None:
     take(name, number, gradient)
 
@@ -106,7 +139,7 @@ def _add_up(
 ) -> None:
     """The gradient of the mean loss over the batches; in the last one each tensor's is taken and freed as it is whole."""
     names, left = {weight: name for name, weight in weights.items()}, dict(weights)
-    count = sum(map(len, batches))
+    count = sum(map(_count, batches))
 
     def taken(weight: Tensor) -> None:
         gradient, weight.grad = weight.grad, None

@@ -291,7 +291,8 @@ def _require_fit(settings: ModelParams, config: Any, tokenizer: Any) -> None:
         )
     fitting = [name for name, auto in CLASSES.items() if type(config) in getattr(transformers, auto)._model_mapping]
     if "prompt" in fitting and "autoregressive" in fitting and not config.is_decoder:
-        fitting.remove("autoregressive")  # it sees the words after a position too, so there is no next one to predict
+        # it sees the words after a position too, so there is no next one to predict
+        fitting = [name for name in fitting if CLASSES[name] != CLASSES["autoregressive"]]
     if mode not in fitting:
         others = " or ".join(f"model.mode={name}" for name in fitting) or "another model"
         raise ModelError(f"{kind}, which can't be read with model.mode={mode}; use {others}")

@@ -13,6 +13,7 @@ from ..errors import ModelError
 from ..graft.mask_file import StoredMask, require_model
 from ..graft.region import Region
 from ..models.anatomy import FILE, HEAD, Anatomy, read_anatomy
+from ..models.classes import CLASSES
 from ..models.loading import WEIGHTS, read_tensors
 from ..settings import ModelParams
 from .locations import CONFIG
@@ -55,7 +56,7 @@ def open_base(folder: Path, mode: str) -> Iterator[Base]:
     """
     if not (folder / CONFIG).is_file():
         raise ModelError(f"{folder}: no model there ({CONFIG} is missing)")
-    if (folder / FILE).is_file() and read_anatomy(folder).mode == mode:
+    if (folder / FILE).is_file() and CLASSES.get(read_anatomy(folder).mode) == CLASSES[mode]:
         yield read_base(folder)
         return
     from ..models.sources import import_model, obtain  # takes seconds, which the other way needn't

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from ..graft.mask_file import StoredMask
     from .build_patch import Use
 
-MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "ece": "ECE"}
+MEASURES = {
+    "score": "score",
+    "agreement": "agreement",
+    "retained": "retained",
+    "ece": "ECE",
+    # of completions
+    "token_accuracy": "tokens right",
+}
 NAMES = {
     MODEL: "a whole model",
     AS_PATCH: "a patch",
@@ -43,7 +50,8 @@ def card_text(stored: "StoredMask", use: "Use", scores: dict[str, dict[str, Any]
         head_values=sum(values.numel() for values in stored.head.values()),
         made_with={name: value for name, value in made.items() if value is not None},
         scores=scores,
-        measures={name: title for name, title in MEASURES.items() if any(name in row for row in scores.values())},
+        measures=_measures(scores),
+        generative=stored.about.get("mode") == "generative",
         form=form,
         name=NAMES[form],
         said=said,
@@ -53,6 +61,10 @@ def card_text(stored: "StoredMask", use: "Use", scores: dict[str, dict[str, Any]
         source=source,
         base=f"{source}, revision={json.dumps(use.revision)}" if use.revision else source,
     )
+
+
+def _measures(scores: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {name: title for name, title in MEASURES.items() if any(name in row for row in scores.values())}
 
 
 def _front(use: "Use", scores: dict[str, dict[str, Any]], form: str) -> str:
@@ -162,11 +174,12 @@ def overlaps(rows: list[dict[str, Any]]) -> str:
 
 def scored(scores: dict[str, dict[str, Any]]) -> str:
     """Models by their measures on the same test rows, in %."""
+    measures = _measures(scores)
     cells = [
-        [words(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in MEASURES)]
+        [words(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in measures)]
         for variant, row in scores.items()
     ]
-    return _table(cells, ["in %", "n", *MEASURES.values()])
+    return _table(cells, ["in %", "n", *measures.values()])
 
 
 def _size(selected: int, graftable: int, whole: int | None) -> str:

@@ -191,12 +191,12 @@ def task_of(request: Request, pair: Pair) -> TaskSpec:
             "--prompt: is for a language model, and this is a classifier, whose labels are those of its head"
         )
     if not labels:
-        if request.data or request.prompt:
+        if (request.data and pair.mode != "generative") or request.prompt:
             raise DataError("--prompt: rows need a template with {mask}, and a --verbalizer LABEL=WORD for each label")
         return TaskSpec.model_construct(name=name, title=name, kind=name, labels=[])
     try:
         prompt = Prompt(template=request.prompt or "", verbalizer=words) if pair.mode != "standard" else None
-        where = {"standard": {}, "prompt": {"prompt": prompt}, "autoregressive": {"causal_prompt": prompt}}[pair.mode]
+        where = {"standard": {}, "prompt": {"prompt": prompt}}.get(pair.mode, {"causal_prompt": prompt})
         return TaskSpec(name=name, title=name, kind=name, labels=labels, **where)
     except ValidationError as error:
         raise DataError("; ".join(plain_problem(one, "--prompt", TaskSpec) for one in error.errors())) from None

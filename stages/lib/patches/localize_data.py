@@ -89,9 +89,14 @@ def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
         raise DataError(
             f"{request.finetuned}: is of a problem type whose rows have several labels or none; take no --data"
         )
-    columns = {"sentence1": request.sentence1, "label": request.label_column}
-    columns |= {"sentence2": request.sentence2} if request.sentence2 != "sentence2" else {}
-    spec = _numbered(work.task, request.data, columns)
+    said = {"sentence1": request.sentence1, "label": request.label_column, "sentence2": request.sentence2}
+    # what was not said is called as the task calls it
+    said = {ours: name for ours, name in said.items() if name != ours}
+    columns = {
+        theirs: said.get(ours, theirs) for ours, theirs in zip(("sentence1", "label"), work.task.columns, strict=True)
+    }
+    columns |= {name: said[name] for name in ("sentence2",) if name in said and work.task.labels}
+    spec = _numbered(work.task, request.data, columns) if work.task.labels else work.task
     raw = {"train": _read(request.data, spec, columns)}
     if request.test is not None:
         raw["test"] = raw["train"] if request.test == NO_TEST else _read(Path(request.test), spec, columns)

@@ -12,17 +12,28 @@ LOCALIZE: dict[str, dict[str, Any]] = {
     "--sparsity": {"type": float, "default": 1e-4, "help": "selected / graftable parameters; default: 1e-4"},
     "--localizer": {"default": "movement", "help": f"one of {', '.join(NAMES)}; default: movement"},
     "--region": {"nargs": "+", "default": ["layers"], "help": "layers, embeddings, pooler, lm_head; default: layers"},
-    "--mode": {"help": "standard, prompt or autoregressive; default: as the fine-tuned checkpoint was saved"},
+    "--mode": {
+        "help": "standard, prompt, autoregressive or generative; default: as the fine-tuned checkpoint was saved "
+        "(a causal model: autoregressive)"
+    },
     "--revision": {"help": "commit, tag or branch of the base model on the hub"},
     "--task": {"help": "what to call the task; default: the name of the fine-tuned checkpoint"},
     "--labels": {"nargs": "+", "help": "names of the labels in the order of the logits; default: those of its config"},
     "--prompt": {"help": "template with {sentence1} and {mask}, of a language model"},
     "--verbalizer": {"nargs": "+", "metavar": "LABEL=WORD", "help": "the word of each label in the prompt"},
-    "--data": {"type": Path, "help": "labelled rows (.csv, .tsv, .jsonl) for localizers that take gradients"},
+    "--data": {
+        "type": Path,
+        "help": "labelled rows (.csv, .tsv, .jsonl) for localizers that take gradients; of --mode generative without "
+        "--verbalizer prompts and completions",
+    },
     "--test": {"help": "rows to score on; default: a fifth of --data, by their text; none: no scores"},
-    "--sentence1": {"default": "sentence1", "help": "column of the text; default: sentence1"},
+    "--sentence1": {"default": "sentence1", "help": "column of the text or prompt; default: sentence1 or prompt"},
     "--sentence2": {"default": "sentence2", "help": "column of a second text, if there is one; default: sentence2"},
-    "--label": {"dest": "label_column", "default": "label", "help": "column of the label; default: label"},
+    "--label": {
+        "dest": "label_column",
+        "default": "label",
+        "help": "column of the label or completion; default: label or completion",
+    },
     "--max-length": {"type": int, "help": "tokens of a text; default: what the model can read, at most 512"},
     "--batch-tokens": {"type": int, "default": 2048, "help": "padded tokens of a batch; default: 2048"},
     "--set": {

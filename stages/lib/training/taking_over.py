@@ -9,6 +9,7 @@ from ..data.tasks import TaskSpec
 from ..errors import ModelError, did_you_mean
 from ..models.anatomy import HEAD, SOME_LABELS, Anatomy, read_anatomy
 from ..models.checkpoints import Checkpoint, Named, labels_of, mode_of
+from ..models.classes import CLASSES
 from ..models.predicting import dev_score
 from ..runtime import seeded_torch
 from ..settings import FinetuneParams
@@ -32,7 +33,7 @@ def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finet
     shapes = {name: list(weight.shape) for name, weight in model.parameters().items()}
     named = Named.of(checkpoint, shapes, model.model.base_model_prefix)
     problems += named.problems(shapes) if not problems else []
-    if mode_of(checkpoint) != cell.model.mode and not problems:
+    if CLASSES.get(mode_of(checkpoint)) != CLASSES[cell.model.mode] and not problems:
         saved = ", ".join(checkpoint.config.get("architectures") or ["nothing"])
         problems.append(
             f"{checkpoint.title}: was saved from {saved}, which isn't what model.mode={cell.model.mode} reads"

@@ -1,0 +1,331 @@
+"""model.mode: generative through every stage of the main pipeline, on rows with labels and on prompts and completions."""
+
+import csv
+import json
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from stages.commands import profile
+from stages.lib import paths
+from stages.lib.data.task_cards import read_task
+from stages.lib.errors import ParamsError
+from stages.lib.io import read_rows
+from stages.lib.metrics.predictions import read_cell
+from stages.lib.metrics.variants import CONTROLS, FINETUNED, GRAFT_TEMPERED, GRAFTED, TEMPERED, VARIANTS
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.token_predicting import predict_tokens
+from stages.lib.params import sections_of, validate
+from stages.lib.patches.__main__ import main as graft_command
+from stages.lib.patches.build_patch import read_patch
+from stages.lib.patches.live import load_graft
+from stages.lib.patches.locations import PATCH
+from stages.lib.yaml12 import load_yaml
+from tests.pico import model_settings, runtime, toy_rows
+
+ROOT = Path(__file__).parents[1]
+SEED = 13
+WORDS = {"negative": "it was awful and dull", "positive": "good"}
+SETTINGS = {
+    "tasks": ["film", "told"],
+    "seeds": [SEED],
+    "task": {
+        "film": {
+            "labels": ["negative", "positive"],
+            "metric": "f1",
+            "causal_prompt": {"template": "{sentence1} So: {mask}", "verbalizer": WORDS},
+        },
+        "told": {"labels": None},
+        "more": {"labels": None},
+    },
+    "data": {"source": "local", "k": 16, "test_max": 40},
+    "model": {"source": "local", "name": "pico", "mode": "generative", "max_length": 32},
+    "runtime": {"threads": 1, "device": "cpu"},
+    "finetune": {"optimizer": "adamw", "learning_rates": [0.01], "batch_sizes": [8], "max_steps": 40, "dropout": None},
+    "graft": {"sparsity": 0.05},
+    "localizer": {"learned": {"steps": 3}},
+    "ood": {"sets": {"told": ["more"]}, "test_max": 20},
+}
+
+
+def write_csv(path: Path, columns: list[str], rows: list[list[str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+
+
+def prompts(count: int, seed: int) -> list[list[str]]:
+    return [[f"{row['sentence1']}\nSo:", WORDS[row["label"]]] for row in toy_rows(count, seed)]
+
+
+def write_data() -> None:
+    rows = [[row["sentence1"], row["label"]] for row in toy_rows(200, 1)]
+    write_csv(Path("data/local/film/train.csv"), ["sentence1", "label"], rows)
+    write_csv(Path("data/local/told/train.csv"), ["prompt", "completion"], prompts(200, 1))
+    write_csv(Path("data/local/more/train.csv"), ["prompt", "completion"], prompts(100, 5))
+
+
+def write_params(changes: dict) -> None:
+    text = profile.apply((ROOT / "params.yaml").read_text(encoding="utf-8"), SETTINGS)
+    Path("params.yaml").write_text(profile.apply(text, changes), encoding="utf-8")
+
+
+def run(stage: str, *words: object) -> None:
+    import_module(f"stages.{stage}").main([str(word) for word in words])
+
+
+def run_all() -> None:
+    run("fetch")
+    run("model")
+    cells = [("--task", task, "--seed", SEED) for task in SETTINGS["tasks"]]
+    for stage in ("sample", "finetune", "reference", "movement", "mask", "evaluate", "calibration", "ood"):
+        for words in [("--seed", SEED)] if stage in ("reference", "calibration", "ood") else cells:
+            run(stage, *words)
+    run("summary")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory, pico_llama) -> Path:
+    folder = tmp_path_factory.mktemp("generative")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("stages").symlink_to(ROOT / "stages")  # whose digests tell checkpoints apart
+        write_data()
+        write_params({"model": {"root": str(pico_llama)}})
+        patch.setattr("stages.lib.report.hover.values_of", lambda drawn: "[]")
+        run_all()
+    return folder
+
+
+@pytest.fixture
+def here(project, monkeypatch) -> Path:
+    monkeypatch.chdir(project)
+    return project
+
+
+def scores(stage: str, task: str) -> dict:
+    return json.loads(paths.scores(stage, task, SEED).read_text())
+
+
+def test_rows_of_prompts_keep_their_line_breaks_and_are_sampled_without_classes(here):
+    train = read_rows(paths.sample("told", SEED, "train"))
+    assert len(train) == 16 and all(row["sentence1"].endswith("\nSo:") for row in train)
+    assert {row["label"] for row in train} == {*WORDS.values()}
+    assert len(read_rows(paths.sample("film", SEED, "train"))) == 32, "control: k of each class"
+    assert read_task("told").labels == [] and json.loads(paths.card("told").read_text())["counts"]["train"].keys() == {
+        "rows"
+    }
+
+
+def test_both_tasks_are_the_same_texts_and_nearly_as_well_learned(here):
+    for task in SETTINGS["tasks"]:
+        own = scores("evaluate", task)["scores"][task]
+        assert own[FINETUNED]["score"] > own["pretrained"]["score"] + 0.3
+        assert own[FINETUNED]["perplexity"] < own["pretrained"]["perplexity"] and own[FINETUNED]["agreement"] == 1
+        rows = read_rows(paths.sample(task, SEED, "test"))
+        assert own[FINETUNED]["n"] == len(rows) < own[FINETUNED]["tokens"]
+        for values in own.values():
+            assert 0 <= values["score"] <= values["token_accuracy"] <= 1 <= values["perplexity"]
+
+
+def test_the_exact_match_is_what_the_saved_model_generates(here):
+    """An ordinary folder under plain transformers, with neither teacher forcing nor our tokens."""
+    model = AutoModelForCausalLM.from_pretrained(paths.finetuned("told", SEED))
+    tokenizer = LabelModel.load(
+        paths.finetuned("told", SEED), read_task("told"), model_settings("generative"), runtime()
+    ).tokenizer
+    rows, hits = read_rows(paths.sample("told", SEED, "test")), 0
+    for row in rows:
+        inputs = tokenizer(row["sentence1"], return_tensors="pt")
+        ids = model.generate(**inputs, do_sample=False, max_new_tokens=12, pad_token_id=0)[
+            0, inputs["input_ids"].shape[1] :
+        ]
+        hits += tokenizer.decode(ids) == f" {row['label']}<|end|>"
+    assert scores("evaluate", "told")["scores"]["told"][FINETUNED]["score"] == hits / len(rows) and hits > 0
+
+
+def test_temperatures_are_fitted_to_live_models_and_change_no_token(here):
+    for task in SETTINGS["tasks"]:
+        record, told = scores("evaluate", task), read_cell(task, SEED).logits[task]
+        for tempered, plain, name in (
+            (TEMPERED, FINETUNED, "temperature"),
+            (GRAFT_TEMPERED, GRAFTED, "graft_temperature"),
+        ):
+            assert np.array_equal(told[tempered]["predicted"], told[plain]["predicted"])
+            cooler = np.mean(told[tempered]["confidence"] < told[plain]["confidence"])
+            assert cooler == (record[name] > 1) and record[name] != 1
+        methods = {row["method"]: row for row in scores("calibration", task)["frontier"]}
+        assert methods[GRAFT_TEMPERED]["temperature"] == record["graft_temperature"]
+
+
+def test_other_test_sets_are_scored_too(here):
+    assert scores("ood", "told")["scores"]["more"][GRAFTED]["n"] == 20 and scores("ood", "film")["scores"] == {}
+
+
+def test_the_summary_says_what_is_measured(here):
+    text = Path("metrics/summary.md").read_text()
+    for words in (
+        "Exact match in %",
+        "Tokens right in %",
+        "Perplexity: mean",
+        "of next-token probabilities",
+        "examples per class",
+    ):
+        assert words in text, words
+    assert "accuracy" not in text.partition("Claims")[0] and "F1" not in text and "†" not in text
+    assert "on 86 % of tokens" in text
+    table = pd.read_csv("plots/scores.csv")
+    assert {"tokens", "token_accuracy", "perplexity"} <= {*table.columns}
+    assert {*table.variant} == {*VARIANTS, *CONTROLS} and table.f1.isna().all()
+    numbers = json.loads(Path("metrics/summary.json").read_text())
+    assert numbers[FINETUNED].keys() == {"score", "ece", "token_accuracy", "perplexity"}
+
+
+@pytest.mark.parametrize("task", SETTINGS["tasks"])
+def test_a_patch_of_the_mask_is_the_grafted_model_to_the_bit(here, tmp_path, task):
+    mask = paths.learned(task, SEED)
+    graft_command(["export", str(mask), "--as", "patch", "--to", str(tmp_path / "patch")])
+    graft_command(["apply", str(tmp_path / "patch"), "--base", "models/pretrained", "--to", str(tmp_path / "model")])
+    spec, rows = read_task(task), read_rows(paths.sample(task, SEED, "test"))
+    told = read_cell(task, SEED).logits[task][GRAFTED]
+    reader = LabelModel.load(paths.finetuned(task, SEED), spec, model_settings("generative"), runtime())
+    live = load_graft("models/pretrained", tmp_path / "patch")
+    applied = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    for model in (live, applied):
+        reader.put(dict(model.named_parameters()))
+        assert np.array_equal(predict_tokens(reader, reader.encode(rows)), told)
+    reader.put(dict(AutoModelForCausalLM.from_pretrained("models/pretrained").named_parameters()))
+    assert not np.array_equal(predict_tokens(reader, reader.encode(rows)), told), "control"
+    card = (tmp_path / "patch/README.md").read_text()
+    assert "exact match of greedy completions" in card and "tokens right" in card
+    assert ("its end token." in card) == (task == "film") and ("for no labels in particular" in card) == (
+        task == "told"
+    )
+
+
+@pytest.mark.parametrize("localizer", ["movement", "grown"])
+def test_localize_takes_prompts_and_completions(here, tmp_path, capsys, localizer):
+    graft_command([
+        "localize", "--base", "models/pretrained", "--finetuned", str(paths.finetuned("told", SEED)), "--to", str(tmp_path / "patch"),
+        "--mode", "generative", "--data", "data/local/told/train.csv", "--localizer", localizer, "--sparsity", "0.05",
+    ])  # fmt: skip
+    said = capsys.readouterr().out
+    assert "Read as generative; no labels." in said and "tokens right" in said and "\n  grafted" in said
+    stored, use = read_patch(tmp_path / "patch" / PATCH)
+    assert (use.labels, use.prompt, stored.about["mode"]) == ([], None, "generative")
+
+
+def test_localize_takes_other_columns_and_label_words(here, tmp_path, capsys):
+    folders = [
+        "localize",
+        "--base",
+        "models/pretrained",
+        "--finetuned",
+        str(paths.finetuned("film", SEED)),
+        "--sparsity",
+        "0.05",
+    ]
+    rows = [[*reversed(row)] for row in prompts(60, 1)]
+    write_csv(tmp_path / "rows.csv", ["answer", "question"], rows)
+    options = ["--mode", "generative", "--data", str(tmp_path / "rows.csv")]
+    with pytest.raises(SystemExit):
+        graft_command([*folders, "--to", str(tmp_path / "a"), *options])
+    assert "no column 'prompt'; the columns are answer, question" in capsys.readouterr().err
+    graft_command([*folders, "--to", str(tmp_path / "a"), *options, "--sentence1", "question", "--label", "answer"])
+    words = [f"{label}={word}" for label, word in WORDS.items()]
+    graft_command([
+        *folders, "--to", str(tmp_path / "b"), "--mode", "generative", "--data", "data/local/film/train.csv",
+        "--prompt", "{sentence1} So: {mask}", "--verbalizer", *words,
+    ])  # fmt: skip
+    assert read_patch(tmp_path / "b" / PATCH)[1].labels == ["negative", "positive"]
+
+
+# --- Mistakes -----------------------------------------------------------------------------------------------------
+
+
+def refused(capsys, stage: str, *words: object) -> str:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        run(stage, *words)
+    assert left.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "line"),
+    [
+        (["prompt", "answer"], [["a", "b"]], "told/train.csv:1: no column 'completion'; the columns are prompt, answer; say which one it is: data.columns: {completion: ...}"),
+        (["prompt", "completion"], [["it was", "good"], ["it is", " "]], "told/train.csv:3: the completion is empty"),
+        (["prompt", "completion"], [[" ", "good"]], "no rows are left in train; dropped: 1 empty text"),
+        (["prompt", "completion"], [["it was", "good"], ["it was", "bad"]], "2 prompt with two completions"),
+        (["prompt", "completion"], [[f"it was {n}", "good"] for n in range(9)], ""),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_used_are_told_in_a_line(tmp_path, monkeypatch, capsys, columns, rows, line):
+    monkeypatch.chdir(tmp_path)
+    write_params({"tasks": ["told"], "ood": {"sets": {}}})
+    write_csv(Path("data/local/told/train.csv"), columns, rows)
+    if not line:
+        run("fetch")  # the control
+        return
+    assert line in refused(capsys, "fetch")
+
+
+def test_too_few_rows_name_no_class(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_params({"tasks": ["told"], "ood": {"sets": {}}})
+    write_csv(Path("data/local/told/train.csv"), ["prompt", "completion"], prompts(20, 1))
+    run("fetch")
+    line = refused(capsys, "sample", "--task", "told", "--seed", SEED)
+    assert "task told: it has" in line and "training rows, but data.k=16 needs 32" in line and "class" not in line
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
+def test_a_task_without_labels_is_refused_in_other_modes(tmp_path, monkeypatch, mode):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ParamsError, match=f"task.told.labels: model.mode={mode} needs labels; .*model.mode=generative"
+    ) as refusal:
+        write_params({"tasks": ["told"], "model": {"mode": mode}, "ood": {"sets": {}}})
+    assert len(str(refusal.value).splitlines()) == 2
+
+
+def test_other_pipelines_are_refused_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_params({"tasks": ["film"], "ood": {"sets": {}}})
+    raw = load_yaml(Path("params.yaml"), ParamsError)
+    validate(raw)  # the control
+    with pytest.raises(
+        ParamsError, match="model.mode: generative is for the main pipeline .*; merge, study read logits of labels"
+    ):
+        validate(raw, asked=sections_of(["study", "merge"]))
+
+
+@pytest.mark.parametrize(("changes", "line"), [
+    ({"told": {"labels": None, "relabel": {"a": "b"}}}, "task.told.relabel: .* null, since rows of a prompt and a completion have no labels"),
+    ({"told": {"labels": ["a", "b"]}}, "task.told.causal_prompt: model.mode=generative needs a template and a verbalizer here"),
+])  # fmt: skip
+def test_a_task_that_does_not_fit_is_refused(tmp_path, monkeypatch, changes, line):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParamsError, match=line):
+        write_params({"tasks": ["told"], "task": changes, "ood": {"sets": {}}})
+
+
+def test_a_masked_language_model_is_refused(tmp_path, monkeypatch, pico_bert, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_params({"tasks": ["film"], "model": {"root": str(pico_bert)}, "ood": {"sets": {}}})
+    line = refused(capsys, "model")
+    assert "which can't be read with model.mode=generative; use model.mode=standard or model.mode=prompt" in line
+
+
+def test_everything_is_the_same_bytes_again(here, tmp_path, monkeypatch, pico_llama):
+    kept = {stage: paths.predictions(stage, "told", SEED).read_bytes() for stage in ("reference", "evaluate")}
+    run("reference", "--seed", SEED)
+    run("evaluate", "--task", "told", "--seed", SEED)
+    assert kept == {stage: paths.predictions(stage, "told", SEED).read_bytes() for stage in kept}
+    assert torch.get_num_threads() == 1
