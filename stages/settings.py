@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from stages.lib.data.tasks import TaskSpec, resolve_tasks, unknown_tasks
+from stages.lib.data.tasks import COMPLETING, TaskSpec, resolve_tasks, unknown_tasks
 from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings, name_problems
 from stages.lib.settings import Choice, FinetuneParams, ModelParams, Name, RuntimeParams, Section, Seed, Share
 
@@ -103,9 +103,7 @@ def problems(values: dict[str, Any]) -> list[str]:
             f"graft.sparsity: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that"
         )
     if "data" in values:
-        names = {"sentence1": "sentence1", "label": "label"} | values["data"].columns
-        twice = [name for name in dict.fromkeys(names.values()) if [*names.values()].count(name) > 1]
-        found += [f"data.columns: two of {', '.join(names)} are the column {name!r}" for name in twice]
+        found += _column_problems(values["data"].columns)
     found.extend(name_problems(values, "graft.localizer", [values["graft"].localizer] if "graft" in values else []))
     found.extend(_checkpoint_problems(values, specs))
     if {"graft", "finetune"} <= values.keys() and values["finetune"].source == "train":
@@ -114,6 +112,15 @@ def problems(values: dict[str, Any]) -> list[str]:
         strange = [group for group in values["graft"].region if group not in trained]
         found.extend(f"graft.region: {group!r} is not among {where}, so it never moves" for group in strange)
     return found
+
+
+def _column_problems(columns: dict[str, str]) -> list[str]:
+    problems = []
+    for group in (("sentence1", "label", "sentence2"), COMPLETING):
+        names = {name: columns.get(name, name) for name in group if name in columns or name != "sentence2"}
+        twice = [name for name in dict.fromkeys(names.values()) if [*names.values()].count(name) > 1]
+        problems += [f"data.columns: two of {', '.join(names)} are the column {name!r}" for name in twice]
+    return problems
 
 
 def _ood_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:

@@ -25,8 +25,10 @@ from stages.lib.patches.__main__ import main as graft_command
 from stages.lib.patches.build_patch import read_patch
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.locations import PATCH
+from stages.lib.training.finetuning import TrainingCell
+from stages.lib.training.taking_over import take_over
 from stages.lib.yaml12 import load_yaml
-from tests.pico import model_settings, runtime, toy_rows
+from tests.pico import finetune_settings, model_settings, runtime, same, toy_rows
 
 ROOT = Path(__file__).parents[1]
 SEED = 13
@@ -163,6 +165,18 @@ def test_temperatures_are_fitted_to_live_models_and_change_no_token(here):
         assert methods[GRAFT_TEMPERED]["temperature"] == record["graft_temperature"]
 
 
+def test_a_checkpoint_from_elsewhere_is_taken_over(here):
+    """One that was saved from a causal model, whatever that was fine-tuned on."""
+    cell = TrainingCell.open("told", SEED, model_settings("generative"), runtime())
+    taken = take_over(cell, finetune_settings(source="local"), str(paths.finetuned("told", SEED)))
+    kept = AutoModelForCausalLM.from_pretrained(paths.finetuned("told", SEED))
+    assert same(dict(taken.model.parameters()), dict(kept.named_parameters()))
+    assert (
+        taken.record["dev_accuracy"]
+        == json.loads((paths.finetuned("told", SEED) / "training.json").read_text())["dev_accuracy"]
+    )
+
+
 def test_other_test_sets_are_scored_too(here):
     assert scores("ood", "told")["scores"]["more"][GRAFTED]["n"] == 20 and scores("ood", "film")["scores"] == {}
 
@@ -264,13 +278,15 @@ def refused(capsys, stage: str, *words: object) -> str:
         (["prompt", "completion"], [[" ", "good"]], "no rows are left in train; dropped: 1 empty text"),
         (["prompt", "completion"], [["it was", "good"], ["it was", "bad"]], "2 prompt with two completions"),
         (["prompt", "completion"], [[f"it was {n}", "good"] for n in range(9)], ""),
+        (["label", "prompt"], [[f"good {n}", f"it was {n}"] for n in range(9)], "columns"),
     ],
 )  # fmt: skip
 def test_rows_that_cannot_be_used_are_told_in_a_line(tmp_path, monkeypatch, capsys, columns, rows, line):
     monkeypatch.chdir(tmp_path)
-    write_params({"tasks": ["told"], "ood": {"sets": {}}})
+    own = {"data": {"columns": {"completion": "label"}}} if line == "columns" else {}
+    write_params({"tasks": ["told"], "ood": {"sets": {}}, **own})
     write_csv(Path("data/local/told/train.csv"), columns, rows)
-    if not line:
+    if line in ("", "columns"):
         run("fetch")  # the control
         return
     assert line in refused(capsys, "fetch")

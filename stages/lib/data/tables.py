@@ -123,7 +123,7 @@ def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> li
         label = _label(spec, row["label"])
         if not spec.labels and sentence1:
             sentence1 = row["sentence1"]
-        if row["label"] is None or not row["label"].strip():
+        if row["label"] is None or not (spec.labels or row["label"].strip()):
             dropped[f"no {spec.columns[1]}"] += 1
         elif label is None:
             dropped[f"with the label {row['label']!r}"] += 1

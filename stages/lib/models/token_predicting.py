@@ -45,7 +45,7 @@ def predict_tokens(
         for row, part in zip(rows, np.split(records, ends[:-1]), strict=True):
             told[row] = part
         on_batch(len(rows))
-    return np.concatenate(told)
+    return np.concatenate([np.empty(0, TOLD), *told])
 
 
 def token_temperature(model: LabelModel, examples: list[Example], log_bounds: tuple[float, float]) -> float:
