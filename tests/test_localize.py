@@ -350,7 +350,7 @@ def test_what_finds_no_room_is_refused_with_what_would(make_cell, tmp_path, caps
     pair = open_pair(*map(str, folders[:2]), None, None)
     needed = [bytes_needed(name, True, pair, pair.anatomy.region(["layers"])) for name in ("talos", "grown")]
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=sum(needed) / 2))
-    said = "--localizer: talos takes about 0.6 GiB of memory for 17,088 graftable parameters, and 0.6 are free; grown takes 0.6"
+    said = "--localizer: talos takes about 1.0 GiB of memory for 17,088 graftable parameters, and 1.0 are free; grown takes 1.0"
     assert refused(capsys, *folders, *options, "talos") == said
     localize(*folders, *options, "grown")
 

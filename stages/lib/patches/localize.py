@@ -58,7 +58,7 @@ class Request:
     sentence2: str = "sentence2"
     label_column: str = "label"
     max_length: int | None = None
-    batch_tokens: int = 2048
+    batch_tokens: int = 512
     changes: list[str] = field(default_factory=list)
     seed: int = 0
 

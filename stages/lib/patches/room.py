@@ -8,7 +8,7 @@ from .pair import Pair
 GIBIBYTE = 2**30
 FLOAT = 4
 # Python with its libraries, a batch, and what is made of one tensor at a time
-BESIDE = 0.6 * GIBIBYTE
+BESIDE = 1.0 * GIBIBYTE
 
 
 def require_room(localizer: str, live: bool, pair: Pair, region: Region) -> None:
