@@ -19,6 +19,8 @@ from tests.dvc_project import Copy
 
 # seconds, at most, between a start and a kill: DVC needs some of them to come to the first stage that runs
 PAUSE = 12.0
+# one start in TEN goes on for so much longer, or no kill would ever lie behind the first stage that takes longer than a pause
+LONGER, TEN = 80.0, 10
 PATIENCE = 60
 VICTIMS = [(who, how) for who in ("dvc", "stage") for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)]
 
@@ -42,7 +44,7 @@ def _kill(copy: Copy, cases: int, draw: random.Random) -> tuple[Counter, dict[tu
             victim = draw.choice(VICTIMS)
             copy.run(*MENDED)
             with copy.start(*EVERYTHING) as dvc:
-                time.sleep(draw.uniform(0.0, PAUSE))
+                time.sleep(draw.uniform(0.0, PAUSE) + LONGER * (draw.randrange(TEN) == 0))
                 stages = [pid for pid, _ in stages_at_work(copy.folder)]
                 if dvc.poll() is not None:
                     return counts, failures | ({} if dvc.returncode == 0 else {victim: [_last_words(copy)]})
