@@ -286,7 +286,9 @@ def _by_task(results: Results, measure: str) -> Bars:
 
 
 def _panel_title(results: Results, task: str) -> str:
-    return f"{wrapped(name_of(results.tasks[task]), 18)}, {_rows(results.of(task))}"
+    scores = results.of(task)
+    n = f"n = {scores.tokens.min():,} tokens" if results.generative else _rows(scores)
+    return f"{wrapped(name_of(results.tasks[task]), 18)}, {n}"
 
 
 def _rows(scores: pd.DataFrame) -> str:
