@@ -29,7 +29,7 @@ class LinearisedModel:
 
     def __init__(self, inner: LabelModel, start: Tensors) -> None:
         inner.model.set_attn_implementation("eager")
-        self.model, self.task, self.runtime = inner.model, inner.task, inner.runtime
+        self.model, self.task, self.mode, self.runtime = inner.model, inner.task, inner.mode, inner.runtime
         self._inner, self._reader = inner, _Reader(inner)
         self._start = {f"{_MODEL}{name}": values.detach().to(inner.runtime.device) for name, values in start.items()}
 
