@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 from stages.commands.mend import stages_at_work
 from stages.lib.progress import progress
@@ -51,7 +52,11 @@ def _kill(copy: Copy, cases: int, draw: random.Random) -> tuple[Counter, dict[tu
                 if victim[0] == "stage" and not stages:
                     dvc.kill()
                     continue
-                os.kill(dvc.pid if victim[0] == "dvc" else stages[0], victim[1])
+                # Ctrl-C reaches both, and DVC alone passes over it while a stage runs
+                both = [dvc.pid, *stages] if victim[1] == signal.SIGINT else [dvc.pid]
+                for pid in both if victim[0] == "dvc" else stages[:1]:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, victim[1])
                 try:
                     dvc.wait(PATIENCE)
                 except subprocess.TimeoutExpired:

@@ -35,7 +35,11 @@ LOCALIZE: dict[str, dict[str, Any]] = {
         "help": "column of the label or completion; default: label or completion",
     },
     "--max-length": {"type": int, "help": "tokens of a text; default: what the model can read, at most 512"},
-    "--batch-tokens": {"type": int, "default": 512, "help": "padded tokens of a batch, which memory grows with; default: 512"},
+    "--batch-tokens": {
+        "type": int,
+        "default": 512,
+        "help": "padded tokens of a batch, which memory grows with; default: 512",
+    },
     "--set": {
         "dest": "changes",
         "nargs": "+",
