@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +165,21 @@ def test_dvc_can_empty_all_lists_and_every_comment_stays(tmp_path):
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_writes_what_dvc_writes_and_applies_to_what_dvc_wrote(name, tmp_path):
-    settings = profile.profile_settings(name)
-    override(
-        tmp_path, *(flag for key, value in profile.flatten(settings).items() for flag in profile.flags(key, value))
-    )
+    override(tmp_path, *flags_of(name))
     written = (tmp_path / "params.yaml").read_text(encoding="utf-8")
-    assert profile.apply(PARAMS.read_text(encoding="utf-8"), settings) == written == profile.apply(written, settings)
+    assert applied(name) == written == profile.apply(written, profile.profile_settings(name))
+
+
+@cache
+def applied(name: str) -> str:
+    """The text of params.yaml with a profile."""
+    return profile.apply(PARAMS.read_text(encoding="utf-8"), profile.profile_settings(name))
+
+
+def flags_of(name: str) -> list[str]:
+    """What `-S` takes to set a profile."""
+    settings = profile.flatten(profile.profile_settings(name))
+    return [flag for key, value in settings.items() for flag in profile.flags(key, value)]
 
 
 def comments(text: str) -> list[str]:
@@ -180,7 +190,7 @@ def comments(text: str) -> list[str]:
 def test_a_profile_is_valid_keeps_every_comment_and_changes_nothing_else(name):
     before = PARAMS.read_text(encoding="utf-8")
     settings = profile.flatten(profile.profile_settings(name))
-    after = profile.apply(before, profile.profile_settings(name))
+    after = applied(name)
     assert comments(after) == comments(before) != []
     old, new = profile.flatten(parsed_by_dvc(before)), profile.flatten(parsed_by_dvc(after))
     assert {key: new[key] for key in settings} == settings
@@ -190,18 +200,15 @@ def test_a_profile_is_valid_keeps_every_comment_and_changes_nothing_else(name):
     assert new != old
     # the rules of a pipeline are for those profiles that have something to say about it
     assert validate(parsed_by_dvc(after), asked={key.partition(".")[0] for key in settings})
-    assert profile.apply(after, profile.profile_settings(name)) == after
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_the_flags_of_a_profile_give_dvc_the_same_settings(name, tmp_path, monkeypatch, capsys):
+def test_the_flags_of_a_profile_are_those_that_give_dvc_the_same_settings(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["profile", name, "--flags"])
     profile.main()
     flags = shlex.split(capsys.readouterr().out)
-    assert {*flags[::2]} == {"-S"}
+    assert {*flags[::2]} == {"-S"} and flags[1::2] == flags_of(name)
     assert [*to_path_overrides(flags[1::2])] == ["params.yaml"]  # what stands before a colon may be another file to DVC
-    chosen = profile.apply(PARAMS.read_text(encoding="utf-8"), profile.profile_settings(name))
-    assert override(tmp_path, *flags[1::2]) == parsed_by_dvc(chosen)
 
 
 def override(folder: Path, *overrides: str) -> dict[str, Any]:
