@@ -18,6 +18,9 @@ from ..errors import DataError
 from ..io import read_json
 from ..yaml12 import load_yaml
 
+# frames are small here, and with strings of pyarrow's, which each take a call, a report takes a fifth more time
+pd.options.mode.string_storage = "python"
+
 SHOWN = 10
 
 Cell = dict[str, Any]

@@ -121,8 +121,9 @@ def estimate(
     units = cells.groupby(level=[*tasks]).mean()
     if not len(units):
         return Estimate(0, None, None)
-    names, seeds = units.index.to_frame(index=False), cells.index.get_level_values("seed").nunique()
-    every, alone = pd.unique(names.to_numpy().ravel()), isinstance(units, pd.Series)
+    names, seeds = units.index.to_frame(index=False).to_numpy(), cells.index.get_level_values("seed").nunique()
+    every, alone = pd.unique(names.ravel()), isinstance(units, pd.Series)
+    units = units.reset_index(drop=True)  # taking parts is quicker without names
     return Estimate(
         len(cells),
         float(statistic(units)),
@@ -131,9 +132,7 @@ def estimate(
         seeds,
         len(units),
         int((units > ROUNDING).sum()) if alone else None,
-        _jackknife(units, [units[(names != name).all(axis=1).to_numpy()] for name in every], statistic)
-        if seeds > 1
-        else None,
+        _jackknife(units, [units[(names != name).all(axis=1)] for name in every], statistic) if seeds > 1 else None,
     )
 
 
