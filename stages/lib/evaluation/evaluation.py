@@ -11,12 +11,12 @@ from ..io import read_rows
 from ..metrics.classification import accuracy
 from ..metrics.predictions import Predictions, dev_set, write_predictions
 from ..metrics.temperature import LOG_BOUNDS
-from ..metrics.tokens import count_rows
+from ..metrics.tokens import count_rows, of_tokens
 from ..metrics.variants import FINETUNED, PRETRAINED
 from ..models.anatomy import read_anatomy
 from ..models.label_model import LabelModel, reset_to_pretrained
-from ..models.predicting import predict
-from ..models.token_predicting import predict_tokens, targets_of, token_temperature
+from ..models.predicting import labels_of, predict_each
+from ..models.token_predicting import token_temperature
 from ..progress import progress
 from ..runtime import Runtime
 from ..settings import ModelParams
@@ -45,12 +45,7 @@ class Evaluation:
     def predict(self, variant: str, sets: Collection[str] = (), degrees: float = 1.0) -> None:
         """Predict every test set, or these alone if any are named, with the model as it is now; tokens at a temperature."""
         for name in sets or self._encoded:
-            told = (
-                predict_tokens(self.model, self._encoded[name], self._bar.update, degrees)
-                if self.model.mode == "generative"
-                else predict(self.model, self._encoded[name], self._bar.update).numpy()
-            )
-            self._logits[name][variant] = told
+            self._logits[name][variant] = predict_each(self.model, self._encoded[name], self._bar.update, degrees)
 
     def predict_tempered(self, variant: str, dev: str, sets: Collection[str]) -> float:
         """Predict the tokens of these sets at the temperature at which the model as it is now says those of `dev` best; gives it."""
@@ -60,12 +55,7 @@ class Evaluation:
 
     def predictions(self) -> Predictions:
         """Everything predicted so far."""
-        if self.model.mode == "generative":
-            labels = {name: targets_of(examples) for name, examples in self._encoded.items()}
-        else:
-            labels = {
-                name: np.array([example.label for example in examples]) for name, examples in self._encoded.items()
-            }
+        labels = {name: labels_of(self.model, examples) for name, examples in self._encoded.items()}
         return Predictions(self.model.task.labels, labels, self._logits)
 
     def describe(self) -> str:
@@ -73,7 +63,7 @@ class Evaluation:
         name = next(iter(self._logits))
         labels = self.predictions().labels[name]
         shares = {variant: accuracy(logits, labels) for variant, logits in self._logits[name].items()}
-        measure = "exact match" if self.model.mode == "generative" else "accuracy"
+        measure = "exact match" if of_tokens(labels) else "accuracy"
         said = ", ".join(f"{variant} {share:.3f}" for variant, share in shares.items())
         return f"{said} ({measure}, n={count_rows(labels)})"
 

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..data.batching import by_length
 from ..data.encoding import Example
 from .label_model import LabelModel
-from .token_predicting import predict_tokens
+from .token_predicting import predict_tokens, targets_of
 
 
 @torch.inference_mode()
@@ -25,6 +26,22 @@ def predict(model: LabelModel, examples: list[Example], on_batch: Callable[[int]
         logits[batch] = model.logits(model.batch([examples[index] for index in batch])).cpu()
         on_batch(len(batch))
     return logits
+
+
+def predict_each(
+    model: LabelModel, examples: list[Example], on_batch: Callable[[int], object] = lambda _: None, degrees: float = 1.0
+) -> np.ndarray:
+    """What is stored as predictions: label logits (n, labels) or, of completions, a record TOLD of each token at a temperature."""
+    if model.mode == "generative":
+        return predict_tokens(model, examples, on_batch, degrees)
+    return predict(model, examples, on_batch).numpy()
+
+
+def labels_of(model: LabelModel, examples: list[Example]) -> np.ndarray:
+    """What is stored beside predictions: label numbers (n,) or, of completions, TARGETS."""
+    if model.mode == "generative":
+        return targets_of(examples)
+    return np.array([example.label for example in examples])
 
 
 def said_of(model: LabelModel, examples: list[Example]) -> tuple[Tensor, float]:
@@ -88,8 +105,8 @@ def tensor_gradients(
 ) -> None:
     """Call take(name, number of the point, gradient) for each trained tensor, at each of the points that put the weights.
 
-    The gradients are those of `loss_gradient`, bit for bit, but each is freed when it was taken, while those of the layers
-    below it are still to come.  One batch at one point takes one pass.  More of them have to be added up first: with
+    The gradients are those of `loss_gradient`, bit for bit, in float32, but each is freed when it was taken, while those of the
+    layers below it are still to come.  One batch at one point takes one pass.  More of them have to be added up first: with
     `most` tensors are gone through in portions of at most so many numbers, with a pass over all batches for each portion
     and point; without it all at once.
     """
@@ -144,7 +161,7 @@ def _add_up(
     def taken(weight: Tensor) -> None:
         gradient, weight.grad = weight.grad, None
         del left[names[weight]]
-        take(names[weight], gradient)
+        take(names[weight], gradient.float())
 
     model.model.zero_grad(set_to_none=True)
     handles: list[Any] = []
@@ -160,4 +177,4 @@ def _add_up(
             handle.remove()
     for name, weight in left.items():  # no part of the last batch's loss
         gradient, weight.grad = weight.grad, None
-        take(name, torch.zeros_like(weight) if gradient is None else gradient)
+        take(name, torch.zeros_like(weight).float() if gradient is None else gradient.float())
