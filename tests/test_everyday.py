@@ -4,6 +4,7 @@ One copy of the project goes through all of it.
 """
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,21 @@ def test_own_prompts_and_completions_end_in_a_patch_and_a_report_of_exact_matche
         "## Exact match in %" in planned.run.text
         and "shared/opposites: patch of causal for opposites" in planned.run.text
     )
+
+
+def test_a_checkpoint_takes_the_place_of_fine_tuning_and_gives_the_same_mask(story):
+    copy, mask = story["copy"], paths.learned("reviews", 13)
+    made = (copy.folder / mask).read_bytes()
+    theirs = shutil.copytree(copy.folder / paths.finetuned("reviews", 13), copy.folder / "models/checkpoints/elsewhere")
+    (theirs / "training.json").unlink()
+    copy.set("finetune.source=local", "+task.reviews.checkpoint=elsewhre")
+    said = copy.run("dvc", "repro", fails=True).text
+    assert "elsewhre" in said and "elsewhere" in said and "Traceback" not in said
+    copy.set("task.reviews.checkpoint=elsewhere")
+    taken = copy.repro()
+    assert "finetune@reviews-13" in taken.executed and "dev accuracy" in taken.text and "elsewhere" in taken.text
+    assert (copy.folder / mask).read_bytes() == made and "summary" in taken.executed
+    assert copy.repro().executed == []
 
 
 # --- The plan ----------------------------------------------------------------------------------------------------

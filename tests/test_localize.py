@@ -13,7 +13,7 @@ import torch
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
 
 from stages.lib.graft.region import Region
 from stages.lib.graft.select import top_k
@@ -23,6 +23,7 @@ from stages.lib.localizers.settings import NAMES
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.checkpoints import Checkpoint, anatomy_of, skeleton
 from stages.lib.models.evidence import draws, from_tensors
+from stages.lib.models.label_model import LabelModel
 from stages.lib.patches.__main__ import main
 from stages.lib.patches.build_patch import read_patch
 from stages.lib.patches.format import render
@@ -342,17 +343,81 @@ def test_with_rows_a_localizer_looks_at_gradients_and_all_three_models_are_score
     assert not grown.mask.equals(read_patch(tmp_path / "moved" / PATCH)[0].mask), "control: rows play a part"
 
 
+def test_a_live_model_in_bfloat16_is_taken_where_it_rounds_nothing(make_cell, tmp_path, capsys, monkeypatch):
+    cell, seen, load = make_cell("standard"), [], LabelModel.load
+    folders = [
+        shutil.copytree(folder, tmp_path / folder.name) for folder in (cell.pretrained_folder, cell.finetuned_folder)
+    ]
+    rows = write_rows(tmp_path / "rows.csv", toy_rows(40, 1))
+    options = ("--sparsity", 0.05, "--data", rows, *COLUMNS, "--localizer", "grown")
+    said = refused(capsys, *folders, tmp_path / "patch", *options, "--dtype", "bfloat16")
+    assert said.startswith("--dtype: bfloat16 would round the weights of ") and said.count(str(tmp_path)) == 2
+    for folder in folders:
+        (folder / "SHA256SUMS").unlink()  # as in a folder of anybody's
+        in_type(folder, torch.bfloat16)
+
+    def noted(*given: object, **named: object) -> LabelModel:
+        seen.append(load(*given, **named))
+        return seen[-1]
+
+    said = refused(capsys, *folders, tmp_path / "patch", *options[:-1], "learned", "--dtype", "bfloat16")
+    assert said == "--dtype: learned works in float32; bfloat16 is for attribution, grown"
+    monkeypatch.setattr(LabelModel, "load", noted)
+    for dtype in ("float32", "bfloat16"):
+        localize(*folders, tmp_path / dtype, *options, "--dtype", dtype)
+    assert [next(iter(model.parameters().values())).dtype for model in seen] == [torch.float32, torch.bfloat16]
+    full, half = (read_patch(tmp_path / dtype / PATCH)[0] for dtype in ("float32", "bfloat16"))
+    common = len({*full.mask.region_indices().tolist()} & {*half.mask.region_indices().tolist()})
+    assert full.mask.selected == half.mask.selected and common > 0.9 * full.mask.selected
+    tuned = load_file(folders[1] / WEIGHTS)
+    for name, indices in half.mask.indices.items():
+        assert torch.equal(half.values[name], tuned[name].view(-1)[indices]), name
+
+
 def test_what_finds_no_room_is_refused_with_what_would(make_cell, tmp_path, capsys, monkeypatch):
     cell = make_cell("standard")
     folders = (cell.pretrained_folder, cell.finetuned_folder, tmp_path / "patch")
     rows = write_rows(tmp_path / "rows.csv", toy_rows(20, 1))
     options = ("--sparsity", 0.05, "--data", rows, "--test", "none", *COLUMNS, "--localizer")
     pair = open_pair(*map(str, folders[:2]), None, None)
-    needed = [bytes_needed(name, True, pair, pair.anatomy.region(["layers"])) for name in ("talos", "grown")]
+    region = pair.anatomy.region(["layers"])
+    needed = [bytes_needed(name, 4, pair.anatomy.parameters, region, 854) for name in ("talos", "grown")]
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=sum(needed) / 2))
     said = "--localizer: talos takes about 1.0 GiB of memory for 17,088 graftable parameters, and 1.0 are free; grown takes 1.0"
     assert refused(capsys, *folders, *options, "talos") == said
     localize(*folders, *options, "grown")
+
+
+def test_the_table_of_own_md_says_what_is_looked_for_in_memory():
+    """A row for each size: parameters, and GiB by movement and by `grown` with a live model of either type, at 0.01 %."""
+    text = (ROOT / "stages/OWN.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| Llama, (\d+) layers of ([\d,]+), .*?\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$",
+        text,
+        re.MULTILINE,
+    )
+    assert len(rows) == 3
+    for layers, width, *said in rows:
+        hidden, inner, heads = SHAPES[width]
+        config = LlamaConfig(
+            vocab_size=32_000,
+            hidden_size=hidden,
+            intermediate_size=inner,
+            num_hidden_layers=int(layers),
+            num_attention_heads=hidden // 64,
+            num_key_value_heads=heads,
+        )
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        anatomy = anatomy_of(model, "autoregressive", "llama", "local", None)
+        region = anatomy.region(["layers"])
+        ways = [("movement", 0), ("grown", 4), ("grown", 2)]
+        needed = [bytes_needed(*way, anatomy.parameters, region, region.budget(1e-4)) / 2**30 for way in ways]
+        assert said == [f"{anatomy.parameters / 1e9:.2f}", *(f"{size:.1f}" for size in needed)]
+
+
+# of a Llama: hidden size -> the same, size of the MLP, heads of keys and values (with heads of 64)
+SHAPES = {"2,048": (2048, 5632, 4), "4,096": (4096, 11008, 64), "8,192": (8192, 28672, 16)}
 
 
 def test_labels_are_found_by_name_or_number_and_others_refused_with_the_nearest(make_cell, tmp_path, capsys):
@@ -399,6 +464,7 @@ def test_a_language_model_takes_a_prompt(make_cell, tmp_path, capsys):
     assert use.labels == TOY.labels and use.prompt == prompt
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own
 def test_the_walk_through_of_own_md_works_as_it_is_printed(project, pico_bert, capsys):
     """The one about a checkpoint of elsewhere, with the rows of the first one and the folder of the second."""
     text = (ROOT / "stages/OWN.md").read_text(encoding="utf-8")
@@ -407,7 +473,7 @@ def test_the_walk_through_of_own_md_works_as_it_is_printed(project, pico_bert, c
     Path("data/local/reviews/train.csv").write_text(first.partition("<<'END'\n")[2].partition("END\n")[0])
     shutil.copytree(pico_bert, "models/local/mine")
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", last, re.MULTILINE | re.DOTALL)
-    assert [language for language, _ in blocks] == ["python", "bash", "bash"]
+    assert [language for language, _ in blocks] == ["python", "bash", "bash", "python", "bash"]
     for language, block in blocks:
         if language == "python":
             torch.manual_seed(0)

@@ -22,7 +22,7 @@ def graft_into(weights: Tensors, pretrained: Tensors, finetuned: Tensors, mask: 
         weights[name].data.copy_(pretrained[name])
         if name in mask.indices:
             at = mask.indices[name].to(weights[name].device)
-            weights[name].data.view(-1)[at] = finetuned[name].reshape(-1)[at]
+            weights[name].data.view(-1)[at] = finetuned[name].reshape(-1)[at].to(weights[name].dtype)
 
 
 def values_at(tensors: Tensors, mask: GraftMask) -> dict[str, Tensor]:

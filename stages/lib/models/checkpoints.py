@@ -82,6 +82,11 @@ class Named:
         found = {name: _stored_name(checkpoint, name, prefix) for name in names}
         return cls(checkpoint, {name: stored for name, stored in found.items() if stored})
 
+    @property
+    def types(self) -> set[str]:
+        """The types that its tensors have."""
+        return {self.checkpoint.dtype(stored) for stored in self.stored.values()}
+
     def read(self, name: str) -> Tensor:
         """A tensor in its own dtype, mapped."""
         return self.checkpoint.read(self.stored[name])

@@ -45,14 +45,20 @@ class LabelModel:
 
     @classmethod
     def load(
-        cls, folder: Path, task: TaskSpec, settings: ModelParams, runtime: Runtime, dropout: float | None = None
+        cls,
+        folder: Path,
+        task: TaskSpec,
+        settings: ModelParams,
+        runtime: Runtime,
+        dropout: float | None = None,
+        dtype: str = "float32",
     ) -> "LabelModel":
         """The model of a folder for a task, by the `model` section; raises ModelError."""
         tokenizer = load_tokenizer(folder)
         if prompt := task.prompt_for(settings.mode):
             words = label_completions if settings.mode == "generative" else label_word_ids
             words(prompt, task.labels, tokenizer)  # before the slow part
-        model = load_model(folder, settings.mode, task.labels, dropout)
+        model = load_model(folder, settings.mode, task.labels, dropout, dtype=dtype)
         return cls(model, tokenizer, task, settings.mode, settings.max_length, runtime)
 
     def groups(self) -> dict[str, str]:

@@ -22,9 +22,14 @@ ONE_SHARD = "1TB"
 
 
 def load_model(
-    folder: Path, mode: str, labels: list[str] | None = None, dropout: float | None = None, new_head: bool = False
+    folder: Path,
+    mode: str,
+    labels: list[str] | None = None,
+    dropout: float | None = None,
+    new_head: bool = False,
+    dtype: str = "float32",
 ) -> Any:
-    """The transformers model of a folder, of the stock class that `mode` asks for, in float32 and eval mode.
+    """The transformers model of a folder, of the stock class that `mode` asks for, in eval mode.
 
     Parameters that the folder doesn't have (the head of a new task) start at random from torch's
     global generator: seed it first; the model's `missing_tensors` names them.  So does, with `new_head`,
@@ -36,7 +41,7 @@ def load_model(
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder}: no model there (config.json is missing)")
     require_listed(folder, "config.json", WEIGHTS)
-    options: dict[str, Any] = {"dtype": "float32"}
+    options: dict[str, Any] = {"dtype": dtype}
     if mode == "standard":
         names = labels or [str(number) for number in range(SOME_LABELS)]
         options |= {

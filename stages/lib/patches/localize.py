@@ -13,7 +13,7 @@ from ..errors import DataError, ParamsError, did_you_mean, plain_problem
 from ..graft.mask_file import StoredMask
 from ..graft.region import Region
 from ..localizers.registry import Budget, FoundMask, Localizer, find_mask, localizer_of
-from ..localizers.settings import NAMES, SETTINGS, NoSettings
+from ..localizers.settings import ARRAYS, NAMES, SETTINGS, NoSettings
 from ..memory import PeakMemory
 from ..models.checkpoints import listed
 from ..models.classes import CLASSES
@@ -28,7 +28,7 @@ from .format import card_text, render
 from .inspect import inspect_mask
 from .locations import AS_PATCH, free
 from .pair import Movement, Pair, carried, open_pair, survey
-from .room import require_room
+from .room import WIDTHS, require_room
 
 DEFAULTS = Path(__file__).parents[1] / "localizers/defaults.yaml"
 GROUPS = ("layers", "embeddings", "pooler", "lm_head")
@@ -59,6 +59,7 @@ class Request:
     label_column: str = "label"
     max_length: int | None = None
     batch_tokens: int = 512
+    dtype: str = "float32"
     changes: list[str] = field(default_factory=list)
     seed: int = 0
 
@@ -96,7 +97,9 @@ def localize(request: Request) -> str:
     pair = open_pair(request.base, request.finetuned, request.revision, request.mode)
     region = pair.anatomy.region(request.region)
     budget = Budget.of(region, request.sparsity, "top_k", "--sparsity")
-    require_room(request.localizer, request.data is not None, pair, region)
+    _require_exact(request, pair)
+    width = WIDTHS[request.dtype] if request.data else 0
+    require_room(request.localizer, width, pair.anatomy.parameters, region, budget.k)
     tokenizer = load_tokenizer(pair.base.checkpoint.folder)
     longest = request.max_length or min(tokenizer.model_max_length, MOST_TOKENS)
     task = task_of(request, pair)
@@ -137,6 +140,11 @@ def _checked(request: Request) -> Section:
         problems.append(
             f"--mode: {request.mode!r} is not allowed{did_you_mean(request.mode, CLASSES)}; one of {', '.join(CLASSES)}"
         )
+    if request.dtype not in WIDTHS:
+        problems.append(f"--dtype: {request.dtype!r} is not allowed; one of {', '.join(WIDTHS)}")
+    elif request.dtype != "float32" and request.localizer in ARRAYS:
+        slim = ", ".join(name for name in NAMES if name not in ARRAYS and needs_data(localizer_of(name)))
+        problems.append(f"--dtype: {request.localizer} works in float32; {request.dtype} is for {slim}")
     if request.localizer not in NAMES:
         known = ", ".join(NAMES)
         problems.append(
@@ -155,6 +163,15 @@ def _checked(request: Request) -> Section:
     if problems:
         raise ParamsError("; ".join(problems))
     return settings
+
+
+def _require_exact(request: Request, pair: Pair) -> None:
+    """Raise ParamsError where the live model would round what a checkpoint has."""
+    wider = [side.checkpoint.title for side in (pair.base, pair.finetuned) if side.types != {"BF16"}]
+    if request.dtype == "bfloat16" and wider:
+        raise ParamsError(
+            f"--dtype: bfloat16 would round the weights of {' and '.join(wider)}, which are stored in another type; take float32"
+        )
 
 
 def needs_data(localizer: Localizer) -> bool:

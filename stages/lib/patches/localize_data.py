@@ -67,7 +67,7 @@ def find_with_data(work: "Work") -> "Found":
 
 
 def _load(work: "Work", scratch: Path) -> LabelModel:
-    """The fine-tuned model, live, in float32."""
+    """The fine-tuned model, live."""
     pair, request = work.pair, work.request
     tuned, base = pair.finetuned.checkpoint, pair.base.checkpoint
     links = wanted_links(tuned.folder, (tuned if tuned.has_tokenizer else base).folder, scratch)
@@ -76,7 +76,7 @@ def _load(work: "Work", scratch: Path) -> LabelModel:
     )
     longest = work.reading.max_length
     settings = ModelParams.model_construct(mode=pair.mode, max_length=longest)
-    return LabelModel.load(links, work.task, settings, machine)
+    return LabelModel.load(links, work.task, settings, machine, dtype=request.dtype)
 
 
 def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:

@@ -40,6 +40,11 @@ LOCALIZE: dict[str, dict[str, Any]] = {
         "default": 512,
         "help": "padded tokens of a batch, which memory grows with; default: 512",
     },
+    "--dtype": {
+        "default": "float32",
+        "help": "of the live model that gradients are taken of: float32, or bfloat16 where both checkpoints are, in half the "
+        "memory; default: float32",
+    },
     "--set": {
         "dest": "changes",
         "nargs": "+",
