@@ -381,9 +381,9 @@ def test_what_finds_no_room_is_refused_with_what_would(make_cell, tmp_path, caps
     options = ("--sparsity", 0.05, "--data", rows, "--test", "none", *COLUMNS, "--localizer")
     pair = open_pair(*map(str, folders[:2]), None, None)
     region = pair.anatomy.region(["layers"])
-    needed = [bytes_needed(name, 4, pair.anatomy.parameters, region, 854) for name in ("talos", "grown")]
+    needed = [bytes_needed(name, 4, 512, pair.anatomy, region, 854) for name in ("talos", "grown")]
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=sum(needed) / 2))
-    said = "--localizer: talos takes about 1.0 GiB of memory for 17,088 graftable parameters, and 1.0 are free; grown takes 1.0"
+    said = "--localizer: talos takes about 0.5 GiB of memory for 17,088 graftable parameters, and 0.5 are free; grown takes 0.5"
     assert refused(capsys, *folders, *options, "talos") == said
     localize(*folders, *options, "grown")
 
@@ -412,7 +412,7 @@ def test_the_table_of_own_md_says_what_is_looked_for_in_memory():
         anatomy = anatomy_of(model, "autoregressive", "llama", "local", None)
         region = anatomy.region(["layers"])
         ways = [("movement", 0), ("grown", 4), ("grown", 2)]
-        needed = [bytes_needed(*way, anatomy.parameters, region, region.budget(1e-4)) / 2**30 for way in ways]
+        needed = [bytes_needed(*way, 512, anatomy, region, region.budget(1e-4)) / 2**30 for way in ways]
         assert said == [f"{anatomy.parameters / 1e9:.2f}", *(f"{size:.1f}" for size in needed)]
 
 

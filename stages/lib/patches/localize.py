@@ -99,7 +99,7 @@ def localize(request: Request) -> str:
     budget = Budget.of(region, request.sparsity, "top_k", "--sparsity")
     _require_exact(request, pair)
     width = WIDTHS[request.dtype] if request.data else 0
-    require_room(request.localizer, width, pair.anatomy.parameters, region, budget.k)
+    require_room(request.localizer, width, request.batch_tokens, pair.anatomy, region, budget.k)
     tokenizer = load_tokenizer(pair.base.checkpoint.folder)
     longest = request.max_length or min(tokenizer.model_max_length, MOST_TOKENS)
     task = task_of(request, pair)

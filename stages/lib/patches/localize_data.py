@@ -21,6 +21,7 @@ from ..models.sources import wanted_links
 from ..progress import progress
 from ..runtime import start
 from ..settings import ModelParams, RuntimeParams
+from .room import MOST
 
 if TYPE_CHECKING:
     from .localize import Found, Work
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 DEV_SHARE = 0.2
 NO_TEST = "none"
 BINS = 15
-# gradients that are added up at once, in numbers: 256 MiB in float32
-MOST = 2**26
 
 
 def find_with_data(work: "Work") -> "Found":

@@ -5,32 +5,35 @@ from math import prod
 from ..errors import ParamsError
 from ..graft.region import Region
 from ..localizers.settings import ARRAYS
+from ..models.anatomy import Anatomy
 
 GIBIBYTE = 2**30
 FLOAT = 4
 # bytes of a weight of a live model, by its type
 WIDTHS = {"float32": 4, "bfloat16": 2}
-# Python with its libraries, and a batch
-BESIDE = 1.0 * GIBIBYTE
+# Python with its libraries
+BESIDE = 0.5 * GIBIBYTE
 # copies in float32 of the tensor that is looked at: before, after, their difference, its gradient, the score
 COPIES = 5
+# gradients that are added up at once where one batch doesn't hold all rows, in numbers: 256 MiB in float32
+MOST = 2**26
 # bytes of a candidate: score and index, of up to twice as many as are wanted, and once more while the best are chosen
 CANDIDATE = 48
 
 
-def require_room(localizer: str, width: int, parameters: int, region: Region, k: int) -> None:
+def require_room(localizer: str, width: int, tokens: int, anatomy: Anatomy, region: Region, k: int) -> None:
     """Raise ParamsError if a localizer takes more memory than is free (bytes_needed)."""
     import psutil
 
     free = psutil.virtual_memory().available
-    if (needed := bytes_needed(localizer, width, parameters, region, k)) <= free:
+    if (needed := bytes_needed(localizer, width, tokens, anatomy, region, k)) <= free:
         return
     # what takes a model only beside another that does, and never the one that was asked for
     others = [("grown", width)] * (width > 0) + [("movement", 0)]
     cheaper = [
         f"; {name} takes {less / GIBIBYTE:.1f}" + " and no --data" * (width > theirs)
         for name, theirs in others
-        if name != localizer and (less := bytes_needed(name, theirs, parameters, region, k)) <= free
+        if name != localizer and (less := bytes_needed(name, theirs, tokens, anatomy, region, k)) <= free
     ]
     raise ParamsError(
         f"--localizer: {localizer} takes about {needed / GIBIBYTE:.1f} GiB of memory for {region.size:,} graftable "
@@ -38,12 +41,15 @@ def require_room(localizer: str, width: int, parameters: int, region: Region, k:
     )
 
 
-def bytes_needed(localizer: str, width: int, parameters: int, region: Region, k: int) -> float:
+def bytes_needed(localizer: str, width: int, tokens: int, anatomy: Anatomy, region: Region, k: int) -> float:
     """Memory beside mapped files, about, to find k parameters of a region.
 
-    A live model of so many parameters, each of `width` bytes (0: there is none); the localizer's arrays of the region's size;
-    copies of one tensor at a time, and candidates.
+    A live model, each of its weights of `width` bytes (0: there is none), with what goes into and comes out of its matrices for
+    a batch of so many tokens, and gradients; the localizer's arrays of the region's size; copies of one tensor at a time, and
+    candidates.
     """
-    largest = max(map(prod, region.shapes.values()))
-    arrays = FLOAT * (ARRAYS.get(localizer, 0) * region.size + COPIES * largest)
-    return BESIDE + width * parameters + arrays + CANDIDATE * k
+    matrices = [shape for shape in region.shapes.values() if len(shape) == 2]
+    live = anatomy.parameters + tokens * sum(map(sum, matrices))
+    numbers = COPIES * max(map(prod, region.shapes.values())) + max(map(prod, anatomy.shapes.values()))
+    numbers += ARRAYS.get(localizer, 0) * region.size + (min(MOST, region.size) if width else 0)
+    return BESIDE + width * live + FLOAT * numbers + CANDIDATE * k
