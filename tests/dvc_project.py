@@ -53,7 +53,9 @@ TINY_STUDY = {
 # Python imports this module by itself wherever it is on the path.  Without the variables it does nothing; with them
 # a stage notes which files it opens, or is held up or torn apart where it is about to give an output its final name.
 HOOK = """
-import os, signal, sys, time
+import gc, os, signal, sys, time
+
+gc.set_threshold(10_000, 20, 50)  # as in stages: what DVC imports is no garbage either
 
 stage = next((word.removeprefix("stages.") for word in sys.orig_argv if word.startswith("stages.")), None)
 log, target = os.environ.get("TEST_LOG"), os.environ.get("TEST_TARGET")

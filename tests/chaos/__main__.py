@@ -39,10 +39,10 @@ def _rows(cases: int, count: int, seed: int) -> Iterator[Row]:
     if not count:
         return
     with TemporaryDirectory(prefix="chaos") as folder:
-        finished, killed = copies.fresh_copies(Path(folder), "finished", "killed")
-        finished.run(*copies.EVERYTHING)
+        [finished] = copies.fresh_copies(Path(folder), "finished")
+        finished.run(*kills.RUNNER, *copies.pipelines(finished))
         yield from situations.run(finished, seed)
-        yield from kills.run(finished, killed, count, seed)
+        yield from kills.run(finished, count, seed)
 
 
 if __name__ == "__main__":

@@ -39,10 +39,15 @@ def differences(one: Copy, other: Copy) -> list[str]:
     return sorted(path for path in first.keys() | second.keys() if first.get(path) != second.get(path)) + partial
 
 
-def locks(copy: Copy) -> dict[str, dict]:
-    """What dvc.lock knows, by the folder of the pipeline."""
+def pipelines(copy: Copy) -> list[str]:
+    """dvc.yaml of each."""
     listed = subprocess.run(
         ["git", "ls-files", "*dvc.yaml"], cwd=copy.folder, capture_output=True, text=True, check=True
     )
-    folders = [str(Path(name).parent) for name in listed.stdout.split()]
+    return listed.stdout.split()
+
+
+def locks(copy: Copy) -> dict[str, dict]:
+    """What dvc.lock knows, by the folder of the pipeline."""
+    folders = [str(Path(name).parent) for name in pipelines(copy)]
     return {folder: copy.lock(folder) for folder in folders if (copy.folder / folder / "dvc.lock").exists()}

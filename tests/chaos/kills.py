@@ -1,6 +1,8 @@
-"""Kills of stages and of DVC at random moments, over all pipelines: nothing is lost, half-written, left running or in need of hands.
+"""Kills of stages, of DVC and of the runner at random moments, over all pipelines: nothing is lost, half-written, left running
+or in need of hands.
 
-A copy of the project is killed again and again, started anew as it stands, and has to end with the same bytes as one that ran undisturbed.
+In a copy in which everything has run, stages that DVC has been made to forget run again, are killed, and go on at the next start
+beside others, until all is there once more: with the same bytes.
 """
 
 import os
@@ -13,44 +15,50 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain
+
+from ruamel.yaml import YAML
 
 from stages.commands.mend import stages_at_work
 from stages.lib.progress import progress
 from tests.chaos.campaign import Row
 from tests.chaos.copies import EVERYTHING, MENDED, differences, locks
-from tests.dvc_project import Copy
+from tests.dvc_project import Copy, twin
 
-# seconds, at most, between a start and a kill: of DVC, which needs some of them to come to the first stage that runs; of a
-# stage, from the first one on
-PAUSE = 12.0
-# one start in TEN goes on for so much longer, or no kill would ever lie behind the first stage that takes longer than a pause
-LONGER, TEN = 80.0, 10
+# seconds, at most, between a start and a kill: of a stage from its own start on, of DVC and the runner from theirs
+PAUSES = {"stage": 5.0, "dvc": 8.0, "runner": 15.0}
 PATIENCE = 60
+# so many stages are to run at once
+TOGETHER = 2
 # a process, and the signal that it gets
 Victim = tuple[str, signal.Signals]
-VICTIMS: list[Victim] = [
-    (who, how) for who in ("dvc", "stage") for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-]
+VICTIMS: list[Victim] = [(who, how) for who in PAUSES for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)]
+SINGLE = ("dvc", "repro", "--single-item")
+RUNNER = ("python", "-m", "stages.commands.parallel", "--workers", "2")
 
 
-def run(straight: Copy, killed: Copy, cases: int, number: int) -> Iterator[Row]:
-    """Check, cases, failures: what `cases` kills of the second copy did, in which nothing has run yet."""
+def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
+    """Check, cases, failures: what so many kills did in a copy of one in which everything has run."""
+    copy = twin(finished, "killed")
+    names = {folder: [name for name in lock if not name.endswith("code")] for folder, lock in locks(copy).items()}
     counts: Counter[Victim] = Counter()
     failures: dict[Victim, list[str]] = {}
-    ends: list[list[str]] = []
+    forgotten: list[str] = []
+    ran: set[str] = set()
     chance = random.Random(number)
     # a shell has what it starts in the background pass over Ctrl-C, and so would all that this starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with progress("kills", cases, "kill") as bar:
         while counts.total() < cases:
-            killed.run(*MENDED)
+            while len(forgotten) < TOGETHER:
+                folder = chance.choice([*names])
+                name = chance.choice(names[folder])
+                forgotten += [] if (target := _forget(copy, folder, name)) in forgotten else [target]
+                ran.add(folder)
+            copy.run(*MENDED)
             victim = chance.choice(VICTIMS)
-            found = _kill(killed, victim, chance)
+            found = _kill(copy, forgotten, victim, chance)
             if found is None:
-                # everything has run in spite of the kills: from nothing again
-                ends.append(differences(straight, killed))
-                _forget(killed)
+                forgotten.clear()
                 continue
             counts[victim] += 1
             bar.update(1)
@@ -59,52 +67,57 @@ def run(straight: Copy, killed: Copy, cases: int, number: int) -> Iterator[Row]:
                 print(f"{victim[0]} gets {victim[1].name}: {line}", file=sys.stderr, flush=True)
     for victim in VICTIMS:
         yield f"{victim[0]} gets {victim[1].name}", counts[victim], failures.get(victim, [])
-    yield "the rest runs without hands", 1, _finish(killed)
-    ends.append(differences(straight, killed))
-    yield "same bytes as undisturbed", len(ends), list(chain(*ends))
-
-
-def _kill(copy: Copy, victim: Victim, chance: random.Random) -> list[str] | None:
-    """What went wrong at one kill; None if all stages came to their end before it."""
-    who, how = victim
+    yield "pipelines with kills", len(ran), [folder for folder in names if folder not in ran]
+    copy.run(*MENDED)
     with copy.start(*EVERYTHING) as dvc:
+        yield "the rest runs without hands", 1, [_last_words(copy)] if dvc.wait() else []
+    yield "same bytes as undisturbed", 1, differences(finished, copy)
+
+
+def _forget(copy: Copy, folder: str, name: str) -> str:
+    """Have DVC know of no run of a stage; gives what the stage is called."""
+    shutil.rmtree(copy.folder / ".dvc/cache/runs", ignore_errors=True)
+    path, yaml = copy.folder / folder / "dvc.lock", YAML(typ="safe", pure=True)
+    lock = yaml.load(path)
+    lock["stages"].pop(name, None)
+    yaml.dump(lock, path)
+    return name if folder == "." else f"{folder}/dvc.yaml:{name}"
+
+
+def _kill(copy: Copy, targets: list[str], victim: Victim, chance: random.Random) -> list[str] | None:
+    """What went wrong at one kill; None if all targets came to their end before it."""
+    who, how = victim
+    with copy.start(*(RUNNER if who == "runner" else SINGLE), *targets) as started:
         if who == "stage":
-            _await_stage(copy, dvc)
-        time.sleep(chance.uniform(0.0, PAUSE) + LONGER * (chance.randrange(TEN) == 0))
-        stages = _await_stage(copy, dvc) if who == "stage" else _at_work(copy)
-        if dvc.poll() is not None:
-            return [_last_words(copy)] if dvc.returncode else None
+            _await_stage(copy, started)
+        time.sleep(chance.uniform(0.0, PAUSES[who]))
+        stages = _await_stage(copy, started) if who == "stage" else _at_work(copy)
+        if started.poll() is not None:
+            return [_last_words(copy)] if started.returncode else None
         # Ctrl-C reaches both, and DVC alone passes over it while a stage runs
-        both = [dvc.pid, *stages] if how == signal.SIGINT else [dvc.pid]
-        for pid in both if who == "dvc" else stages[:1]:
+        both = [started.pid, *stages] if (who, how) == ("dvc", signal.SIGINT) else [started.pid]
+        for pid in stages[:1] if who == "stage" else both:
             with suppress(ProcessLookupError):
                 os.kill(pid, how)
         try:
-            dvc.wait(PATIENCE)
+            started.wait(PATIENCE)
             found = []
         except subprocess.TimeoutExpired:
-            dvc.kill()
+            started.kill()
             found = [f"went on for {PATIENCE} seconds"]
     orphans = _left_running(copy)
     return found + [f"left running: {orphans}"] * bool(orphans)
 
 
-def _await_stage(copy: Copy, dvc: subprocess.Popen) -> list[int]:
-    """Numbers of the processes of a stage, as soon as there is one; none if DVC ends before."""
-    while not (found := _at_work(copy)) and dvc.poll() is None:
+def _await_stage(copy: Copy, started: subprocess.Popen) -> list[int]:
+    """Numbers of the processes of a stage, as soon as there is one; none if what was started ends before."""
+    while not (found := _at_work(copy)) and started.poll() is None:
         time.sleep(0.1)
     return found
 
 
 def _at_work(copy: Copy) -> list[int]:
     return [pid for pid, _ in stages_at_work(copy.folder)]
-
-
-def _forget(copy: Copy) -> None:
-    """Have DVC know of nothing that has run."""
-    shutil.rmtree(copy.folder / ".dvc/cache/runs", ignore_errors=True)
-    for folder in locks(copy):
-        (copy.folder / folder / "dvc.lock").unlink()
 
 
 def _left_running(copy: Copy, seconds: float = 10.0) -> list[int]:
@@ -119,9 +132,3 @@ def _left_running(copy: Copy, seconds: float = 10.0) -> list[int]:
 
 def _last_words(copy: Copy) -> str:
     return copy.folder.with_suffix(".txt").read_text().strip()[-500:]
-
-
-def _finish(copy: Copy) -> list[str]:
-    copy.run(*MENDED)
-    with copy.start(*EVERYTHING) as dvc:
-        return [_last_words(copy)] if dvc.wait() else []
