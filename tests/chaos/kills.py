@@ -1,8 +1,8 @@
 """Kills of stages, of DVC and of the runner at random moments, over all pipelines: nothing is lost, half-written, left running
 or in need of hands.
 
-In a copy in which everything has run, stages that DVC has been made to forget run again, are killed, and go on at the next start
-beside others, until all is there once more: with the same bytes.
+In a copy in which everything has run, stages that DVC has been made to forget run again and are killed, once or more often, until
+a start that nobody disturbs: it ends well, with the same bytes.
 """
 
 import os
@@ -21,14 +21,16 @@ from ruamel.yaml import YAML
 from stages.commands.mend import stages_at_work
 from stages.lib.progress import progress
 from tests.chaos.campaign import Row
-from tests.chaos.copies import EVERYTHING, MENDED, differences, locks
+from tests.chaos.copies import EVERYTHING, MENDED, TIMED, differences, locks
 from tests.dvc_project import Copy, twin
 
 # seconds, at most, between a start and a kill: of a stage from its own start on, of DVC and the runner from theirs
 PAUSES = {"stage": 5.0, "dvc": 8.0, "runner": 15.0}
 PATIENCE = 60
-# so many stages are to run at once
+# so many stages of a pipeline are forgotten together
 TOGETHER = 2
+# how often nobody disturbs the next start
+ENOUGH = 0.5
 # a process, and the signal that it gets
 Victim = tuple[str, signal.Signals]
 VICTIMS: list[Victim] = [(who, how) for who in PAUSES for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)]
@@ -39,49 +41,71 @@ RUNNER = ("python", "-m", "stages.commands.parallel", "--workers", "2")
 def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
     """Check, cases, failures: what so many kills did in a copy of one in which everything has run."""
     copy = twin(finished, "killed")
-    names = {folder: [name for name in lock if not name.endswith("code")] for folder, lock in locks(copy).items()}
+    copy.commit()  # a dvc.lock that a kill damages comes back from there
+    known = locks(copy)
     counts: Counter[Victim] = Counter()
     failures: dict[Victim, list[str]] = {}
-    forgotten: list[str] = []
-    ran: set[str] = set()
+    reached: Counter[str] = Counter()
     chance = random.Random(number)
     # a shell has what it starts in the background pass over Ctrl-C, and so would all that this starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with progress("kills", cases, "kill") as bar:
         while counts.total() < cases:
-            while len(forgotten) < TOGETHER:
-                folder = chance.choice([*names])
-                name = chance.choice(names[folder])
-                forgotten += [] if (target := _forget(copy, folder, name)) in forgotten else [target]
-                ran.add(folder)
-            copy.run(*MENDED)
-            victim = chance.choice(VICTIMS)
-            found = _kill(copy, forgotten, victim, chance)
-            if found is None:
-                forgotten.clear()
-                continue
-            counts[victim] += 1
-            bar.update(1)
-            failures.setdefault(victim, []).extend(found)
-            for line in found:
-                print(f"{victim[0]} gets {victim[1].name}: {line}", file=sys.stderr, flush=True)
+            folder = chance.choice([*known])
+            names = [name for name in known[folder] if not name.endswith("code")]
+            names = chance.sample(names, min(TOGETHER, len(names)))
+            targets = _forget(copy, folder, names)
+            disturbed = True
+            while disturbed:
+                copy.run(*MENDED)
+                victim = chance.choice(VICTIMS)
+                found = _kill(copy, targets, victim, chance)
+                if found is None:  # it came to its end before
+                    break
+                counts[victim] += 1
+                reached[folder] += 1
+                bar.update(1)
+                disturbed = counts.total() < cases and chance.random() >= ENOUGH
+                if not disturbed:
+                    found += _finish(copy, targets) + _other_bytes(copy, known, folder, names)
+                failures.setdefault(victim, []).extend(found)
+                for line in found:
+                    print(f"{victim[0]} gets {victim[1].name}: {targets}: {line}", file=sys.stderr, flush=True)
     for victim in VICTIMS:
         yield f"{victim[0]} gets {victim[1].name}", counts[victim], failures.get(victim, [])
-    yield "pipelines with kills", len(ran), [folder for folder in names if folder not in ran]
-    copy.run(*MENDED)
-    with copy.start(*EVERYTHING) as dvc:
-        yield "the rest runs without hands", 1, [_last_words(copy)] if dvc.wait() else []
+    for folder in known:
+        yield f"of these in {folder}", reached[folder], [] if reached[folder] else ["none"]
+    yield "the rest runs without hands", 1, _finish(copy, [], *EVERYTHING)
     yield "same bytes as undisturbed", 1, differences(finished, copy)
 
 
-def _forget(copy: Copy, folder: str, name: str) -> str:
-    """Have DVC know of no run of a stage; gives what the stage is called."""
+def _forget(copy: Copy, folder: str, names: list[str]) -> list[str]:
+    """Have DVC know of no run of these stages; gives what they are called."""
     shutil.rmtree(copy.folder / ".dvc/cache/runs", ignore_errors=True)
-    path, yaml = copy.folder / folder / "dvc.lock", YAML(typ="safe", pure=True)
+    path, yaml = copy.folder / folder / "dvc.lock", YAML(typ="safe")
     lock = yaml.load(path)
-    lock["stages"].pop(name, None)
+    for name in names:
+        lock["stages"].pop(name, None)
     yaml.dump(lock, path)
-    return name if folder == "." else f"{folder}/dvc.yaml:{name}"
+    return names if folder == "." else [f"{folder}/dvc.yaml:{name}" for name in names]
+
+
+def _finish(copy: Copy, targets: list[str], *words: str) -> list[str]:
+    """Start it once more, as users would, and nobody disturbs it."""
+    copy.run(*MENDED)
+    with copy.start(*(words or SINGLE), *targets) as dvc:
+        return [_last_words(copy)] if dvc.wait() else []
+
+
+def _other_bytes(copy: Copy, known: dict[str, dict], folder: str, names: list[str]) -> list[str]:
+    """Outputs that are not as they were, but for those that say seconds."""
+    now = {out["path"]: out["md5"] for entry in copy.lock(folder).values() for out in entry["outs"]}
+    return [
+        f"{before['path']}: other bytes"
+        for name in names
+        for before in known[folder][name]["outs"]
+        if not before["path"].startswith(TIMED) and now.get(before["path"]) != before["md5"]
+    ]
 
 
 def _kill(copy: Copy, targets: list[str], victim: Victim, chance: random.Random) -> list[str] | None:
