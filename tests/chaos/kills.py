@@ -2,7 +2,7 @@
 or in need of hands.
 
 In a copy in which everything has run, stages that DVC has been made to forget run again and are killed, once or more often, until
-a start that nobody disturbs: it ends well, with the same bytes.
+a start that nobody disturbs: that ends well, with the same bytes.
 """
 
 import os
@@ -27,10 +27,8 @@ from tests.dvc_project import Copy, twin
 # seconds, at most, between a start and a kill: of a stage from its own start on, of DVC and the runner from theirs
 PAUSES = {"stage": 5.0, "dvc": 8.0, "runner": 15.0}
 PATIENCE = 60
-# so many stages of a pipeline are forgotten together
-TOGETHER = 2
 # how often nobody disturbs the next start
-ENOUGH = 0.5
+ENOUGH = 0.3
 # a process, and the signal that it gets
 Victim = tuple[str, signal.Signals]
 VICTIMS: list[Victim] = [(who, how) for who in PAUSES for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)]
@@ -52,14 +50,13 @@ def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
     with progress("kills", cases, "kill") as bar:
         while counts.total() < cases:
             folder = chance.choice([*known])
-            names = [name for name in known[folder] if not name.endswith("code")]
-            names = chance.sample(names, min(TOGETHER, len(names)))
-            targets = _forget(copy, folder, names)
+            name = chance.choice([name for name in known[folder] if not name.endswith("code")])
+            target = _forget(copy, folder, name)
             disturbed = True
             while disturbed:
                 copy.run(*MENDED)
                 victim = chance.choice(VICTIMS)
-                found = _kill(copy, targets, victim, chance)
+                found = _kill(copy, target, victim, chance)
                 if found is None:  # it came to its end before
                     break
                 counts[victim] += 1
@@ -67,51 +64,49 @@ def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
                 bar.update(1)
                 disturbed = counts.total() < cases and chance.random() >= ENOUGH
                 if not disturbed:
-                    found += _finish(copy, targets) + _other_bytes(copy, known, folder, names)
+                    found += _finish(copy, *SINGLE, target) + _other_bytes(copy, folder, name, known[folder][name])
                 failures.setdefault(victim, []).extend(found)
                 for line in found:
-                    print(f"{victim[0]} gets {victim[1].name}: {targets}: {line}", file=sys.stderr, flush=True)
+                    print(f"{victim[0]} gets {victim[1].name}: {target}: {line}", file=sys.stderr, flush=True)
     for victim in VICTIMS:
         yield f"{victim[0]} gets {victim[1].name}", counts[victim], failures.get(victim, [])
     for folder in known:
         yield f"of these in {folder}", reached[folder], [] if reached[folder] else ["none"]
-    yield "the rest runs without hands", 1, _finish(copy, [], *EVERYTHING)
+    yield "the rest runs without hands", 1, _finish(copy, *EVERYTHING)
     yield "same bytes as undisturbed", 1, differences(finished, copy)
 
 
-def _forget(copy: Copy, folder: str, names: list[str]) -> list[str]:
-    """Have DVC know of no run of these stages; gives what they are called."""
+def _forget(copy: Copy, folder: str, name: str) -> str:
+    """Have DVC know of no run of a stage; gives what it is called."""
     shutil.rmtree(copy.folder / ".dvc/cache/runs", ignore_errors=True)
     path, yaml = copy.folder / folder / "dvc.lock", YAML(typ="safe")
     lock = yaml.load(path)
-    for name in names:
-        lock["stages"].pop(name, None)
+    lock["stages"].pop(name, None)
     yaml.dump(lock, path)
-    return names if folder == "." else [f"{folder}/dvc.yaml:{name}" for name in names]
+    return name if folder == "." else f"{folder}/dvc.yaml:{name}"
 
 
-def _finish(copy: Copy, targets: list[str], *words: str) -> list[str]:
+def _finish(copy: Copy, *words: str) -> list[str]:
     """Start it once more, as users would, and nobody disturbs it."""
     copy.run(*MENDED)
-    with copy.start(*(words or SINGLE), *targets) as dvc:
+    with copy.start(*words) as dvc:
         return [_last_words(copy)] if dvc.wait() else []
 
 
-def _other_bytes(copy: Copy, known: dict[str, dict], folder: str, names: list[str]) -> list[str]:
-    """Outputs that are not as they were, but for those that say seconds."""
-    now = {out["path"]: out["md5"] for entry in copy.lock(folder).values() for out in entry["outs"]}
+def _other_bytes(copy: Copy, folder: str, name: str, known: dict) -> list[str]:
+    """Outputs of a stage that are not as they were, but for those that say seconds."""
+    now = {out["path"]: out["md5"] for out in copy.lock(folder).get(name, {"outs": []})["outs"]}
     return [
-        f"{before['path']}: other bytes"
-        for name in names
-        for before in known[folder][name]["outs"]
-        if not before["path"].startswith(TIMED) and now.get(before["path"]) != before["md5"]
+        f"{out['path']}: other bytes"
+        for out in known["outs"]
+        if not out["path"].startswith(TIMED) and now.get(out["path"]) != out["md5"]
     ]
 
 
-def _kill(copy: Copy, targets: list[str], victim: Victim, chance: random.Random) -> list[str] | None:
-    """What went wrong at one kill; None if all targets came to their end before it."""
+def _kill(copy: Copy, target: str, victim: Victim, chance: random.Random) -> list[str] | None:
+    """What went wrong at one kill; None if the stage came to its end before it."""
     who, how = victim
-    with copy.start(*(RUNNER if who == "runner" else SINGLE), *targets) as started:
+    with copy.start(*(RUNNER if who == "runner" else SINGLE), target) as started:
         if who == "stage":
             _await_stage(copy, started)
         time.sleep(chance.uniform(0.0, PAUSES[who]))
