@@ -49,7 +49,7 @@ def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with progress("kills", cases, "kill") as bar:
         while counts.total() < cases:
-            folder = chance.choice([*known])
+            folder = min(known, key=reached.__getitem__)
             name = chance.choice([name for name in known[folder] if not name.endswith("code")])
             target = _forget(copy, folder, name)
             disturbed = True
