@@ -1,6 +1,5 @@
 """Copies of this project in which tests run the real pipeline with the real DVC, small enough for a minute."""
 
-import json
 import os
 import re
 import shutil
@@ -98,14 +97,6 @@ if stage and target:
 """
 
 
-PLAN = """
-import json
-from pathlib import Path
-from stages.commands.plan.predicted_steps import predict_steps
-print(json.dumps({step.name: step.fate for step in predict_steps([Path("dvc.yaml")])}))
-"""
-
-
 @dataclass(frozen=True)
 class Run:
     """What one command of DVC did."""
@@ -162,11 +153,6 @@ class Copy:
     def repro(self, *targets: str, fails: bool = False, **more: str) -> Run:
         """`dvc repro`, of everything in dvc.yaml or of these targets and what they need."""
         return self.run("dvc", "repro", *targets, fails=fails, **more)
-
-    def plan(self) -> dict[str, str]:
-        """What would become of each stage, by its name, but for those that look at the code (as in a Run)."""
-        [line] = [line for line in self.run("python", "-c", PLAN).text.splitlines() if line.startswith("{")]
-        return {name: fate for name, fate in json.loads(line).items() if not name.endswith("code")}
 
     def set(self, *overrides: str) -> None:
         """Change params.yaml as `dvc exp run -S` does."""

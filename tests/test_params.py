@@ -165,9 +165,10 @@ def test_dvc_can_empty_all_lists_and_every_comment_stays(tmp_path):
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_writes_what_dvc_writes_and_applies_to_what_dvc_wrote(name, tmp_path):
-    override(tmp_path, *flags_of(name))
+    read = override(tmp_path, *flags_of(name))
     written = (tmp_path / "params.yaml").read_text(encoding="utf-8")
     assert applied(name) == written == profile.apply(written, profile.profile_settings(name))
+    assert read == parsed_by_dvc(applied(name))
 
 
 @cache

@@ -1,8 +1,7 @@
 """The real pipeline under the real DVC: what it makes, what it makes again after a change, and what a crash leaves.
 
 Two copies of the project run side by side.  `story` is changed step by step; `others` is killed twice on its way to the
-same result.  Among the slow ones `story` gets a second task and loses it again, `others` gets a second seed, and a third copy runs
-on files of the user's.
+same result.  Among the slow ones that copy gets a second seed, and a third one runs on files of the user's.
 """
 
 import csv
@@ -21,7 +20,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from stages.code import UNTRACKED, read
-from stages.commands.plan.stage_status import RUNS
 from stages.lib import paths
 from tests.dvc_project import CELL_STAGES, SEED_STAGES, Copy, Run, cell, clone, make_original, per_seed
 from tests.test_dvc_yaml import MAIN, ROOT, STAGES
@@ -77,21 +75,12 @@ def story(original, others) -> dict[str, Any]:
     copy.set("calibration.bins=10")
     steps["bins"] = step(copy, copy.repro())
     copy.set("tasks=[movies,products]")
-    steps["sampled"] = step(copy, copy.repro("sample"))
-    ahead = {name for name, fate in copy.plan().items() if fate == RUNS}
+    steps["task"] = step(copy, copy.repro())
+    copy.set("tasks=[movies]")
+    steps["dropped"] = step(copy, copy.repro())
     # a word about metrics/study.json comes first, as this copy has no study
     found = diff.text[diff.text.index("{") :]
-    return {**steps, "copy": copy, "log": log, "diff": json.loads(found), "ahead": ahead}
-
-
-@pytest.fixture(scope="module")
-def tasks(story) -> dict[str, Step]:
-    """The same copy with one more task, and without it again."""
-    copy, steps = story["copy"], {}
-    for name, tasks in (("added", "movies,products"), ("dropped", "movies")):
-        copy.set(f"tasks=[{tasks}]")
-        steps[name] = step(copy, copy.repro())
-    return steps
+    return {**steps, "copy": copy, "log": log, "diff": json.loads(found)}
 
 
 def tell_others(original: Copy) -> dict[str, Any]:
@@ -301,18 +290,11 @@ def lies_in(path: str, place: str) -> bool:
 
 
 def test_adding_a_task_runs_fetch_and_that_tasks_cell_only(story):
-    sampled = story["sampled"]
-    assert {*sampled.run.executed} == {"fetch", "sample@products-13"} and sampled.run.cached == []
-    # a plan can't know that `reference`, which is for both tasks, will make the same bytes for the old one
-    assert story["ahead"] == {"summary", "evaluate@movies-13"} | cell("products-13") - {"sample@products-13"}
+    added = story["task"]
+    assert {*added.run.executed} == {"fetch", "summary"} | cell("products-13")
+    assert added.run.cached == []
     untouched = cell("movies-13") - per_seed("13")
-    assert {name: sampled.lock[name] for name in untouched} == {name: story["bins"].lock[name] for name in untouched}
-
-
-@pytest.mark.slow
-def test_a_task_that_was_added_stands_in_the_summary(story, tasks):
-    added = tasks["added"]
-    assert {*added.run.executed} == story["ahead"] - {"evaluate@movies-13"} and added.run.cached == []
+    assert {name: added.lock[name] for name in untouched} == {name: story["bins"].lock[name] for name in untouched}
     assert {*json.loads(added.files["metrics/summary.details.json"])["score"]} == {"movies", "products"}
 
 
@@ -348,15 +330,14 @@ def test_other_bins_run_calibration_and_summary_only(story):
     assert json.loads(story["bins"].files["metrics/calibration/13/movies.json"])["bins"] == 10
 
 
-@pytest.mark.slow
-def test_dropping_a_task_runs_no_cell_and_leaves_no_trace_in_the_summary(tasks):
-    dropped = tasks["dropped"]
+def test_dropping_a_task_runs_no_cell_and_leaves_no_trace_in_the_summary(story):
+    dropped = story["dropped"]
     assert {*dropped.run.executed} == {"summary"} | per_seed("13")
     assert dropped.run.cached == ["fetch"]
     summary = json.loads(dropped.files["metrics/summary.details.json"])
     assert [{*summary[part]} for part in ("score", "ece", "mask")] == [{"movies"}] * 3
     assert b"products" not in dropped.files["plots/scores.csv"] and b"movies" in dropped.files["plots/scores.csv"]
-    assert b"products" in tasks["added"].files["plots/scores.csv"]
+    assert b"products" in story["task"].files["plots/scores.csv"]
     assert (
         str(paths.scores("evaluate", "products", 13)) in dropped.files
     )  # the control: the cell's own files are still there
@@ -421,7 +402,7 @@ def test_no_stage_modifies_what_another_one_made(story, others):
         assert [
             path for path in entries if hashlib.md5(path.read_bytes()).hexdigest() != path.parent.name + path.name
         ] == []
-    first, last = story["first"].files, story["sampled"].files
+    first, last = story["first"].files, story["dropped"].files
     models = {name for name in first if name.startswith("models/")}
     assert {name: last[name] for name in models} == {name: first[name] for name in models}
 
