@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from stages.lib.graft.mask_file import StoredMask, write_mask
+from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.patches.__main__ import main
 from stages.lib.patches.build_patch import KEY, read_patch
 from stages.lib.patches.locations import CARD, PATCH
 from tests.graft_project import MASK, ROOT, make_project
+from tests.pico import same
 from tests.sealed import flip_bit
 
 SHA = "0123456789abcdef" * 2 + "01234567"
@@ -31,6 +32,10 @@ for arguments in json.load(sys.stdin):
     if arguments[0] == "without a token":
         arguments = arguments[1:]
         del os.environ["HF_TOKEN"]
+    if arguments[0] == "load":
+        from stages.lib.patches.live import load_graft
+        told.append(" ".join(load_graft(*arguments[1:]).config.id2label.values()))
+        continue
     said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(said[0]), contextlib.redirect_stderr(said[1]), contextlib.suppress(SystemExit):
         main(arguments)
@@ -57,9 +62,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def missing(self) -> None:
+    def missing(self, what: str) -> None:
         self.send_response(404)
-        self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("X-Error-Code", f"{what}NotFound")
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -95,8 +100,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
         parts = self.path.split("?")[0].strip("/").split("/")
         name = "/".join(parts[2:4] if parts[0] == "api" else parts[:2])
         if name not in self.repos:
-            return self.missing()
+            return self.missing("Repo")
         files = self.repos[name]
+        if "v9" in parts:
+            return self.missing("Revision")
         if "tree" in parts:
             sizes = {file: len(content) for file, content in files.items()}
             return self.answer(
@@ -113,7 +120,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
                     "tags": [],
                 }
             )
-        content = files["/".join(parts[4:])]
+        content = files.get("/".join(parts[4:]))
+        if content is None:
+            return self.missing("Entry")
         return self.answer(content, ETag=f'"{hashlib.sha1(content).hexdigest()}"')
 
 
@@ -214,3 +223,31 @@ def test_a_damaged_patch_is_not_pulled_and_an_unreachable_hub_is_said(hub, patch
     assert not (tmp_path / "damaged").exists() and (tmp_path / "whole").is_dir(), whole
     [away] = run("http://127.0.0.1:9", tmp_path / "other", ["pull", "owner/movies", "--to", tmp_path / "to"])
     assert away.startswith("graft pull: owner/movies: ") and away.count("\n") == 1
+
+
+def test_two_checkpoints_of_the_hub_are_localized_and_later_without_it(hub, make_cell, tmp_path):
+    cell = make_cell("standard")
+    for name, folder in {"base": cell.pretrained_folder, "tuned": cell.finetuned_folder}.items():
+        hub.repos[f"owner/{name}"] = {path.name: path.read_bytes() for path in folder.iterdir()}
+    hub.repos["owner/unsafe"] = {"config.json": b"{}", "pytorch_model.bin": b"", "tokenizer.json": b"{}"}
+    two = ["localize", "--base", "owner/base", "--finetuned", "owner/tuned", "--sparsity", "0.01", "--to"]
+    here = ["--base", cell.pretrained_folder, "--finetuned", cell.finetuned_folder, "--task", "tuned"]
+    found, _, loaded, *refused = run(
+        hub.endpoint, tmp_path / "home",
+        [*two, tmp_path / "patch"],
+        ["localize", *here, "--sparsity", "0.01", "--to", tmp_path / "of_folders"],
+        ["load", "owner/base", tmp_path / "patch"],
+        [*two, tmp_path / "to", "--finetuned", "owner/tunde"],
+        [*two, tmp_path / "to", "--finetuned", "owner/unsafe"],
+        [*two, tmp_path / "to", "--finetuned-revision", "v9"],
+    )  # fmt: skip
+    assert "patch for tuned on owner/base" in found and loaded == "negative positive"
+    card = ModelCard.load(tmp_path / "patch" / CARD).data
+    assert (card.base_model, card.base_model_relation) == ("owner/base", "adapter")
+    left, right = (read_mask(tmp_path / place / PATCH) for place in ("patch", "of_folders"))
+    assert left.mask.equals(right.mask) and same(left.values, right.values) and same(left.head, right.head)
+    assert refused[0] == "graft localize: the hub has no model 'owner/tunde', or it needs a login (`hf auth login`)\n"
+    assert refused[1].startswith("graft localize: the hub's owner/unsafe: model.safetensors missing; ")
+    assert refused[2].endswith("'owner/tuned' has no revision 'v9' on the hub\n") and not (tmp_path / "to").exists()
+    [again] = run("http://127.0.0.1:9", tmp_path / "home", [*two, tmp_path / "again"])
+    assert (tmp_path / "again" / PATCH).read_bytes() == (tmp_path / "patch" / PATCH).read_bytes(), again

@@ -379,7 +379,7 @@ def test_what_finds_no_room_is_refused_with_what_would(make_cell, tmp_path, caps
     folders = (cell.pretrained_folder, cell.finetuned_folder, tmp_path / "patch")
     rows = write_rows(tmp_path / "rows.csv", toy_rows(20, 1))
     options = ("--sparsity", 0.05, "--data", rows, "--test", "none", *COLUMNS, "--localizer")
-    pair = open_pair(*map(str, folders[:2]), None, None)
+    pair = open_pair(*map(str, folders[:2]))
     region = pair.anatomy.region(["layers"])
     needed = [bytes_needed(name, 4, 512, pair.anatomy, region, 854) for name in ("talos", "grown")]
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=sum(needed) / 2))

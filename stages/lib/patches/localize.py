@@ -48,6 +48,7 @@ class Request:
     region: list[str] = field(default_factory=lambda: ["layers"])
     mode: str | None = None
     revision: str | None = None
+    finetuned_revision: str | None = None
     task: str | None = None
     labels: list[str] | None = None
     prompt: str | None = None
@@ -94,7 +95,8 @@ def localize(request: Request) -> str:
     """
     started, peak, target = time.monotonic(), PeakMemory(), free(request.to)
     settings = _checked(request)
-    pair = open_pair(request.base, request.finetuned, request.revision, request.mode)
+    revisions = request.revision, request.finetuned_revision
+    pair = open_pair(request.base, request.finetuned, request.mode, revisions)
     region = pair.anatomy.region(request.region)
     budget = Budget.of(region, request.sparsity, "top_k", "--sparsity")
     _require_exact(request, pair)
@@ -167,15 +169,17 @@ def _checked(request: Request) -> Section:
 
 def _require_exact(request: Request, pair: Pair) -> None:
     """Raise ParamsError where the live model would round what a checkpoint has."""
+    if request.dtype == "float32":
+        return
     wider = [side.checkpoint.title for side in (pair.base, pair.finetuned) if side.types != {"BF16"}]
-    if request.dtype == "bfloat16" and wider:
+    if wider:
         raise ParamsError(
             f"--dtype: bfloat16 would round the weights of {' and '.join(wider)}, which are stored in another type; take float32"
         )
 
 
 def needs_data(localizer: Localizer) -> bool:
-    """Whether a localizer looks at a model with rows, or at two sets of weights alone."""
+    """True for a localizer that looks at a model with rows, and not at two sets of weights alone."""
     return localizer.rank_needs_model or localizer.refine is not None
 
 

@@ -17,6 +17,7 @@ LOCALIZE: dict[str, dict[str, Any]] = {
         "(a causal model: autoregressive)"
     },
     "--revision": {"help": "commit, tag or branch of the base model on the hub"},
+    "--finetuned-revision": {"help": "the same of the fine-tuned one"},
     "--task": {"help": "what to call the task; default: the name of the fine-tuned checkpoint"},
     "--labels": {"nargs": "+", "help": "names of the labels in the order of the logits; default: those of its config"},
     "--prompt": {"help": "template with {sentence1} and {mask}, of a language model"},

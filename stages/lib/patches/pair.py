@@ -39,10 +39,12 @@ class Pair:
         return {name: self.finetuned.read(name).clone() for name in self.anatomy.names([HEAD])}
 
 
-def open_pair(base: str, finetuned: str, revision: str | None, mode: str | None) -> Pair:
+def open_pair(
+    base: str, finetuned: str, mode: str | None = None, revisions: tuple[str | None, str | None] = (None, None)
+) -> Pair:
     """Both checkpoints; raises ModelError with every reason why one can't be the fine-tuned other."""
-    before = Checkpoint.open(base, revision)
-    after = Checkpoint.open(finetuned, tokenizer=False)
+    before = Checkpoint.open(base, revisions[0])
+    after = Checkpoint.open(finetuned, revisions[1], tokenizer=False)
     kinds = [str(one.config.get("model_type")) for one in (before, after)]
     if kinds[0] != kinds[1]:
         raise ModelError(f"{finetuned}: is a model of the kind {kinds[1]}, and {base} of the kind {kinds[0]}")
@@ -53,7 +55,7 @@ def open_pair(base: str, finetuned: str, revision: str | None, mode: str | None)
             f"{finetuned}: its config.json says {saved}, which is none of {', '.join(_classes(kinds[0]))}; "
             f"say --mode, one of {', '.join(CLASSES)}"
         )
-    return _checked(before, after, mode, revision)
+    return _checked(before, after, mode, revisions[0])
 
 
 def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | None) -> Pair:
