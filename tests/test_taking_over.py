@@ -12,6 +12,7 @@ from stages.lib import paths
 from stages.lib.data.tasks import TaskSpec, resolve_tasks
 from stages.lib.errors import ModelError, ParamsError
 from stages.lib.io import write_json
+from stages.lib.models import sources
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
 from stages.lib.params import validate
@@ -62,6 +63,19 @@ def test_it_predicts_what_the_checkpoint_does(cell, make_cell, elsewhere):
     assert (
         found.record["checkpoint"] == "elsewhere" and found.record["source"] == "local" and "chosen" not in found.record
     )
+
+
+def test_a_hub_id_is_asked_for_on_the_hub_and_predicts_the_same(cell, make_cell, elsewhere, monkeypatch):
+    import huggingface_hub
+
+    asked = []
+    monkeypatch.setattr(sources, "hub_reachable", lambda: True)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or str(elsewhere))
+    found = take_over(cell, finetune_settings(source="hub"), "owner/elsewhere")
+    rows = make_cell("standard").rows["test"]
+    assert asked == ["owner/elsewhere"] and found.record["checkpoint"] == "owner/elsewhere"
+    assert torch.equal(logits(found.model, rows), logits(make_cell("standard").load(), rows))
+
 
 
 def test_labels_in_another_order_are_mapped(cell, make_cell, elsewhere):
