@@ -115,10 +115,16 @@ def test_a_patch_is_put_on_with_three_packages(installed, make_cell, tmp_path, m
     assert loaded.keys() == whole.keys() and all(torch.equal(loaded[name], whole[name]) for name in whole)
 
 
+def test_the_command_line_is_read_without_extras():
+    script = f"{BLOCKED}\nfrom stages.lib.patches.__main__ import main\nmain(['--help'])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "graft localize" in done.stdout, done.stderr
+
+
 @pytest.mark.slow
 def test_a_missing_extra_is_one_line(installed, tmp_path):
     done = run(installed, tmp_path, COMMAND, "inspect", "mask.safetensors")
     line = "graft inspect: needs the package pydantic, which is not installed; pip install 'skill-grafting[localize]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line), done.stderr
     done = run(installed, tmp_path, COMMAND, "--help")
     assert done.returncode == 0 and "graft export" in done.stdout, done.stderr

@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from ..localizers.settings import NAMES
-
 LOCALIZE: dict[str, dict[str, Any]] = {
     "--base": {"required": True, "help": "pretrained checkpoint: a folder or a hub id"},
     "--finetuned": {"required": True, "help": "the same after fine-tuning, outside of this project or not"},
     "--to": {"type": Path, "required": True, "help": "folder of the patch; must not exist yet"},
     "--sparsity": {"type": float, "default": 1e-4, "help": "selected / graftable parameters; default: 1e-4"},
-    "--localizer": {"default": "movement", "help": f"one of {', '.join(NAMES)}; default: movement"},
+    "--localizer": {
+        "default": "movement",
+        "help": "movement, attribution, grown, learned or another one (a wrong name is told them all); default: movement",
+    },
     "--region": {"nargs": "+", "default": ["layers"], "help": "layers, embeddings, pooler, lm_head; default: layers"},
     "--mode": {
         "help": "standard, prompt, autoregressive or generative; default: as the fine-tuned checkpoint was saved "
