@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tabulate import tabulate
 
-from ..metrics.variants import GRAFTED
+from ..metrics.gain import relative_gain
+from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..report.format import counted, percent, small_percent, words
 from .locations import AS_PATCH, MODEL, PATCH, PEFT, SPARSE_DELTA, WHOLE_DELTA
 
@@ -20,10 +21,13 @@ MEASURES = {
     "score": "score",
     "agreement": "agreement",
     "retained": "retained",
+    "gain": "gain",
     "ece": "ECE",
     # of completions
     "token_accuracy": "tokens right",
 }
+# what fine-tuning has to gain for a part of it to be said; as the default of summary.least_gain
+LEAST_GAIN = 0.05
 NAMES = {
     MODEL: "a whole model",
     AS_PATCH: "a patch",
@@ -40,6 +44,7 @@ def card_text(stored: "StoredMask", use: "Use", scores: dict[str, dict[str, Any]
 
     `said` is a sentence about what the form holds.
     """
+    scores = _with_gain(scores)
     source = json.dumps(use.base if use.source == "hub" else f"path/to/{use.base}")
     made = {name: stored.about.get(name) for name in ("localizer", "seed", "rule", "k")}
     return render(
@@ -65,6 +70,14 @@ def card_text(stored: "StoredMask", use: "Use", scores: dict[str, dict[str, Any]
 
 def _measures(scores: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {name: title for name, title in MEASURES.items() if any(name in row for row in scores.values())}
+
+
+def _with_gain(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The relative gain beside each score where both ends are known: a trained head alone retains much, and gains nothing."""
+    if not {PRETRAINED, FINETUNED} <= scores.keys():
+        return scores
+    ends = scores[PRETRAINED]["score"], scores[FINETUNED]["score"]
+    return {name: {**row, "gain": relative_gain(row["score"], *ends, LEAST_GAIN)} for name, row in scores.items()}
 
 
 def _front(use: "Use", scores: dict[str, dict[str, Any]], form: str) -> str:
@@ -174,6 +187,7 @@ def overlaps(rows: list[dict[str, Any]]) -> str:
 
 def scored(scores: dict[str, dict[str, Any]]) -> str:
     """Models by their measures on the same test rows, in %."""
+    scores = _with_gain(scores)
     measures = _measures(scores)
     cells = [
         [words(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in measures)]
