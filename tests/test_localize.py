@@ -297,7 +297,11 @@ def test_settings_that_can_t_be_are_refused(pico_bert, tuned, tmp_path, capsys):
 
 
 def test_identical_checkpoints_are_refused(pico_bert, tmp_path, capsys):
-    assert "has the same values as" in refused(capsys, pico_bert, pico_bert, tmp_path / "patch", "--mode", "prompt")
+    same_values = shutil.copytree(pico_bert, tmp_path / "again")
+    line = refused(capsys, pico_bert, same_values, tmp_path / "patch", "--mode", "prompt")
+    assert line == f"{same_values}: has the same values as {pico_bert}: nothing moved"
+    line = refused(capsys, pico_bert, pico_bert, tmp_path / "patch", "--mode", "prompt")
+    assert line == f"{pico_bert}: is the base model itself; take what was fine-tuned from it"
     change(
         Path(shutil.copytree(pico_bert, tmp_path / "other")), lambda tensors: tensors["bert.pooler.dense.bias"].add_(1)
     )
@@ -435,6 +439,14 @@ def test_labels_are_found_by_name_or_number_and_others_refused_with_the_nearest(
     assert "is none of the task's (did you mean 'negative'?)" in capsys.readouterr().err
 
 
+def test_too_few_rows_to_hold_some_out_are_told_of_the_option_that_this_command_has(make_cell, tmp_path, capsys):
+    cell, rows = make_cell("standard"), write_rows(tmp_path / "rows.csv", toy_rows(1, 1))
+    folders = (cell.pretrained_folder, cell.finetuned_folder)
+    options = ("--localizer", "grown", "--sparsity", 0.05, "--data", rows, *COLUMNS)
+    line = refused(capsys, *folders, tmp_path / "none", *options)
+    assert line.endswith("; say --test with a file, or with none") and "holdout" not in line
+
+
 def test_a_language_model_takes_a_prompt(make_cell, tmp_path, capsys):
     cell, prompt = make_cell("autoregressive"), TOY.causal_prompt
     words = [f"{label}={word}" for label, word in prompt.verbalizer.items()]
@@ -450,6 +462,9 @@ def test_a_language_model_takes_a_prompt(make_cell, tmp_path, capsys):
     folders = (cell.pretrained_folder, cell.finetuned_folder)
     line = refused(capsys, *folders, tmp_path / "none", *options, "--localizer", "attribution")
     assert line == "--prompt: rows need a template with {mask}, and a --verbalizer LABEL=WORD for each label"
+    backwards = ("--prompt", "So {mask}: {sentence1}", "--verbalizer", *words)
+    line = refused(capsys, *folders, tmp_path / "none", *options, *backwards)
+    assert line.startswith("--prompt: 'So {mask}: {sentence1}' is not allowed: should end with {mask}")
     localize(
         *folders,
         tmp_path / "patch",

@@ -218,6 +218,10 @@ def task_of(request: Request, pair: Pair) -> TaskSpec:
     try:
         prompt = Prompt(template=request.prompt or "", verbalizer=words) if pair.mode != "standard" else None
         where = {"standard": {}, "prompt": {"prompt": prompt}}.get(pair.mode, {"causal_prompt": prompt})
+        if "causal_prompt" in where and not prompt.template.endswith("{mask}"):
+            raise DataError(
+                f"--prompt: {prompt.template!r} is not allowed: should end with {{mask}}, as a causal model sees only what stands before it"
+            )
         return TaskSpec(name=name, title=name, kind=name, labels=labels, **where)
     except ValidationError as error:
         raise DataError("; ".join(plain_problem(one, "--prompt", TaskSpec) for one in error.errors())) from None

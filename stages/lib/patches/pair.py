@@ -45,6 +45,8 @@ def open_pair(
     """Both checkpoints; raises ModelError with every reason why one can't be the fine-tuned other."""
     before = Checkpoint.open(base, revisions[0])
     after = Checkpoint.open(finetuned, revisions[1], tokenizer=False)
+    if before.folder.resolve() == after.folder.resolve():
+        raise ModelError(f"{finetuned}: is the base model itself; take what was fine-tuned from it")
     kinds = [str(one.config.get("model_type")) for one in (before, after)]
     if kinds[0] != kinds[1]:
         raise ModelError(f"{finetuned}: is a model of the kind {kinds[1]}, and {base} of the kind {kinds[0]}")
