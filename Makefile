@@ -27,6 +27,8 @@ XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # stages one after another, or several at once
 REPRO = $(if $(WORKERS),python -m stages.commands.parallel --workers $(WORKERS),dvc repro)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
+# container images often set it, and every stage would compile torch and transformers anew, which takes longer than the stage
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup repro study multitask continual merge talos surgical smallest plan verify report test test-all bench chaos lint update clean
 

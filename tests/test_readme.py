@@ -1,8 +1,10 @@
 """Whatever README.md and the pages that it leads to tell a reader to type, open or set is there."""
 
 import copy
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,12 @@ def test_every_make_target_exists():
     phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split()
     assert {*phony} == targets()
     assert {*re.findall(r"^# make ([a-z-]+)", MAKEFILE, re.MULTILINE)} <= targets()
+
+
+def test_what_make_starts_may_keep_its_bytecode_wherever_it_runs():
+    asks, forbidden = "--eval=shown: ; @env", {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    told = subprocess.run(["make", "-s", asks, "shown"], cwd=ROOT, env=forbidden, capture_output=True, text=True)
+    assert "PATH=" in told.stdout and "PYTHONDONTWRITEBYTECODE" not in told.stdout, told.stderr
 
 
 def test_every_profile_that_is_named_exists_and_every_profile_is_named():
