@@ -77,7 +77,6 @@ def test_a_hub_id_is_asked_for_on_the_hub_and_predicts_the_same(cell, make_cell,
     assert torch.equal(logits(found.model, rows), logits(make_cell("standard").load(), rows))
 
 
-
 def test_labels_in_another_order_are_mapped(cell, make_cell, elsewhere):
     set_labels(elsewhere, "Positive", "NEGATIVE")
     tensors = load_file(elsewhere / "model.safetensors")
