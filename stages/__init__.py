@@ -52,5 +52,28 @@ def _ancestors() -> list[int]:
     return found
 
 
+def _run_as_fork(address: str) -> None:
+    """Let a fork server run this stage (stages/commands/parallel/fork_server.py) and end as it ends; return if none takes it."""
+    import json
+    import socket
+    from pathlib import Path
+
+    with socket.socket(socket.AF_UNIX) as server:
+        request = {"command": sys.orig_argv, "folder": str(Path.cwd()), "environment": {**os.environ}}
+        try:
+            server.connect(address)
+            socket.send_fds(server, [json.dumps(request).encode() + b"\n"], [0, 1, 2])
+            taken = server.recv(1)
+        except OSError:
+            return
+        if not taken:
+            return
+        if code := server.recv(8):
+            os._exit(int(code))
+        os.kill(os.getpid(), signal.SIGKILL)  # as it was
+
+
 if "DVC_STAGE" in os.environ and sys.platform == "linux":
     _end_with_dvc()
+    if (address := os.environ.pop("STAGE_FORK_SERVER", None)) and "-m" in sys.orig_argv:
+        _run_as_fork(address)

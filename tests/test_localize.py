@@ -340,8 +340,12 @@ def test_with_rows_a_localizer_looks_at_gradients_and_all_three_models_are_score
     localize(cell.pretrained_folder, cell.finetuned_folder, tmp_path / "patch", *options)
     said = capsys.readouterr().out
     for variant in ("pretrained", "finetuned", "grafted"):
-        assert re.search(rf"\n  {variant} +(2\d|3\d|40)( +-?\d+\.\d){{5}}\n", said), "n, score, agreement, retained, gain, ECE"
-    assert re.search(r"\n  pretrained +\d+ .* 0\.0 +[\d.]+\n  finetuned +\d+ .* 100\.0 +[\d.]+\n", said), "gains of the ends"
+        assert re.search(rf"\n  {variant} +(2\d|3\d|40)( +-?\d+\.\d){{5}}\n", said), (
+            "n, score, agreement, retained, gain, ECE"
+        )
+    assert re.search(r"\n  pretrained +\d+ .* 0\.0 +[\d.]+\n  finetuned +\d+ .* 100\.0 +[\d.]+\n", said), (
+        "gains of the ends"
+    )
     assert "to localize by" in said and "| grafted |" in (tmp_path / "patch/README.md").read_text()
     grown, _ = read_patch(tmp_path / "patch" / PATCH)
     localize(cell.pretrained_folder, cell.finetuned_folder, tmp_path / "moved", "--sparsity", 0.05)

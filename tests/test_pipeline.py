@@ -1,7 +1,7 @@
 """The real pipeline under the real DVC: what it makes, what it makes again after a change, and what a crash leaves.
 
 Two copies of the project run side by side.  `story` is changed step by step; `others` is killed twice on its way to the
-same result.  Among the slow ones that copy gets a second seed, and a third one runs on files of the user's.
+same result.  The first steps start each stage by itself, those after them fork a process with other threads.  Among the slow ones that copy gets a second seed, and a third one runs on files of the user's.
 """
 
 import csv
@@ -20,6 +20,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from stages.code import UNTRACKED, read
+from stages.commands.parallel.run_stage import fork_server
 from stages.lib import paths
 from tests.dvc_project import CELL_STAGES, SEED_STAGES, Copy, Run, cell, clone, make_original, per_seed
 from tests.test_dvc_yaml import MAIN, ROOT, STAGES
@@ -51,20 +52,29 @@ def original(tmp_path_factory) -> Copy:
 
 
 @pytest.fixture(scope="module")
-def others(original) -> Iterator[Future]:
-    """The other copy, running beside the story."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(tell_others, original)
+def forks(original) -> Iterator[dict[str, str]]:
+    """What tells a stage of a process that has the libraries imported, and has other threads at hand."""
+    threads = {"OMP_NUM_THREADS": "3"}  # runtime.threads has the last word
+    with fork_server(original.environment | threads) as server:
+        yield server | threads
 
 
 @pytest.fixture(scope="module")
-def story(original, others) -> dict[str, Any]:
+def others(original, forks) -> Iterator[Future]:
+    """The other copy, running beside the story."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(tell_others, original, forks)
+
+
+@pytest.fixture(scope="module")
+def story(original, others, forks) -> dict[str, Any]:
     """One copy through all its changes: step name -> Step."""
     copy = clone(original, "story")
     log = original.folder.with_name("log")
     log.mkdir()
     steps = {"first": step(copy, copy.repro(TEST_LOG=str(log)))}
     copy.commit()
+    copy = replace(copy, environment=copy.environment | forks)
     steps["nothing"] = step(copy, copy.repro())
     copy.run("git", "checkout", "-qb", "sparse")
     steps["sparsity"] = step(copy, copy.run("dvc", "exp", "run", "-n", "sparser", "-S", "graft.sparsity=0.0005"))
@@ -83,13 +93,13 @@ def story(original, others) -> dict[str, Any]:
     return {**steps, "copy": copy, "log": log, "diff": json.loads(found)}
 
 
-def tell_others(original: Copy) -> dict[str, Any]:
-    """A copy that is killed twice, and finished."""
+def tell_others(original: Copy, forks: dict[str, str]) -> dict[str, Any]:
+    """A copy that is killed twice, and finished by forks."""
     copy = clone(original, "killed")
-    copy = replace(copy, environment=copy.environment | {"OMP_NUM_THREADS": "3"})  # runtime.threads has the last word
     torn = step(copy, copy.repro(fails=True, TEST_TARGET=str(paths.finetuned("movies", 13))))
     orphan_left = kill_dvc_during(copy, str(paths.learned("movies", 13)))
     killed = step(copy, Run(0, "", 0))
+    copy = replace(copy, environment=copy.environment | forks)
     steps = {"torn": torn, "killed": killed, "finished": step(copy, copy.repro())}
     return {**steps, "orphan_left": orphan_left, "copy": copy}
 
@@ -387,7 +397,7 @@ def test_a_run_goes_on_where_it_was_killed(story, others):
     assert not [name for name in finished.files if ".partial" in name]
 
 
-def test_a_killed_run_in_another_copy_with_other_threads_at_hand_ends_with_the_same_bytes(story, others):
+def test_a_killed_run_in_another_copy_whose_stages_are_forks_with_other_threads_ends_with_the_same_bytes(story, others):
     finished = others.result()["finished"]
     assert finished.lock == story["first"].lock
     assert finished.files == story["first"].files

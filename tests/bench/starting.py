@@ -1,5 +1,6 @@
 """What a stage costs before it does anything: Python's imports, and DVC's own work."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -7,18 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from stages.commands.parallel.run_stage import fork_server
 from stages.lib.io import write_text
 from tests.bench.results import Row, in_turns
 from tests.dvc_project import ROOT, Copy, environment
 
-# what `finetune` imports before its first step
-START = """
-import torch
-from stages.lib import runtime
-from stages.lib.models.loading import save_model
-from stages.lib.training.finetuning import TrainingCell
-from transformers import BertForSequenceClassification
-"""
 SIZES = (50, 200, 500)
 PIPELINE = """
 stages:
@@ -33,9 +27,18 @@ stages:
 
 def measure() -> Iterator[Row]:
     """Start of a model stage / `import torch`; then a repro of stages that do nothing, and of one with nothing to do."""
-    seconds = in_turns(3, torch=lambda: _python("import torch"), stage=lambda: _python(START))
-    yield Row("start of a stage with a model", seconds["stage"], "s")
-    yield Row("start of a stage with a model / `import torch`", seconds["stage"] / seconds["torch"], "times", 1.25)
+    start = ("-m", "tests.bench.start_of_stage")
+    with fork_server({}) as server:
+        _wait_for(server)
+        seconds = in_turns(
+            3,
+            torch=lambda: _python("-c", "import torch"),
+            alone=lambda: _python(*start),
+            forked=lambda: _python(*start, DVC_STAGE="start", **server),
+        )
+    for name, how in (("alone", "by itself"), ("forked", "of `make repro WORKERS=2`")):
+        yield Row(f"start of a stage with a model, {how}", seconds[name], "s")
+        yield Row(f"the same / `import torch`, {how}", seconds[name] / seconds["torch"], "times", 1.25)
     for size in SIZES:
         with tempfile.TemporaryDirectory() as folder:
             first, again = _repro(Path(folder), size)
@@ -43,8 +46,13 @@ def measure() -> Iterator[Row]:
         yield Row(f"`dvc repro` of {size} stages with nothing to do", again, "s")
 
 
-def _python(code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+def _python(*words: str, **more: str) -> None:
+    subprocess.run([sys.executable, *words], cwd=ROOT, env=os.environ | more, check=True)
+
+
+def _wait_for(server: dict[str, str]) -> None:
+    while not all(map(os.path.exists, server.values())):
+        time.sleep(0.1)
 
 
 def _repro(folder: Path, size: int) -> tuple[float, float]:

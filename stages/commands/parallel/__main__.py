@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -82,7 +82,8 @@ def _run_all(asked: argparse.Namespace) -> int:
     tasks = find_tasks(asked.targets, Costs(values, measure_slowness(runtime.threads)))
     if not tasks:
         return _nothing_is_left(asked.targets)
-    with _on_cluster(asked, tasks) if asked.scheduler else on_this_machine(asked, runtime) as (client, runner):
+    forks = sum(task.has_model and not task.is_cached for task in tasks) > asked.workers
+    with _on_cluster(asked, tasks) if asked.scheduler else on_this_machine(asked, runtime, forks) as (client, runner):
         # what this clone has in its cache it has shared by now, and what no run cache keeps it has to make itself
         chosen = [task for task in tasks if not runner.state or (task.is_kept and not task.is_cached)]
         failed = side_by_side(chosen, client, runner)
@@ -91,12 +92,15 @@ def _run_all(asked: argparse.Namespace) -> int:
 
 
 @contextmanager
-def on_this_machine(asked: argparse.Namespace, runtime: Any) -> Iterator[tuple[Any, Any]]:
-    """Dask on what the command line, the settings or else the machine say that there is; and what its stages share."""
+def on_this_machine(asked: argparse.Namespace, runtime: Any, forks: bool = False) -> Iterator[tuple[Any, Any]]:
+    """Dask on what the command line, the settings or else the machine say that there is; and what its stages share.
+
+    With `forks` they start from a process that has imported what they need.
+    """
     import psutil
 
     from stages.commands.parallel.cluster import this_machine
-    from stages.commands.parallel.run_stage import Runner
+    from stages.commands.parallel.run_stage import Runner, fork_server
 
     resources = runtime.resources
     memory = asked.memory or resources.memory_mib or psutil.virtual_memory().available / 2**20
@@ -104,8 +108,11 @@ def on_this_machine(asked: argparse.Namespace, runtime: Any) -> Iterator[tuple[A
     gpus = [] if runtime.device == "cpu" else visible_gpus(wanted)
     # a number in the settings holds wherever a stage runs; without one the cores are shared out
     threads = {} if runtime.threads else {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // asked.workers))}
-    with this_machine(asked.workers, memory, gpus) as client:
-        yield client, Runner(uuid4().hex, threads)
+    with (
+        fork_server(threads) if forks else nullcontext({}) as server,
+        this_machine(asked.workers, memory, gpus) as client,
+    ):
+        yield client, Runner(uuid4().hex, threads | server)
 
 
 @contextmanager

@@ -1,0 +1,101 @@
+"""Runs stages as forks of one process that has imported torch and transformers, which takes longer than most stages.
+
+python -P fork_server.py ADDRESS MODULE ...        ADDRESS: a socket to make; MODULE: what to import before the first fork
+
+A stage that finds the address in its environment (stages/__init__.py) hands over its command, folder, environment and open
+files, and ends as its fork ends; the fork ends with it.  Nothing of the project is imported here, so a fork runs the code
+that is there when it starts.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+import traceback
+
+LONGEST_REQUEST = 2**24
+SET_PARENT_DEATH_SIGNAL = 1
+TAKEN = b"."
+
+
+def serve(address: str, *modules: str) -> None:
+    """Import these modules, then fork for everyone who connects, until this process is killed."""
+    gc.disable()
+    for name in modules:
+        importlib.import_module(name)
+    gc.freeze()  # or the first collection of a fork would write to every page that it shares
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks here
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        while True:
+            stage, _ = listener.accept()
+            with stage:
+                if os.fork() == 0:
+                    listener.close()
+                    run_fork(stage)
+
+
+def run_fork(stage: socket.socket) -> None:
+    """Become the stage whose command comes from the socket, send its exit code, and end."""
+    ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    request, files, *_ = socket.recv_fds(stage, LONGEST_REQUEST, 3)
+    while not request.endswith(b"\n"):
+        more = stage.recv(LONGEST_REQUEST)
+        if not more:
+            os._exit(1)  # who asked is gone
+        request += more
+    words = json.loads(request)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(words["folder"])
+    sys.path.insert(0, words["folder"])
+    os.environ.clear()
+    stage.sendall(TAKEN)
+    threading.Thread(target=_end_with, args=(stage,), daemon=True).start()
+    code = _run(words["command"], words["environment"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    stage.sendall(str(code).encode())
+    os._exit(code)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """Exit code of `python -m MODULE ARGUMENT ...`, as Python itself would end."""
+    sys.orig_argv, name = command, command[command.index("-m") + 1]
+    sys.argv = command[command.index("-m") + 1 :]
+    # the package asks whether DVC still lives only of what DVC has started
+    held_back = {key: environment.pop(key) for key in ("DVC_STAGE",) if key in environment}
+    os.environ.update(environment)
+    gc.enable()
+    try:
+        importlib.import_module(name.partition(".")[0])
+        os.environ.update(held_back)
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _end_with(stage: socket.socket) -> None:
+    """End this process as soon as the other end of the socket is closed: nothing is sent there."""
+    stage.recv(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
