@@ -1,23 +1,27 @@
-"""Fixtures: seeded tensors, and one fine-tuned pico cell for each mode, made once a session."""
+"""Fixtures: seeded tensors, and one fine-tuned pico cell for each mode, made once a session.
+
+The process that hands out tests to workers reads this file first and runs none of them, so heavy imports are inside.
+"""
+
+from __future__ import annotations
 
 import gc
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from torch import Tensor
 
 from stages.lib import paths
-from stages.lib.graft.region import Region
 from stages.lib.io import write_json, write_rows
-from stages.lib.models.anatomy import Anatomy
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.loading import quiet_transformers, read_tensors, save_model
-from stages.lib.models.sources import import_model
-from stages.lib.training.finetuning import TrainingCell, finetune
-from tests.pico import TOY, finetune_settings, model_settings, runtime, save_bert, save_causal, toy_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stages.lib.graft.region import Region
+    from stages.lib.models.anatomy import Anatomy
+    from stages.lib.models.label_model import LabelModel
 
 
 @dataclass(frozen=True)
@@ -37,19 +41,28 @@ class Cell:
 
     def pretrained(self) -> dict[str, Tensor]:
         """The region's values before fine-tuning."""
+        from stages.lib.models.loading import read_tensors
+
         return read_tensors(self.pretrained_folder, self.region.shapes)
 
     def finetuned(self) -> dict[str, Tensor]:
         """The region's values after fine-tuning."""
+        from stages.lib.models.loading import read_tensors
+
         return read_tensors(self.finetuned_folder, self.region.shapes)
 
     def load(self, which: str = "finetuned", batch_tokens: int = 2048) -> LabelModel:
         """A model of its own for a test to change."""
+        from stages.lib.models.label_model import LabelModel
+        from tests.pico import TOY, model_settings, runtime
+
         folder = self.finetuned_folder if which == "finetuned" else self.pretrained_folder
         return LabelModel.load(folder, TOY, model_settings(self.mode), runtime(batch_tokens))
 
     def lay_out(self, seed: int) -> None:
         """Write models, task and rows where the main pipeline has them of a cell, in the folder that a test stands in."""
+        from tests.pico import TOY
+
         shutil.copytree(self.pretrained_folder, paths.PRETRAINED)
         shutil.copytree(self.finetuned_folder, paths.finetuned(TOY.name, seed))
         write_json(paths.card(TOY.name), {"task": TOY.model_dump()})
@@ -60,6 +73,10 @@ class Cell:
 @pytest.fixture(scope="session", autouse=True)
 def quick_torch():
     """One thread: pico models wait for each other otherwise."""
+    import torch
+
+    from stages.lib.models.loading import quiet_transformers
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     quiet_transformers()
@@ -70,22 +87,33 @@ def quick_torch():
 
 @pytest.fixture(scope="session")
 def pico_bert(tmp_path_factory):
+    from tests.pico import save_bert
+
     return save_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="session")
 def pico_llama(tmp_path_factory):
+    from tests.pico import save_causal
+
     return save_causal(tmp_path_factory.mktemp("llama"), "llama")
 
 
 @pytest.fixture(scope="session")
 def pico_gpt2(tmp_path_factory):
+    from tests.pico import save_causal
+
     return save_causal(tmp_path_factory.mktemp("gpt2"), "gpt2")
 
 
 @pytest.fixture(scope="session")
 def make_cell(tmp_path_factory, pico_bert, pico_llama):
     """make_cell(mode): imported and fine-tuned by the project's own code, once for each mode."""
+    from stages.lib.models.loading import save_model
+    from stages.lib.models.sources import import_model
+    from stages.lib.training.finetuning import TrainingCell, finetune
+    from tests.pico import TOY, finetune_settings, model_settings, runtime, toy_rows
+
     made = {}
 
     def make(mode: str) -> Cell:
@@ -111,6 +139,10 @@ def make_cell(tmp_path_factory, pico_bert, pico_llama):
 @pytest.fixture
 def triple():
     """(region, pretrained, finetuned) of seeded numbers; the region's order is not alphabetical."""
+    import torch
+
+    from stages.lib.graft.region import Region
+
     region = Region({"b.weight": (7, 5), "a.bias": (11,), "c.weight": (3, 2, 4), "d.scale": (1,)})
     generator = torch.Generator().manual_seed(7)
     pretrained = {name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()}

@@ -1,7 +1,9 @@
 """The real pipeline under the real DVC: what it makes, what it makes again after a change, and what a crash leaves.
 
 Two copies of the project run side by side.  `story` is changed step by step; `others` is killed twice on its way to the
-same result.  The first steps start each stage by itself, those after them fork a process with other threads.  Among the slow ones that copy gets a second seed, and a third one runs on files of the user's.
+same result.  Stages of the first step of the story start by themselves, and so do those that are killed; all others are
+forks of a process with other threads.  Among the slow ones the second copy gets a second seed, and a third one runs on files
+of the user's.
 """
 
 import csv
@@ -96,7 +98,9 @@ def story(original, others, forks) -> dict[str, Any]:
 def tell_others(original: Copy, forks: dict[str, str]) -> dict[str, Any]:
     """A copy that is killed twice, and finished by forks."""
     copy = clone(original, "killed")
+    copy.repro("model", "sample@movies-13", **forks)
     torn = step(copy, copy.repro(fails=True, TEST_TARGET=str(paths.finetuned("movies", 13))))
+    copy.repro("movement", **forks)
     orphan_left = kill_dvc_during(copy, str(paths.learned("movies", 13)))
     killed = step(copy, Run(0, "", 0))
     copy = replace(copy, environment=copy.environment | forks)
