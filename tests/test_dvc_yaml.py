@@ -4,6 +4,7 @@ import ast
 import importlib
 import json
 import re
+import runpy
 import subprocess
 import sys
 from functools import cache
@@ -16,6 +17,7 @@ from ruamel.yaml import YAML
 from stages import code
 from stages.lib import paths
 from stages.lib.data.tasks import registry
+from stages.lib.entry import _script_module
 from stages.lib.localizers.settings import NAMES
 from stages.lib.params import RUNTIME
 from stages.lib.settings import RuntimeParams
@@ -362,6 +364,15 @@ def test_starting_a_stage_loads_no_heavy_library():
 
     assert loaded(*map(module, ALL), "stages.code", "stages.commands.profile") == set()
     assert loaded("stages.lib.metrics.predictions") >= {"numpy"}
+    plan = ("stages.commands.plan.costs", "stages.commands.plan.predicted_steps", "stages.lib.models.anatomy")
+    assert not loaded(*plan) & {"torch", "transformers"}, "which would take most of the plan's time"
+
+
+def test_a_script_has_its_module_s_name_wherever_the_project_lies(tmp_path):
+    script = tmp_path / "stages/project/stages/study/toy.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("def main(): pass\n")
+    assert _script_module(runpy.run_path(str(script))["main"]) == "stages.study.toy"
 
 
 # --- Inputs and outputs ------------------------------------------------------------------------------------------

@@ -244,6 +244,7 @@ def test_two_checkpoints_of_the_hub_are_localized_and_later_without_it(hub, make
     assert "patch for tuned on owner/base" in found and loaded == "negative positive"
     card = ModelCard.load(tmp_path / "patch" / CARD).data
     assert (card.base_model, card.base_model_relation) == ("owner/base", "adapter")
+    assert SHA in (tmp_path / "patch" / CARD).read_text(), "of the base: what was fetched, whatever is newest later"
     left, right = (read_mask(tmp_path / place / PATCH) for place in ("patch", "of_folders"))
     assert left.mask.equals(right.mask) and same(left.values, right.values) and same(left.head, right.head)
     assert refused[0] == "graft localize: the hub has no model 'owner/tunde', or it needs a login (`hf auth login`)\n"

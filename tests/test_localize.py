@@ -254,8 +254,8 @@ REFUSALS = {
     "another kind": (lambda folder: set_config(folder, model_type="roberta"), "is a model of the kind roberta, and .*base of the kind bert$"),
     "another vocabulary": (longer, r"the two have other vocabularies or lengths \(bert.embeddings.word_embeddings.weight \[\d+, 32\] and \[\d+, 32\]\)$"),
     "fewer layers": (lambda folder: set_config(folder, num_hidden_layers=1), r"the two have other layers or shapes \(bert.encoder.layer.1.*, 13 more\)$"),
-    "missing tensors": (lose("output.dense.weight"), r"tuned: 4 tensors are missing \(bert.encoder.layer.0.attention.output.dense.weight, .*, 1 more\)$"),
-    "quantised": (quantise, r"tuned: 2 tensors are I8, quantised; only whole weights can be grafted \(.*query.weight\)$"),
+    "missing tensors": (lose("output.dense.weight"), r"tuned: 4 tensors missing \(bert.encoder.layer.0.attention.output.dense.weight, .*, 1 more\)$"),
+    "quantised": (quantise, r"tuned: 2 tensors in I8, quantised; only whole weights can be grafted \(.*query.weight\)$"),
     "quantised by its config": (lambda folder: set_config(folder, quantization_config={"bits": 4}), "quantization_config says that the weights are quantised"),
     "code": (lambda folder: set_config(folder, auto_map={"AutoModel": "evil.Model"}), "auto_map names code that comes with the model"),
     "a pickle": (pickled, "pytorch_model.bin is a pickle, which can run code when it is read"),
@@ -278,7 +278,7 @@ def test_all_that_is_wrong_is_said_at_once(pair, tmp_path, capsys):
     lose("layer.0.output.dense.bias")(pair[0])
     quantise(pair[1])
     line = refused(capsys, *pair, tmp_path / "patch")
-    assert "base: 1 tensors are missing" in line and "tuned: 2 tensors are I8" in line
+    assert "base: 1 tensor missing" in line and "tuned: 2 tensors in I8" in line
     line = refused(capsys, *pair, tmp_path / "patch", "--sparsity", 2, "--localizer", "movemnt", "--region", "layer")
     assert "--sparsity: 2.0" in line and "did you mean 'movement'?" in line and "did you mean 'layers'?" in line
 

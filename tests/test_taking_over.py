@@ -61,19 +61,30 @@ def test_it_predicts_what_the_checkpoint_does(cell, make_cell, elsewhere):
     assert torch.equal(logits(found.model, rows), logits(make_cell("standard").load(), rows))
     assert not torch.equal(logits(found.model, rows), logits(make_cell("standard").load("pretrained"), rows)), "control"
     assert (
-        found.record["checkpoint"] == "elsewhere" and found.record["source"] == "local" and "chosen" not in found.record
+        found.record["checkpoint"] == "elsewhere"
+        and found.record["source"] == "local"
+        and not {"chosen", "commit"} & {*found.record}
     )
 
 
-def test_a_hub_id_is_asked_for_on_the_hub_and_predicts_the_same(cell, make_cell, elsewhere, monkeypatch):
+@pytest.mark.parametrize(("place", "revision"), [("owner/elsewhere", None), ("owner/elsewhere@v2", "v2")])
+def test_a_hub_id_is_asked_for_on_the_hub_and_predicts_the_same(
+    cell, make_cell, elsewhere, tmp_path, monkeypatch, place, revision
+):
     import huggingface_hub
 
-    asked = []
+    asked, fetched = [], tmp_path / "snapshots" / "0123abcd"
+    shutil.copytree(elsewhere, fetched)
     monkeypatch.setattr(sources, "hub_reachable", lambda: True)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or str(elsewhere))
-    found = take_over(cell, finetune_settings(source="hub"), "owner/elsewhere")
+    monkeypatch.setattr(
+        huggingface_hub,
+        "snapshot_download",
+        lambda name, revision, **_: asked.append((name, revision)) or str(fetched),
+    )
+    found = take_over(cell, finetune_settings(source="hub"), place)
     rows = make_cell("standard").rows["test"]
-    assert asked == ["owner/elsewhere"] and found.record["checkpoint"] == "owner/elsewhere"
+    assert asked == [("owner/elsewhere", revision)]
+    assert (found.record["checkpoint"], found.record["commit"]) == (place, "0123abcd")
     assert torch.equal(logits(found.model, rows), logits(make_cell("standard").load(), rows))
 
 
@@ -105,9 +116,7 @@ def test_what_is_no_fine_tuned_base_is_refused(cell, elsewhere, pico_llama):
     del tensors["bert.encoder.layer.0.output.dense.bias"]
     save_file(tensors, elsewhere / "model.safetensors", metadata={"format": "pt"})
     set_labels(elsewhere, "up", "down")
-    with pytest.raises(
-        ModelError, match=r"1 tensors are missing .*; .*its labels 'up', 'down' are not those"
-    ) as caught:
+    with pytest.raises(ModelError, match=r"1 tensor missing .*; .*its labels 'up', 'down' are not those") as caught:
         taken(cell, elsewhere)
     assert "\n" not in str(caught.value)
 

@@ -143,5 +143,5 @@ def _note(label: str, seconds: float) -> None:
 def _script_module(function: Callable[..., None]) -> str:
     """The name by which `python -m` runs the file of a function: `stages.study.sweep`."""
     *folders, name = Path(inspect.getsourcefile(function)).with_suffix("").parts
-    inside = folders[folders.index("stages") :] if "stages" in folders else []
-    return ".".join([*inside, name])
+    last = max((place for place, folder in enumerate(folders) if folder == "stages"), default=len(folders))
+    return ".".join([*folders[last:], name])

@@ -34,13 +34,19 @@ class Table(NamedTuple):
     texts: Texts
 
 
-def build_table(spec: TaskSpec, raw: dict[str, list[Row]], origin: dict[str, Any]) -> Table:
+def build_table(
+    spec: TaskSpec,
+    raw: dict[str, list[Row]],
+    origin: dict[str, Any],
+    advice: str = "give the data a test split, or set {}",
+) -> Table:
     """Turn the raw rows of each split into a table with a card.
 
     White space is collapsed (not that of prompts and completions), labels are renamed, and empty texts, repeated rows and texts with two
     labels are dropped and counted.  A test split that the source has is kept even where its texts
     are also in train; without one, `spec.holdout` of the training rows become test, by content.
-    Raises DataError for unknown labels, a missing second sentence and splits without rows.
+    Raises DataError for unknown labels, a missing second sentence and splits without rows; where too few rows are held
+    out, with this advice, in which braces stand for the setting.
     """
     dropped: dict[str, Counter] = {split: Counter() for split in SPLITS if split in raw}
     pair = spec.is_pair or any(row.get("sentence2") is not None for rows in raw.values() for row in rows)
@@ -50,7 +56,7 @@ def build_table(spec: TaskSpec, raw: dict[str, list[Row]], origin: dict[str, Any
     _require_rows(spec, splits, dropped)
     held_out = "train" in splits and "test" not in splits
     if held_out:
-        splits = _hold_out(spec, splits, dropped)
+        splits = _hold_out(spec, splits, dropped, advice)
         _require_rows(spec, splits, dropped)
     rows = [{"split": split, **bare(row)} for split in SPLITS for row in sorted(splits.get(split, []), key=place)]
     texts = texts_of(rows)
@@ -168,7 +174,9 @@ def _distinct(spec: TaskSpec, rows: list[Row], dropped: Counter) -> list[Row]:
     return list(kept.values())
 
 
-def _hold_out(spec: TaskSpec, splits: dict[str, list[Row]], dropped: dict[str, Counter]) -> dict[str, list[Row]]:
+def _hold_out(
+    spec: TaskSpec, splits: dict[str, list[Row]], dropped: dict[str, Counter], advice: str
+) -> dict[str, list[Row]]:
     """Move a share of the training rows into test: whole groups, else texts, by their content alone.
 
     The choice doesn't involve the task's name, so tasks made from the same texts hold out the same ones.
@@ -184,7 +192,7 @@ def _hold_out(spec: TaskSpec, splits: dict[str, list[Row]], dropped: dict[str, C
         raise DataError(
             f"task {spec.name}: holding out {spec.holdout:.0%} of {len(splits['train'])} rows "
             f"leaves {len(train)} for train and {len(test)} for test; "
-            f"give the data a test split, or set task.{spec.name}.holdout"
+            f"{advice.format(f'task.{spec.name}.holdout')}"
         )
     return {**splits, "train": train, "test": test}
 

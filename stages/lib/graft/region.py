@@ -1,16 +1,19 @@
 """The parameters that may be grafted, in a fixed order, and how they are numbered."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import prod
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # the plan asks for sizes alone, and importing torch would take most of its time
+    from torch import Tensor
 
-Tensors = Mapping[str, Tensor]
+Tensors = Mapping[str, "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Region:
 
         Raises ValueError if one is not within 0..size - 1.
         """
+        import torch
+
         indices = torch.sort(region_indices.to(torch.int64)).values
         if len(indices) and (indices[0] < 0 or indices[-1] >= self.size):
             raise ValueError(f"region indices must be within 0..{self.size - 1}")
@@ -63,6 +68,8 @@ class Region:
 
     def flatten(self, tensors: Tensors) -> Tensor:
         """All values of the region laid end to end, shape (size,)."""
+        import torch
+
         return torch.cat([tensors[name].reshape(-1) for name in self.shapes])
 
     def fingerprint(self, tensors: Tensors) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from torch import nn
 
 from ..digest import require_listed
 from ..errors import ModelError, plain_problem
@@ -28,7 +27,7 @@ class Anatomy:
 
     name: str
     source: str
-    revision: str | None
+    revision: str | None  # of the hub: the commit that was fetched
     mode: str
     groups: dict[str, str]
     shapes: dict[str, list[int]]
@@ -101,7 +100,9 @@ def parameter_groups(model: Any, mode: str) -> dict[str, str]:
 
 def _blocks_prefix(model: Any) -> str:
     count = getattr(model.config, "num_hidden_layers", None)
-    lists = [name for name, part in model.named_modules() if isinstance(part, nn.ModuleList) and len(part) == count]
+    from torch.nn import ModuleList  # who only reads the file of it needs no torch
+
+    lists = [name for name, part in model.named_modules() if isinstance(part, ModuleList) and len(part) == count]
     if not lists:
         raise ModelError(f"{type(model).__name__}: no list of {count} layers found, so there is no region to graft")
     return min(lists, key=len) + "."

@@ -18,7 +18,7 @@ from ..io import read_json
 from .anatomy import SOME_LABELS, Anatomy, parameter_groups
 from .classes import CLASSES
 from .loading import load_config, quiet_transformers
-from .sources import CONFIG, find_checkpoint, has_tokenizer, weight_files
+from .sources import CONFIG, commit_of, find_checkpoint, has_tokenizer, weight_files
 
 # as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights
 FLOATS = ("F32", "BF16", "F16")
@@ -50,6 +50,11 @@ class Checkpoint:
             except (OSError, SafetensorError) as error:
                 raise ModelError(f"{file}: damaged: {error}") from error
         return cls(title, source, folder, read_json(folder / CONFIG, ModelError), files)
+
+    @property
+    def commit(self) -> str | None:
+        """The commit of the hub that it is; None for a folder."""
+        return commit_of(self.folder) if self.source == "hub" else None
 
     @property
     def has_tokenizer(self) -> bool:
@@ -117,11 +122,11 @@ class Named:
         ]
         types = sorted({self.checkpoint.dtype(self.stored[name]) for name in packed})
         return [
-            f"{title}: {words} ({listed(names)})"
+            f"{title}: {len(names)} tensor{'s'[: len(names) > 1]} {words} ({listed(names)})"
             for words, names in (
-                (f"{len(missing)} tensors are missing", missing),
-                (f"{len(packed)} tensors are {', '.join(types)}, quantised; only whole weights can be grafted", packed),
-                (f"{len(other)} tensors have other shapes than its config.json says", other),
+                ("missing", missing),
+                (f"in {', '.join(types)}, quantised; only whole weights can be grafted", packed),
+                ("of another shape than its config.json says", other),
             )
             if names
         ]

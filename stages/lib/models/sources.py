@@ -8,6 +8,7 @@ arithmetic between the two needs no model.
 
 import difflib
 import fnmatch
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -109,7 +110,14 @@ def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = T
         return _from_hub(place, revision, tokenizer), "hub"
     except ModelError as error:
         said = str(error).removesuffix(f"; {OTHER_SOURCES}")
-        raise ModelError(said.removeprefix("model.name: ").replace("model.source=hub: ", "")) from error
+        raise ModelError(re.sub("^model\\.(name|revision|source=hub): ", "", said)) from error
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit of the hub that a folder of its cache holds, or one of links into it; None for a folder from elsewhere."""
+    file = folder / CONFIG
+    places = [folder, *([file.readlink().parent] if file.is_symlink() else [])]
+    return next((place.name for place in places if place.parent.name == "snapshots"), None)
 
 
 def wanted_links(source: Path, tokenizer: Path, place: Path) -> Path:
@@ -199,7 +207,7 @@ def _wanted_only(source: Path, place: Path) -> Path:
     weights = [WEIGHTS] if (source / WEIGHTS).is_file() else [INDEX, *_shards(source)]
     for name in (CONFIG, *weights, *TOKENIZER_FILES):
         if (source / name).is_file():
-            (folder / name).symlink_to((source / name).resolve())
+            (folder / name).symlink_to((source / name).absolute())
     return folder
 
 
@@ -274,7 +282,8 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
     if {*head} - {*model.missing_tensors}:
         print(f"{settings.name}: its own classification head is dropped; each task gets a new one")
     shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
-    anatomy = Anatomy(settings.name, settings.source, settings.revision, settings.mode, groups, shapes)
+    revision = commit_of(source) or settings.revision
+    anatomy = Anatomy(settings.name, settings.source, revision, settings.mode, groups, shapes)
     write_anatomy(anatomy, folder)
     save_model(model, tokenizer, folder, leave_out=head)
     return anatomy

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..data.local import ENDINGS, read_file
 from ..data.rows import BITS, Row, bare, content, rank
-from ..data.tables import Table, build_table
+from ..data.tables import build_table
 from ..data.tasks import TaskSpec
 from ..errors import DataError
 from ..evaluation.evaluation import Evaluation
@@ -99,7 +99,7 @@ def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
     raw = {"train": _read(request.data, spec, columns)}
     if request.test is not None:
         raw["test"] = raw["train"] if request.test == NO_TEST else _read(Path(request.test), spec, columns)
-    table = _table(spec, raw)
+    table = build_table(spec, raw, {}, "say --test with a file, or with none")
     parts = {split: [bare(row) for row in table.rows if row["split"] == split] for split in ("train", "test")}
     if request.test == NO_TEST:
         parts["test"] = []
@@ -115,15 +115,6 @@ def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
         else ""
     )
     return {"train": train, "dev": dev, "test": parts["test"]}, [f"{line}{renamed}."]
-
-
-def _table(spec: TaskSpec, raw: dict[str, list[Row]]) -> Table:
-    """The rows, split and checked as the pipeline's are; its advice is of settings, which the command has none of."""
-    try:
-        return build_table(spec, raw, {})
-    except DataError as error:
-        of_settings = f"give the data a test split, or set task.{spec.name}.holdout"
-        raise DataError(str(error).replace(of_settings, "say --test with a file, or with none")) from None
 
 
 def _read(path: Path, spec: TaskSpec, columns: dict[str, str]) -> list[Row]:

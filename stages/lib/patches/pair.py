@@ -64,7 +64,7 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
     labels = labels_of(after) if mode == "standard" else []
     model, other = skeleton(before, mode), skeleton(after, mode, len(labels))
     name = before.title if before.source == "hub" else before.folder.resolve().name
-    anatomy = anatomy_of(model, mode, name, before.source, revision)
+    anatomy = anatomy_of(model, mode, name, before.source, before.commit or revision)
     prefix = model.base_model_prefix
     ours = {name: shape for name, shape in anatomy.shapes.items() if anatomy.groups[name] != HEAD}
     theirs = {name: list(parameter.shape) for name, parameter in other.named_parameters()}

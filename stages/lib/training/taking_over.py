@@ -19,12 +19,12 @@ from .finetuning import Finetuned, TrainingCell
 def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finetuned:
     """The pretrained model with the values of a checkpoint, and a record of where they are from.
 
-    `place` is a hub id, or a folder in `finetune.root`.  Raises ModelError with every reason why it can't be the
-    fine-tuned pretrained model, or be read for the task.
+    `place` is a hub id, with `@` and a commit, tag or branch if need be, or a folder in `finetune.root`.  Raises
+    ModelError with every reason why it can't be the fine-tuned pretrained model, or be read for the task.
     """
-    checkpoint = Checkpoint.open(
-        str(Path(settings.root) / place) if settings.source == "local" else place, tokenizer=False
-    )
+    hub_id, _, revision = place.partition("@")
+    where = (str(Path(settings.root) / place), None) if settings.source == "local" else (hub_id, revision or None)
+    checkpoint = Checkpoint.open(*where, tokenizer=False)
     anatomy, kind = read_anatomy(cell.pretrained), checkpoint.config.get("model_type")
     with seeded_torch("finetune", cell.task.name, cell.seed):
         model = cell.load(None)
@@ -46,9 +46,9 @@ def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finet
     model.put({name: named.read(name).float() for name in shapes} | in_order(named, anatomy, order))
     accuracy, _ = dev_score(model, model.encode(cell.rows["dev"]))
     labels = {cell.task.labels[number]: theirs[place] for number, place in enumerate(order)}
-    return Finetuned(
-        model, {"dev_accuracy": accuracy, "source": settings.source, "checkpoint": place, "labels": labels}
-    )
+    origin = {"source": settings.source, "checkpoint": place}
+    origin |= {"commit": checkpoint.commit} if checkpoint.commit else {}
+    return Finetuned(model, {"dev_accuracy": accuracy, **origin, "labels": labels})
 
 
 def label_order(task: TaskSpec, theirs: list[str]) -> tuple[list[int], list[str]]:
