@@ -68,7 +68,8 @@ class RuntimeParams(Section):
 
 class FinetuneParams(Section):
     source: Literal["train", "local", "hub"] = Field(
-        description="train: fine-tune here; local, hub: take over task.<name>.checkpoint, a folder in finetune.root or a hub id (with @ and a revision if need be)"
+        description="train: fine-tune here; local, hub: take over task.<name>.checkpoint, a folder in finetune.root or a hub id "
+        "(with @ and a revision if need be)"
     )
     root: str = Field(description="folder of the local source: <root>/<checkpoint>, ordinary Hugging Face folders")
     optimizer: Literal["sgd", "adamw"]
