@@ -1,6 +1,6 @@
 # make repro                 the whole pipeline on params.yaml, from nothing
 # make repro PROFILE=NAME    the same with a named set of settings (stages/profiles)
-# make repro WORKERS=2       the same with two stages at once; so with all pipelines below
+# make repro WORKERS=1       one stage after another, by a plain `dvc repro`; so with all pipelines below
 # make study                 the single-task study: localizers, read-outs, baselines, sweeps; after make repro
 # make multitask             one model for all tasks: regions, relative gains, overlap; after make repro
 # make continual             one task after another: naive, grafting, replay, EWC; after make repro
@@ -24,8 +24,8 @@ VENV := .venv
 READY := $(VENV)/.ready
 # a file's tests stay together, as they share what they make; in the files' order, or the longest would come last
 XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-# stages one after another, or several at once
-REPRO = $(if $(WORKERS),python -m stages.commands.parallel --workers $(WORKERS),dvc repro)
+# as many stages at once as there are cores for, unless a number is given
+REPRO = $(if $(filter 1,$(WORKERS)),dvc repro,python -m stages.commands.parallel $(addprefix --workers ,$(WORKERS)))
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 # container images often set it, and every stage would compile torch and transformers anew, which takes longer than the stage
 unexport PYTHONDONTWRITEBYTECODE

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from stages.commands.parallel.__main__ import count, on_this_machine, parsed, visible_gpus
+from stages.commands.parallel.__main__ import count, on_this_machine, parsed, visible_gpus, workers_for
 from stages.commands.parallel.clone import State, difference, state
 from stages.commands.parallel.cluster import this_machine
 from stages.commands.parallel.progress import Board, watched
@@ -35,6 +35,7 @@ import json, os, sys, time
 name, seconds, *deps = sys.argv[1:]
 start = time.time()
 time.sleep(float(seconds))
+print("says", name)
 if name == "broken":
     sys.exit("the disk is made of cheese")
 with open(name + ".txt", "w") as file:
@@ -84,7 +85,7 @@ def write_graph(graph: dict[str, list[str]], seconds: float = 2.0) -> None:
         name: {
             "cmd": f"exec python stage.py {name} {seconds} {' '.join(deps)}",
             "deps": ["stage.py", *(f"{dep}.txt" for dep in deps)],
-            "outs": [f"{name}.txt"],
+            "outs": [{f"{name}.txt": {"cache": name != "last"}}],  # git keeps that one, as it does reports
             "params": ["runtime.device"] if name in ("left", "right") else [],
         }
         for name, deps in graph.items()
@@ -120,9 +121,10 @@ def dvc(*words: str) -> str:
 
 
 def test_what_needs_nothing_of_each_other_runs_at_once_and_dvc_finds_nothing_more_to_do(toy):
-    assert run(2)[0] == 0
+    code, out, _ = run(2)
     noted = runs()
-    assert {*noted} == {*GRAPH}
+    assert code == 0 and {*noted} == {*GRAPH}
+    assert out.endswith("\n\nsays last\n") and out.count("says") == 1, "what the last one printed, and nothing of DVC"
     assert together(noted["left"], noted["right"])
     for name, deps in GRAPH.items():
         assert all(noted[dep]["end"] <= noted[name]["start"] for dep in deps)
@@ -234,6 +236,12 @@ def test_only_gpus_that_the_runner_itself_may_see_are_lent(seen, wanted, lent, m
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
     assert visible_gpus(wanted) == lent
+
+
+@pytest.mark.parametrize(("threads", "workers"), [(1, 4), (2, 2), (3, 1), (8, 1), (0, 1)])
+def test_as_many_stages_at_once_as_have_the_cores(threads, workers, monkeypatch):
+    monkeypatch.setattr("stages.commands.parallel.__main__.cores", lambda: 4)
+    assert workers_for(threads) == workers
 
 
 def test_nothing_listens_but_a_page_for_this_machine():

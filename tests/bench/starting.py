@@ -36,7 +36,7 @@ def measure() -> Iterator[Row]:
             alone=lambda: _python(*start),
             forked=lambda: _python(*start, DVC_STAGE="start", **server),
         )
-    for name, how in (("alone", "by itself"), ("forked", "of `make repro WORKERS=2`")):
+    for name, how in (("alone", "by itself"), ("forked", "of `make repro`")):
         yield Row(f"start of a stage with a model, {how}", seconds[name], "s")
         yield Row(f"the same / `import torch`, {how}", seconds[name] / seconds["torch"], "times", 1.25)
     for size in SIZES:

@@ -1,6 +1,6 @@
 """parallel: `dvc repro` with stages that need nothing of each other side by side.
 
-python -m stages.commands.parallel --workers 2                         the main pipeline
+python -m stages.commands.parallel                                     the main pipeline, on all cores
 python -m stages.commands.parallel stages/study/dvc.yaml               targets as `dvc repro` takes them
 python -m stages.commands.parallel --workers 4 --memory 16000          no more at once than fit into so many MiB
 python -m stages.commands.parallel --scheduler tcp://127.0.0.1:8786    on the workers of a cluster (stages/SCALING.md)
@@ -41,9 +41,10 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "targets", nargs="*", default=[str(paths.PIPELINE)], help="stages or dvc.yaml files, as `dvc repro` takes them"
     )
-    cores = len(os.sched_getaffinity(0))
     parser.add_argument(
-        "--workers", type=count, help=f"stages at once, {cores} if it is left out; of a cluster, those to wait for"
+        "--workers",
+        type=count,
+        help="stages at once, as many as have the cores for if it is left out; of a cluster, those to wait for",
     )
     parser.add_argument(
         "--memory", type=count, help="MiB for all stages together; runtime.resources.memory_mib if it is left out"
@@ -59,8 +60,17 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         parser.error(
             "--memory and --gpus are of this machine; a worker of a cluster says itself what it offers (--resources)"
         )
-    asked.workers = asked.workers or (1 if asked.scheduler else cores)
     return asked
+
+
+def workers_for(threads: int) -> int:
+    """Stages at once that have the cores for it; one where torch chooses the threads, as its last digits hang on them."""
+    return max(1, cores() // threads) if threads else 1
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def count(text: str, least: int = 1) -> int:
@@ -79,6 +89,7 @@ def _run_all(asked: argparse.Namespace) -> int:
 
     values, _ = checked(load_yaml(paths.PARAMS, ParamsError))
     runtime = values["runtime"]
+    asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads))
     tasks = find_tasks(asked.targets, Costs(values, measure_slowness(runtime.threads)))
     if not tasks:
         return _nothing_is_left(asked.targets)
@@ -107,7 +118,7 @@ def on_this_machine(asked: argparse.Namespace, runtime: Any, forks: bool = False
     wanted = resources.gpus if asked.gpus is None else asked.gpus
     gpus = [] if runtime.device == "cpu" else visible_gpus(wanted)
     # a number in the settings holds wherever a stage runs; without one the cores are shared out
-    threads = {} if runtime.threads else {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // asked.workers))}
+    threads = {} if runtime.threads else {"OMP_NUM_THREADS": str(max(1, cores() // asked.workers))}
     with (
         fork_server(threads) if forks else nullcontext({}) as server,
         this_machine(asked.workers, memory, gpus) as client,

@@ -12,7 +12,7 @@ from distributed import Client, LocalCluster
 from rich.console import Console
 
 from stages.commands.parallel.clone import State, difference
-from stages.commands.parallel.progress import Board, told, watched
+from stages.commands.parallel.progress import Board, printed_by_stage, told, watched
 from stages.commands.parallel.run_stage import Runner, lend_gpus, stop_run
 from stages.commands.parallel.schedule import GPU, MEMORY, outcomes_of, slots
 from stages.commands.parallel.tasks import Task
@@ -66,7 +66,7 @@ def cluster_at(address: str, workers: int, head: State) -> Iterator[Client]:
 
 
 def side_by_side(tasks: Sequence[Task], client: Client, runner: Runner) -> int:
-    """Run the tasks; gives the exit code of one that failed, or 0."""
+    """Run the tasks and show what reports and failed ones said; gives the exit code of one that failed, or 0."""
     board, console, outcomes = Board(tasks, slots(client)[0]), Console(highlight=False), []
     if console.is_terminal:
         console.print(f"Dask tells more at {_dashboard(client)}", soft_wrap=True)
@@ -77,6 +77,10 @@ def side_by_side(tasks: Sequence[Task], client: Client, runner: Runner) -> int:
             board.end(outcome)
             if not outcome.kept_by:
                 console.print(told(outcome), soft_wrap=True)
+    reports = {task.name for task in tasks if not task.is_kept}
+    for outcome in outcomes:
+        if outcome.stage in reports and outcome.text and not outcome.code:
+            print(f"\n{printed_by_stage(outcome.text)}")
     failed = [outcome for outcome in outcomes if outcome.code]
     for outcome in failed:
         print(f"\n{outcome.stage} failed:\n{outcome.text.strip()}", file=sys.stderr)

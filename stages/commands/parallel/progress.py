@@ -70,3 +70,9 @@ def watched(board: Board, console: Console) -> Iterator[None]:
 def told(outcome: Outcome) -> str:
     """The line that stays of a stage."""
     return f"{'failed' if outcome.code else 'done'} {outcome.stage} ({outcome.seconds:.1f} s)"
+
+
+def printed_by_stage(text: str) -> str:
+    """What a stage itself printed, of all that a `dvc repro` of it did."""
+    _, _, after_command = text.partition("\n> ")
+    return after_command.partition("\n")[2].partition("\nUpdating lock file")[0].strip()
