@@ -148,9 +148,10 @@ def _runs_of_dvc() -> list[int]:
 
 
 def stages_at_work(folder: Path) -> Iterator[tuple[int, list[str]]]:
-    """Number and words of each process of a stage that was started in a folder."""
+    """Number and words of each process of a stage that was started in a folder, and of each fork that runs one."""
     for number, words in _processes(folder):
-        if any(word.startswith("stages.") and not word.startswith("stages.commands.") for word in words):
+        of_stage = any(word.startswith("stages.") and not word.startswith("stages.commands.") for word in words)
+        if of_stage or any(word.endswith("fork_server.py") for word in words):
             yield number, words
 
 

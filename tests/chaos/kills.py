@@ -1,8 +1,9 @@
 """Kills of stages, of DVC and of the runner at random moments, over all pipelines: nothing is lost, half-written, left running
 or in need of hands.
 
-In a copy in which everything has run, stages that DVC has been made to forget run again and are killed, once or more often, until
-a start that nobody disturbs: that ends well, with the same bytes.
+In a copy in which everything has run, a few stages of a pipeline that DVC has been made to forget run again and are killed, once
+or more often, until a start that nobody disturbs: that ends well, with the same bytes.  Every other time they are forks of a
+process that has their libraries imported, as under the runner.
 """
 
 import os
@@ -15,25 +16,28 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from ruamel.yaml import YAML
 
 from stages.commands.mend import stages_at_work
+from stages.commands.parallel.run_stage import fork_server
 from stages.lib.progress import progress
 from tests.chaos.campaign import Row
 from tests.chaos.copies import EVERYTHING, MENDED, TIMED, differences, locks
 from tests.dvc_project import Copy, twin
 
 # seconds, at most, between a start and a kill: of a stage from its own start on, of DVC and the runner from theirs
-PAUSES = {"stage": 5.0, "dvc": 8.0, "runner": 15.0}
+PAUSES = {"stage": 5.0, "dvc": 14.0, "runner": 20.0}
 PATIENCE = 60
 # how often nobody disturbs the next start
 ENOUGH = 0.3
 # a process, and the signal that it gets
 Victim = tuple[str, signal.Signals]
 VICTIMS: list[Victim] = [(who, how) for who in PAUSES for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)]
-SINGLE = ("dvc", "repro", "--single-item")
+REPRO = ("dvc", "repro")
 RUNNER = ("python", "-m", "stages.commands.parallel", "--workers", "2")
+FORGOTTEN = 4
 
 
 def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
@@ -47,16 +51,19 @@ def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
     chance = random.Random(number)
     # a shell has what it starts in the background pass over Ctrl-C, and so would all that this starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with progress("kills", cases, "kill") as bar:
+    alone = copy
+    with progress("kills", cases, "kill") as bar, fork_server(copy.environment) as server:
         while counts.total() < cases:
             folder = min(known, key=reached.__getitem__)
-            name = chance.choice([name for name in known[folder] if not name.endswith("code")])
-            target = _forget(copy, folder, name)
+            others = [name for name in known[folder] if not name.endswith("code")]
+            names = chance.sample(others, min(FORGOTTEN, len(others)))
+            targets = _forget(copy, folder, names)
+            copy = replace(alone, environment=alone.environment | chance.choice([{}, server]))
             disturbed = True
             while disturbed:
                 copy.run(*MENDED)
                 victim = chance.choice(VICTIMS)
-                found = _kill(copy, target, victim, chance)
+                found = _kill(copy, targets, victim, chance)
                 if found is None:  # it came to its end before
                     break
                 counts[victim] += 1
@@ -64,10 +71,13 @@ def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
                 bar.update(1)
                 disturbed = counts.total() < cases and chance.random() >= ENOUGH
                 if not disturbed:
-                    found += _finish(copy, *SINGLE, target) + _other_bytes(copy, folder, name, known[folder][name])
+                    found += _finish(copy, *REPRO, *targets)
+                    found += [line for name in names for line in _other_bytes(copy, folder, name, known[folder][name])]
                 failures.setdefault(victim, []).extend(found)
                 for line in found:
-                    print(f"{victim[0]} gets {victim[1].name}: {target}: {line}", file=sys.stderr, flush=True)
+                    print(
+                        f"{victim[0]} gets {victim[1].name}: {' '.join(targets)}: {line}", file=sys.stderr, flush=True
+                    )
     for victim in VICTIMS:
         yield f"{victim[0]} gets {victim[1].name}", counts[victim], failures.get(victim, [])
     for folder in known:
@@ -76,14 +86,15 @@ def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
     yield "same bytes as undisturbed", 1, differences(finished, copy)
 
 
-def _forget(copy: Copy, folder: str, name: str) -> str:
-    """Have DVC know of no run of a stage; gives what it is called."""
+def _forget(copy: Copy, folder: str, names: list[str]) -> list[str]:
+    """Have DVC know of no run of these stages; gives what they are called."""
     shutil.rmtree(copy.folder / ".dvc/cache/runs", ignore_errors=True)
     path, yaml = copy.folder / folder / "dvc.lock", YAML(typ="safe")
     lock = yaml.load(path)
-    lock["stages"].pop(name, None)
+    for name in names:
+        lock["stages"].pop(name, None)
     yaml.dump(lock, path)
-    return name if folder == "." else f"{folder}/dvc.yaml:{name}"
+    return [name if folder == "." else f"{folder}/dvc.yaml:{name}" for name in names]
 
 
 def _finish(copy: Copy, *words: str) -> list[str]:
@@ -103,10 +114,10 @@ def _other_bytes(copy: Copy, folder: str, name: str, known: dict) -> list[str]:
     ]
 
 
-def _kill(copy: Copy, target: str, victim: Victim, chance: random.Random) -> list[str] | None:
-    """What went wrong at one kill; None if the stage came to its end before it."""
+def _kill(copy: Copy, targets: list[str], victim: Victim, chance: random.Random) -> list[str] | None:
+    """What went wrong at one kill; None if all came to their end before it."""
     who, how = victim
-    with copy.start(*(RUNNER if who == "runner" else SINGLE), target) as started:
+    with copy.start(*(RUNNER if who == "runner" else REPRO), *targets) as started:
         if who == "stage":
             _await_stage(copy, started)
         time.sleep(chance.uniform(0.0, PAUSES[who]))
