@@ -16,15 +16,20 @@ if any(word.startswith("stages.") for word in sys.orig_argv) and signal.getsigna
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _end_with_dvc() -> None:
-    """Ask Linux to end this process when DVC dies, so that a killed run leaves no second writer; leave if it is dead by now."""
+def _end_with_dvc() -> int | None:
+    """Ask Linux to end this process when DVC dies, so that a killed run leaves no second writer; leave if it is dead by now.
+
+    Gives the process of DVC that runs this stage, if DVC has noted itself.
+    """
     import ctypes
 
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
     writers = _writers()
-    if writers and not writers & {*_ancestors()}:
+    above = writers & {*_ancestors()}
+    if writers and not above:
         sys.exit(f"{os.environ['DVC_STAGE']}: stopped, since the run of DVC that started it has ended")
+    return min(above, default=None)
 
 
 def _writers() -> set[int]:
@@ -52,28 +57,9 @@ def _ancestors() -> list[int]:
     return found
 
 
-def _run_as_fork(address: str) -> None:
-    """Let a fork server run this stage (stages/commands/parallel/fork_server.py) and end as it ends; return if none takes it."""
-    import json
-    import socket
-    from pathlib import Path
-
-    with socket.socket(socket.AF_UNIX) as server:
-        request = {"command": sys.orig_argv, "folder": str(Path.cwd()), "environment": {**os.environ}}
-        try:
-            server.connect(address)
-            socket.send_fds(server, [json.dumps(request).encode() + b"\n"], [0, 1, 2])
-            taken = server.recv(1)
-        except OSError:
-            return
-        if not taken:
-            return
-        if code := server.recv(8):
-            os._exit(int(code))
-        os.kill(os.getpid(), signal.SIGKILL)  # as it was
-
-
 if "DVC_STAGE" in os.environ and sys.platform == "linux":
-    _end_with_dvc()
-    if (address := os.environ.pop("STAGE_FORK_SERVER", None)) and "-m" in sys.orig_argv:
-        _run_as_fork(address)
+    dvc = _end_with_dvc()
+    if os.environ.get("STAGE_FORK_SERVER") != "" and "-m" in sys.orig_argv:
+        from .lib.forks import run_as_fork
+
+        run_as_fork(dvc)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stages.commands.parallel.run_stage import FORK_SERVER
+from stages.lib import forks
 
 ROOT = Path(__file__).parents[1]
 pytestmark = [
@@ -46,8 +46,9 @@ while how == "wait":
 def project(tmp_path) -> Path:
     """A project whose package starts as this one does."""
     package = tmp_path / "project" / "stages"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_bytes((ROOT / "stages/__init__.py").read_bytes())
+    (package / "lib").mkdir(parents=True)
+    for name in ("__init__.py", "lib/__init__.py", "lib/forks.py", "lib/fork_server.py"):
+        (package / name).write_bytes((ROOT / "stages" / name).read_bytes())
     (package / "toy.py").write_text(STAGE)
     return package.parent
 
@@ -56,20 +57,20 @@ def project(tmp_path) -> Path:
 def address(tmp_path) -> Iterator[str]:
     """Where a fork server listens that has imported a module which no stage here imports."""
     path = tmp_path / "socket"
-    with subprocess.Popen([sys.executable, "-P", str(FORK_SERVER), str(path), "colorsys"]) as server:
+    with subprocess.Popen([sys.executable, "-P", str(forks.SERVER), str(path), str(os.getpid()), "colorsys"]) as server:
         wait_for(path.exists)
         yield str(path)
         server.kill()
 
 
-def start(project: Path, how: str, address: str | None) -> subprocess.Popen:
+def start(project: Path, how: str, address: str) -> subprocess.Popen:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment = kept | {"DVC_STAGE": "toy", "ODD": "a\nb\udcff"} | ({"STAGE_FORK_SERVER": address} if address else {})
+    environment = kept | {"DVC_STAGE": "toy", "ODD": "a\nb\udcff", forks.ADDRESS: address}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen([sys.executable, "-m", "stages.toy", how, "--x"], cwd=project, env=environment, **pipes)
 
 
-def run(project: Path, how: str, address: str | None) -> tuple[int, bytes, bytes, bool]:
+def run(project: Path, how: str, address: str) -> tuple[int, bytes, bytes, bool]:
     """Exit code, what was printed, and whether a fork ran it."""
     with start(project, how, address) as process:
         out, error = process.communicate(b"from a pipe")
@@ -85,7 +86,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize(("how", "code"), [("work", 0), ("fail", 1), ("code", 7), ("raise", 1)])
 def test_a_fork_sees_says_and_ends_as_a_process_of_its_own_does(project, address, how, code):
-    *alone, forked = run(project, how, None)
+    *alone, forked = run(project, how, "")
     assert not forked, "the control"
     *served, forked = run(project, how, address)
     assert forked and served[:2] == alone[:2] and alone[0] == code
@@ -109,11 +110,11 @@ def test_a_stage_runs_by_itself_where_no_server_is_or_it_ends_before_it_has_take
         assert run(project, "work", str(path))[::3] == (0, False)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_fork_ends_with_its_stage(project, address, how):
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, 130)])
+def test_a_fork_ends_with_its_stage(project, address, how, code):
     with waiting(project, address) as (stage, fork):
         stage.send_signal(how)
-        assert stage.wait(10) == -how
+        assert stage.wait(10) == code and (code < 0 or stage.stderr.read().endswith(b"toy: stopped\n"))
         psutil.wait_procs([fork], timeout=10)
         assert not fork.is_running()
 
@@ -145,3 +146,40 @@ def waiting(project: Path, address: str) -> Iterator[tuple[subprocess.Popen, psu
             yield stage, fork
         finally:
             stage.kill()
+
+
+SEVERAL = """
+stages:
+  toy:
+    foreach: {numbers}
+    do:
+      cmd: python -m stages.toy work ${{item}} && cp mark mark-${{item}}
+      outs:
+      - mark-${{item}}
+"""
+
+
+def test_under_dvc_the_third_stage_starts_a_server_for_those_after_it_which_ends_with_dvc(project):
+    file = project / "stages/lib/forks.py"
+    text = file.read_text()
+    file.write_text(text[: text.index("IMPORTS = (")] + 'IMPORTS = ("colorsys",)\n' + text[text.index("ENOUGH = ") :])
+    (project / "stages/toy.py").write_text(STAGE.replace("sys.stdin.read()", "''") + "\ntime.sleep(0.3)\n")
+    kept = {name: value for name, value in os.environ.items() if name not in (forks.ADDRESS, "PYTHONPATH")}
+    environment = kept | {"DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": str(project / "site")}
+    environment |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
+
+    def dvc(*words: str) -> None:
+        subprocess.run(["dvc", *words], cwd=project, env=environment, check=True, capture_output=True)
+
+    def forked(numbers: range) -> list[bool]:
+        return [(project / f"mark-{number}").read_text().endswith("True") for number in numbers]
+
+    dvc("init", "-q", "--no-scm")
+    (project / "dvc.yaml").write_text(SEVERAL.format(numbers=[1, 2]))
+    dvc("repro")
+    assert not any(forked(range(1, 3))) and not [*project.glob(".dvc/tmp/forks/*.socket")], "two are not worth it"
+    (project / "dvc.yaml").write_text(SEVERAL.format(numbers=[*range(1, 8)]))
+    dvc("repro")
+    assert sum(forked(range(1, 8))) >= 2
+    wait_for(lambda: not [one for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == str(project)])
+    assert not [*project.glob(".dvc/tmp/forks/*.socket")]

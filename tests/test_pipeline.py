@@ -22,8 +22,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from stages.code import UNTRACKED, read
-from stages.commands.parallel.run_stage import fork_server
 from stages.lib import paths
+from stages.lib.forks import fork_server
 from tests.dvc_project import CELL_STAGES, SEED_STAGES, Copy, Run, cell, clone, make_original, per_seed
 from tests.test_dvc_yaml import MAIN, ROOT, STAGES
 

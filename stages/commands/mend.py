@@ -151,7 +151,7 @@ def stages_at_work(folder: Path) -> Iterator[tuple[int, list[str]]]:
     """Number and words of each process of a stage that was started in a folder, and of each fork that runs one."""
     for number, words in _processes(folder):
         of_stage = any(word.startswith("stages.") and not word.startswith("stages.commands.") for word in words)
-        if of_stage or any(word.endswith("fork_server.py") for word in words):
+        if of_stage or any(word.endswith("fork_server.py") for word in words[2:3]):  # python -P fork_server.py ...
             yield number, words
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.commands.parallel.run_stage import fork_server
+from stages.lib.forks import fork_server
 from stages.lib.io import write_text
 from tests.bench.results import Row, in_turns
 from tests.dvc_project import ROOT, Copy, environment
@@ -36,7 +36,7 @@ def measure() -> Iterator[Row]:
             alone=lambda: _python(*start),
             forked=lambda: _python(*start, DVC_STAGE="start", **server),
         )
-    for name, how in (("alone", "by itself"), ("forked", "of `make repro`")):
+    for name, how in (("alone", "by itself"), ("forked", "as a fork")):
         yield Row(f"start of a stage with a model, {how}", seconds[name], "s")
         yield Row(f"the same / `import torch`, {how}", seconds[name] / seconds["torch"], "times", 1.25)
     for size in SIZES:

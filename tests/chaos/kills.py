@@ -2,8 +2,8 @@
 or in need of hands.
 
 In a copy in which everything has run, a few stages of a pipeline that DVC has been made to forget run again and are killed, once
-or more often, until a start that nobody disturbs: that ends well, with the same bytes.  Every other time they are forks of a
-process that has their libraries imported, as under the runner.
+or more often, until a start that nobody disturbs: that ends well, with the same bytes.  They are processes of
+their own, or forks as under the runner, or forks as under a plain DVC.
 """
 
 import os
@@ -21,7 +21,7 @@ from dataclasses import replace
 from ruamel.yaml import YAML
 
 from stages.commands.mend import stages_at_work
-from stages.commands.parallel.run_stage import fork_server
+from stages.lib.forks import ADDRESS, fork_server
 from stages.lib.progress import progress
 from tests.chaos.campaign import Row
 from tests.chaos.copies import EVERYTHING, MENDED, TIMED, differences, locks
@@ -58,7 +58,8 @@ def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
             others = [name for name in known[folder] if not name.endswith("code")]
             names = chance.sample(others, min(FORGOTTEN, len(others)))
             targets = _forget(copy, folder, names)
-            copy = replace(alone, environment=alone.environment | chance.choice([{}, server]))
+            plain = {name: text for name, text in alone.environment.items() if name != ADDRESS}
+            copy = replace(alone, environment=chance.choice([alone.environment, plain | server, plain]))
             disturbed = True
             while disturbed:
                 copy.run(*MENDED)

@@ -111,7 +111,8 @@ def on_this_machine(asked: argparse.Namespace, runtime: Any, forks: bool = False
     import psutil
 
     from stages.commands.parallel.cluster import this_machine
-    from stages.commands.parallel.run_stage import Runner, fork_server
+    from stages.commands.parallel.run_stage import Runner
+    from stages.lib.forks import fork_server
 
     resources = runtime.resources
     memory = asked.memory or resources.memory_mib or psutil.virtual_memory().available / 2**20

@@ -14,18 +14,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from stages.commands.parallel.clone import State, difference
 
 # seconds that stages have to end after they were asked to
 GRACE = 15.0
-BOUND, FORK_SERVER = (Path(__file__).with_name(name) for name in ("bound.py", "fork_server.py"))
-# what a stage with a model, and one that draws, spend their first seconds on
-IMPORTS = (
-    "torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto", "pydantic", "ruamel.yaml", "pandas",
-    "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg",
-)  # fmt: skip
+BOUND = Path(__file__).with_name("bound.py")
 ALONE = ("dvc", "--wait-for-lock", "repro", "--single-item")
 IN_CLONE = (sys.executable, "-m", "stages.commands.parallel.in_clone")
 
@@ -88,24 +82,6 @@ def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen:
         [sys.executable, "-I", "-S", BOUND, str(os.getpid()), *command], env=os.environ | {"PATH": path} | environment, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
-
-
-@contextmanager
-def fork_server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
-    """A process that has the libraries of a stage imported and forks for each; gives what tells a stage of it.
-
-    A stage that starts before it is ready, or on another system than Linux, imports them itself.
-    """
-    if sys.platform != "linux":
-        yield {}
-        return
-    with TemporaryDirectory(prefix="stages-") as folder:
-        address = f"{folder}/socket"
-        with _start([sys.executable, "-P", str(FORK_SERVER), address, *IMPORTS], environment) as process:
-            try:
-                yield {"STAGE_FORK_SERVER": address}
-            finally:
-                process.kill()
 
 
 @contextmanager

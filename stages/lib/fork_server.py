@@ -1,10 +1,9 @@
-"""Runs stages as forks of one process that has imported torch and transformers, which takes longer than most stages.
+"""Forks itself for each stage that connects, with torch and transformers imported already (forks.py).
 
-python -P fork_server.py ADDRESS MODULE ...        ADDRESS: a socket to make; MODULE: what to import before the first fork
+python -P fork_server.py ADDRESS PROCESS MODULE ...        listens at a socket ADDRESS until PROCESS ends; imports MODULE first
 
-A stage that finds the address in its environment (stages/__init__.py) hands over its command, folder, environment and open
-files, and ends as its fork ends; the fork ends with it.  Nothing of the project is imported here, so a fork runs the code
-that is there when it starts.
+A stage hands over its command, folder, environment and open files, and ends as its fork ends; the fork ends with it.  Nothing
+of the project is imported here, so a fork runs the code that is there when it starts.
 """
 
 import ctypes
@@ -18,14 +17,28 @@ import socket
 import sys
 import threading
 import traceback
+from contextlib import suppress
+from pathlib import Path
 
 LONGEST_REQUEST = 2**24
 SET_PARENT_DEATH_SIGNAL = 1
 TAKEN = b"."
+# seconds between two looks at whether the other process lives
+WATCH = 0.2
 
 
-def serve(address: str, *modules: str) -> None:
-    """Import these modules, then fork for everyone who connects, until this process is killed."""
+def serve(address: str, ends_with: int, *modules: str) -> None:
+    """Import these modules, then fork for everyone who connects, until another process has ended."""
+
+    def watch(*_: object) -> None:
+        if not Path("/proc", str(ends_with)).exists():
+            with suppress(OSError):
+                Path(address).unlink()
+            os._exit(0)
+
+    # no thread: what forks should have none.  A fork has no timer either.
+    signal.signal(signal.SIGALRM, watch)
+    signal.setitimer(signal.ITIMER_REAL, WATCH, WATCH)
     gc.disable()
     for name in modules:
         importlib.import_module(name)
@@ -45,7 +58,8 @@ def serve(address: str, *modules: str) -> None:
 def run_fork(stage: socket.socket) -> None:
     """Become the stage whose command comes from the socket, send its exit code, and end."""
     ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
     request, files, *_ = socket.recv_fds(stage, LONGEST_REQUEST, 3)
     while not request.endswith(b"\n"):
         more = stage.recv(LONGEST_REQUEST)
@@ -98,4 +112,4 @@ def _end_with(stage: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    serve(*sys.argv[1:])
+    serve(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,113 @@
+"""Runs a stage as a fork of a process that has its libraries imported (fork_server.py), since importing them takes longer than most stages.
+
+The third stage that a run of DVC starts also starts that process, which ends with DVC; those after it are forks of it.
+The runner of several stages at once has one of its own, whose address its stages find in the environment.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+# where a fork server listens; no stage is a fork if it is empty
+ADDRESS = "STAGE_FORK_SERVER"
+SERVER = Path(__file__).with_name("fork_server.py")
+# one file for each of the first stages of a run of DVC, and the socket; relative, as addresses of sockets have to be short
+NOTES = Path(".dvc/tmp/forks")
+# what a stage with a model, and one that draws, spend their first seconds on
+IMPORTS = (
+    "torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto", "pydantic", "ruamel.yaml", "pandas",
+    "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg",
+)  # fmt: skip
+ENOUGH = 3
+STOPPED = 130
+
+
+def run_as_fork(dvc: int | None) -> None:
+    """Let a fork run this stage, and end as it ends; return if nothing listens that could fork, as at the start of a run of DVC."""
+    address = os.environ.pop(ADDRESS, None)
+    if address is None and dvc:
+        with suppress(OSError):
+            address = _server_of(dvc)
+    if address:
+        _hand_over(address)
+
+
+def _server_of(dvc: int) -> str | None:
+    """Address of the server of a run of DVC once it listens; the third stage that asks starts it, as few are not worth it."""
+    address = NOTES / f"{dvc}.socket"
+    if address.exists():
+        return str(address)
+    NOTES.mkdir(exist_ok=True)
+    for number in range(ENOUGH):
+        with suppress(FileExistsError):
+            (NOTES / f"{dvc}.{number}").touch(exist_ok=False)
+            if number == 0:
+                _remove_old_notes()
+            if number == ENOUGH - 1:
+                start_server(str(address), dvc)
+            break
+    return None
+
+
+def _remove_old_notes() -> None:
+    for note in NOTES.iterdir():
+        if not Path("/proc", note.stem).exists():
+            note.unlink(missing_ok=True)
+
+
+def start_server(address: str, ends_with: int, environment: dict[str, str] | None = None) -> subprocess.Popen:
+    """A process that will listen there, once it has imported the libraries, until another process ends."""
+    return subprocess.Popen(
+        [sys.executable, "-P", str(SERVER), address, str(ends_with), *IMPORTS],
+        env=os.environ | (environment or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def fork_server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A fork server as long as this lasts; gives what tells a stage of it.  On other systems than Linux there is none."""
+    if sys.platform != "linux":
+        yield {}
+        return
+    with (
+        TemporaryDirectory(prefix="stages-") as folder,
+        start_server(f"{folder}/socket", os.getpid(), environment) as server,
+    ):
+        try:
+            yield {ADDRESS: f"{folder}/socket"}
+        finally:
+            server.kill()
+
+
+def _hand_over(address: str) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        request = {"command": sys.orig_argv, "folder": str(Path.cwd()), "environment": {**os.environ}}
+        try:
+            server.connect(address)
+            socket.send_fds(server, [json.dumps(request).encode() + b"\n"], [0, 1, 2])
+            taken = server.recv(1)
+        except OSError:
+            return
+        if not taken:
+            return
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, _stop)
+        if code := server.recv(8):
+            os._exit(int(code))
+        os.kill(os.getpid(), signal.SIGKILL)  # as it was
+
+
+def _stop(*_: object) -> None:
+    os.write(2, f"{os.environ['DVC_STAGE']}: stopped\n".encode())
+    os._exit(STOPPED)
