@@ -28,7 +28,7 @@ from pathlib import Path
 how, *_ = sys.argv[1:]
 print(json.dumps({"argv": sys.argv[1:], "orig": sys.orig_argv[1:], "folder": os.getcwd(), "name": __name__, "file": __file__,
     "environment": {name: os.environ.get(name) for name in ("DVC_STAGE", "HOME", "ODD", "EXTRA")},
-    "path": sys.path[0], "handler": str(signal.getsignal(signal.SIGCHLD)), "said": sys.stdin.read()}))
+    "path": sys.path[0], "umask": os.umask(0), "handler": str(signal.getsignal(signal.SIGCHLD)), "said": sys.stdin.read()}))
 print("for people", file=sys.stderr)
 Path("mark").write_text(f"{os.getpid()} {'colorsys' in sys.modules}")
 if how == "fail":
@@ -93,6 +93,10 @@ def test_a_fork_sees_says_and_ends_as_a_process_of_its_own_does(project, address
     assert json.loads(alone[1])["environment"]["ODD"] == "a\nb\udcff"
     # a traceback begins with the frames of who ran it
     assert served[2] == alone[2] or (how == "raise" and served[2].endswith(b"ValueError: cheese\n"))
+
+
+def test_nobody_else_can_have_a_server_run_anything(address):
+    assert Path(address).stat().st_mode & 0o077 == 0
 
 
 def test_a_fork_runs_the_code_that_is_there_when_it_starts(project, address):

@@ -45,7 +45,9 @@ def serve(address: str, ends_with: int, *modules: str) -> None:
     gc.freeze()  # or the first collection of a fork would write to every page that it shares
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks here
     with socket.socket(socket.AF_UNIX) as listener:
+        others = os.umask(0o077)  # whoever may write to the socket could have anything run
         listener.bind(address)
+        os.umask(others)
         listener.listen()
         while True:
             stage, _ = listener.accept()
