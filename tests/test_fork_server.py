@@ -26,9 +26,12 @@ import json, os, signal, sys, time
 from pathlib import Path
 
 how, *_ = sys.argv[1:]
+sys.stdout.reconfigure(errors="replace")
 print(json.dumps({"argv": sys.argv[1:], "orig": sys.orig_argv[1:], "folder": os.getcwd(), "name": __name__, "file": __file__,
     "environment": {name: os.environ.get(name) for name in ("DVC_STAGE", "HOME", "ODD", "EXTRA")},
-    "path": sys.path[0], "umask": os.umask(0), "handler": str(signal.getsignal(signal.SIGCHLD)), "said": sys.stdin.read()}))
+    "path": sys.path[0], "umask": os.umask(0),
+    "streams": [[file.seekable(), file.isatty(), file.encoding, file.errors, file.line_buffering, file.fileno()]
+        for file in (sys.stdin, sys.stdout, sys.stderr, sys.__stdout__)], "handler": str(signal.getsignal(signal.SIGCHLD)), "said": sys.stdin.read()}))
 print("for people", file=sys.stderr)
 Path("mark").write_text(f"{os.getpid()} {'colorsys' in sys.modules}")
 if how == "fail":
@@ -57,7 +60,8 @@ def project(tmp_path) -> Path:
 def address(tmp_path) -> Iterator[str]:
     """Where a fork server listens that has imported a module which no stage here imports."""
     path = tmp_path / "socket"
-    with subprocess.Popen([sys.executable, "-P", str(forks.SERVER), str(path), str(os.getpid()), "colorsys"]) as server:
+    words = [sys.executable, "-P", str(forks.SERVER), str(path), str(os.getpid()), "colorsys"]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as server:
         wait_for(path.exists)
         yield str(path)
         server.kill()

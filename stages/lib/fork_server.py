@@ -69,9 +69,16 @@ def run_fork(stage: socket.socket) -> None:
             os._exit(1)  # who asked is gone
         request += more
     words = json.loads(request)
-    for number, file in enumerate(files):
+    for number, (name, file) in enumerate(zip(("stdin", "stdout", "stderr"), files, strict=True)):
         os.dup2(file, number)
         os.close(file)
+        # anew, as Python asks a file only once whether it is a terminal or can be sought
+        old, lines = getattr(sys, name), number == 2 or os.isatty(number)
+        new = os.fdopen(
+            number, "w" if number else "r", 1 if lines else -1, encoding=old.encoding, errors=old.errors, closefd=False
+        )
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
     os.chdir(words["folder"])
     sys.path.insert(0, words["folder"])
     os.environ.clear()
