@@ -7,13 +7,14 @@ The runner of several stages at once has one of its own, whose address its stage
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # every stage imports this file, and few of them start a process
+    from subprocess import Popen
 
 # where a fork server listens; no stage is a fork if it is empty
 ADDRESS = "STAGE_FORK_SERVER"
@@ -62,8 +63,10 @@ def _remove_old_notes() -> None:
             note.unlink(missing_ok=True)
 
 
-def start_server(address: str, ends_with: int, environment: dict[str, str] | None = None) -> subprocess.Popen:
+def start_server(address: str, ends_with: int, environment: dict[str, str] | None = None) -> "Popen":
     """A process that will listen there, once it has imported the libraries, until another process ends."""
+    import subprocess
+
     return subprocess.Popen(
         [sys.executable, "-P", str(SERVER), address, str(ends_with), *IMPORTS],
         env=os.environ | (environment or {}),
@@ -80,6 +83,8 @@ def fork_server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
     if sys.platform != "linux":
         yield {}
         return
+    from tempfile import TemporaryDirectory
+
     with (
         TemporaryDirectory(prefix="stages-") as folder,
         start_server(f"{folder}/socket", os.getpid(), environment) as server,
@@ -91,6 +96,8 @@ def fork_server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
 
 
 def _hand_over(address: str) -> None:
+    import socket
+
     with socket.socket(socket.AF_UNIX) as server:
         request = {"command": sys.orig_argv, "folder": str(Path.cwd()), "environment": {**os.environ}}
         try:
@@ -98,7 +105,7 @@ def _hand_over(address: str) -> None:
             socket.send_fds(server, [json.dumps(request).encode() + b"\n"], [0, 1, 2])
             taken = server.recv(1)
         except OSError:
-            return
+            taken = b""
         if not taken:
             return
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:

@@ -2,8 +2,8 @@
 or in need of hands.
 
 In a copy in which everything has run, a few stages of a pipeline that DVC has been made to forget run again and are killed, once
-or more often, until a start that nobody disturbs: that ends well, with the same bytes.  They are processes of
-their own, or forks as under the runner, or forks as under a plain DVC.
+or more often, until a start that nobody disturbs: that ends well, with the same bytes.  They are processes of their own, or
+forks as under the runner, or forks as under a plain DVC.
 """
 
 import os
@@ -51,15 +51,15 @@ def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
     chance = random.Random(number)
     # a shell has what it starts in the background pass over Ctrl-C, and so would all that this starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    alone = copy
+    plain = {name: text for name, text in copy.environment.items() if name != ADDRESS}
     with progress("kills", cases, "kill") as bar, fork_server(copy.environment) as server:
+        ways = [copy.environment, plain | server, plain]
         while counts.total() < cases:
             folder = min(known, key=reached.__getitem__)
             others = [name for name in known[folder] if not name.endswith("code")]
             names = chance.sample(others, min(FORGOTTEN, len(others)))
             targets = _forget(copy, folder, names)
-            plain = {name: text for name, text in alone.environment.items() if name != ADDRESS}
-            copy = replace(alone, environment=chance.choice([alone.environment, plain | server, plain]))
+            copy = replace(copy, environment=chance.choice(ways))
             disturbed = True
             while disturbed:
                 copy.run(*MENDED)

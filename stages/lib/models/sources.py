@@ -110,7 +110,7 @@ def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = T
         return _from_hub(place, revision, tokenizer), "hub"
     except ModelError as error:
         said = str(error).removesuffix(f"; {OTHER_SOURCES}")
-        raise ModelError(re.sub("^model\\.(name|revision|source=hub): ", "", said)) from error
+        raise ModelError(re.sub(r"^model\.(name|revision|source=hub): ", "", said)) from error
 
 
 def commit_of(folder: Path) -> str | None:
