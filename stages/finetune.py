@@ -9,7 +9,7 @@ from stages.lib.params import RUNTIME, load_params
 @stage
 def main(task: str, seed: int) -> None:
     """Fine-tune, choosing the grid point on dev, or take a checkpoint over; save an ordinary model folder."""
-    params = load_params("model.mode", "model.max_length", *RUNTIME, "finetune")
+    params = load_params("model.mode", "model.max_length", *RUNTIME, "runtime.processes", "finetune")
 
     from stages.lib import runtime
     from stages.lib.models.loading import save_model

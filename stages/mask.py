@@ -9,7 +9,7 @@ from stages.lib.params import RUNTIME, load_params
 def main(task: str, seed: int) -> None:
     """Find the mask by graft.localizer, starting from the stored movement order, and store it with its values."""
     params = load_params(
-        "model.mode", "model.max_length", *RUNTIME, "graft", "localizer.${graft.localizer}", "data.k",
+        "model.mode", "model.max_length", *RUNTIME, "runtime.processes", "graft", "localizer.${graft.localizer}", "data.k",
     )  # fmt: skip
 
     from stages.lib import runtime

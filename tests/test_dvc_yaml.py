@@ -235,15 +235,16 @@ def test_a_stage_declares_exactly_the_settings_it_asks_for(name):
 
 def test_what_changes_no_result_is_a_param_of_no_stage():
     asked = {key for name in ALL for key in ALL[name].get("params", []) if key.partition(".")[0] == "runtime"}
-    assert asked == {*RUNTIME}  # not the section as a whole
+    assert asked == {*RUNTIME, "runtime.processes"}  # not the section as a whole
     # what is read all the same, by no stage's script
-    assert "checkpoint_seconds" in RuntimeParams.model_fields and "runtime.checkpoint_seconds" not in asked
+    unlisted = {"checkpoint_seconds", "gradient_checkpointing", "resources"}
+    assert {f"runtime.{name}" for name in {*RuntimeParams.model_fields} - unlisted} == asked
     assert [name for name in ALL if calls(script(name), "checkpoint_seconds")] == []
 
 
 def test_stages_that_ask_for_the_runtime_come_after_the_model():
     # their settings are held against models/pretrained (stages/lib/params.py), which has to be the one they are about
-    asking = {name for name in ALL if "runtime.device" in ALL[name].get("params", [])}
+    asking = {name for name in ALL if {*RUNTIME} <= {*ALL[name].get("params", [])}}
     assert asking == {name for name in ALL if str(paths.PRETRAINED) in deps(name, code=False)} - {"movement"}
 
 
@@ -275,7 +276,7 @@ def test_the_summary_follows_from_all_stages_of_its_pipeline_and_from_no_other()
 def test_a_report_asks_for_every_setting_that_a_stage_before_it_does(name):
     # they are stored with it, and say whether it belongs to params.yaml; of the runtime only the precision matters
     asked = {key for stage in upstream(name) for key in ALL[stage].get("params", [])}
-    asked -= {*RUNTIME} - {"runtime.precision"}
+    asked -= {*RUNTIME, "runtime.processes"} - {"runtime.precision"}
     missing = {key for key in asked if not any(f"{key}.".startswith(f"{own}.") for own in asked_for(name))}
     assert missing == set()
     assert {key.partition(".")[0] for key in asked_for(name)} == {key.partition(".")[0] for key in asked}

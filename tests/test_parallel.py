@@ -45,6 +45,7 @@ with open("runs.jsonl", "a") as file:
     file.write(json.dumps({"name": name, "start": start, "end": time.time(), "gpu": gpu}) + "\\n")
 """
 GRAPH = {"root": [], "left": ["root"], "right": ["root"], "last": ["left", "right"], "alone": []}
+MODEL = ["runtime.batch_tokens"]
 PAIR = {"left": [], "right": []}
 RUN = """
 import sys
@@ -56,7 +57,7 @@ from stages.commands.parallel.tasks import find_tasks
 if __name__ == "__main__":
     workers, memory, gpus, *targets = sys.argv[1:]
     costs = SimpleNamespace(seconds=lambda name: None, memory=lambda name: 600.0)
-    tasks = find_tasks(targets or ["dvc.yaml"], costs)
+    tasks = find_tasks(targets or ["dvc.yaml"], costs, 2)
     print("tasks", *(task.name for task in tasks))
     with this_machine(int(workers), float(memory), [*map(str, range(int(gpus)))]) as client:
         code = side_by_side(tasks, client, Runner("test", {}))
@@ -75,7 +76,7 @@ def toy(project, monkeypatch) -> Path:
     subprocess.run(["dvc", "init", "-q"], check=True)
     Path("stage.py").write_text(STAGE)
     Path("run.py").write_text(RUN)
-    Path("params.yaml").write_text("runtime: {device: cpu}\n")
+    Path("params.yaml").write_text("runtime: {batch_tokens: 16, processes: 2}\n")
     write_graph(GRAPH)
     return project
 
@@ -86,7 +87,7 @@ def write_graph(graph: dict[str, list[str]], seconds: float = 2.0) -> None:
             "cmd": f"exec python stage.py {name} {seconds} {' '.join(deps)}",
             "deps": ["stage.py", *(f"{dep}.txt" for dep in deps)],
             "outs": [{f"{name}.txt": {"cache": name != "last"}}],  # git keeps that one, as it does reports
-            "params": ["runtime.device"] if name in ("left", "right") else [],
+            "params": {"left": MODEL, "right": MODEL, "shared": [*MODEL, "runtime.processes"]}.get(name, []),
         }
         for name, deps in graph.items()
     }
@@ -150,6 +151,15 @@ def test_no_more_run_at_once_than_fit_into_memory_and_each_has_a_gpu_of_its_own(
     noted = runs()
     assert together(noted["left"], noted["right"]) is both
     assert not both or {noted[name]["gpu"] for name in PAIR} == {"0", "1"}
+
+
+@pytest.mark.parametrize(("gpus", "seen"), [(2, {"0,1", "1,0"}), (1, {"0"})])
+def test_processes_that_share_a_gradient_have_a_gpu_each_or_all_that_there_are(toy, gpus, seen):
+    write_graph({"left": [], "shared": []}, seconds=1.0)
+    assert run(2, 1e6, gpus)[0] == 0
+    noted = runs()
+    assert noted["shared"]["gpu"] in seen and noted["left"]["gpu"] in ("0", "1")
+    assert not together(noted["left"], noted["shared"])
 
 
 @pytest.mark.parametrize(("text", "least"), [("0", 1), ("-1", 0), ("two", 1), ("1.5", 1)])

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from .digest import UNSEALED, require_sealed, seal
 from .errors import StorageError
-from .io import replacing
+from .io import replacing, writes
 
 if TYPE_CHECKING:  # a stage that trains nothing opens a place, too, and needs no torch for that
     from torch import Tensor
@@ -147,7 +147,7 @@ def keeping(folder: Path, label: str, identify: Callable[[], tuple[float, Any]])
         yield
     finally:
         _open.pop()
-    if keeper.cache_info().currsize:
+    if keeper.cache_info().currsize and writes():
         shutil.rmtree(folder, ignore_errors=True)
 
 

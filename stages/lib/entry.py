@@ -17,6 +17,7 @@ from typing import Any
 
 from . import paths
 from .errors import GraftError
+from .io import writes
 
 USER_MISTAKE, STOPPED = 2, 130
 # raise an error where something that this process has read of the project is otherwise by now
@@ -135,7 +136,7 @@ def _stoppable(label: str) -> Iterator[None]:
 
 def _note(label: str, seconds: float) -> None:
     """Keep how long a stage took beside DVC's own notes on this machine: no result, so no output of a stage."""
-    if paths.DURATIONS.parent.is_dir():
+    if paths.DURATIONS.parent.is_dir() and writes():
         with contextlib.suppress(OSError), paths.DURATIONS.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"stage": label, "seconds": round(seconds, 1)}) + "\n")
 

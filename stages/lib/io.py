@@ -11,11 +11,15 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from .errors import DataError, GraftError, StorageError
+
+# False in a process that only helps another one, which writes what both have found (processes.py)
+_writing = [True]
 
 
 @contextlib.contextmanager
@@ -24,6 +28,10 @@ def replacing(target: Path) -> Iterator[Path]:
 
     Raises StorageError if the disk is full or the place can't be written; then `target` is as before.
     """
+    if not writes():
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder, target.name)
+        return
     partial = target.with_name(target.name + ".partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -41,6 +49,16 @@ def replacing(target: Path) -> Iterator[Path]:
                 f"{target}: could not be written: {error}; nothing was left behind, free the place and run again"
             ) from error
         raise
+
+
+def write_nothing() -> None:
+    """From here on let nothing that this process writes get its final name."""
+    _writing[0] = False
+
+
+def writes() -> bool:
+    """False after `write_nothing`."""
+    return _writing[0]
 
 
 def _sync(path: Path) -> None:

@@ -55,6 +55,7 @@ def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
     READ.append((path, keys, copy(chosen)))  # stages may put more beside what they were given
     if {*RUNTIME} <= {*keys}:  # what computes with the model comes after the stage that imports it
         require_measurable(values, _sections_of_keys(keys), path)
+        chosen.runtime = _more(chosen.runtime, values["runtime"], "gradient_checkpointing")  # changes no result
     return chosen
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from . import paths
 from .errors import ParamsError
+from .processes import ALONE, Processes, join
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,8 @@ class Runtime:
     device: torch.device
     precision: torch.dtype
     batch_tokens: int
+    gradient_checkpointing: bool = False
+    processes: Processes = ALONE
 
     def autocast(self) -> contextlib.AbstractContextManager:
         """bfloat16 arithmetic if it was asked for; weights and losses stay float32."""
@@ -29,23 +33,43 @@ class Runtime:
 
 
 def start(settings: Any) -> Runtime:
-    """Prepare torch by the `runtime` section: threads, determinism, device."""
+    """Prepare torch by the `runtime` section: other processes, threads, determinism, device, precision."""
+    count = getattr(settings, "processes", 1)
+    processes = join(count, on_cpu=device_of(settings.device, Processes(count)).type == "cpu")
     if settings.threads:
         torch.set_num_threads(settings.threads)
     # cuBLAS repeats itself only with a fixed workspace, which it reads from the environment
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # as use_deterministic_algorithms(warn_only=True), which imports the compiler and takes as long as torch itself for it
     torch.set_deterministic_debug_mode("warn")
-    return Runtime(_device(settings.device), getattr(torch, settings.precision), settings.batch_tokens)
+    device = device_of(settings.device, processes)
+    return Runtime(
+        device, _precision(settings.precision), settings.batch_tokens, settings.gradient_checkpointing, processes
+    )
 
 
-def _device(name: str) -> torch.device:
+def _precision(name: str) -> torch.dtype:
+    """The type of a name; auto is what the stage `model` has chosen."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        from .models.precision import read_precision
+
+        name = read_precision(paths.PRETRAINED)
+    return getattr(torch, name)
+
+
+def device_of(name: str, processes: Processes = ALONE) -> torch.device:
+    """The device of a name; of several processes each has a GPU of its own.  Raises ParamsError if it isn't there."""
+    gpus = torch.cuda.device_count()
+    if name == "auto":
+        name = "cuda" if gpus else "cpu"
+    available = {"cpu": True, "cuda": gpus > 0, "mps": torch.backends.mps.is_available()}
     if not available[name]:
         raise ParamsError(f"runtime.device: {name!r} is not available on this machine; use 'auto' or 'cpu'")
-    return torch.device(name)
+    if processes.count == 1 or name == "cpu":
+        return torch.device(name)
+    if name == "mps" or processes.count > gpus:
+        raise ParamsError(f"runtime.processes: {processes.count} need a GPU each, and {gpus} are seen here; lower it")
+    return torch.device(name, processes.rank)
 
 
 def derive_seed(*words: object) -> int:

@@ -51,8 +51,8 @@ class ResourceParams(Section):
 
 class RuntimeParams(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(description="auto: the GPU if there is one")
-    precision: Literal["float32", "bfloat16"] = Field(
-        description="of the arithmetic in the model; weights stay float32"
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        description="of the arithmetic in the model; weights stay float32; auto: the stage `model` measures which is faster"
     )
     threads: int = Field(
         ge=0,
@@ -60,6 +60,10 @@ class RuntimeParams(Section):
         description="CPU threads; 0 leaves the choice to torch, and then the same bytes need the same OMP_NUM_THREADS",
     )
     batch_tokens: int = Field(ge=16, description="tokens per batch wherever the batch is not a setting of its own")
+    processes: int = Field(ge=1, le=1024, description="that share each gradient, of the stages finetune and mask")
+    gradient_checkpointing: bool = Field(
+        description="compute activations again instead of keeping them: less memory, more time; changes no result"
+    )
     checkpoint_seconds: float = Field(
         ge=0, description="between checkpoints, from which a killed stage goes on; 0 for none; changes no result"
     )

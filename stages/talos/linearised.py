@@ -5,6 +5,7 @@ arithmetic in the tangent space), by forward-mode differentiation in a single pa
 """
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,7 +30,9 @@ class LinearisedModel:
 
     def __init__(self, inner: LabelModel, start: Tensors) -> None:
         inner.model.set_attn_implementation("eager")
-        self.model, self.task, self.mode, self.runtime = inner.model, inner.task, inner.mode, inner.runtime
+        self.model, self.task, self.mode = inner.model, inner.task, inner.mode
+        # recomputing knows no forward-mode derivative either
+        self.runtime = replace(inner.runtime, gradient_checkpointing=False)
         self._inner, self._reader = inner, _Reader(inner)
         self._start = {f"{_MODEL}{name}": values.detach().to(inner.runtime.device) for name, values in start.items()}
 

@@ -63,9 +63,9 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     return asked
 
 
-def workers_for(threads: int) -> int:
+def workers_for(threads: int, processes: int = 1) -> int:
     """Stages at once that have the cores for it; one where torch chooses the threads, as its last digits hang on them."""
-    return max(1, cores() // threads) if threads else 1
+    return max(1, cores() // (threads * processes)) if threads else 1
 
 
 def cores() -> int:
@@ -89,11 +89,11 @@ def _run_all(asked: argparse.Namespace) -> int:
 
     values, _ = checked(load_yaml(paths.PARAMS, ParamsError))
     runtime = values["runtime"]
-    asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads))
-    tasks = find_tasks(asked.targets, Costs(values, measure_slowness(runtime.threads)))
+    asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads, runtime.processes))
+    tasks = find_tasks(asked.targets, Costs(values, measure_slowness(runtime.threads)), runtime.processes)
     if not tasks:
         return _nothing_is_left(asked.targets)
-    forks = sum(task.has_model and not task.is_cached for task in tasks) > asked.workers
+    forks = sum(task.processes > 0 and not task.is_cached for task in tasks) > asked.workers
     with _on_cluster(asked, tasks) if asked.scheduler else on_this_machine(asked, runtime, forks) as (client, runner):
         # what this clone has in its cache it has shared by now, and what no run cache keeps it has to make itself
         chosen = [task for task in tasks if not runner.state or (task.is_kept and not task.is_cached)]

@@ -24,7 +24,7 @@ ALONE = ("dvc", "--wait-for-lock", "repro", "--single-item")
 IN_CLONE = (sys.executable, "-m", "stages.commands.parallel.in_clone")
 
 _running: dict[tuple[str, str], subprocess.Popen] = {}
-_starting = threading.Lock()
+_starting, _lending = threading.Lock(), threading.Lock()
 _stopped: set[str] = set()
 _free_gpus: queue.SimpleQueue[str] = queue.SimpleQueue()
 
@@ -55,7 +55,7 @@ def lend_gpus(names: Iterable[str]) -> None:
         _free_gpus.put(name)
 
 
-def run_stage(runner: Runner, stage: str, target: str, on_gpu: bool) -> Outcome:
+def run_stage(runner: Runner, stage: str, target: str, gpus: int) -> Outcome:
     """Run a stage, by what DVC calls it, unless this clone is another than the runner's."""
     from distributed import get_worker
 
@@ -63,7 +63,7 @@ def run_stage(runner: Runner, stage: str, target: str, on_gpu: bool) -> Outcome:
         return Outcome(stage, 1, other)
     command = IN_CLONE if runner.state else ALONE
     # a worker's GPU is what it was started with
-    with _gpu(on_gpu and not runner.state) as of_gpu:
+    with _lent_gpus(0 if runner.state else gpus) as of_gpu:
         start = time.monotonic()
         with _starting:
             if runner.name in _stopped:
@@ -85,15 +85,16 @@ def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen:
 
 
 @contextmanager
-def _gpu(wanted: bool) -> Iterator[dict[str, str]]:
+def _lent_gpus(wanted: int) -> Iterator[dict[str, str]]:
     if not wanted:
         yield {}
         return
-    name = _free_gpus.get()
+    with _lending:  # or two stages would each hold some of what both want
+        names = [_free_gpus.get() for _ in range(wanted)]
     try:
-        yield {"CUDA_VISIBLE_DEVICES": name}
+        yield {"CUDA_VISIBLE_DEVICES": ",".join(names)}
     finally:
-        _free_gpus.put(name)
+        lend_gpus(names)
 
 
 def stop_run(name: str) -> None:

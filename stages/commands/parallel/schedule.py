@@ -31,14 +31,15 @@ def outcomes_of(tasks: Sequence[Task], client: Client, runner: Runner) -> Iterat
         free, gpus, memory = slots(client)
         yet_to_end = {task.name for task in [*waiting, *running.values()]}
         for task in [one for one in waiting if not yet_to_end & {*one.needs}]:
-            on_gpu = task.has_model and gpus > 0
-            busy = sum(other.has_model for other in running.values())
-            if len(running) < free and not (on_gpu and busy >= gpus):
-                needs = {MEMORY: min(task.memory_mib, memory), GPU: int(on_gpu)}
+            # a stage that wants more than there are gets all, and says itself what it lacks
+            wanted = min(task.processes, int(gpus))
+            busy = sum(other.processes for other in running.values())
+            if len(running) < free and not (wanted and busy + wanted > gpus):
+                needs = {MEMORY: min(task.memory_mib, memory), GPU: wanted}
                 resources = {name: amount for name, amount in needs.items() if amount}
                 key = f"{task.name} {runner.name}"
                 future = client.submit(
-                    run_stage, runner, task.name, task.target, on_gpu, key=key, pure=False, resources=resources
+                    run_stage, runner, task.name, task.target, wanted, key=key, pure=False, resources=resources
                 )
                 running[future] = task
                 waiting.remove(task)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from stages.commands.mend import mending
 from stages.commands.plan.costs import Costs
@@ -13,6 +14,8 @@ from stages.commands.plan.stage_status import CACHED, UNCHANGED
 class Task:
     """A stage to run: its name, what DVC calls it, the tasks that it needs, and what the plan says that it takes.
 
+    `processes` compute with the model together, each on a GPU of its own if there are any; 0 of a stage without a model.
+
     Whether its outputs come from this clone's run cache, and whether a run cache keeps them at all: DVC has none of a stage
     with `outs` that git keeps, as reports are.
     """
@@ -22,14 +25,17 @@ class Task:
     needs: tuple[str, ...]
     seconds: float
     memory_mib: float
-    has_model: bool
+    processes: int
     is_cached: bool
     is_kept: bool
 
 
 @mending
-def find_tasks(targets: Sequence[str], costs: Costs) -> list[Task]:
-    """The stages of `dvc repro TARGETS` that have something to do, each behind those that it needs."""
+def find_tasks(targets: Sequence[str], costs: Costs, processes: int = 1) -> list[Task]:
+    """The stages of `dvc repro TARGETS` that have something to do, each behind those that it needs.
+
+    Where a gradient can be shared, it is by so many `processes` (runtime.processes).
+    """
     import networkx as nx
 
     with prediction(targets) as (steps, graph):
@@ -40,11 +46,16 @@ def find_tasks(targets: Sequence[str], costs: Costs) -> list[Task]:
                 target=stage.addressing,
                 needs=(*sorted(other.name for other in nx.descendants(graph, stage) & {*fates}),),
                 seconds=costs.seconds(stage.name) or 0.0,
-                memory_mib=costs.memory(stage.name),
-                # only what computes with a model asks where
-                has_model="runtime.device" in {name for dep in stage.deps for name in getattr(dep, "params", [])},
+                memory_mib=costs.memory(stage.name) * max(1, used := _processes(stage, processes)),
+                processes=used,
                 is_cached=fate == CACHED,
                 is_kept=all(out.use_cache or out.is_metric or out.is_plot for out in stage.outs),
             )
             for stage, fate in fates.items()
         ]
+
+
+def _processes(stage: Any, shared: int) -> int:
+    asked = {name for dep in stage.deps for name in getattr(dep, "params", [])}
+    # only what computes with a model asks for the size of its batches
+    return 0 if "runtime.batch_tokens" not in asked else shared if "runtime.processes" in asked else 1

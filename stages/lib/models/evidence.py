@@ -79,7 +79,10 @@ def evidence_about(
         lambda: loss_gradient(model, train),
         lambda n, *how: squared_gradients(model, [train[index] for index in order[:n]], region.shapes, *how),
         draws(*purpose_words),
-        tensor_gradients=lambda points, take: tensor_gradients(model, train, points, take, most),
+        # with shared gradients all of them are added up at once
+        tensor_gradients=None
+        if model.runtime.processes.count > 1
+        else lambda points, take: tensor_gradients(model, train, points, take, most),
         reads=(model, train, purpose_words),
     )
 

@@ -36,6 +36,8 @@ class LabelModel:
         self.model, self.tokenizer, self.task, self.mode = model.to(runtime.device), tokenizer, task, mode
         self.max_length, self.runtime = max_length, runtime
         self._batch: Batch | None = None
+        # what a causal model would keep to write on from has no use here
+        self._options = {"use_cache": False} if mode in ("autoregressive", "generative") else {}
         prompt = task.prompt_for(mode)
         if prompt and mode != "generative":
             self._word_ids = torch.tensor(label_word_ids(prompt, task.labels, tokenizer), device=runtime.device)
@@ -105,7 +107,7 @@ class LabelModel:
         self._batch = batch
         try:
             with self.runtime.autocast():
-                logits = self.model(**batch.inputs).logits
+                logits = self.model(**batch.inputs, **self._options).logits
         finally:
             self._batch = None  # the same model may be read by another task next
         if self.mode != "standard":

@@ -1,6 +1,7 @@
 """Passes over many examples, in batches that fit into memory: label logits, dev score, gradient of the loss."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -8,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.batching import by_length
+from ..data.batching import Batch, by_length
 from ..data.encoding import Example
 from .label_model import LabelModel
+from .recomputing import recomputed
 from .token_predicting import predict_tokens, targets_of
 
 
@@ -80,6 +82,15 @@ def dev_score(model: LabelModel, examples: list[Example]) -> tuple[float, float]
     return same_rows(said, wanted_of(examples)), -loss
 
 
+def loss_of(model: LabelModel, batch: Batch, reduction: str = "mean") -> Tensor:
+    """Cross-entropy of a batch, of completions by token, to take the gradient of.
+
+    With `runtime.gradient_checkpointing` only what goes into each layer is kept, and the rest is computed again.
+    """
+    with recomputed(model.model) if model.runtime.gradient_checkpointing else nullcontext():
+        return torch.nn.functional.cross_entropy(model.logits(batch), batch.labels, reduction=reduction)
+
+
 def loss_gradient(model: LabelModel, examples: list[Example]) -> float:
     """Mean cross-entropy of the examples, of completions by token; leaves its gradient in `.grad` of whatever is trained.
 
@@ -87,13 +98,20 @@ def loss_gradient(model: LabelModel, examples: list[Example]) -> float:
     defined, up to the order of float32 additions.
     """
     model.model.zero_grad(set_to_none=True)
-    total, count = 0.0, _count(examples)
-    for batch in by_length(examples, model.runtime.batch_tokens):
+    total, count, processes = 0.0, count_targets(examples), model.runtime.processes
+    for batch in processes.share(by_length(examples, model.runtime.batch_tokens)):
         inputs = model.batch([examples[index] for index in batch])
-        loss = torch.nn.functional.cross_entropy(model.logits(inputs), inputs.labels, reduction="sum") / count
+        loss = loss_of(model, inputs, "sum") / count
         loss.backward()
         total += float(loss.detach())
-    return total
+    if processes.count == 1:
+        return total
+    whole = torch.tensor(total, dtype=torch.float64, device=model.runtime.device)
+    weights = [weight for weight in model.parameters().values() if weight.requires_grad]
+    for weight in weights:  # a process may have had no batch
+        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+    processes.add_up([whole, *(weight.grad for weight in weights)])
+    return float(whole)
 
 
 def tensor_gradients(
@@ -142,7 +160,7 @@ def portions(sizes: dict[str, int], most: int) -> list[list[str]]:
     return found
 
 
-def _count(examples: list[Example]) -> int:
+def count_targets(examples: list[Example]) -> int:
     """What a mean loss is the mean of: labels, or tokens."""
     return sum(len(example.targets) for example in examples)
 
@@ -156,7 +174,7 @@ def _add_up(
 ) -> None:
     """The gradient of the mean loss over the batches; in the last one each tensor's is taken and freed as it is whole."""
     names, left = {weight: name for name, weight in weights.items()}, dict(weights)
-    count = sum(map(_count, batches))
+    count = sum(map(count_targets, batches))
 
     def taken(weight: Tensor) -> None:
         gradient, weight.grad = weight.grad, None
@@ -170,7 +188,7 @@ def _add_up(
             if number == len(batches):
                 handles += [weight.register_post_accumulate_grad_hook(taken) for weight in weights.values()]
             inputs = model.batch(batch)
-            loss = torch.nn.functional.cross_entropy(model.logits(inputs), inputs.labels, reduction="sum") / count
+            loss = loss_of(model, inputs, "sum") / count
             loss.backward()
     finally:
         for handle in handles:

@@ -71,7 +71,13 @@ def _load(work: "Work", scratch: Path) -> LabelModel:
     tuned, base = pair.finetuned.checkpoint, pair.base.checkpoint
     links = wanted_links(tuned.folder, (tuned if tuned.has_tokenizer else base).folder, scratch)
     machine = start(
-        RuntimeParams.model_construct(device="auto", precision="float32", threads=0, batch_tokens=request.batch_tokens)
+        RuntimeParams.model_construct(
+            device="auto",
+            precision="float32",
+            threads=0,
+            batch_tokens=request.batch_tokens,
+            gradient_checkpointing=False,
+        )
     )
     longest = work.reading.max_length
     settings = ModelParams.model_construct(mode=pair.mode, max_length=longest)

@@ -14,6 +14,7 @@ from ..data.encoding import Example
 from ..errors import TrainingError
 from ..graft.mask import GraftMask
 from ..models.label_model import LabelModel
+from ..models.predicting import count_targets, loss_of
 from .sparse import Leaves
 
 Best = tuple[tuple[float, float], int, dict[str, Tensor]]
@@ -144,9 +145,13 @@ def _gradients(model: LabelModel, examples: list[Example], leaves: Leaves, plan:
     """Leave the gradient of a batch's loss in the leaves; gives the loss."""
     model.model.train()
     leaves.clear()  # so that a head whose task isn't in this batch keeps still
-    batch = model.batch(examples)
-    loss = torch.nn.functional.cross_entropy(model.logits(batch), batch.labels)
+    processes = model.runtime.processes
+    mine = processes.share(examples)
+    # where there are more processes than examples all bring the same tensors, some of them zeros
+    batch, share = model.batch(mine or examples[:1]), count_targets(mine) / count_targets(examples)
+    loss = loss_of(model, batch) * share
     loss.backward()
+    processes.add_up([loss.detach(), *leaves.gradients()])
     value = float(loss.detach())
     if not math.isfinite(value):
         raise TrainingError(

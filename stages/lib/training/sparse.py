@@ -38,6 +38,10 @@ class Leaves:
         for weight in self._weights.values():
             weight.grad = None
 
+    def gradients(self) -> list[Tensor]:
+        """Those that the weights have."""
+        return [weight.grad for weight in self._weights.values() if weight.grad is not None]
+
     def clip(self, norm: float) -> None:
         """Shorten the gradient of all weights together to this norm, whatever the mask takes of it."""
         torch.nn.utils.clip_grad_norm_(list(self._weights.values()), norm)
