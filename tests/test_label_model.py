@@ -21,6 +21,7 @@ from transformers import (
     DistilBertConfig,
     GPT2Config,
     LlamaConfig,
+    MPNetConfig,
     RobertaConfig,
     T5Config,
     T5ForConditionalGeneration,
@@ -29,11 +30,21 @@ from transformers import (
 from stages.lib.errors import ModelError, StorageError
 from stages.lib.io import replacing
 from stages.lib.models.anatomy import parameter_groups, read_anatomy
-from stages.lib.models.label_model import LabelModel
+from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.models.predicting import dev_score, predict
 from stages.lib.models.sources import import_model
-from tests.pico import PAIRS, TOY, bert_config, model_settings, runtime, save_causal, toy_rows, word_tokenizer
+from tests.pico import (
+    PAIRS,
+    TOY,
+    bert_config,
+    model_settings,
+    runtime,
+    save_causal,
+    toy_rows,
+    values_of,
+    word_tokenizer,
+)  # fmt: skip
 from tests.sealed import flip_bit
 
 AUTO = {"standard": AutoModelForSequenceClassification, "prompt": AutoModelForMaskedLM, "autoregressive": AutoModelForCausalLM}  # fmt: skip
@@ -145,12 +156,14 @@ CONFIGS = {
     "bert": bert_config(),
     "roberta": RobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
     "distilbert": DistilBertConfig(vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40),
+    "mpnet": MPNetConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
     "gpt2": GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0),
     "llama": LlamaConfig(**SIZE, num_key_value_heads=1, bos_token_id=0, eos_token_id=0, pad_token_id=0),
 }  # fmt: skip
 BLOCKS = {"bert": "bert.encoder.layer.", "roberta": "roberta.encoder.layer.", "distilbert": "distilbert.transformer.layer.",
+          "mpnet": "mpnet.encoder.layer.",
           "gpt2": "transformer.h.", "llama": "model.layers."}  # fmt: skip
-CASES = [(name, mode) for name in ("bert", "roberta", "distilbert") for mode in ("standard", "prompt")]
+CASES = [(name, mode) for name in ("bert", "roberta", "distilbert", "mpnet") for mode in ("standard", "prompt")]
 CASES += [(name, mode) for name in ("gpt2", "llama") for mode in ("standard", "autoregressive")]
 
 
@@ -168,7 +181,7 @@ def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mod
     }
     assert numbers == {str(number) for number in range(depth)}
     assert all(
-        ("embed" in parameter or ".wte." in parameter or ".wpe." in parameter)
+        any(part in parameter for part in ("embed", ".wte.", ".wpe.", "relative_attention_bias"))
         for parameter, group in groups.items()
         if group == "embeddings"
     )
@@ -184,6 +197,8 @@ def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mod
     ("roberta", "prompt", "lm_head.dense.weight", "lm_head"),
     ("distilbert", "standard", "pre_classifier.weight", "head"),
     ("distilbert", "prompt", "vocab_transform.weight", "lm_head"),
+    ("mpnet", "standard", "mpnet.encoder.relative_attention_bias.weight", "embeddings"),
+    ("mpnet", "prompt", "lm_head.dense.weight", "lm_head"),
     ("gpt2", "standard", "score.weight", "head"),
     ("gpt2", "standard", "transformer.ln_f.weight", "lm_head"),
     ("gpt2", "autoregressive", "transformer.wpe.weight", "embeddings"),
@@ -223,6 +238,17 @@ def test_imported_values_are_those_of_the_source(make_cell, pico_bert, pico_llam
     assert all(torch.equal(value, source[name]) for name, value in values.items())
     blocks = BLOCKS["llama" if mode == "autoregressive" else "bert"]
     assert cell.region.size == sum(source[name].numel() for name in source if name.startswith(blocks))
+
+
+def test_what_stands_between_the_layers_and_a_new_head_is_reset_to_its_pretrained_values(pico_gpt2, tmp_path):
+    settings = model_settings("standard").model_copy(update={"source": "local", "root": str(pico_gpt2)})
+    anatomy = import_model(pico_gpt2, settings, tmp_path / "pretrained")
+    model = LabelModel.load(tmp_path / "pretrained", TOY, settings, runtime())
+    before = values_of(model)
+    model.put({name: values + 1 for name, values in before.items()})
+    reset_to_pretrained(model, anatomy, tmp_path / "pretrained")
+    others = {name for name, values in values_of(model).items() if not torch.equal(values, before[name])}
+    assert others == {"score.weight"} and anatomy.groups["transformer.ln_f.weight"] == "lm_head"
 
 
 def test_names_are_the_same_before_and_after_finetuning(make_cell):

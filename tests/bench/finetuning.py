@@ -1,8 +1,10 @@
-"""A step of fine-tuning beside a bare loop and the Hugging Face Trainer, over the same batches."""
+"""A step of fine-tuning beside a bare loop, the Hugging Face Trainer, and itself with gradient checkpointing, over the same batches."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,12 +13,15 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.training.training import TrainPlan, train
 from tests.bench.learning import load, rows_of
 from tests.bench.results import Row, in_turns
+from tests.memory import PeakBytes
 
 SIZE, STEPS, ROUNDS, RATE = 8, 20, 5, 1e-3
+# rows of a batch whose activations outweigh the gradients
+LARGE = 64
 
 
 def measure() -> Iterator[Row]:
-    """Ours / a bare loop, and ours / the Trainer; all with SGD."""
+    """Ours / a bare loop, ours / the Trainer, and what gradient checkpointing takes and saves; all with SGD."""
     with tempfile.TemporaryDirectory() as work:
         model, _ = load(Path(work))
         examples = model.encode(rows_of(SIZE * STEPS))
@@ -25,13 +30,35 @@ def measure() -> Iterator[Row]:
         plan = TrainPlan(STEPS, RATE, SIZE)
         seconds = in_turns(
             ROUNDS,
+            recomputed=lambda: _recomputed(model, lambda: train(((model, batch) for batch in batches), trained, plan)),
             ours=lambda: train(((model, batch) for batch in batches), trained, plan),
             bare=lambda: _bare(model, batches),
             trainer=lambda: _trainer(model, batches, Path(work)),
         )
+        one = TrainPlan(1, RATE, LARGE)
+        large = [(model, examples[:LARGE])]
+        kept = _peak(lambda: train(iter(large), trained, one))
+        saved = _recomputed(model, lambda: _peak(lambda: train(iter(large), trained, one)))
     yield Row("a step of fine-tuning", seconds["ours"] / STEPS, "s")
     yield Row("a step of fine-tuning / a bare loop", seconds["ours"] / seconds["bare"], "times", 1.05)
     yield Row("a step of fine-tuning / the Hugging Face Trainer", seconds["ours"] / seconds["trainer"], "times", 1)
+    yield Row("a step with gradient checkpointing / without", seconds["recomputed"] / seconds["ours"], "times")
+    yield Row(f"its peak memory beyond the weights / without, {LARGE} rows", saved / kept, "times")
+
+
+def _recomputed(model: LabelModel, function: Callable[[], Any]) -> Any:
+    before = model.runtime
+    model.runtime = replace(before, gradient_checkpointing=True)
+    try:
+        return function()
+    finally:
+        model.runtime = before
+
+
+def _peak(function: Callable[[], object]) -> int:
+    with PeakBytes() as seen:
+        function()
+    return seen.peak
 
 
 def _bare(model: LabelModel, batches: list[list[Example]]) -> None:

@@ -19,7 +19,7 @@ from ..localizers.movement import movement_mask
 from ..metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
 from ..metrics.temperature import temperature, tempered
 from ..metrics.variants import FINETUNED, GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, TEMPERED, WISE_FT, WISE_GRAFT
-from ..models.anatomy import HEAD, LM_HEAD, read_anatomy
+from ..models.anatomy import read_anatomy
 from ..models.label_model import LabelModel, reset_to_pretrained
 from ..models.predicting import dev_score
 from ..runtime import Runtime
@@ -39,8 +39,7 @@ class Moved:
     def of(cls, model: LabelModel) -> "Moved":
         """Take a fine-tuned model, which is reset to its pretrained values, but for a new head."""
         anatomy = read_anatomy(paths.PRETRAINED)
-        groups = {*anatomy.groups.values()} - {HEAD} - ({LM_HEAD} if model.mode == "standard" else set())
-        names = anatomy.names(sorted(groups))
+        names = anatomy.pretrained_names()
         finetuned = {name: model.parameters()[name].detach().clone() for name in names}
         pretrained = reset_to_pretrained(model, anatomy, paths.PRETRAINED, names)
         moved = [name for name in names if not torch.equal(pretrained[name], finetuned[name])]

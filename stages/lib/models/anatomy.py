@@ -17,6 +17,7 @@ from ..graft.region import Region
 from ..io import read_json, write_json
 
 FILE = "anatomy.json"
+LAYERS, EMBEDDINGS, POOLER, LM_HEAD, HEAD = "layers", "embeddings", "pooler", "lm_head", "head"
 # of the head that a model gets where no task is known yet, and so of the head in anatomy.json
 SOME_LABELS = 2
 
@@ -35,7 +36,11 @@ class Anatomy:
     @property
     def parameters(self) -> int:
         """Number of pretrained parameters, the second denominator of sparsity."""
-        return sum(prod(self.shapes[name]) for name, group in self.groups.items() if group != "head")
+        return sum(prod(self.shapes[name]) for name in self.pretrained_names())
+
+    def pretrained_names(self) -> list[str]:
+        """Names of all parameters but those of a new head, in the model's order."""
+        return [name for name, group in self.groups.items() if group != HEAD]
 
     def head_shapes(self, labels: int) -> dict[str, tuple[int, ...]]:
         """Shapes of a new head for so many labels, by the name of its tensors; none where there is no such head."""
@@ -70,15 +75,12 @@ def read_anatomy(folder: Path) -> Anatomy:
         raise ModelError(f"{folder / FILE}: damaged: {plain_problem(error.errors()[0], 'anatomy', Anatomy)}") from None
 
 
-LAYERS, EMBEDDINGS, POOLER, LM_HEAD, HEAD = "layers", "embeddings", "pooler", "lm_head", "head"
-
-
 def parameter_groups(model: Any, mode: str) -> dict[str, str]:
     """Name of every parameter -> group, in the model's own order.
 
-    layers: the repeated blocks; embeddings: everything else of the backbone that comes before them;
-    pooler: the backbone's pooler; lm_head: final norm and vocabulary head; head: the new classifier
-    of standard fine-tuning.  Raises ModelError if the blocks can't be told.
+    layers: the repeated blocks; embeddings: everything else of the backbone that comes before them, and other embeddings of
+    it, such as those of relative positions; pooler: the backbone's pooler; lm_head: final norm and vocabulary head; head: the
+    new classifier of standard fine-tuning.  Raises ModelError if the blocks can't be told.
     """
     backbone = model.base_model_prefix + "."
     blocks = _blocks_prefix(model)
@@ -99,9 +101,9 @@ def parameter_groups(model: Any, mode: str) -> dict[str, str]:
 
 
 def _blocks_prefix(model: Any) -> str:
-    count = getattr(model.config, "num_hidden_layers", None)
     from torch.nn import ModuleList  # who only reads the file of it needs no torch
 
+    count = getattr(model.config, "num_hidden_layers", None)
     lists = [name for name, part in model.named_modules() if isinstance(part, ModuleList) and len(part) == count]
     if not lists:
         raise ModelError(f"{type(model).__name__}: no list of {count} layers found, so there is no region to graft")
@@ -109,8 +111,11 @@ def _blocks_prefix(model: Any) -> str:
 
 
 def _embedding_prefixes(model: Any, blocks: str) -> tuple[str, ...]:
-    """Modules of the backbone that stand before the blocks: token, position and type embeddings, their norm."""
-    before = []
+    """Modules of the backbone that stand before the blocks, token, position and type embeddings, their norm, or are embeddings."""
+    from torch.nn import Embedding
+
+    inside = model.base_model.named_modules(prefix=model.base_model_prefix)
+    before = [f"{name}." for name, part in inside if isinstance(part, Embedding)]
     parent = blocks.rstrip(".").rpartition(".")[0]
     while True:
         stop = blocks[len(parent) + 1 :].split(".")[0] if parent else blocks.split(".")[0]

@@ -16,7 +16,7 @@ from ..data.encoding import Example, encode, label_word_ids
 from ..data.tasks import TaskSpec
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups
+from .anatomy import Anatomy, parameter_groups
 from .loading import load_model, load_tokenizer, read_tensors
 
 
@@ -125,11 +125,7 @@ class LabelModel:
 def reset_to_pretrained(
     model: LabelModel, anatomy: Anatomy, folder: Path, keep: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Put every pretrained value into the model; gives those named in `keep`, on its device.
-
-    A vocabulary head has no place in a model that reads labels off a new head, and is passed over.
-    """
-    groups = {*anatomy.groups.values()} - {HEAD} - ({LM_HEAD} if model.mode == "standard" else set())
-    pretrained = read_tensors(folder, anatomy.names(sorted(groups)))
+    """Put every pretrained value into the model, all but a new head; gives those named in `keep`, on its device."""
+    pretrained = read_tensors(folder, anatomy.pretrained_names())
     model.put(pretrained)
     return {name: pretrained[name].to(model.runtime.device) for name in keep}
