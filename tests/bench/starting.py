@@ -1,28 +1,40 @@
 """What a stage costs before it does anything: Python's imports, and DVC's own work."""
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from hashlib import md5
 from pathlib import Path
+from typing import Any
 
+from ruamel.yaml import YAML
+
+from stages.commands.parallel.run_stage import ALONE
 from stages.lib.forks import fork_server
 from stages.lib.io import write_text
+from stages.lib.yaml12 import load_yaml
 from tests.bench.results import Row, in_turns
 from tests.dvc_project import ROOT, Copy, environment
 
 SIZES = (50, 200, 500)
-PIPELINE = """
-stages:
-  one:
-    matrix:
-      number: ${numbers}
-    cmd: exec touch out-${item.number}
-    outs:
-    - out-${item.number}
-"""
+# stages that run, first some as the runner runs them, a process each, then some by one `dvc repro`; the lock has all others
+# already, as at the end of a long run
+QUICK, PLAIN = 3, 7
+RUN = QUICK + PLAIN
+# a stage with as many deps and settings as those of a cell have
+DEPS = [f"dep-{number}" for number in range(5)]
+SECTIONS = ["finetune", "model", "runtime"]
+PIPELINE = {
+    "matrix": {"number": "${numbers}"},
+    "cmd": "exec touch out-${item.number}",
+    "deps": DEPS,
+    "params": SECTIONS,
+    "outs": [{"out-${item.number}": {"cache": False}}],
+}
 
 
 def measure() -> Iterator[Row]:
@@ -41,9 +53,10 @@ def measure() -> Iterator[Row]:
         yield Row(f"the same / `import torch`, {how}", seconds[name] / seconds["torch"], "times", 1.25)
     for size in SIZES:
         with tempfile.TemporaryDirectory() as folder:
-            first, again = _repro(Path(folder), size)
-        yield Row(f"DVC's own work for a stage, of {size}", first / size, "s", 0.5)
-        yield Row(f"`dvc repro` of {size} stages with nothing to do", again, "s")
+            quick, plain, nothing = _repro(Path(folder), size)
+        yield Row(f"DVC's own work for a stage of {size}, in the runner", quick / QUICK, "s", 0.5)
+        yield Row("the same in one `dvc repro`", (plain - nothing) / PLAIN, "s")
+        yield Row(f"`dvc repro` of {size} stages with nothing to do", nothing, "s")
 
 
 def _python(*words: str, **more: str) -> None:
@@ -55,16 +68,37 @@ def _wait_for(server: dict[str, str]) -> None:
         time.sleep(0.1)
 
 
-def _repro(folder: Path, size: int) -> tuple[float, float]:
+def _repro(folder: Path, size: int) -> tuple[float, float, float]:
+    """Seconds of the last of so many stages, first some one by one, then the others at once, and of a run of none."""
     copy = Copy(folder / "stages", environment(folder))
     copy.folder.mkdir()
-    write_text(copy.folder / "params.yaml", f"numbers: {[*range(size)]}\n")
-    write_text(copy.folder / "dvc.yaml", PIPELINE)
+    params = load_yaml(ROOT / "params.yaml", ValueError)
+    params = {name: params[name] for name in SECTIONS}
+    for name in [*DEPS, *(f"out-{number}" for number in range(size - RUN))]:
+        write_text(copy.folder / name, "")
+    write_text(copy.folder / "params.yaml", json.dumps({"numbers": [*range(size)], **params}))
+    write_text(copy.folder / "dvc.yaml", json.dumps({"stages": {"one": PIPELINE}}))
+    locked = {f"one@{number}": _locked(number, params) for number in range(size - RUN)}
+    with (copy.folder / "dvc.lock").open("w", encoding="utf-8") as file:
+        YAML().dump({"schema": "2.0", "stages": locked}, file)
     copy.run("git", "init", "-q")
     copy.run("dvc", "init", "-q")
-    times = []
-    for _ in range(2):
-        begin = time.perf_counter()
-        copy.repro()
-        times.append(time.perf_counter() - begin)
-    return times[0], times[1]
+    quick = [copy.run(*ALONE, f"one@{number}", PYTHONPATH=str(ROOT)) for number in range(size - RUN, size - PLAIN)]
+    plain, nothing = copy.repro(), copy.repro()
+    assert [run.text.count("Running stage") for run in (*quick, plain, nothing)] == [1] * QUICK + [PLAIN, 0]
+    return sum(run.seconds for run in quick), plain.seconds, nothing.seconds
+
+
+def _locked(number: int, params: dict[str, Any]) -> dict[str, Any]:
+    """What dvc.lock has of a stage that has run, all of whose files are empty."""
+
+    def empty(name: str) -> dict[str, Any]:
+        return {"path": name, "hash": "md5", "md5": md5(b"").hexdigest(), "size": 0}
+
+    outs = [empty(f"out-{number}")]
+    return {
+        "cmd": f"exec touch out-{number}",
+        "deps": [*map(empty, DEPS)],
+        "params": {"params.yaml": params},
+        "outs": outs,
+    }

@@ -15,6 +15,7 @@ from typing import Any
 
 from stages.commands.mend import mend_locks, mend_notes
 from stages.commands.parallel.clone import has_remote
+from stages.commands.parallel.quick_dvc import run
 from stages.lib.entry import guarded
 from stages.lib.errors import StorageError
 
@@ -34,9 +35,7 @@ def main() -> None:
 
 def reproduce(*targets: str) -> int:
     """`dvc repro` of targets with all that they need, for which it looks at the remote, too, if there is one; gives its exit code."""
-    from dvc.cli import main as dvc
-
-    return dvc(["--wait-for-lock", "repro", *["--pull"] * has_remote(), *targets])
+    return run(["--wait-for-lock", "repro", *["--pull"] * has_remote(), *targets])
 
 
 def share(targets: Sequence[str]) -> None:

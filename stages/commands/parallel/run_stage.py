@@ -20,7 +20,7 @@ from stages.commands.parallel.clone import State, difference
 # seconds that stages have to end after they were asked to
 GRACE = 15.0
 BOUND = Path(__file__).with_name("bound.py")
-ALONE = ("dvc", "--wait-for-lock", "repro", "--single-item")
+ALONE = (sys.executable, "-m", "stages.commands.parallel.quick_dvc", "--wait-for-lock", "repro", "--single-item")
 IN_CLONE = (sys.executable, "-m", "stages.commands.parallel.in_clone")
 
 _running: dict[tuple[str, str], subprocess.Popen] = {}

@@ -1,0 +1,103 @@
+"""dvc.lock with a stage's entry put into its text has the bytes that DVC writes."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dvc.utils.serialize import dumps_yaml
+
+from stages.commands.parallel.quick_dvc import START, with_entry
+from stages.commands.parallel.run_stage import ALONE
+from stages.lib.yaml12 import load_yaml
+
+ROOT = Path(__file__).parents[1]
+LOCKS = sorted([ROOT / "dvc.lock", *ROOT.glob("stages/*/dvc.lock")])
+PARAMS = {
+    "small": 1e-05, "none": None, "text": "two\nlines\n\nand: more", "long": "word " * 40, "list": [1, 2.5, "three", []],
+    "table": {"a": {"b": True}, "c": "'quoted'"}, "number": "0013",
+}  # fmt: skip
+
+
+def entry_of(name: str, content: dict) -> str:
+    return dumps_yaml({"stages": {name: content}}).partition("\n")[2]
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.parent.name)
+def test_every_entry_of_the_projects_own_locks_can_be_put_in_and_taken_out(lock):
+    text, stages = lock.read_text(encoding="utf-8"), load_yaml(lock, ValueError)["stages"]
+    assert text.startswith(START) and len(stages) > 5
+    for name, content in [*stages.items()][:: len(stages) // 5]:
+        entry = entry_of(name, content)
+        assert with_entry(text, entry) == text
+        other = with_entry(text, entry_of(name, {**content, "cmd": "another"}))
+        assert other != text and with_entry(other, entry) == text
+        without = text.replace(entry, "")
+        assert len(without) == len(text) - len(entry) and with_entry(without, entry) == without + entry
+
+
+def test_an_entry_ends_where_the_next_one_begins_whatever_stands_in_it():
+    entries = [entry_of(name, {"cmd": "x", "params": {"params.yaml": PARAMS}}) for name in ("a@1", "a@1-b", "a")]
+    text = START + "".join(entries)
+    assert len(re.findall(r"^ {2}\S", text, re.MULTILINE)) == 3
+    short = entry_of("a@1-b", {"cmd": "y"})
+    assert with_entry(text, short) == START + entries[0] + short + entries[2]
+    assert with_entry(START + entries[0], short) == START + entries[0] + short
+
+
+def write_project(folder: Path, params: dict, more: dict | None = None) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "params.yaml").write_text(json.dumps(params))
+    cell = {
+        "matrix": {
+            "name": ["first", "second", "a_rather_long_name_after_which_a_line_of_the_command_has_to_be_broken"]
+        },
+        "cmd": 'exec python -c \'open("${item.name}.txt", "w").write("${item.name}")\' some more words',
+        "params": [*params],
+        "outs": ["${item.name}.txt"],
+    }
+    (folder / "dvc.yaml").write_text(json.dumps({"stages": {"cell": cell, **(more or {})}}))
+
+
+def run(folder: Path, *words: str) -> str:
+    done = subprocess.run([*words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_runs_write_what_runs_of_dvc_write(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    places = {"dvc": ("dvc",), "quick": ALONE[:3]}
+    more = {"last": {"cmd": "exec touch last.txt", "deps": ["first.txt"], "outs": [{"last.txt": {"cache": False}}]}}
+    for name in places:
+        write_project(tmp_path / name, PARAMS)
+        run(tmp_path / name, "git", "init", "-q")
+        run(tmp_path / name, "dvc", "init", "-q")
+
+    def told() -> set[str]:
+        texts = {run(tmp_path / name, *command, "repro") for name, command in places.items()}
+        locks = {(tmp_path / name / "dvc.lock").read_bytes() for name in places}
+        assert len(locks) == 1
+        # what git should add is listed in any order
+        return {text.partition("\nTo track the changes")[0] for text in texts}
+
+    [said] = told()
+    assert said.count("Running stage") == 3 and "Updating lock file 'dvc.lock'" in said
+    for name in places:
+        write_project(tmp_path / name, {**PARAMS, "small": 2e-05}, more)
+    [said] = told()
+    assert said.count("Running stage") == 4
+    [said] = told()
+    assert "Running stage" not in said
+    for name in places:  # what DVC begins the file with is not there: it is left to DVC
+        lock = tmp_path / name / "dvc.lock"
+        lock.write_text("# mine\n" + lock.read_text().replace("'2.0'", '"2.0"'))
+        (tmp_path / name / "last.txt").unlink()
+        write_project(tmp_path / name, {**PARAMS, "small": 3e-05}, more)
+    [said] = told()
+    assert said.count("Running stage") == 4 and (tmp_path / "quick/dvc.lock").read_text().startswith("# mine\n")
