@@ -188,7 +188,7 @@ def test_the_plan_tells_what_comes_back_from_the_cache_through_the_whole_pipelin
 def test_planning_changes_nothing_and_says_it_in_one_line(story):
     assert story["untouched"]
     assert re.fullmatch(
-        r"ood.sets: movies left out, not among tasks \(reviews\)\n2 stages to run \(10 unchanged\): about a minute, \d+ MB of disk, \d+ MiB of memory\.\n",
+        r"ood.sets: movies left out, not among tasks \(reviews\)\n2 stages to run \(10 unchanged\): about a minute one after another, \d+ MB of disk, \d+ MiB of memory\.\n",
         story["line"],
     )
 

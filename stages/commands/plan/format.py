@@ -75,8 +75,9 @@ def line(steps: Sequence[Step], costs: Costs) -> str:
         return f"Nothing to run: {others}."
     total = costs.total(steps)
     missing = next((path for step in steps for path in step.missing), None)
+    in_turn = " one after another" if len(running) > 1 else ""
     parts = [
-        f"{counted(len(running), 'stage')} to run{f' ({others})' if others else ''}: about {_duration(total.minutes)}",
+        f"{counted(len(running), 'stage')} to run{f' ({others})' if others else ''}: about {_duration(total.minutes)}{in_turn}",
         f"{_size(total.disk_mb, MB_PER_GB, 'MB', 'GB')} of disk",
         f"{_size(total.memory_mib, MIB_PER_GIB, 'MiB', 'GiB')} of memory",
     ]
