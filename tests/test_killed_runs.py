@@ -14,6 +14,7 @@ from dvc.repo import Repo
 
 from stages.commands import mend
 from stages.commands.mend import NOTES, mending
+from stages.commands.parallel.run_stage import ALONE
 from stages.lib.errors import StorageError
 
 ROOT = Path(__file__).parents[1]
@@ -160,9 +161,11 @@ def test_unreadable_notes_of_dvc_are_removed(toy, capfd, caplog):
         assert dvc("repro") == 0 and Path("out").exists() and "Running stage 'toy':" not in caplog.messages
 
 
-def test_unreadable_notes_stay_while_a_run_of_dvc_is_alive(toy):
+@pytest.mark.parametrize("command", [("dvc", "repro"), (*ALONE, "toy")])
+def test_unreadable_notes_stay_while_a_run_of_dvc_is_alive(toy, command, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     Path("start.sh").write_text("touch begun\nsleep 60\ntouch out\n")
-    with subprocess.Popen(["dvc", "repro"], start_new_session=True, stdout=subprocess.DEVNULL) as running:
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL) as running:
         while not Path("begun").exists():  # from then on DVC waits for it and touches no note
             time.sleep(0.05)
         NOTES.write_text("")
@@ -176,6 +179,7 @@ def test_unreadable_notes_stay_while_a_run_of_dvc_is_alive(toy):
 @pytest.mark.parametrize("busy", ["_runs_of_dvc", "stages_at_work"])
 def test_what_killed_stages_left_half_written_goes_once_nothing_is_at_work(project, monkeypatch, capsys, busy):
     left = [Path("masks/learned/13/movies.safetensors.partial"), Path("models/finetuned/13/movies.partial/config.json")]
+    left += [Path("dvc.lock.partial"), Path("stages/study/dvc.lock.partial")]
     kept = [Path("models/local/mine.partial"), Path("masks/learned/13/movies.safetensors")]
     for path in (*left, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,4 +190,4 @@ def test_what_killed_stages_left_half_written_goes_once_nothing_is_at_work(proje
     assert all(path.exists() for path in left), "the control"
     mend.remove_partials()
     assert not any(path.exists() for path in (*left, left[1].parent)) and all(path.exists() for path in kept)
-    assert "removed 2 half-written" in capsys.readouterr().err
+    assert "removed 4 half-written" in capsys.readouterr().err

@@ -127,7 +127,10 @@ def test_costs_are_of_stages_that_there_are():
 
 def test_the_line_sums_up(tmp_path):
     known = costs(tmp_path)
-    assert line(steps(), known) == "49 stages to run: about 13 minutes one after another, 1.8 GB of disk, 1.1 GiB of memory."
+    assert (
+        line(steps(), known)
+        == "49 stages to run: about 13 minutes one after another, 1.8 GB of disk, 1.1 GiB of memory."
+    )
     assert line(steps(UNCHANGED), known) == "Nothing to run: 49 unchanged."
     few = [Step("mask@movies-13", RUNS), Step("unheard_of@1", RUNS, missing=("data/none",)), Step("fetch", CACHED)]
     assert line(few, known) == (

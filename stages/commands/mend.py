@@ -19,6 +19,8 @@ from stages.lib.io import write_text
 from stages.lib.yaml12 import load_yaml
 
 NOTES = Path(".dvc/tmp/rwlock")
+# a command of DVC in a list of processes: its own, and what the runner starts
+DVC = {"dvc", "stages.commands.parallel.quick_dvc", "stages.commands.parallel.in_clone"}
 MADE = ("data", "models", "masks", "metrics", "plots")
 # what users put there is theirs, whatever its name
 GIVEN = tuple(Path(place) for place in ("data/local", "models/local", "models/checkpoints"))
@@ -103,6 +105,7 @@ def remove_partials() -> None:
     A stage that runs again replaces its own, but one whose outputs DVC takes from its cache doesn't run.
     """
     found = [path for place in MADE for path in Path(place).rglob("*.partial") if not {*GIVEN} & {*path.parents}]
+    found += [*Path().glob("dvc.lock.partial"), *paths.PIPELINES.glob("*/dvc.lock.partial")]
     if not found or _runs_of_dvc() or [*stages_at_work(Path.cwd())]:
         return
     for path in found:
@@ -144,7 +147,7 @@ def _dvc(name: str) -> Iterator[None]:
 
 def _runs_of_dvc() -> list[int]:
     """Processes of DVC that were started in this folder."""
-    return [number for number, words in _processes(Path.cwd()) if "dvc" in {Path(word).name for word in words[:3]}]
+    return [number for number, words in _processes(Path.cwd()) if DVC & {Path(word).name for word in words[:3]}]
 
 
 def stages_at_work(folder: Path) -> Iterator[tuple[int, list[str]]]:
