@@ -39,7 +39,7 @@ class Moved:
     def of(cls, model: LabelModel) -> "Moved":
         """Take a fine-tuned model, which is reset to its pretrained values, but for a new head."""
         anatomy = read_anatomy(paths.PRETRAINED)
-        names = anatomy.pretrained_names()
+        names = [name for name in anatomy.pretrained_names() if name in model.parameters()]
         finetuned = {name: model.parameters()[name].detach().clone() for name in names}
         pretrained = reset_to_pretrained(model, anatomy, paths.PRETRAINED, names)
         moved = [name for name in names if not torch.equal(pretrained[name], finetuned[name])]

@@ -125,7 +125,11 @@ class LabelModel:
 def reset_to_pretrained(
     model: LabelModel, anatomy: Anatomy, folder: Path, keep: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Put every pretrained value into the model, all but a new head; gives those named in `keep`, on its device."""
-    pretrained = read_tensors(folder, anatomy.pretrained_names())
+    """Put every pretrained value that it has a place for into the model; gives those named in `keep`, on its device.
+
+    A new head has no pretrained values, and a model with one has no place for a vocabulary head.
+    """
+    parameters = model.parameters()
+    pretrained = read_tensors(folder, [name for name in anatomy.pretrained_names() if name in parameters])
     model.put(pretrained)
     return {name: pretrained[name].to(model.runtime.device) for name in keep}
