@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,8 @@ def replacing(target: Path) -> Iterator[Path]:
     Raises StorageError if the disk is full or the place can't be written; then `target` is as before.
     """
     if not writes():
+        import tempfile
+
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder, target.name)
         return

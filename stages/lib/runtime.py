@@ -35,14 +35,16 @@ class Runtime:
 def start(settings: Any) -> Runtime:
     """Prepare torch by the `runtime` section: other processes, threads, determinism, device, precision."""
     count = getattr(settings, "processes", 1)
-    processes = join(count, on_cpu=device_of(settings.device, Processes(count)).type == "cpu")
+    device = device_of(settings.device, count)  # whatever is wrong is said before others start
+    processes = join(count, on_cpu=device.type == "cpu")
+    if count > 1 and device.type == "cuda":
+        device = torch.device("cuda", processes.rank)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     # cuBLAS repeats itself only with a fixed workspace, which it reads from the environment
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # as use_deterministic_algorithms(warn_only=True), which imports the compiler and takes as long as torch itself for it
     torch.set_deterministic_debug_mode("warn")
-    device = device_of(settings.device, processes)
     return Runtime(
         device, _precision(settings.precision), settings.batch_tokens, settings.gradient_checkpointing, processes
     )
@@ -57,19 +59,16 @@ def _precision(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
-def device_of(name: str, processes: Processes = ALONE) -> torch.device:
-    """The device of a name; of several processes each has a GPU of its own.  Raises ParamsError if it isn't there."""
-    gpus = torch.cuda.device_count()
+def device_of(name: str, processes: int = 1) -> torch.device:
+    """The device of a name.  Raises ParamsError if it isn't there, or hasn't a GPU for each of several processes."""
     if name == "auto":
-        name = "cuda" if gpus else "cpu"
-    available = {"cpu": True, "cuda": gpus > 0, "mps": torch.backends.mps.is_available()}
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available[name]:
         raise ParamsError(f"runtime.device: {name!r} is not available on this machine; use 'auto' or 'cpu'")
-    if processes.count == 1 or name == "cpu":
-        return torch.device(name)
-    if name == "mps" or processes.count > gpus:
-        raise ParamsError(f"runtime.processes: {processes.count} need a GPU each, and {gpus} are seen here; lower it")
-    return torch.device(name, processes.rank)
+    if processes > 1 and name != "cpu" and processes > (gpus := torch.cuda.device_count()):
+        raise ParamsError(f"runtime.processes: {processes} need a GPU each, and {gpus} are seen here; lower it")
+    return torch.device(name)
 
 
 def derive_seed(*words: object) -> int:

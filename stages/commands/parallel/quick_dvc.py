@@ -33,25 +33,20 @@ def run(words: Sequence[str]) -> int:
     from dvc.cli import main as dvc
     from dvc.dvcfile import Lockfile
 
-    if Lockfile.dump_stages is not dump_stages:
-        _others.append(Lockfile.dump_stages)
-        Lockfile.dump_stages = dump_stages
+    own = Lockfile.dump_stages
+    Lockfile.dump_stages = lambda lockfile, stages, **options: dump_stages(own, lockfile, stages, **options)
     return dvc([*words])
 
 
-# how DVC writes the file
-_others: list[Callable[..., None]] = []
-
-
-def dump_stages(lockfile: Any, stages: Sequence[Any], **options: Any) -> None:
-    """Put the entries of stages into a file of DVC's class Lockfile, as its method of this name does."""
+def dump_stages(own: Callable[..., None], lockfile: Any, stages: Sequence[Any], **options: Any) -> None:
+    """Put the entries of stages into a file of DVC's class Lockfile, as its `own` method of this name does."""
     from dvc.stage.serialize import to_lockfile
     from dvc.utils.serialize import dumps_yaml
 
     path = Path(lockfile.path)
     before = text = path.read_text(encoding="utf-8") if path.is_file() else ""
     if not text.startswith(START) or re.search(r"^\S", text[len(START) :], re.MULTILINE):
-        _others[0](lockfile, stages, **options)
+        own(lockfile, stages, **options)
         return
     for stage in stages:
         entry = dumps_yaml({"stages": to_lockfile(stage, **options)}).partition("\n")[2]

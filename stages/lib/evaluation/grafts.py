@@ -39,8 +39,8 @@ class Moved:
     def of(cls, model: LabelModel) -> "Moved":
         """Take a fine-tuned model, which is reset to its pretrained values, but for a new head."""
         anatomy = read_anatomy(paths.PRETRAINED)
-        names = [name for name in anatomy.pretrained_names() if name in model.parameters()]
-        finetuned = {name: model.parameters()[name].detach().clone() for name in names}
+        names, parameters = model.pretrained_names(anatomy), model.parameters()
+        finetuned = {name: parameters[name].detach().clone() for name in names}
         pretrained = reset_to_pretrained(model, anatomy, paths.PRETRAINED, names)
         moved = [name for name in names if not torch.equal(pretrained[name], finetuned[name])]
         return cls(model, *({name: values[name] for name in moved} for values in (pretrained, finetuned)))

@@ -36,11 +36,7 @@ class Anatomy:
     @property
     def parameters(self) -> int:
         """Number of pretrained parameters, the second denominator of sparsity."""
-        return sum(prod(self.shapes[name]) for name in self.pretrained_names())
-
-    def pretrained_names(self) -> list[str]:
-        """Names of all parameters but those of a new head, in the model's order."""
-        return [name for name, group in self.groups.items() if group != HEAD]
+        return sum(prod(self.shapes[name]) for name, group in self.groups.items() if group != HEAD)
 
     def head_shapes(self, labels: int) -> dict[str, tuple[int, ...]]:
         """Shapes of a new head for so many labels, by the name of its tensors; none where there is no such head."""

@@ -16,7 +16,7 @@ from ..data.encoding import Example, encode, label_word_ids
 from ..data.tasks import TaskSpec
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .anatomy import Anatomy, parameter_groups
+from .anatomy import HEAD, Anatomy, parameter_groups
 from .loading import load_model, load_tokenizer, read_tensors
 
 
@@ -70,6 +70,11 @@ class LabelModel:
     def parameters(self) -> dict[str, Tensor]:
         """Every parameter by name, live."""
         return dict(self.model.named_parameters())
+
+    def pretrained_names(self, anatomy: Anatomy) -> list[str]:
+        """Names of the parameters that have pretrained values: a new head has none, and with one there is no vocabulary head."""
+        parameters = self.parameters()
+        return [name for name, group in anatomy.groups.items() if group != HEAD and name in parameters]
 
     def state(self) -> tuple[Any, ...]:
         """All that its logits for an encoded example depend on."""
@@ -125,11 +130,7 @@ class LabelModel:
 def reset_to_pretrained(
     model: LabelModel, anatomy: Anatomy, folder: Path, keep: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Put every pretrained value that it has a place for into the model; gives those named in `keep`, on its device.
-
-    A new head has no pretrained values, and a model with one has no place for a vocabulary head.
-    """
-    parameters = model.parameters()
-    pretrained = read_tensors(folder, [name for name in anatomy.pretrained_names() if name in parameters])
+    """Put every pretrained value into the model, all but a new head; gives those named in `keep`, on its device."""
+    pretrained = read_tensors(folder, model.pretrained_names(anatomy))
     model.put(pretrained)
     return {name: pretrained[name].to(model.runtime.device) for name in keep}
