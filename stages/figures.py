@@ -213,7 +213,7 @@ def _bars_figure(results: Results, title: str, bars: Bars, lead: str = "") -> Fi
     names = list(bars.labels)
     rows = math.ceil(len(names) / MOST_PER_ROW)
     per_row = max(math.ceil(len(names) / rows), LEAST_PER_ROW)
-    drawn = figure(ROW_HEIGHT * rows, title, _details(results), caption)
+    drawn = figure(ROW_HEIGHT * rows, title, _details(results, {*bars.frame.task}), caption)
     panels = drawn.subplots(rows, 1, squeeze=False, sharey=True)[:, 0]
     for number, panel in enumerate(panels):
         _draw_row(panel, bars, results.score, names[number * per_row : (number + 1) * per_row])
@@ -295,9 +295,11 @@ def _rows(scores: pd.DataFrame) -> str:
     return f"n = {scores.n.min():,}"
 
 
-def _details(results: Results) -> str:
-    shares = bounds([*map(small_percent, sorted(results.masks.selected / results.masks.graftable))])
-    size = counts(task=len(results.tasks), seed=len(results.seeds))
+def _details(results: Results, tasks: set[str] | None = None) -> str:
+    """How many of all, or of these tasks, and how large their grafts are."""
+    masks = results.masks[results.masks.task.isin(tasks or {*results.tasks})]
+    shares = bounds([*map(small_percent, sorted(masks.selected / masks.graftable))])
+    size = counts(task=masks.task.nunique(), seed=len(results.seeds))
     return f"{size}, graft of {shares} of the graftable parameters"
 
 

@@ -1,6 +1,7 @@
 """How small a skill is: the search for a size, the code of a graft in signs, and what is reported of them."""
 
 import math
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stages.lib import paths
+from stages.lib.errors import DataError
 from stages.lib.evaluation.evaluation import predict_reference
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
@@ -28,6 +30,7 @@ from stages.smallest.figures import FIGURES
 from stages.smallest.frames import Smallest, collect
 from stages.smallest.report import CLAIMS, MEASURES, details, headline, report, tables
 from stages.smallest.settings import SmallestParams, problems
+from stages.smallest.sizes_by_model import read_runs, sizes_by_model, table
 from stages.smallest.smallest_graft import search
 from tests.pico import all_localizers, model_settings, runtime
 
@@ -289,6 +292,69 @@ def test_figures_and_the_data_behind_them(found, tmp_path):
     }  # fmt: skip
     title = " ".join(FIGURES["sizes"](found).texts[0].get_text().split())
     assert title.startswith("Parameters that bring 95 % of the gain: grown ") and "random" in title
+
+
+# --- Several models ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """sizes.csv of a small model (three tasks, two seeds) and of a large one (two tasks, one seed, one size not enough)."""
+    head = "localizer,task,seed,selected,graftable,enough"
+    small = [
+        f"{name},{task},{seed},{size},1000,True"
+        for name in ("movement", "grown")
+        for task, size in (("a", 10), ("b", 1000), ("c", 7))
+        for seed in (0, 1)
+    ]
+    large = [
+        "movement,a,0,4,20000,True",
+        "movement,b,0,400,20000,False",
+        "movement,d,0,1,20000,True",
+        "random,a,0,1,20000,",
+    ]
+    for name, lines in (("small", small), ("large", large)):
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *lines, ""]))
+    return [f"big model={tmp_path}/large.csv", f"tiny={tmp_path}/small.csv"]
+
+
+def test_models_are_compared_on_the_tasks_and_localizers_that_all_have(runs, tmp_path):
+    found = read_runs(runs)
+    assert {*found.task} == {"a", "b"} and {*found.localizer} == {"movement"} and found.model.iloc[0] == "tiny"
+    [made] = shown([table(found)])
+    cells = {row.cells[1]: row.cells for row in made.rows}
+    assert cells["tiny"][2:6] == ["1,000", "4", "4 of 4", "100"] and cells["tiny"][7:] == ["10 to 1,000", "10.00 %"]
+    assert cells["tiny"][6] and not cells["big model"][6], "two seeds have an interval, one has none"
+    assert cells["big model"][4:6] == ["1 of 2", "at least 40"] and cells["big model"][-1] == "0.20 %"
+    title = " ".join(sizes_by_model(found).texts[0].get_text().split())
+    assert title.startswith("Parameters that are enough, from the smallest model on: movement 100, at least 40")
+    assert "2 models, 2 tasks (a, b), seeds 2, 1" in title
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tiny"], "'tiny': MODEL=FILE is wanted"),
+        (["tiny=nowhere.csv"], "nowhere.csv: not the sizes.csv of a run of `make smallest`"),
+        (["{0}", "{0}"], "a model is named twice"),
+        (["other={odd}"], "no column localizer"),
+        (["{0}", "{none}"], "no task is in all of these"),
+        (["x={open}"], "no search has an answer"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_told_why(runs, tmp_path, words, said):
+    files = {
+        "odd": "a,b\n1,2\n",
+        "none": None,
+        "open": "localizer,task,seed,selected,graftable,enough\nmovement,a,0,1,9,\n",
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.csv").write_text(
+            text or "localizer,task,seed,selected,graftable,enough\nmovement,z,0,1,9,True\n"
+        )
+    places = {name: f"{tmp_path}/{name}.csv" for name in files} | {"none": f"y={tmp_path}/none.csv"}
+    with pytest.raises(DataError, match=re.escape(said)):
+        read_runs([word.format(*runs, **places) for word in words])
 
 
 def test_nothing_at_all(project):

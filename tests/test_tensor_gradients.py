@@ -9,7 +9,7 @@ from stages.lib.localizers.attribution import attribution, rank_by_attribution
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.grown import gains_beyond, grown_to
 from stages.lib.models.cell import GraftCell
-from stages.lib.models.evidence import evidence_about
+from stages.lib.models.evidence import evidence_about, in_portions
 from stages.lib.models.predicting import loss_gradient, portions, tensor_gradients
 from tests.pico import localizer_settings
 
@@ -20,7 +20,8 @@ BATCHES = {"one batch": 4096, "several batches": 64}
 def evidence_of(cell, batch_tokens: int, most: int | None = None) -> Evidence:
     opened = GraftCell.of(cell.load(batch_tokens=batch_tokens), 0, ["layers"], cell.pretrained_folder)
     parts = (opened.model, opened.region, opened.pretrained, opened.finetuned, cell.rows["train"], ("mask", "toy", 0))
-    return evidence_about(*parts, most)
+    evidence = evidence_about(*parts)
+    return in_portions(evidence, most) if most else evidence
 
 
 @pytest.mark.parametrize("mode", ["prompt", "standard", "autoregressive"])

@@ -24,6 +24,11 @@ def parameters(size: Estimate, at_least: bool = False) -> str:
     return "at least " * at_least + f"{10**size.mean:,.0f}" if size.units else ""
 
 
+def interval(size: Estimate) -> str:
+    """95 % interval of a size from its log10: "812 to 1,530"; empty where there is none."""
+    return "" if size.error is None else f"{10**size.low:,.0f} to {10**size.high:,.0f}"
+
+
 @lru_cache(maxsize=1)
 def tables(found: Smallest) -> list[Table]:
     """In the order in which they are read."""
@@ -40,10 +45,6 @@ def _sizes(found: Smallest) -> Table:
     def text(name: str) -> str:
         return parameters(found.size(name), found.at_least(name))
 
-    def interval(name: str) -> str:
-        value = found.size(name)
-        return "" if value.error is None else f"{10**value.low:,.0f} to {10**value.high:,.0f}"
-
     def of_region(name: str) -> str:
         value = found.size(name)
         return small_percent(10**value.mean / found.of(name).graftable.astype(float).mean()) if value.units else ""
@@ -54,7 +55,7 @@ def _sizes(found: Smallest) -> Table:
     enough = Column("enough", lambda name: f"{found.of(name).enough.eq(True).sum()} of {len(found.of(name))}", str)
     columns = [
         Column("n", lambda name: len(found.of(name)), str, "n"), enough,
-        Column("parameters", text, str), Column("interval", interval, str), Column("of the region", of_region, str),
+        Column("parameters", text, str), Column("interval", lambda name: interval(found.size(name)), str), Column("of the region", of_region, str),
         Column("", size, str, "log10_size"), measured("gain", "gain"), measured("score", "score"), measured("ECE", "ece"),
         measured("agreement", "agreement"),
         number("gradients", lambda name: found.of(name).gradient_examples, ",.0f", key="gradient_examples"),

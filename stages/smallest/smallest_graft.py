@@ -59,17 +59,21 @@ def search(name: str, task: str, seed: int, params: Params, machine: Runtime) ->
         found = smallest_enough(enough, largest, settings.precision) if worth_it else None
     [mask] = best or [mask_of(largest)]
     predictions = _predict(cell, mask, f"measure {name} {task}-{seed}")
-    head = sum(values.numel() for values in cell.head.values())
     record = {
         "localizer": name, "selected": mask.selected, "largest": largest, "enough": found is not None if worth_it else None,
         "dev": {"n": len(dev), **ends}, "gradient_examples": sum(examples),
         "asked": [{"selected": size, "gain": gain} for size, gain in sorted(asked.items())],
-        # a new head is trained too, so its values are part of the code
-        "tensors": len(mask.indices), "bits": code_bits(mask.selected, cell.region.size, len(mask.indices)) + SCALE_BITS * head,
+        "tensors": len(mask.indices), "bits": _bits(cell, mask),
     }  # fmt: skip
     rows = _scores(cell, predictions, params.calibration.bins)
     write_reading("search", (name,), {**cell.about(), **record}, predictions, rows)
     return f"search {name} {task}-{seed}: {_in_words(found, largest, worth_it)}"
+
+
+def _bits(cell: GraftCell, mask: GraftMask) -> float:
+    """Length of the code of a graft in signs; a new head is trained too, so its values are part of it."""
+    head = sum(values.numel() for values in cell.head.values())
+    return code_bits(mask.selected, cell.region.size, len(mask.indices)) + SCALE_BITS * head
 
 
 def _in_words(found: int | None, largest: int, worth_it: bool) -> str:

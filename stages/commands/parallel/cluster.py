@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
+from dask import config
 from distributed import Client, LocalCluster
 from rich.console import Console
 
@@ -19,6 +20,12 @@ from stages.commands.parallel.tasks import Task
 from stages.lib.errors import StorageError
 
 LOCALHOST = "127.0.0.1"
+# Dask would take a twentieth of a core from the stages: it looks a hundred times a second at threads that only wait for DVC
+CALM = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+}
 TERMINATED = 128 + signal.SIGTERM
 START = "python -m dask worker ADDRESS --nthreads 1, in a clone of the project"
 
@@ -31,6 +38,7 @@ def this_machine(workers: int, memory_mib: float, gpus: Sequence[str]) -> Iterat
     logging.getLogger("distributed").setLevel(logging.ERROR)
     anywhere = f"{LOCALHOST}:0"
     with (
+        config.set(CALM),
         LocalCluster(
             n_workers=1, threads_per_worker=workers, processes=False, resources={MEMORY: memory_mib, GPU: len(gpus)},
             dashboard_address=anywhere, worker_dashboard_address=anywhere,

@@ -151,6 +151,17 @@ class Course:
             step, rating = state.facts["best"]
             self.best = GraftMask(self.start.region, state.part("best")), step, DevRating(*rating)
 
+    def round(self, weights: Tensors, budget: Budget, step: int, rate_dev: Callable[[], DevRating] | None) -> None:
+        """Round the mask; rated with its graft in the weights, it is the best if it ranks higher than all before."""
+        mask, rating = self.start.rounded(budget), None
+        if rate_dev:
+            graft_into(weights, self.start.pretrained, self.start.finetuned, mask)
+            rating = rate_dev()
+            rated = {f"dev_{name}": value for name, value in rating._asdict().items()}
+            self.history.append({"step": step, "selected": mask.selected, **rated})
+        if self.best is None or rating.rank > self.best[2].rank:
+            self.best = (mask, step, rating)
+
 
 def learn_mask(
     weights: Tensors,
@@ -169,7 +180,7 @@ def learn_mask(
     `loss_gradient(True)` passes over a batch.  Raises FloatingPointError if the loss is not a number.
     """
     now = Course(start, settings.learning_rate, settings.l1)
-    rates_dev = dev_rating is not None and settings.eval_steps > 0
+    rate_dev = dev_rating if settings.eval_steps > 0 else None
     loop = loop_of(weights, start, budget, settings)
     resumed = loop.resume(now.put) if loop else 0
     for _ in range(resumed):
@@ -177,15 +188,8 @@ def learn_mask(
     for step in range(resumed, settings.steps + 1):
         if loop and step == settings.steps:
             loop.finish(partial(now.state, step, finished=True))
-        if step == settings.steps or (rates_dev and step and step % settings.eval_steps == 0):
-            mask, rating = start.rounded(budget), None
-            if rates_dev:
-                graft_into(weights, start.pretrained, start.finetuned, mask)
-                rating = dev_rating()
-                rated = {f"dev_{name}": value for name, value in rating._asdict().items()}
-                now.history.append({"step": step, "selected": mask.selected, **rated})
-            if now.best is None or rating.rank > now.best[2].rank:
-                now.best = (mask, step, rating)
+        if step == settings.steps or (rate_dev and step and step % settings.eval_steps == 0):
+            now.round(weights, budget, step, rate_dev)
         if step < settings.steps:
             start.blend_into(weights)
             loss = loss_gradient()

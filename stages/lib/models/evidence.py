@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from typing import NoReturn
 
@@ -60,12 +61,10 @@ def evidence_about(
     finetuned: Tensors,
     train_rows: list[dict],
     purpose_words: tuple[object, ...],
-    most: int | None = None,
 ) -> Evidence:
     """Evidence about a model with both sets of the region's values, everything else as a graft will have it.
 
-    Equal `purpose_words` give equal batches and draws.  `most` bounds the numbers of gradients that are kept at once where
-    one pass wouldn't do (predicting.tensor_gradients).
+    Equal `purpose_words` give equal batches and draws.
     """
     weights = model.train_only({*region.shapes})
     train = model.encode(train_rows)
@@ -80,11 +79,15 @@ def evidence_about(
         lambda n, *how: squared_gradients(model, [train[index] for index in order[:n]], region.shapes, *how),
         draws(*purpose_words),
         # with shared gradients all of them are added up at once
-        tensor_gradients=None
-        if model.runtime.processes.count > 1
-        else lambda points, take: tensor_gradients(model, train, points, take, most),
+        tensor_gradients=None if model.runtime.processes.count > 1 else partial(tensor_gradients, model, train),
         reads=(model, train, purpose_words),
     )
+
+
+def in_portions(evidence: Evidence, most: int) -> Evidence:
+    """The same evidence, at most so many numbers of gradients kept at once where one pass wouldn't do (predicting.tensor_gradients)."""
+    whole = evidence.tensor_gradients
+    return replace(evidence, tensor_gradients=whole and partial(whole, most=most))
 
 
 def from_tensors(region: Region, pretrained: Tensors, finetuned: Tensors, generator: np.random.Generator) -> Evidence:

@@ -41,14 +41,7 @@ def load_model(
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder}: no model there (config.json is missing)")
     require_listed(folder, "config.json", WEIGHTS)
-    options: dict[str, Any] = {"dtype": dtype}
-    if mode == "standard":
-        names = labels or [str(number) for number in range(SOME_LABELS)]
-        options |= {
-            "num_labels": len(names),
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: i for i, name in enumerate(names)},
-        }
+    options: dict[str, Any] = {"dtype": dtype} | (_label_options(labels) if mode == "standard" else {})
     safely = {"trust_remote_code": False, "use_safetensors": True, "ignore_mismatched_sizes": True}
     if dropout is not None:
         known = load_config(folder).to_dict()
@@ -65,6 +58,15 @@ def load_model(
             raise ModelError(f"{folder}: its weights don't fit its config.json: {name} is {shapes}")
     model.missing_tensors = sorted(report["missing_keys"])
     return model.eval()
+
+
+def _label_options(labels: list[str] | None) -> dict[str, Any]:
+    names = labels or [str(number) for number in range(SOME_LABELS)]
+    return {
+        "num_labels": len(names),
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
 
 
 def load_config(folder: Path) -> Any:

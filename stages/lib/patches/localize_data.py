@@ -15,7 +15,7 @@ from ..localizers.evidence import counted
 from ..localizers.registry import find_mask
 from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from ..models.evidence import draws, evidence_about, with_dev
+from ..models.evidence import draws, evidence_about, in_portions, with_dev
 from ..models.label_model import LabelModel
 from ..models.sources import wanted_links
 from ..progress import progress
@@ -53,8 +53,8 @@ def find_with_data(work: "Work") -> "Found":
         model.put(before)
         evaluation.predict(PRETRAINED)
         with progress("localize", None, "example") as bar:
-            evidence = evidence_about(model, work.region, before, after, rows["train"], words, MOST)
-            evidence = replace(evidence, generator=draws(request.localizer, *words[1:]))
+            evidence = evidence_about(model, work.region, before, after, rows["train"], words)
+            evidence = replace(in_portions(evidence, MOST), generator=draws(request.localizer, *words[1:]))
             evidence = with_dev(evidence, model, rows["dev"]) if rows["dev"] else evidence
             noted = counted(evidence, len(rows["train"]), lambda n: (bar.update(n), work.peak.look()))
             found = find_mask(request.localizer, noted, work.settings, work.budget)

@@ -17,8 +17,8 @@ def to_terminal(report: Report) -> RenderableType:
     parts: list[RenderableType] = ["", Text(report.title, style="bold"), Text(report.setting)]
     for table in report.tables:
         parts += ["", Text(table.title, style="bold"), _table(table), "", *map(_indented, table.notes)]
-    parts += ["", *map(Text, report.facts), "", Text(HEADING, style="bold")]
-    parts += [Text(report.how_judged)] if report.how_judged else []
+    parts += ["", *map(Text, report.facts)]
+    parts += ["", Text(HEADING, style="bold"), Text(report.how_judged)] if report.claims else []
     for claim in report.claims:
         parts.append(
             Text.assemble((f"{claim.verdict}: ", VERDICT_STYLES.get(claim.verdict, "bold yellow")), claim.text)

@@ -1,0 +1,171 @@
+"""sizes_by_model: what `make smallest` found with several models, in one figure and table.
+
+python -m stages.smallest.sizes_by_model BERT-tiny=tiny/sizes.csv MiniLM=minilm/sizes.csv --figure sizes_by_model.png
+
+Each file is the plots/smallest/sizes.csv of a run.  Only tasks and localizers that all of them have are compared.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from stages.lib.entry import guarded
+from stages.lib.errors import DataError
+from stages.lib.report.document import Report
+from stages.lib.report.format import counts, small_percent, words
+from stages.lib.report.line_styles import explain, framed, line_styles
+from stages.lib.report.publish import show
+from stages.lib.report.stats import Estimate, estimate
+from stages.lib.report.style import save_all
+from stages.lib.report.table import Column, Line, Table, shown
+from stages.smallest.report import interval, parameters
+
+COLUMNS = ["localizer", "task", "seed", "selected", "graftable", "enough"]
+PANEL_HEIGHT = 3.2
+# of the size of a region, over which the points of its localizers are spread
+SPREAD = 1.12
+
+
+def main() -> None:
+    """Parse the command line, print the table, draw the figure."""
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.smallest.sizes_by_model", description="The smallest grafts of several models."
+    )
+    parser.add_argument("runs", nargs="+", metavar="MODEL=FILE", help="a model's name and the sizes.csv of its run")
+    parser.add_argument("--figure", type=Path, required=True, help="PNG to write")
+    asked = parser.parse_args()
+    if asked.figure.suffix != ".png":
+        parser.error(f"--figure {asked.figure}: a name that ends in .png is wanted")
+    found = read_runs(asked.runs)
+    save_all({asked.figure.stem: sizes_by_model}, found, asked.figure.parent)
+    show(Report("How small a skill is, by model", _sample(found), shown([table(found)]), [], []))
+
+
+def read_runs(runs: Sequence[str]) -> pd.DataFrame:
+    """The searches of all models with an answer (`model` and COLUMNS), models from the smallest region on.
+
+    Raises DataError naming what is wrong with the words or a file, or that the runs share no task or no localizer.
+    """
+    frames = []
+    for run in runs:
+        name, sign, file = run.partition("=")
+        if not (name and sign and file):
+            raise DataError(f"{run!r}: MODEL=FILE is wanted, as in MiniLM=plots/smallest/sizes.csv")
+        frames.append(_read(Path(file)).assign(model=name))
+    if len({*(frame.model.iloc[0] for frame in frames)}) < len(frames):
+        raise DataError(f"{' '.join(runs)}: a model is named twice")
+    found = pd.concat(frames)
+    for column in ("localizer", "task"):
+        everywhere = set.intersection(*({*frame[column]} for frame in frames))
+        if not everywhere:
+            raise DataError(f"{' '.join(runs)}: no {column} is in all of these")
+        found = found[found[column].isin(everywhere)]
+    return found.sort_values("graftable", kind="stable")
+
+
+def _read(file: Path) -> pd.DataFrame:
+    try:
+        found = pd.read_csv(file)
+        if missing := [name for name in COLUMNS if name not in found]:
+            raise ValueError(f"no column {missing[0]}")
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{file}: not the sizes.csv of a run of `make smallest`: {problem}") from None
+    found = found[found.enough.notna()]
+    if found.empty:
+        raise DataError(f"{file}: no search has an answer, fine-tuning gained too little in every cell")
+    return found.assign(enough=found.enough.astype(bool))[COLUMNS]
+
+
+def table(found: pd.DataFrame) -> Table:
+    """A line for each localizer and model: geometric mean over tasks, the tasks' own sizes, the share of the region."""
+    lines = [
+        Line((words(localizer), model), part)
+        for localizer in dict.fromkeys(found.localizer)
+        for model, part in found[found.localizer == localizer].groupby("model", sort=False)
+    ]
+    columns = [
+        Column("region", lambda part: f"{part.graftable.iloc[0]:,}", str),
+        Column("n", len, str),
+        Column("enough", lambda part: f"{part.enough.sum()} of {len(part)}", str),
+        Column("parameters", lambda part: parameters(size(part), _is_bound(part)), str),
+        Column("interval", lambda part: interval(size(part)), str),
+        Column("tasks", lambda part: " to ".join(f"{end:,.0f}" for end in _extremes(part)), str),
+        Column("of the region", lambda part: small_percent(10 ** size(part).mean / part.graftable.iloc[0]), str),
+    ]
+    notes = [
+        "parameters: geometric mean over tasks, of a task over its seeds; at least: in some cell not even the largest size is enough",
+        "interval: 95 %, over tasks; none for one seed",
+    ]
+    return Table("Fewest parameters that are enough", ["localizer", "model"], columns, lines, notes)
+
+
+def size(part: pd.DataFrame) -> Estimate:
+    """log10 of the sizes of one model and localizer."""
+    return estimate(np.log10(part.set_index(["task", "seed"]).selected.astype(float)))
+
+
+def _is_bound(part: pd.DataFrame) -> bool:
+    return not part.enough.all()
+
+
+def _extremes(part: pd.DataFrame) -> tuple[float, float]:
+    tasks = np.log10(part.selected.astype(float)).groupby(part.task).mean()
+    return 10 ** tasks.min(), 10 ** tasks.max()
+
+
+def sizes_by_model(found: pd.DataFrame) -> Figure:
+    """Sizes against the region's size: a line through the means of each localizer, a point for each task."""
+    localizers = [*dict.fromkeys(found.localizer)]
+    regions = found.groupby("model", sort=False).graftable.first()
+    drawn = framed(
+        PANEL_HEIGHT, _title(found), _sample(found),
+        "Lines: geometric means over tasks, with 95 % intervals where there are two seeds. Small points: tasks. "
+        "Arrows: in some cell not even the largest size tried is enough. "
+        "Grey: the whole region.",
+        [words(name) for name in localizers],
+    )  # fmt: skip
+    panel = drawn.subplots()
+    for number, (name, look) in enumerate(line_styles(localizers).items()):
+        aside = SPREAD ** (number - (len(localizers) - 1) / 2)
+        groups = [(model, part) for model, part in found[found.localizer == name].groupby("model", sort=False)]
+        means = [10 ** size(part).mean for _, part in groups]
+        places = [aside * regions[model] for model, _ in groups]
+        panel.plot(places, means, label=words(name), **look)
+        for place, mean, (_, part) in zip(places, means, groups, strict=True):
+            if (value := size(part)).error is not None:
+                ends = [[mean - 10**value.low], [10**value.high - mean]]
+                panel.errorbar([place], [mean], yerr=ends, color=look["color"], capsize=3, elinewidth=0.9)
+            tasks = 10 ** np.log10(part.selected.astype(float)).groupby(part.task).mean()
+            panel.plot([place] * len(tasks), tasks, ".", color=look["color"], markersize=5, alpha=0.6)
+            if _is_bound(part):
+                arrow = {"arrowstyle": "->", "color": look["color"]}
+                panel.annotate("", (place, 1.8 * mean), (place, mean), arrowprops=arrow)
+    panel.plot(regions, regions, color="#999999", linewidth=1.0)
+    panel.set(xscale="log", yscale="log", ylabel="parameters of the graft", xlabel="parameters of the region")
+    panel.set_xticks(regions, [f"{model}\n{region:,}" for model, region in regions.items()])
+    panel.minorticks_off()
+    explain(drawn, [panel])
+    return drawn
+
+
+def _title(found: pd.DataFrame) -> str:
+    parts = []
+    for name in dict.fromkeys(found.localizer):
+        rows = found[found.localizer == name]
+        sizes = [parameters(size(part), _is_bound(part)) for _, part in rows.groupby("model", sort=False)]
+        parts.append(f"{words(name)} {', '.join(sizes)}")
+    return f"Parameters that are enough, from the smallest model on: {'; '.join(parts)}"
+
+
+def _sample(found: pd.DataFrame) -> str:
+    seeds = found.groupby("model", sort=False).seed.nunique()
+    each = f"{counts(seed=seeds.iloc[0])} each" if seeds.nunique() == 1 else "seeds " + ", ".join(map(str, seeds))
+    return f"{counts(model=len(seeds), task=found.task.nunique())} ({', '.join(dict.fromkeys(found.task))}), {each}"
+
+
+if __name__ == "__main__":
+    guarded("sizes_by_model", main)
