@@ -28,6 +28,8 @@ COLUMNS = ["localizer", "task", "seed", "selected", "graftable", "enough"]
 PANEL_HEIGHT = 3.2
 # of the size of a region, over which the points of its localizers are spread
 SPREAD = 1.12
+# how many times as high as its point an arrow goes, and how far the axis goes beyond the largest region
+ARROW, ASIDE = 6.0, 1.8
 
 
 def main() -> None:
@@ -143,9 +145,10 @@ def sizes_by_model(found: pd.DataFrame) -> Figure:
             panel.plot([place] * len(tasks), tasks, ".", color=look["color"], markersize=5, alpha=0.6)
             if _is_bound(part):
                 arrow = {"arrowstyle": "->", "color": look["color"]}
-                panel.annotate("", (place, 1.8 * mean), (place, mean), arrowprops=arrow)
+                panel.annotate("", (place, ARROW * mean), (place, mean), arrowprops=arrow)
     panel.plot(regions, regions, color="#999999", linewidth=1.0)
     panel.set(xscale="log", yscale="log", ylabel="parameters of the graft", xlabel="parameters of the region")
+    panel.set_xlim(regions.min() / ASIDE, regions.max() * ASIDE)
     panel.set_xticks(regions, [f"{model}\n{region:,}" for model, region in regions.items()])
     panel.minorticks_off()
     explain(drawn, [panel])
