@@ -62,13 +62,12 @@ def squared_gradients(
     owners = _owners(model.model, weights)
     counts = [len(example.targets) for example in examples]
     places = torch.from_numpy(generator.random((sum(counts), draws))).split(counts) if is_sampled(mode) else None
-    processes = model.runtime.processes
-    for rows in processes.share(by_length(examples, model.runtime.batch_tokens)):
+    for rows in model.runtime.processes.share(by_length(examples, model.runtime.batch_tokens)):
         batch = [examples[row] for row in rows]
         target = Target(mode, None if places is None else [places[row] for row in rows])
         if not (owners and _add_by_layer(model, batch, target, owners, totals)):
             _add_one_by_one(model, batch, target, weights, totals)
-    processes.add_up(totals.values())
+    model.runtime.processes.add_up(totals.values())
     return totals
 
 
