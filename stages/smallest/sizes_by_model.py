@@ -102,7 +102,7 @@ def table(found: pd.DataFrame) -> Table:
         "parameters: geometric mean over tasks, of a task over its seeds; at least: in some cell not even the largest size is enough",
         "interval: 95 %, over tasks; none for one seed",
     ]
-    return Table("Fewest parameters that are enough", ["localizer", "model"], columns, lines, notes)
+    return Table("Fewest parameters that bring most of the gain", ["localizer", "model"], columns, lines, notes)
 
 
 def size(part: pd.DataFrame) -> Estimate:
@@ -161,7 +161,7 @@ def _title(found: pd.DataFrame) -> str:
         rows = found[found.localizer == name]
         sizes = [parameters(size(part), _is_bound(part)) for _, part in rows.groupby("model", sort=False)]
         parts.append(f"{words(name)} {', '.join(sizes)}")
-    return f"Parameters that are enough, from the smallest model on: {'; '.join(parts)}"
+    return f"Fewest parameters that bring most of the gain, from the smallest model on: {'; '.join(parts)}"
 
 
 def _sample(found: pd.DataFrame) -> str:
