@@ -62,11 +62,11 @@ class Smallest:
 
     def size(self, localizer: str) -> Estimate:
         """log10 of the size, over the cells with an answer; where no size is enough, of the largest that was tried."""
-        return estimate(np.log10(self.of(localizer).selected.astype(float)))
+        return log_size(self.of(localizer))
 
     def at_least(self, localizer: str) -> bool:
         """True if some cell has no size that is enough, so that the mean is a lower bound."""
-        return bool((self.of(localizer).enough == False).any())  # noqa: E712 - a column of objects
+        return is_bound(self.of(localizer))
 
     @cached_property
     def certificates(self) -> pd.DataFrame:
@@ -97,6 +97,16 @@ class Smallest:
             "looks": self.looks,
             "certificates": self.certificates,
         }
+
+
+def log_size(searches: pd.DataFrame) -> Estimate:
+    """log10 of the sizes of searches, by cell."""
+    return estimate(np.log10(searches.selected.astype(float)))
+
+
+def is_bound(searches: pd.DataFrame) -> bool:
+    """True if in some of these searches not even the largest size is enough, so that their mean is a lower bound."""
+    return bool(searches.enough.eq(False).any())
 
 
 def collect(seeds: list[int], settings: SmallestParams, least_gain: float) -> Smallest:

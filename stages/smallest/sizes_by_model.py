@@ -19,12 +19,13 @@ from stages.lib.report.document import Report
 from stages.lib.report.format import counts, small_percent, words
 from stages.lib.report.line_styles import explain, framed, line_styles
 from stages.lib.report.publish import show
-from stages.lib.report.stats import Estimate, estimate
+from stages.lib.report.stats import Estimate
 from stages.lib.report.style import save_all
 from stages.lib.report.table import Column, Line, Table, shown
+from stages.smallest.frames import CELL, is_bound, log_size
 from stages.smallest.report import interval, parameters
 
-COLUMNS = ["localizer", "task", "seed", "selected", "graftable", "enough"]
+COLUMNS = ["localizer", *CELL, "selected", "graftable", "enough"]
 PANEL_HEIGHT = 3.2
 # of the size of a region, over which the points of its localizers are spread
 SPREAD = 1.12
@@ -58,7 +59,7 @@ def read_runs(runs: Sequence[str]) -> pd.DataFrame:
         if not (name and sign and file):
             raise DataError(f"{run!r}: MODEL=FILE is wanted, as in MiniLM=plots/smallest/sizes.csv")
         frames.append(_read(Path(file)).assign(model=name))
-    if len({*(frame.model.iloc[0] for frame in frames)}) < len(frames):
+    if len({frame.model.iloc[0] for frame in frames}) < len(frames):
         raise DataError(f"{' '.join(runs)}: a model is named twice")
     found = pd.concat(frames)
     for column in ("localizer", "task"):
@@ -87,15 +88,15 @@ def table(found: pd.DataFrame) -> Table:
     lines = [
         Line((words(localizer), model), part)
         for localizer in dict.fromkeys(found.localizer)
-        for model, part in found[found.localizer == localizer].groupby("model", sort=False)
+        for model, part in _models(found, localizer)
     ]
     columns = [
         Column("region", lambda part: f"{part.graftable.iloc[0]:,}", str),
         Column("n", len, str),
         Column("enough", lambda part: f"{part.enough.sum()} of {len(part)}", str),
-        Column("parameters", lambda part: parameters(size(part), _is_bound(part)), str),
+        Column("parameters", _parameters, str),
         Column("interval", lambda part: interval(size(part)), str),
-        Column("tasks", lambda part: " to ".join(f"{end:,.0f}" for end in _extremes(part)), str),
+        Column("tasks", lambda part: f"{_of_tasks(part).min():,.0f} to {_of_tasks(part).max():,.0f}", str),
         Column("of the region", lambda part: small_percent(10 ** size(part).mean / part.graftable.iloc[0]), str),
     ]
     notes = [
@@ -107,16 +108,21 @@ def table(found: pd.DataFrame) -> Table:
 
 def size(part: pd.DataFrame) -> Estimate:
     """log10 of the sizes of one model and localizer."""
-    return estimate(np.log10(part.set_index(["task", "seed"]).selected.astype(float)))
+    return log_size(part.set_index(CELL))
 
 
-def _is_bound(part: pd.DataFrame) -> bool:
-    return not part.enough.all()
+def _models(found: pd.DataFrame, localizer: str) -> list[tuple[str, pd.DataFrame]]:
+    """The searches of a localizer by model."""
+    return [*found[found.localizer == localizer].groupby("model", sort=False)]
 
 
-def _extremes(part: pd.DataFrame) -> tuple[float, float]:
-    tasks = np.log10(part.selected.astype(float)).groupby(part.task).mean()
-    return 10 ** tasks.min(), 10 ** tasks.max()
+def _parameters(part: pd.DataFrame) -> str:
+    return parameters(size(part), is_bound(part))
+
+
+def _of_tasks(part: pd.DataFrame) -> pd.Series:
+    """Geometric means over seeds, by task."""
+    return 10 ** np.log10(part.selected.astype(float)).groupby(part.task).mean()
 
 
 def sizes_by_model(found: pd.DataFrame) -> Figure:
@@ -133,17 +139,18 @@ def sizes_by_model(found: pd.DataFrame) -> Figure:
     panel = drawn.subplots()
     for number, (name, look) in enumerate(line_styles(localizers).items()):
         aside = SPREAD ** (number - (len(localizers) - 1) / 2)
-        groups = [(model, part) for model, part in found[found.localizer == name].groupby("model", sort=False)]
-        means = [10 ** size(part).mean for _, part in groups]
-        places = [aside * regions[model] for model, _ in groups]
+        models = _models(found, name)
+        sizes = [size(part) for _, part in models]
+        means = [10**value.mean for value in sizes]
+        places = [aside * regions[model] for model, _ in models]
         panel.plot(places, means, label=words(name), **look)
-        for place, mean, (_, part) in zip(places, means, groups, strict=True):
-            if (value := size(part)).error is not None:
+        for place, mean, value, (_, part) in zip(places, means, sizes, models, strict=True):
+            if value.error is not None:
                 ends = [[mean - 10**value.low], [10**value.high - mean]]
                 panel.errorbar([place], [mean], yerr=ends, color=look["color"], capsize=3, elinewidth=0.9)
-            tasks = 10 ** np.log10(part.selected.astype(float)).groupby(part.task).mean()
+            tasks = _of_tasks(part)
             panel.plot([place] * len(tasks), tasks, ".", color=look["color"], markersize=5, alpha=0.6)
-            if _is_bound(part):
+            if is_bound(part):
                 arrow = {"arrowstyle": "->", "color": look["color"]}
                 panel.annotate("", (place, ARROW * mean), (place, mean), arrowprops=arrow)
     panel.plot(regions, regions, color="#999999", linewidth=1.0)
@@ -156,11 +163,10 @@ def sizes_by_model(found: pd.DataFrame) -> Figure:
 
 
 def _title(found: pd.DataFrame) -> str:
-    parts = []
-    for name in dict.fromkeys(found.localizer):
-        rows = found[found.localizer == name]
-        sizes = [parameters(size(part), _is_bound(part)) for _, part in rows.groupby("model", sort=False)]
-        parts.append(f"{words(name)} {', '.join(sizes)}")
+    parts = [
+        f"{words(name)} {', '.join(_parameters(part) for _, part in _models(found, name))}"
+        for name in dict.fromkeys(found.localizer)
+    ]
     return f"Fewest parameters that bring most of the gain, from the smallest model on: {'; '.join(parts)}"
 
 

@@ -44,7 +44,7 @@ def squared_gradients(
     that the model draws for each example with `generator`.  sampled_logit and label_logit: of the
     logit of the drawn or of the true label itself, which is no Fisher information: adding one number
     to all logits of an example changes it.  Of a completion the loss is the sum over its tokens, and
-    labels are drawn for each of them.  Afterwards `names` alone require gradients, as after
+    labels are drawn for each of them.  Processes share the batches, and each has the sum.  Afterwards `names` alone require gradients, as after
     `train_only`; `.grad` is left as it is.
     Raises ValueError if labels are to be drawn and there is no generator, ModelError for the
     expected mode of completions, which would take a pass for each token of the vocabulary.

@@ -12,8 +12,8 @@ def to_markdown(report: Report) -> str:
         "\n".join(f"- {fact}" for fact in report.facts),
     ]
     claims = "\n".join(_claim(claim) for claim in report.claims)
-    verdict = [f"## {HEADING}", report.how_judged, claims]
-    return "\n\n".join([*parts, *(part for part in verdict if part)]) + "\n"
+    verdict = [f"## {HEADING}", report.how_judged, claims] if report.claims else []
+    return "\n\n".join([*parts, *verdict]) + "\n"
 
 
 def _table(table: Table) -> str:
