@@ -51,29 +51,43 @@ TINY_STUDY = {
 }  # fmt: skip
 
 # Python imports this module by itself wherever it is on the path.  Without the variables it does nothing; with them
-# a stage notes which files it opens, or is held up or torn apart where it is about to give an output its final name.
+# a stage notes which files it opens, as a fork too, or is held up or torn apart where it is about to give an output its final
+# name.
 HOOK = """
 import gc, os, signal, sys, time
 
 gc.set_threshold(10_000, 20, 50)  # as in stages: what DVC imports is no garbage either
 
-stage = next((word.removeprefix("stages.") for word in sys.orig_argv if word.startswith("stages.")), None)
-log, target = os.environ.get("TEST_LOG"), os.environ.get("TEST_TARGET")
+notes = None
 
-def note(event, details):
+def stage():
+    return next((word.removeprefix("stages.") for word in sys.orig_argv if word.startswith("stages.")), None)
+
+def note(path):
+    global notes
+    if notes is None and os.environ.get("TEST_LOG") and stage():
+        notes = False  # this file is none of those
+        notes = open(os.path.join(os.environ["TEST_LOG"], f"{stage()}.{os.getpid()}"), "w", buffering=1)
+    if notes:
+        notes.write(os.path.relpath(os.fsdecode(path)) + "\\n")
+
+def hear(event, details):
     if event == "open" and isinstance(details[0], str | bytes | os.PathLike) and details[1]:
-        seen.write(os.path.relpath(os.fsdecode(details[0])) + "\\n")
+        note(details[0])
 
 def safe_open(path, *others, **named):
-    seen.write(os.path.relpath(path) + "\\n")
+    note(path)
     return opens(path, *others, **named)
 
-if stage and log:
+serves = any(word.endswith("fork_server.py") for word in sys.orig_argv)
+if serves or (stage() and os.environ.get("TEST_LOG")):
     import safetensors
 
     opens, safetensors.safe_open = safetensors.safe_open, safe_open  # which opens files behind Python's back
-    seen = open(os.path.join(log, f"{stage}.{os.getpid()}"), "w", buffering=1)
-    sys.addaudithook(note)
+    if serves:
+        os.register_at_fork(after_in_child=lambda: sys.addaudithook(hear))
+    else:
+        sys.addaudithook(hear)
 
 def tear(place):
     inside = (os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names)
@@ -86,14 +100,14 @@ def wait():
         file.write(str(os.getpid()))
     time.sleep(300)
 
-replace = os.replace
+replace, target = os.replace, os.environ.get("TEST_TARGET")
 
 def hooked(source, destination, **rest):
     if os.fspath(destination) == target:
         wait() if "TEST_MARKER" in os.environ else tear(source)
     return replace(source, destination, **rest)
 
-if stage and target:
+if stage() and target:
     os.replace = hooked
 """
 
@@ -136,8 +150,8 @@ class Copy:
             return subprocess.Popen(
                 words,
                 cwd=self.folder,
-                # forks know nothing of the hook
-                env=self.environment | ({ADDRESS: ""} if more.keys() & {"TEST_LOG", "TEST_TARGET"} else {}) | more,
+                # a fork is not held up or torn apart
+                env=self.environment | ({ADDRESS: ""} if "TEST_TARGET" in more else {}) | more,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
