@@ -25,7 +25,7 @@ READY := $(VENV)/.ready
 # a file's tests stay together, as they share what they make; in the files' order, or the longest would come last
 XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # as many stages at once as there are cores for, unless a number is given
-REPRO = $(if $(filter 1,$(WORKERS)),dvc repro,python -m stages.commands.parallel $(addprefix --workers ,$(WORKERS)))
+REPRO = $(if $(filter 1,$(WORKERS)),python -m stages.commands.plan $(filter-out repro,$@) --line && dvc repro,python -m stages.commands.parallel $(addprefix --workers ,$(WORKERS)))
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 # container images often set it, and every stage would compile torch and transformers anew, which takes longer than the stage
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,11 +42,9 @@ $(READY): requirements.txt
 
 repro: $(READY)
 	@if [ -n "$(PROFILE)" ]; then python -m stages.commands.profile "$(PROFILE)"; fi
-	@python -m stages.commands.plan --line
 	$(REPRO)
 
 study multitask continual merge talos surgical smallest: repro
-	@python -m stages.commands.plan $@ --line
 	$(REPRO) stages/$@/dvc.yaml
 
 plan: $(READY)

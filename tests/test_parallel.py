@@ -57,7 +57,7 @@ from stages.commands.parallel.tasks import find_tasks
 if __name__ == "__main__":
     workers, memory, gpus, *targets = sys.argv[1:]
     costs = SimpleNamespace(seconds=lambda name: None, memory=lambda name: 600.0)
-    tasks = find_tasks(targets or ["dvc.yaml"], costs, 2)
+    _, tasks = find_tasks(targets or ["dvc.yaml"], costs, 2)
     print("tasks", *(task.name for task in tasks))
     with this_machine(int(workers), float(memory), [*map(str, range(int(gpus)))]) as client:
         code = side_by_side(tasks, client, Runner("test", {}))

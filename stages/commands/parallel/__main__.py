@@ -5,8 +5,9 @@ python -m stages.commands.parallel stages/study/dvc.yaml               targets a
 python -m stages.commands.parallel --workers 4 --memory 16000          no more at once than fit into so many MiB
 python -m stages.commands.parallel --scheduler tcp://127.0.0.1:8786    on the workers of a cluster (stages/SCALING.md)
 
-Each stage that has something to do is a task of Dask, a `dvc repro` of that stage, in the order of DVC's own graph.  A
-plain `dvc repro` at the end has to find nothing to do.  A failed stage stops only what needs it.
+First comes the plan's line on what runs and what it costs.  Each stage that has something to do is a task of Dask, a `dvc
+repro` of that stage, in the order of DVC's own graph.  A plain `dvc repro` at the end has to find nothing to do.  A failed
+stage stops only what needs it.
 """
 
 import argparse
@@ -84,15 +85,24 @@ def _run_all(asked: argparse.Namespace) -> int:
     from stages.commands.parallel.cluster import side_by_side
     from stages.commands.parallel.tasks import find_tasks
     from stages.commands.plan.costs import Costs, measure_slowness
-    from stages.lib.params import checked
+    from stages.commands.plan.format import line
+    from stages.commands.plan.stage_status import keeps_model
+    from stages.lib.params import checked, require_measurable, sections_of
     from stages.lib.yaml12 import load_yaml
 
-    values, _ = checked(load_yaml(paths.PARAMS, ParamsError))
+    pipelines = sections_of(
+        path.parent.name for path in map(Path, asked.targets) if path in paths.PIPELINES.glob("*/dvc.yaml")
+    )
+    values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=pipelines)
     runtime = values["runtime"]
     asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads, runtime.processes))
-    tasks = find_tasks(asked.targets, Costs(values, measure_slowness(runtime.threads)), runtime.processes)
+    costs = Costs(values, measure_slowness(runtime.threads))
+    steps, tasks = find_tasks(asked.targets, costs, runtime.processes)
+    if keeps_model(steps):
+        require_measurable(values, pipelines)
+    print(*left_out, line(steps, costs), sep="\n", flush=True)
     if not tasks:
-        return _nothing_is_left(asked.targets)
+        return 0
     forks = sum(task.processes > 0 and not task.is_cached for task in tasks) > asked.workers
     with _on_cluster(asked, tasks) if asked.scheduler else on_this_machine(asked, runtime, forks) as (client, runner):
         # what this clone has in its cache it has shared by now, and what no run cache keeps it has to make itself

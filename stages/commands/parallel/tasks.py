@@ -7,7 +7,7 @@ from typing import Any
 from stages.commands.mend import mending
 from stages.commands.plan.costs import Costs
 from stages.commands.plan.predicted_steps import prediction
-from stages.commands.plan.stage_status import CACHED, UNCHANGED
+from stages.commands.plan.stage_status import CACHED, UNCHANGED, Step
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Task:
 
 
 @mending
-def find_tasks(targets: Sequence[str], costs: Costs, processes: int = 1) -> list[Task]:
-    """The stages of `dvc repro TARGETS` that have something to do, each behind those that it needs.
+def find_tasks(targets: Sequence[str], costs: Costs, processes: int = 1) -> tuple[list[Step], list[Task]]:
+    """Steps of `dvc repro TARGETS`, and the stages that have something to do, each behind those that it needs.
 
     Where a gradient can be shared, it is by so many `processes` (runtime.processes).
     """
@@ -40,7 +40,7 @@ def find_tasks(targets: Sequence[str], costs: Costs, processes: int = 1) -> list
 
     with prediction(targets) as (steps, graph):
         fates = {stage: step.fate for stage, step in steps.items() if step.fate != UNCHANGED}
-        return [
+        tasks = [
             Task(
                 name=stage.name,
                 target=stage.addressing,
@@ -53,6 +53,7 @@ def find_tasks(targets: Sequence[str], costs: Costs, processes: int = 1) -> list
             )
             for stage, fate in fates.items()
         ]
+        return [*steps.values()], tasks
 
 
 def _processes(stage: Any, shared: int) -> int:

@@ -34,13 +34,13 @@ def main() -> None:
     from stages.commands.plan.costs import Costs, measure_slowness
     from stages.commands.plan.format import line, single_table, table
     from stages.commands.plan.predicted_steps import predict_steps
-    from stages.commands.plan.stage_status import UNCHANGED
+    from stages.commands.plan.stage_status import keeps_model
     from stages.lib.params import checked, require_measurable, sections_of
     from stages.lib.yaml12 import load_yaml
 
     values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(arguments.pipelines))
     steps = predict_steps(files)
-    if any(step.name == "model" and step.fate == UNCHANGED for step in steps):
+    if keeps_model(steps):
         require_measurable(values, sections_of(arguments.pipelines))
     costs = Costs(values, measure_slowness(values["runtime"].threads))
     sys.stdout.reconfigure(errors="replace")

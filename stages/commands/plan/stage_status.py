@@ -1,5 +1,6 @@
 """What will happen to a stage, and why."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,3 +25,8 @@ class Step:
     def stage(self) -> str:
         """Its name without the cell."""
         return self.name.partition("@")[0]
+
+
+def keeps_model(steps: Iterable[Step]) -> bool:
+    """Whether the pretrained model that is here is the one that they use."""
+    return any(step.name == "model" and step.fate == UNCHANGED for step in steps)
