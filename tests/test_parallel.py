@@ -194,6 +194,21 @@ def test_a_stop_ends_every_stage_and_the_next_run_goes_on(toy, how):
     assert run(2)[0] == 0 and {*runs()} == {*PAIR}
 
 
+def test_a_run_goes_on_after_a_sleep(toy, monkeypatch):
+    monkeypatch.setenv(
+        "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1s"
+    )  # Dask's own are five minutes, and five seconds the least
+    write_graph({"left": [], "right": ["left"]}, seconds=2)
+    process = start(1, 1e6, 0)
+    while not of_stage(toy):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(7)
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0 and {*runs()} == {"left", "right"}
+
+
 def of_stage(folder: Path) -> list[int]:
     """Processes of stages of this project."""
     found = []

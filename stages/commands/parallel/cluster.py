@@ -20,8 +20,10 @@ from stages.commands.parallel.tasks import Task
 from stages.lib.errors import StorageError
 
 LOCALHOST = "127.0.0.1"
-# Dask would take a twentieth of a core from the stages: it looks a hundred times a second at threads that only wait for DVC
+# Dask would take a twentieth of a core from the stages: it looks a hundred times a second at threads that only wait for DVC.
+# After five minutes of a laptop's sleep, or of Ctrl-Z, it would give up its only worker, which are threads of this process.
 CALM = {
+    "distributed.scheduler.worker-ttl": None,
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
