@@ -338,7 +338,7 @@ def test_models_are_compared_on_the_tasks_and_localizers_that_all_have(runs, tmp
     [
         (["tiny"], "'tiny': MODEL=FILE is wanted"),
         (["tiny=nowhere.csv"], "nowhere.csv: not the sizes.csv of a run of `make smallest`"),
-        (["{0}", "{0}"], "a model is named twice"),
+        (["{0}", "{0}"], "big model is named twice"),
         (["other={odd}"], "no column localizer"),
         (["{0}", "{none}"], "no task is in all of these"),
         (["x={open}"], "no search has an answer"),

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from stages.commands.named_runs import named_runs
 from stages.lib.entry import guarded
 from stages.lib.errors import DataError
 from stages.lib.report.document import Report
@@ -53,14 +54,8 @@ def read_runs(runs: Sequence[str]) -> pd.DataFrame:
 
     Raises DataError naming what is wrong with the words or a file, or that the runs share no task or no localizer.
     """
-    frames = []
-    for run in runs:
-        name, sign, file = run.partition("=")
-        if not (name and sign and file):
-            raise DataError(f"{run!r}: MODEL=FILE is wanted, as in MiniLM=plots/smallest/sizes.csv")
-        frames.append(_read(Path(file)).assign(model=name))
-    if len({frame.model.iloc[0] for frame in frames}) < len(frames):
-        raise DataError(f"{' '.join(runs)}: a model is named twice")
+    files = named_runs(runs, "MODEL=FILE is wanted, as in MiniLM=plots/smallest/sizes.csv")
+    frames = [_read(file).assign(model=name) for name, file in files.items()]
     found = pd.concat(frames)
     for column in ("localizer", "task"):
         everywhere = set.intersection(*({*frame[column]} for frame in frames))
