@@ -20,7 +20,7 @@ from stages.lib.entry import guarded
 from stages.lib.errors import DataError
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, VARIANTS
 from stages.lib.report.document import Report
-from stages.lib.report.format import counted, counts, percent, words
+from stages.lib.report.format import counted, counts, words
 from stages.lib.report.publish import show
 from stages.lib.report.stats import Estimate, estimate, paired
 from stages.lib.report.style import COLORS, LINES, figure, legend, save_all
