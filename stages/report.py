@@ -243,26 +243,31 @@ OOD = [
     Column("graft - FT", lambda rows: _gap(rows, GRAFTED, FINETUNED), points),
 ]  # fmt: skip
 USUAL_SHOTS = 64
+# a table of paper.yaml, and its model and size; for causal models another one
+TABLE_2 = "Table 2", "RoBERTa-base", "0.01 %"
+TABLES = {"autoregressive": ("Table 9", "GPT-2 (small)", "0.05 %")}
 
 
 def _gap(rows: pd.DataFrame, first: str, second: str) -> float:
     return _values(rows, first, "score").mean() - _values(rows, second, "score").mean()
 
 
-def paper_scores(k: int) -> tuple[int, dict[str, dict[str, tuple[float, float]]]]:
-    """Shots of the paper's Table 2 to compare with, k or else 64, and its tasks' (mean, deviation) by key of a column."""
-    table = published(HERE / "paper.yaml")["table2"]
+def paper_scores(k: int, mode: str) -> tuple[str, dict[str, dict[str, tuple[float, float]]]]:
+    """The paper's table to compare with, for k shots or else 64, in words, and its tasks' (mean, deviation) by key of a column."""
+    title, model, size = TABLES.get(mode, TABLE_2)
+    table = published(HERE / "paper.yaml")[title.replace(" ", "").lower()]
     shots = k if k in table else USUAL_SHOTS
     flat = {
         task: {f"{variant} {name}": pair for variant, values in variants.items() for name, pair in values.items()}
         for task, variants in table[shots].items()
     }
-    return shots, flat
+    return f"{title}, {shots}-shot, {model}, prompt-based fine-tuning, graft of {size}", flat
 
 
 def task_table(results: Results, heading: str, columns: list[Column], notes: list[str], name: str) -> Table:
     """A measure of every task, by one and two sentences, with the paper's values where it has the task."""
-    tasks, (shots, paper) = results.tasks, paper_scores(int(results.masks.k.iloc[0]))
+    tasks, setting = results.tasks, results.masks.iloc[0]
+    source, paper = paper_scores(int(setting["k"]), setting["mode"])
     paper = {} if results.generative else paper
     groups = {
         "one sentence": [name for name, task in tasks.items() if not task.is_pair],
@@ -285,9 +290,7 @@ def task_table(results: Results, heading: str, columns: list[Column], notes: lis
     if used:
         notes.append(f"{', '.join(f'{MARKS[metric]} {MARKED[metric]}' for metric in used)}, the others accuracy")
     if any(line.paper for line in lines):
-        notes.append(
-            f"paper: Table 2, {shots}-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %; no target for other settings"
-        )
+        notes.append(f"paper: {source}; no target for other settings")
     heading += ": mean (standard deviation over seeds; of averages over tasks)"
     return Table(heading, ["task"], columns, lines, notes, name, [column.key for column in columns])
 
