@@ -90,9 +90,8 @@ def _run_all(asked: argparse.Namespace) -> int:
     from stages.lib.params import checked, require_measurable, sections_of
     from stages.lib.yaml12 import load_yaml
 
-    pipelines = sections_of(
-        path.parent.name for path in map(Path, asked.targets) if path in paths.PIPELINES.glob("*/dvc.yaml")
-    )
+    files = [Path(target.partition(":")[0]) for target in asked.targets]
+    pipelines = sections_of(file.parent.name for file in files if file in paths.PIPELINES.glob("*/dvc.yaml"))
     values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=pipelines)
     runtime = values["runtime"]
     asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads, runtime.processes))
