@@ -68,6 +68,15 @@ def test_the_measured_run_comes_out_as_it_was(tmp_path):
     assert costs(tmp_path).total(steps(CACHED)).minutes == 0
 
 
+@pytest.mark.parametrize("name", ["study", "paradigm", "trajectory", "joint", "talos"])
+def test_a_mistake_in_another_pipeline_changes_no_cost(tmp_path, name):
+    measured = costs(tmp_path).total(steps())
+    raw = load_yaml(tmp_path / "params.yaml", ParamsError)
+    with pytest.raises(ParamsError, match=name):
+        validate(raw | {name: {}}, asked=[name])  # control
+    assert Costs(validate(raw | {name: {}}), 1.0, tmp_path).total(steps()) == measured
+
+
 @pytest.mark.parametrize(
     ("stage", "changed", "factor"),
     [

@@ -15,7 +15,7 @@ from typing import Any
 from stages.commands.plan.cost_factors import BYTES, amounts
 from stages.commands.plan.stage_status import RUNS, Step
 from stages.lib.localizers.settings import ARRAYS, NAMES, localizer_in
-from stages.lib.params import data_files
+from stages.lib.params import PIPELINES, data_files
 
 FILE = "costs.yaml"
 # one copy in the workspace, one in DVC's cache
@@ -39,7 +39,8 @@ class Costs:
     """Costs of single stages under these settings, on a machine that is `slowness` times slower than the measured one."""
 
     def __init__(self, values: dict[str, Any], slowness: float, folder: Path = Path()) -> None:
-        files = data_files(FILE)
+        # without those whose settings are wrong: nobody has asked for them, or would have been told
+        files = {name: file for name, file in data_files(FILE).items() if {*PIPELINES[name].SECTIONS} <= {*values}}
         self._rows, self._before = (
             {key: value for file in files.values() for key, value in file[part].items()}
             for part in ("stages", "measured_with")
