@@ -1,6 +1,8 @@
 """What a plan says a run costs; that it foretells the right stages is tested under the real DVC, in test_everyday.py."""
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -134,12 +136,15 @@ def test_costs_are_of_stages_that_there_are():
     assert names == {("" if pipeline == MAIN else pipeline, name) for pipeline, name in stages}
 
 
-def test_the_line_sums_up(tmp_path):
-    known = costs(tmp_path)
+def test_the_line_sums_up(tmp_path, monkeypatch):
+    known, free = costs(tmp_path), [1e15]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
     assert (
         line(steps(), known)
         == "49 stages to run: about 13 minutes one after another, 1.8 GB of disk, 1.1 GiB of memory."
     )
+    free[0] = 1.2e8
+    assert "1.8 GB of disk (only 120 MB free), 1.1 GiB" in line(steps(), known)
     assert line(steps(UNCHANGED), known) == "Nothing to run: 49 unchanged."
     few = [Step("mask@movies-13", RUNS), Step("unheard_of@1", RUNS, missing=("data/none",)), Step("fetch", CACHED)]
     assert line(few, known) == (

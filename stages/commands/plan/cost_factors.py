@@ -33,7 +33,9 @@ def amounts(
     counts = COUNTS | {
         name: count for one in PIPELINES.values() for name, count in getattr(one, "COST_FACTORS", {}).items()
     }
-    known = {name: counts[name](values) for name in names if name in counts} | _model_size(values["model"], models, folder)
+    known = {name: counts[name](values) for name in names if name in counts} | _model_size(
+        values["model"], models, folder
+    )
     return {name: float(known[name] if name in known else _setting(values, name)) for name in names}
 
 

@@ -1,5 +1,6 @@
 """A plan in words: a table, and one line that sums it up."""
 
+import shutil
 from collections.abc import Sequence
 
 from rich import box
@@ -76,9 +77,11 @@ def line(steps: Sequence[Step], costs: Costs) -> str:
     total = costs.total(steps)
     missing = next((path for step in steps for path in step.missing), None)
     in_turn = " one after another" if len(running) > 1 else ""
+    free = shutil.disk_usage(".").free / 1e6
     parts = [
         f"{counted(len(running), 'stage')} to run{f' ({others})' if others else ''}: about {_duration(total.minutes)}{in_turn}",
-        f"{_size(total.disk_mb, MB_PER_GB, 'MB', 'GB')} of disk",
+        f"{_size(total.disk_mb, MB_PER_GB, 'MB', 'GB')} of disk"
+        + (f" (only {_size(free, MB_PER_GB, 'MB', 'GB')} free)" if free < total.disk_mb else ""),
         f"{_size(total.memory_mib, MIB_PER_GIB, 'MiB', 'GiB')} of memory",
     ]
     notes = [f"never measured, and not in this: {', '.join(total.unmeasured)}"] if total.unmeasured else []
