@@ -1,4 +1,4 @@
-"""evaluate: what the grafted models of one (task, seed) and the controls for their calibration predict, and how good they are."""
+"""evaluate: what the grafted models of one (task, seed) predict, and how good all its models are."""
 
 from stages.lib import paths
 from stages.lib.entry import stage
@@ -8,15 +8,8 @@ from stages.lib.params import RUNTIME, load_params
 
 @stage
 def main(task: str, seed: int) -> None:
-    """Store the logits of the grafts and the controls, and the scores of all models on the task's test set."""
-    params = load_params(
-        "model.mode",
-        "model.max_length",
-        *RUNTIME,
-        "graft.region",
-        "calibration.wise_alphas",
-        "calibration.graft_alphas",
-    )
+    """Store the logits of the grafts, and the scores of all models on the task's test set."""
+    params = load_params("model.mode", "model.max_length", *RUNTIME, "graft.region", "calibration.graft_alphas")
 
     from stages.lib import runtime
     from stages.lib.data.task_cards import read_task

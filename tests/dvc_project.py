@@ -18,7 +18,7 @@ from stages.lib.forks import ADDRESS
 
 ROOT = Path(__file__).parents[1]
 CELL_STAGES = ("sample", "finetune", "movement", "mask", "evaluate")
-SEED_STAGES = ("reference", "calibration", "ood")
+SEED_STAGES = ("reference", "controls", "calibration", "ood")
 
 # The profile bert_tiny, made smaller.
 TINY = {

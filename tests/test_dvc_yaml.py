@@ -49,6 +49,7 @@ OUTPUTS = {
     "sample": [paths.sample_dir(*CELL)],
     "finetune": [paths.finetuned(*CELL)],
     "reference": [paths.reading_dir("reference", (), CELL[1])],
+    "controls": [paths.reading_dir("controls", (), CELL[1])],
     "movement": [paths.movement(*CELL)],
     "mask": [paths.learned(*CELL)],
     "evaluate": [paths.predictions("evaluate", *CELL), paths.scores("evaluate", *CELL)],

@@ -28,6 +28,7 @@ from stages.lib.patches.locations import PATCH
 from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.taking_over import take_over
 from stages.lib.yaml12 import load_yaml
+from tests.dvc_project import SEED_STAGES
 from tests.pico import finetune_settings, model_settings, runtime, same, toy_rows
 
 ROOT = Path(__file__).parents[1]
@@ -85,8 +86,8 @@ def run_all() -> None:
     run("fetch")
     run("model")
     cells = [("--task", task, "--seed", SEED) for task in SETTINGS["tasks"]]
-    for stage in ("sample", "finetune", "reference", "movement", "mask", "evaluate", "calibration", "ood"):
-        for words in [("--seed", SEED)] if stage in ("reference", "calibration", "ood") else cells:
+    for stage in ("sample", "finetune", "reference", "controls", "movement", "mask", "evaluate", "calibration", "ood"):
+        for words in [("--seed", SEED)] if stage in SEED_STAGES else cells:
             run(stage, *words)
     run("summary")
 
@@ -153,7 +154,7 @@ def test_the_exact_match_is_what_the_saved_model_generates(here):
 
 def test_temperatures_are_fitted_to_live_models_and_change_no_token(here):
     for task in SETTINGS["tasks"]:
-        record, told = scores("evaluate", task), read_cell(task, SEED).logits[task]
+        record, told = scores("controls", task) | scores("evaluate", task), read_cell(task, SEED).logits[task]
         for tempered, plain, name in (
             (TEMPERED, FINETUNED, "temperature"),
             (GRAFT_TEMPERED, GRAFTED, "graft_temperature"),
@@ -340,8 +341,11 @@ def test_a_masked_language_model_is_refused(tmp_path, monkeypatch, pico_bert, ca
 
 
 def test_everything_is_the_same_bytes_again(here, tmp_path, monkeypatch, pico_llama):
-    kept = {stage: paths.predictions(stage, "told", SEED).read_bytes() for stage in ("reference", "evaluate")}
+    kept = {
+        stage: paths.predictions(stage, "told", SEED).read_bytes() for stage in ("reference", "controls", "evaluate")
+    }
     run("reference", "--seed", SEED)
+    run("controls", "--seed", SEED)
     run("evaluate", "--task", "told", "--seed", SEED)
     assert kept == {stage: paths.predictions(stage, "told", SEED).read_bytes() for stage in kept}
     assert torch.get_num_threads() == 1

@@ -49,7 +49,7 @@ def story(tmp_path_factory) -> dict[str, Step]:
 def test_one_command_makes_the_merged_models_and_the_report(story):
     cells = {f"{stage}@{task}-13" for task in TASKS for stage in ("sample", "finetune", "movement", "mask", "evaluate")}
     merging = {"combination@stitch_mean-13", "merge"}
-    assert {*story["first"].run.executed} == {"fetch", "model", "reference@13"} | cells | merging
+    assert {*story["first"].run.executed} == {"fetch", "model", "reference@13", "controls@13"} | cells | merging
     assert {*story["first"].numbers["model"]["reviews"]} == {*SINGLES, "stitch_mean"}
     assert "## Parameters that several grafts select" in story["first"].text
 

@@ -64,7 +64,7 @@ def test_a_localizer_that_makes_more_arrays_of_a_large_region_takes_more_memory(
 
 def test_the_measured_run_comes_out_as_it_was(tmp_path):
     total = costs(tmp_path).total(steps())
-    assert len(steps()) == 49 and total.unmeasured == ()
+    assert len(steps()) == 51 and total.unmeasured == ()
     assert total.minutes == pytest.approx(MINUTES, rel=0.05)
     assert 1700 < total.disk_mb < 2000 and 1000 < total.memory_mib < 1300
     assert costs(tmp_path).total(steps(CACHED)).minutes == 0
@@ -141,11 +141,11 @@ def test_the_line_sums_up(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
     assert (
         line(steps(), known)
-        == "49 stages to run: about 13 minutes one after another, 1.8 GB of disk, 1.1 GiB of memory."
+        == "51 stages to run: about 13 minutes one after another, 1.8 GB of disk, 1.1 GiB of memory."
     )
     free[0] = 1.2e8
     assert "1.8 GB of disk (only 120 MB free), 1.1 GiB" in line(steps(), known)
-    assert line(steps(UNCHANGED), known) == "Nothing to run: 49 unchanged."
+    assert line(steps(UNCHANGED), known) == "Nothing to run: 51 unchanged."
     few = [Step("mask@movies-13", RUNS), Step("unheard_of@1", RUNS, missing=("data/none",)), Step("fetch", CACHED)]
     assert line(few, known) == (
         "2 stages to run (1 cached): about a minute one after another, 2 MB of disk, 1.1 GiB of memory; "

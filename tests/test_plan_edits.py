@@ -50,7 +50,7 @@ CODE = {
     "surgical": ("stages/surgical/fim.py", "fim"),
 }
 SETTINGS = {
-    "main": ("calibration.wise_alphas=[0.0,1.0]", "evaluate"),
+    "main": ("calibration.wise_alphas=[0.0,1.0]", "controls"),
     "study": ("wise.alphas=[0.0,1.0]", "wise"),
     "multitask": ("joint.eval_steps=7", "joint"),
     "continual": ("sequence.max_steps=7", "sequence"),

@@ -73,7 +73,7 @@ def learned(task: str, seed: int) -> Path:
 
 
 def predictions(stage: str, task: str, seed: int) -> Path:
-    """Logits that `stage` (reference or evaluate) stored for a cell."""
+    """Logits that `stage` (reference, controls or evaluate) stored for a cell."""
     return METRICS / stage / str(seed) / f"{task}.safetensors"
 
 

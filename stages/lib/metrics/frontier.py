@@ -15,7 +15,7 @@ def frontier(
     """One row for each model on a task's own test rows: method, alpha, temperature, score, ece, n.
 
     `method` is a variant; `wise_graft` has a row for each weight alpha of the graft, pretrained (0) and grafted (1) among them.
-    `record` is what evaluate stored of the cell, of completions also the temperature of the
+    `record` is what controls and evaluate stored of the cell, of completions also the temperature of the
     graft.  alpha and temperature are None where there is none.
     """
     scores, labels, told = record["scores"][task], tests.labels[task], tests.logits[task]

@@ -7,6 +7,8 @@ NumPy alone reads them, which keeps the stages that derive metrics quick to star
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +73,8 @@ def dev_set(task: str) -> str:
 
 def read_cell(task: str, seed: int, dev: bool = False) -> Predictions:
     """What all models of a (task, seed) of the main pipeline predict, on the test sets or (`dev`) on the task's dev rows."""
-    files = [paths.predictions(stage, task, seed) for stage in ("reference", "evaluate")]
-    first, second = (read_predictions(file, dev) for file in files)
-    return first | second
+    files = [paths.predictions(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
+    return reduce(or_, (read_predictions(file, dev) for file in files))
 
 
 def read_predictions(path: Path, dev: bool = False) -> Predictions:

@@ -1,0 +1,28 @@
+"""controls: what a graft's calibration is compared with, of one seed's models: one temperature, and WiSE-FT.
+
+Kept apart from `evaluate` because no mask and no sparsity changes it, and from `reference`, which no setting of calibration changes.
+"""
+
+from stages.lib import paths
+from stages.lib.entry import stage
+from stages.lib.io import write_json
+from stages.lib.params import RUNTIME, load_params
+
+
+@stage
+def main(seed: int) -> None:
+    """Fit both controls of every task on its dev rows; store their logits, and what they were fitted to."""
+    params = load_params("tasks", "model.mode", "model.max_length", *RUNTIME, "calibration.wise_alphas")
+
+    from stages.lib import runtime
+    from stages.lib.evaluation.controls import predict_controls
+
+    machine = runtime.start(params.runtime)
+    for task in params.tasks:
+        evaluation, fitted = predict_controls(task, seed, params, machine)
+        write_json(paths.scores("controls", task, seed), fitted)
+        print(f"controls {task}-{seed}: {evaluation.describe()}")
+
+
+if __name__ == "__main__":
+    main()

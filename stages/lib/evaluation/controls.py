@@ -1,0 +1,60 @@
+"""What a graft's calibration is compared with: the fine-tuned model at one temperature, and WiSE-FT, both fitted on dev rows."""
+
+from pathlib import Path
+from typing import Any
+
+from .. import paths
+from ..data.task_cards import read_task, read_test_sets
+from ..graft.interpolate import wise_ft
+from ..io import read_rows
+from ..metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
+from ..metrics.temperature import temperature, tempered
+from ..metrics.variants import FINETUNED, TEMPERED, WISE_FT
+from ..models.label_model import LabelModel
+from ..models.predicting import dev_score
+from ..runtime import Runtime
+from ..settings import Params
+from .evaluation import Evaluation, cell_sets
+from .moved import Moved
+
+
+def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:
+    """Store what the controls of a cell predict; gives the evaluation, and `temperature` and `wise_alpha`, fitted on dev.
+
+    The temperature comes from the logits that `reference` stored.  Of completions there are none, so that it is fitted to the
+    live model.
+    """
+    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
+    evaluation, generative = Evaluation(model, cell_sets(task, seed), variants=1), model.mode == "generative"
+    with evaluation.progress(f"controls {task}-{seed}"):
+        if generative:
+            degrees = evaluation.predict_tempered(TEMPERED, dev_set(task), read_test_sets(task, seed))
+        moved = Moved.of(model)
+        alpha = best_alpha(moved, read_rows(paths.sample(task, seed, "dev")), params.calibration.wise_alphas)
+        model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
+        evaluation.predict(WISE_FT)
+    predictions = evaluation.predictions()
+    if not generative:
+        degrees = _temper(predictions, paths.predictions("reference", task, seed), task)
+    write_predictions(paths.predictions("controls", task, seed), predictions)
+    return evaluation, {"temperature": degrees, "wise_alpha": alpha}
+
+
+def best_alpha(moved: Moved, dev_rows: list[dict], alphas: list[float]) -> float:
+    """The weight of the fine-tuned model with the best dev score, the first of equals (predicting.dev_score)."""
+    dev = moved.model.encode(dev_rows)
+
+    def score(alpha: float) -> tuple[float, float]:
+        moved.model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
+        return dev_score(moved.model, dev)
+
+    return max(alphas, key=score)
+
+
+def _temper(predictions: Predictions, reference: Path, task: str) -> float:
+    """Put the fine-tuned model at one temperature beside the predictions, by its stored logits; gives the temperature."""
+    dev = read_predictions(reference, dev=True)
+    degrees = temperature(dev.logits[task][FINETUNED], dev.labels[task])
+    for name, logits in tempered(read_predictions(reference), degrees).logits.items():
+        predictions.logits[name].update(logits)
+    return degrees
