@@ -8,7 +8,14 @@ from stages.commands.scores_by_run import difference, read_runs, sample, scores_
 from stages.lib.errors import DataError
 from stages.lib.report.table import shown
 
-VARIANTS = {"pretrained": 0.5, "finetuned": 0.8, "movement_grafted": 0.6, "grafted": 0.7, "wise_ft": 0.1}
+VARIANTS = {
+    "pretrained": 0.5,
+    "finetuned": 0.8,
+    "movement_grafted": 0.6,
+    "grafted": 0.7,
+    "wise_ft": 0.1,
+    "finetuned_tempered": 0.8,
+}
 
 
 def write_run(folder, tasks, others=(), seeds=(0, 1), grafted=0.0):
@@ -22,6 +29,9 @@ def write_run(folder, tasks, others=(), seeds=(0, 1), grafted=0.0):
             for variant, score in VARIANTS.items():
                 more = (grafted + 0.1 * number) * (variant == "grafted")
                 rows["scores"].append((task, seed, variant, 60, score + more, 0.2))
+                rows["scores"][-1] = (*rows["scores"][-1][:-1], 0.05 if variant == "finetuned_tempered" else 0.2)
+                if variant in ("wise_ft", "finetuned_tempered"):
+                    continue  # they are fitted to the task's own rows
                 rows["ood"] += [(task, other, seed, variant, 30, score - 0.1, 0.3) for other in others if other != task]
     folder.mkdir()
     for name, lines in rows.items():
@@ -53,6 +63,9 @@ def test_runs_are_compared_on_the_test_sets_that_all_have(runs):
     ]
     assert [row.cells[:3] for row in made[0].rows] == [["16", "4", "50.0 (0.0)"], ["64 and more", "4", "50.0 (0.0)"]]
     assert made[2].rows[0].cells[-1] == "-10.0", "one pair, so no interval"
+    # the control of calibration, and of nothing else
+    assert made[1].rows[0].cells[-1] == "+15.0", "two tasks that are the same, so no interval"
+    assert ["FT/T" in table.header for table in made] == [False, True, False, False]
     drawn = scores_by_run(found, "examples")
     title = " ".join(drawn.texts[0].get_text().split())
     assert title.startswith(

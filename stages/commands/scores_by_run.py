@@ -18,12 +18,13 @@ from matplotlib.figure import Figure
 from stages.commands.named_runs import named_runs
 from stages.lib.entry import guarded
 from stages.lib.errors import DataError
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, VARIANTS
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, TEMPERED
 from stages.lib.report.document import Report
 from stages.lib.report.format import counted, counts, words
+from stages.lib.report.line_styles import explain, framed
 from stages.lib.report.publish import show
 from stages.lib.report.stats import Estimate, estimate, paired
-from stages.lib.report.style import COLORS, LINES, figure, legend, save_all
+from stages.lib.report.style import COLORS, LINES, save_all
 from stages.lib.report.table import Column, Line, Table, shown
 
 PAIR = ["task", "test_set"]
@@ -31,9 +32,10 @@ COLUMNS = [*PAIR, "seed", "variant", "n", "score", "ece"]
 OWN, OTHER = "own", "other"
 TEST_SETS = {OWN: "the task's own test set", OTHER: "test sets of other tasks"}
 MEASURES = {"score": "Score", "ece": "Calibration error (ECE)"}
-SHORT = {PRETRAINED: "pre", FINETUNED: "FT", MOVEMENT_GRAFTED: "move", GRAFTED: "graft"}
+SHORT = {PRETRAINED: "pre", FINETUNED: "FT", TEMPERED: "FT/T", MOVEMENT_GRAFTED: "move", GRAFTED: "graft"}
 STYLES = LINES | {
-    MOVEMENT_GRAFTED: LINES[GRAFTED] | {"color": COLORS[MOVEMENT_GRAFTED], "linestyle": ":", "marker": "D"}
+    TEMPERED: LINES[FINETUNED] | {"linestyle": (0, (1, 1.5)), "markerfacecolor": "white"},
+    MOVEMENT_GRAFTED: LINES[GRAFTED] | {"color": COLORS[MOVEMENT_GRAFTED], "linestyle": ":", "marker": "D"},
 }
 PANEL_HEIGHT = 2.9
 # of the distance of two runs, between the lines of two models
@@ -84,7 +86,7 @@ def _scores(file: Path, kind: str) -> pd.DataFrame:
             raise ValueError(f"no column {missing[0]}")
     except (OSError, ValueError, KeyError, AttributeError) as problem:
         raise DataError(f"{file}: not of a run of the main pipeline: {problem}") from None
-    return found.loc[found.variant.isin(VARIANTS), COLUMNS].assign(kind=kind)
+    return found.loc[found.variant.isin(SHORT), COLUMNS].assign(kind=kind)
 
 
 def tables(found: pd.DataFrame, by: str) -> list[Table]:
@@ -94,7 +96,7 @@ def tables(found: pd.DataFrame, by: str) -> list[Table]:
         "n: of cells, each a task, a test set and a seed; interval: 95 %, over tasks; none for one task or one seed"
     ]
     made = [
-        Table(f"{MEASURES[measure]} in %, {TEST_SETS[kind]}", [by], _columns(measure), lines)
+        Table(f"{MEASURES[measure]} in %, {TEST_SETS[kind]}", [by], _columns(part, measure), lines)
         for kind, part in found.groupby("kind", sort=False)
         for lines in [[Line(name, rows) for name, rows in part.groupby("run", sort=False)]]
         for measure in MEASURES
@@ -102,13 +104,26 @@ def tables(found: pd.DataFrame, by: str) -> list[Table]:
     return [replace(made[0], notes=notes), *made[1:]]
 
 
-def _columns(measure: str) -> list[Column]:
+def models(part: pd.DataFrame, measure: str) -> list[str]:
+    """Which there are on these test sets; a temperature changes no prediction, so the score of one tells nothing."""
+    there = {*part.variant} - ({TEMPERED} if measure == "score" else set())
+    return [variant for variant in SHORT if variant in there]
+
+
+def _columns(part: pd.DataFrame, measure: str) -> list[Column]:
     def mean(variant: str) -> Callable[[pd.DataFrame], Estimate]:
         return lambda rows: mean_of(rows, variant, measure)
 
-    columns = [Column(short, mean(variant), Estimate.text) for variant, short in SHORT.items()]
-    gap = Column("graft - FT (interval)", lambda rows: difference(rows, measure), Estimate.in_points)
-    return [Column("n", lambda rows: len(rows) // rows.variant.nunique(), str), *columns, gap]
+    def gap(other: str) -> Callable[[pd.DataFrame], Estimate]:
+        return lambda rows: difference(rows, measure, other)
+
+    shown = models(part, measure)
+    others = [variant for variant in (FINETUNED, TEMPERED) if variant in shown]
+    return [
+        Column("n", lambda rows: (rows.variant == GRAFTED).sum(), str),
+        *(Column(SHORT[variant], mean(variant), Estimate.text) for variant in shown),
+        *(Column(f"graft - {SHORT[variant]}", gap(variant), Estimate.in_points) for variant in others),
+    ]
 
 
 def mean_of(rows: pd.DataFrame, variant: str, measure: str) -> Estimate:
@@ -116,9 +131,9 @@ def mean_of(rows: pd.DataFrame, variant: str, measure: str) -> Estimate:
     return estimate(_values(rows, variant, measure), _units(rows))
 
 
-def difference(rows: pd.DataFrame, measure: str) -> Estimate:
-    """The graft less the fine-tuned model."""
-    return paired(_values(rows, GRAFTED, measure), _values(rows, FINETUNED, measure), _units(rows))
+def difference(rows: pd.DataFrame, measure: str, other: str = FINETUNED) -> Estimate:
+    """The graft less the fine-tuned model, or another one."""
+    return paired(_values(rows, GRAFTED, measure), _values(rows, other, measure), _units(rows))
 
 
 def _values(rows: pd.DataFrame, variant: str, measure: str) -> pd.Series:
@@ -132,10 +147,11 @@ def _units(rows: pd.DataFrame) -> tuple[str, ...]:
 def scores_by_run(found: pd.DataFrame, by: str) -> Figure:
     """A panel for each kind of test set and measure, a line for each model."""
     kinds = [*dict.fromkeys(found.kind)]
-    drawn = figure(
+    drawn = framed(
         PANEL_HEIGHT * len(MEASURES), _title(found, by), sample(found),
         "Means over tasks (of other test sets: over pairs of a task and a test set), with 95 % intervals over tasks where there are "
         "two tasks and two seeds.",
+        [words(variant) for variant in models(found, "ece")],
     )  # fmt: skip
     panels = drawn.subplots(len(MEASURES), len(kinds), squeeze=False, sharex=True, sharey="row")
     for row, measure in zip(panels, MEASURES, strict=True):
@@ -146,15 +162,15 @@ def scores_by_run(found: pd.DataFrame, by: str) -> Figure:
         row[0].set_ylabel(f"{MEASURES[measure]} in %")
     for panel in panels[-1]:
         panel.set_xlabel(by)
-    legend(drawn, panels[0, 0])
+    explain(drawn, panels[:, 0])
     return drawn
 
 
 def _draw(panel: Axes, part: pd.DataFrame, measure: str) -> None:
     runs = [*part.groupby("run", sort=False)]
-    for number, variant in enumerate(VARIANTS):
+    for number, variant in enumerate(shown := models(part, measure)):
         means = [mean_of(rows, variant, measure) for _, rows in runs]
-        places = np.arange(len(runs)) + ASIDE * (number - (len(VARIANTS) - 1) / 2)
+        places = np.arange(len(runs)) + ASIDE * (number - (len(shown) - 1) / 2)
         panel.plot(places, [100 * value.mean for value in means], label=words(variant), **STYLES[variant])
         for place, value in zip(places, means, strict=True):
             if value.error is not None:
