@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.commands.named_runs import named_runs
+from stages.commands.named_runs import named_runs, read_csv, seeds_of
 from stages.lib.entry import guarded
 from stages.lib.errors import DataError
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, TEMPERED
@@ -78,14 +78,9 @@ def _read(folder: Path) -> pd.DataFrame:
 
 
 def _scores(file: Path, kind: str) -> pd.DataFrame:
-    try:
-        found = pd.read_csv(file, dtype={"task": str, "test_set": str})
-        if kind == OWN:
-            found = found.assign(test_set=found.task)
-        if missing := [name for name in COLUMNS if name not in found]:
-            raise ValueError(f"no column {missing[0]}")
-    except (OSError, ValueError, KeyError, AttributeError) as problem:
-        raise DataError(f"{file}: not of a run of the main pipeline: {problem}") from None
+    columns = [name for name in COLUMNS if kind == OTHER or name != "test_set"]
+    found = read_csv(file, columns, "of a run of the main pipeline", {"task": str, "test_set": str})
+    found = found.assign(test_set=found.task) if kind == OWN else found
     return found.loc[found.variant.isin(SHORT), COLUMNS].assign(kind=kind)
 
 
@@ -192,10 +187,8 @@ def sample(found: pd.DataFrame) -> str:
     """How many runs, tasks, pairs and seeds."""
     own = found[found.kind == OWN]
     pairs = found.loc[found.kind == OTHER, PAIR].drop_duplicates()
-    seeds = own.groupby("run", sort=False).seed.nunique()
-    each = f"{counts(seed=seeds.iloc[0])} each" if seeds.nunique() == 1 else "seeds " + ", ".join(map(str, seeds))
     others = f", {counted(len(pairs), 'pair')} with another test set" if len(pairs) else ""
-    return f"{counts(run=len(seeds), task=own.task.nunique())} ({', '.join(dict.fromkeys(own.task))}){others}, {each}"
+    return f"{counts(run=own.run.nunique(), task=own.task.nunique())} ({', '.join(dict.fromkeys(own.task))}){others}, {seeds_of(own, 'run')}"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stages.commands.named_runs import named_runs
+from stages.commands.named_runs import named_runs, read_csv, seeds_of
 from stages.lib.entry import guarded
 from stages.lib.errors import DataError
 from stages.lib.report.document import Report
@@ -66,12 +66,7 @@ def read_runs(runs: Sequence[str]) -> pd.DataFrame:
 
 
 def _read(file: Path) -> pd.DataFrame:
-    try:
-        found = pd.read_csv(file)
-        if missing := [name for name in COLUMNS if name not in found]:
-            raise ValueError(f"no column {missing[0]}")
-    except (OSError, ValueError) as problem:
-        raise DataError(f"{file}: not the sizes.csv of a run of `make smallest`: {problem}") from None
+    found = read_csv(file, COLUMNS, "the sizes.csv of a run of `make smallest`")
     found = found[found.enough.notna()]
     if found.empty:
         raise DataError(f"{file}: no search has an answer, fine-tuning gained too little in every cell")
@@ -166,9 +161,8 @@ def _title(found: pd.DataFrame) -> str:
 
 
 def _sample(found: pd.DataFrame) -> str:
-    seeds = found.groupby("model", sort=False).seed.nunique()
-    each = f"{counts(seed=seeds.iloc[0])} each" if seeds.nunique() == 1 else "seeds " + ", ".join(map(str, seeds))
-    return f"{counts(model=len(seeds), task=found.task.nunique())} ({', '.join(dict.fromkeys(found.task))}), {each}"
+    sizes = counts(model=found.model.nunique(), task=found.task.nunique())
+    return f"{sizes} ({', '.join(dict.fromkeys(found.task))}), {seeds_of(found, 'model')}"
 
 
 if __name__ == "__main__":
