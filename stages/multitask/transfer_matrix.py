@@ -3,15 +3,11 @@
 from dataclasses import dataclass
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
 from stages.lib.errors import TrainingError
-from stages.lib.evaluation.study_cell import write_reading
+from stages.lib.evaluation.study_cell import variant_rows, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import read_mask, require_model
-from stages.lib.metrics.predictions import Predictions, read_predictions
-from stages.lib.metrics.scores import Row, score_rows
-from stages.lib.metrics.variants import FINETUNED
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
@@ -101,16 +97,8 @@ def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ..
         }
         for source in sources
     }  # fmt: skip
-    rows = [
-        {**row, **facts[row["variant"]]}
-        for row in scores(predictions, task, axes[0], cell.seed, params.calibration.bins)
-    ]
+    # against the joint model's
+    scores = variant_rows(predictions, task, cell.seed, params.calibration.bins, "level", axes[:1])
+    rows = [{**row, **facts[row["variant"]]} for row in scores]
     header = {**cell.header(), "task": task, "localizer": axes[1], "sparsity": float(axes[2])}
     write_reading("transfer", axes, header, predictions, rows)
-
-
-def scores(predictions: Predictions, task: str, paradigm: str, seed: int, bins: int) -> list[Row]:
-    """Scores of every variant in `predictions`, against the joint model's as `level` stored them."""
-    levels = read_predictions(paths.reading_logits("level", (paradigm,), task, seed))
-    rows = score_rows(predictions | levels.part(predictions.logits, [FINETUNED]), read_task(task), bins)
-    return [row for row in rows if row["variant"] in predictions.logits[row["test_set"]]]

@@ -9,7 +9,7 @@ from stages.lib.graft.select import top_k
 from stages.lib.io import read_rows
 from stages.lib.localizers.movement import movement
 from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions
-from stages.lib.metrics.scores import Row, score_rows
+from stages.lib.metrics.scores import score_rows
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.label_model import LabelModel
@@ -43,7 +43,8 @@ def anchor(task: str, seed: int, params: Params, machine: Runtime) -> str:
     tested = first_rows(read_predictions(paths.predictions("reference", task, seed)), params.study.test_max)
     together = _join(tested, train.predictions(), pruned.predictions())
     rows = score_rows(together, read_task(task), params.calibration.bins)
-    write_reading("anchor", (), cell.about(), together, [_with_share(row, params.anchor.pruned) for row in rows])
+    axes = {_pruned(share): {"variant": PRUNED, "sparsity": share} for share in params.anchor.pruned}
+    write_reading("anchor", (), cell.about(), together, [{**row, **axes.get(row["variant"], {})} for row in rows])
     return f"anchor {task}-{seed}: " + ", ".join(
         f"{row['variant']} {row['score']:.3f}" for row in rows if row["test_set"] == task
     )
@@ -51,13 +52,6 @@ def anchor(task: str, seed: int, params: Params, machine: Runtime) -> str:
 
 def _pruned(share: float) -> str:
     return f"{PRUNED}_{share}"
-
-
-def _with_share(row: Row, shares: list[float]) -> Row:
-    for share in shares:
-        if row["variant"] == _pruned(share):
-            return {**row, "variant": PRUNED, "sparsity": share}
-    return row
 
 
 def _join(*parts: Predictions) -> Predictions:

@@ -28,13 +28,12 @@ def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
             cell.model.put(wise_graft(cell.pretrained, cell.finetuned, mask, alpha))
             evaluation.predict(_name(WISE_GRAFT, alpha))
     predictions = evaluation.predictions()
-    points = {_name(kind, alpha): (kind, alpha) for kind in (WISE_FT, WISE_GRAFT) for alpha in params.wise.alphas}
-    rows = [
-        {**row, "variant": points[row["variant"]][0], "alpha": points[row["variant"]][1]}
-        for row in variant_rows(predictions, task, seed, params.calibration.bins)
-    ]
-    write_reading("wise", (), {**cell.about(), "selected": mask.selected}, predictions, rows)
-    return f"wise {task}-{seed}: {len(points)} points on {len(evaluation.sets)} test sets"
+    kinds, alphas = (WISE_FT, WISE_GRAFT), params.wise.alphas
+    axes = {_name(kind, alpha): {"variant": kind, "alpha": alpha} for kind in kinds for alpha in alphas}
+    rows = variant_rows(predictions, task, seed, params.calibration.bins)
+    about = {**cell.about(), "selected": mask.selected}
+    write_reading("wise", (), about, predictions, [{**row, **axes[row["variant"]]} for row in rows])
+    return f"wise {task}-{seed}: {len(axes)} points on {len(evaluation.sets)} test sets"
 
 
 def _name(kind: str, alpha: float) -> str:
