@@ -1,6 +1,7 @@
 """All figures of multi-task learning as PNG, those without data left out."""
 
 from collections.abc import Callable
+from itertools import permutations
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from stages.lib.report.format import counted, counts, extent, percent, points, small_percent, whiskers
 from stages.lib.report.line_styles import explain, framed, small_multiples
 from stages.multitask.contrasts import ONE_MODEL, OTHERS, OWN, TWO_SEEDS, Matrix, matrices
-from stages.multitask.heatmap import Block, Words, heatmap
+from stages.multitask.heatmap import Block, heatmap
 from stages.multitask.load import PURIFIED, SINGLE, UNION, Multitask, are_alike
 
 PANEL = 2.9
@@ -35,7 +36,8 @@ def gain_figure(matrix: Matrix) -> Figure:
     own, others = (percent(matrix.gain(kind).mean, 0) for kind in (OWN, OTHERS))
     found = f"In {best} of {counted(cells, 'cell')} a task gains most from its own region ({own} % on average, from others {others} %)"
     least = f"{100 * matrix.data.least_gain:g} points"
-    words = Words(
+    return heatmap(
+        [block for block in blocks if block.grid.full.to_numpy().any()],
         title=found if cells else f"No relative gains: the joint model gained less than {least} on every task",
         details=f"Relative gain in % of a task (column) from a region (row): {_details(matrix)}",
         caption=f"0: pretrained, 100: joint model; a cell of the title is a task in a seed. {_below(matrix, 'seeds')}",
@@ -44,7 +46,6 @@ def gain_figure(matrix: Matrix) -> Figure:
         mark="similar tasks",
         unknown=f"no value, joint model gained less than {least}",
     )
-    return heatmap([block for block in blocks if block.grid.full.to_numpy().any()], words)
 
 
 def _gain_block(matrix: Matrix, kind: str, title: str) -> Block:
@@ -62,7 +63,9 @@ def overlap_figure(matrix: Matrix) -> Figure:
         matrix.overlap(TWO_SEEDS).mean,
     )
     same = "" if one_task is None else f", those of one task in two seeds by {percent(one_task)} %"
-    words = Words(
+    diagonal = {(task, task) for task in matrix.data.tasks}
+    return heatmap(
+        [Block("region of", matrix.overlap_grid, diagonal, _similar(matrix.data))],
         title=f"Regions of two tasks overlap by {percent(two_tasks)} %{same}; random ones by {small_percent(chance)}",
         details=f"Share of the column's region that lies in the row's, in %: {_details(matrix)}",
         caption="Diagonal: regions of one task in two seeds, as much as two joint models agree on. All else: two tasks in one "
@@ -72,8 +75,6 @@ def overlap_figure(matrix: Matrix) -> Figure:
         mark="similar tasks",
         unknown="takes two seeds",
     )
-    diagonal = {(task, task) for task in matrix.data.tasks}
-    return heatmap([Block("region of", matrix.overlap_grid, diagonal, _similar(matrix.data))], words)
 
 
 def _below(matrix: Matrix, over: str) -> str:
@@ -83,12 +84,7 @@ def _below(matrix: Matrix, over: str) -> str:
 
 
 def _similar(data: Multitask) -> set[tuple[str, str]]:
-    return {
-        (one, other)
-        for one in data.tasks
-        for other in data.tasks
-        if one != other and are_alike(data.groups, one, other)
-    }
+    return {pair for pair in permutations(data.tasks, 2) if are_alike(data.groups, *pair)}
 
 
 def _details(matrix: Matrix) -> str:
@@ -148,8 +144,8 @@ def similarity_figure(data: Multitask) -> Figure | None:
 
 
 def _draw_pairs(panel: Axes, matrix: Matrix) -> None:
-    overlap, gain, tasks = matrix.overlap_grid.mean, matrix.gain_grid(SINGLE).mean, matrix.data.tasks
-    pairs, alike = {(one, other) for one in tasks for other in tasks if one != other}, _similar(matrix.data)
+    overlap, gain = matrix.overlap_grid.mean, matrix.gain_grid(SINGLE).mean
+    pairs, alike = {*permutations(matrix.data.tasks, 2)}, _similar(matrix.data)
     for (label, look), belong in zip(PAIRS.items(), (pairs & alike, pairs - alike), strict=True):
         x, y = ([100 * table.at[pair] for pair in sorted(belong)] for table in (overlap, gain))
         panel.scatter(x, y, s=34, linewidths=1.3, label=label, **look)

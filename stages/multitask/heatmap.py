@@ -36,37 +36,25 @@ class Block:
     marked: set[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Words:
-    """The texts around a heat-map: `frame`, `mark` and `unknown` say what such cells are."""
-
-    title: str
-    details: str
-    caption: str
-    across: str
-    frame: str
-    mark: str
-    unknown: str
-
-
-def heatmap(blocks: list[Block], words: Words) -> Figure:
+def heatmap(blocks: list[Block], title: str, details: str, caption: str, across: str, **cells: str) -> Figure:
     """Blocks of rows below each other over the same columns, values in %; the colours reach as far as the values.
 
     A cell says its mean and, below it, the deviation over seeds, or of how few seeds it is where it lacks
-    some.  One without a value is hatched, a framed one has a thick edge, a marked one a triangle.
+    some.  One without a value is hatched, a framed one has a thick edge, a marked one a triangle; what such `cells` are
+    the legend says: `unknown`, `frame` and `mark`.
     """
     columns, rows = [*blocks[0].grid.mean.columns], [len(block.grid.mean) for block in blocks]
     values = np.concatenate([block.grid.mean.to_numpy(float).ravel() for block in blocks])
     top = float(np.nanmax([0.01, *np.abs(values)]))
     height = float(np.clip(ALL_ROWS / len(columns), LOWEST, TALLEST))
-    drawn = figure(height * sum(rows) + APART * len(blocks) + NAMES, words.title, words.details, words.caption)
+    drawn = figure(height * sum(rows) + APART * len(blocks) + NAMES, title, details, caption)
     panels = drawn.subplots(len(blocks), 1, squeeze=False, sharex=True, height_ratios=rows)[:, 0]
     for panel, block in zip(panels, blocks, strict=True):
         _draw_block(panel, block, top, SIZES[len(columns) > MANY])
     slanted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if len(columns) > MANY else {}
     panels[-1].set_xticks(range(len(columns)), columns, **slanted)
-    panels[-1].set_xlabel(words.across)
-    _explain(drawn, panels[0], words, blocks)
+    panels[-1].set_xlabel(across)
+    _explain(drawn, panels[0], blocks, **cells)
     scale = matplotlib.cm.ScalarMappable(Normalize(-100 * top, 100 * top), COLORS)
     bar = drawn.colorbar(scale, ax=[*panels], shrink=0.7, pad=0.02, label="%")
     bar.ax.set_ylim(100 * min(float(np.nanmin([0.0, *values])), 0.0), 100 * top)
@@ -119,12 +107,12 @@ def _hundredths(value: float) -> str:
     return "0" if text in ("0.0", "-0.0") else text
 
 
-def _explain(drawn: Figure, panel: Axes, words: Words, blocks: list[Block]) -> None:
+def _explain(drawn: Figure, panel: Axes, blocks: list[Block], frame: str, mark: str, unknown: str) -> None:
     """A legend of what there is besides values."""
-    frame = {"marker": "s", "markersize": 11, "markerfacecolor": "white", "markeredgecolor": "black"}
-    panel.plot([], [], linestyle="", markeredgewidth=2, label=words.frame, **frame)
+    look = {"marker": "s", "markersize": 11, "markerfacecolor": "white", "markeredgecolor": "black"}
+    panel.plot([], [], linestyle="", markeredgewidth=2, label=frame, **look)
     if any(block.marked for block in blocks):
-        panel.plot([], [], linestyle="", marker="^", markersize=6, color="black", label=words.mark)
+        panel.plot([], [], linestyle="", marker="^", markersize=6, color="black", label=mark)
     if any(block.grid.mean.isna().any(axis=None) for block in blocks):
-        panel.add_patch(Rectangle((0, 0), 0, 0, label=words.unknown, **UNKNOWN_LOOK))
+        panel.add_patch(Rectangle((0, 0), 0, 0, label=unknown, **UNKNOWN_LOOK))
     legend(drawn, panel)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 import pandas as pd
@@ -131,7 +131,7 @@ def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:
         files = {(cell["task"], cell["seed"]): masks.file(cell) for cell in cells}
         regions = {place: read_indices(files[place]) for place in places}
         indices = {place: region.region_indices() for place, region in regions.items()}
-        for one, other in ((one, other) for one, other in product(places, places) if one != other):
+        for one, other in permutations(places, 2):
             sizes = len(indices[one]), len(indices[other])
             values = [paradigm, localizer, float(sparsity), *one, *other, are_alike(groups, one[0], other[0])]
             values.append(asymmetric_overlap(indices[one], indices[other]))
