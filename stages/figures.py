@@ -21,6 +21,7 @@ from stages.lib.metrics.variants import (
     WISE_GRAFT,
 )  # fmt: skip
 from stages.lib.report.format import DAGGER, bounds, counts, name_of, percent, small_percent, words
+from stages.lib.report.line_styles import small_multiples
 from stages.lib.report.style import COLORS, LINES, NARROW_BARS, bar_style, figure, legend, wrapped
 from stages.report import Results
 
@@ -132,23 +133,20 @@ def confidence(results: Results) -> Figure:
     what = "token" if results.generative else "label"
     caption = f"Top probability: the probability of the predicted {what}. All seeds together."
     drawn = figure(HISTOGRAM_HEIGHT * rows, title, _details(results), caption)
-    panels = drawn.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for panel, task in _panels(results, panels):
+    for panel, task, first, _ in small_multiples(drawn, [*results.tasks], columns, sharex=True, sharey=True):
         bars = results.confidence[results.confidence.task == task]
         for side, variant in enumerate((FINETUNED, GRAFTED)):
             own = bars[bars.variant == variant]
             width = 100 * (own.high - own.low) / 2
             places = 100 * own.low + (side + 0.5) * width
             panel.bar(places, 100 * own.share, width, label=words(variant), **NARROW_BARS[variant])
-        panel.set_title(_panel_title(results, task))
-        panel.set_xlabel("top probability (%)")
+        panel.set(title=_panel_title(results, task), xlabel="top probability (%)")
+        panel.set_ylabel(f"{results.unit} (%)" if first else "")
         panel.tick_params(labelbottom=True)
-    for panel in panels[:, 0]:
-        panel.set_ylabel(f"{results.unit} (%)")
     # no top probability is below one in the number of labels
     occupied = results.confidence.loc[results.confidence["count"] > 0, "low"]
-    panels[0, 0].set_xlim(float(np.floor(10 * occupied.min()) * 10) if len(occupied) else 0.0, 101)
-    legend(drawn, panels[0, 0])
+    drawn.axes[0].set_xlim(float(np.floor(10 * occupied.min()) * 10) if len(occupied) else 0.0, 101)
+    legend(drawn, drawn.axes[0])
     return drawn
 
 
@@ -170,15 +168,10 @@ def frontier(results: Results) -> Figure:
     parts |= {wrapped(name_of(spec), 18): means[means.task == task] for task, spec in results.tasks.items()}
     rows, columns = _grid(len(parts))
     drawn = figure(DIAGRAM_HEIGHT * rows, title, _details(results), caption)
-    panels = drawn.subplots(rows, columns, squeeze=False)
-    for panel, (name, part) in zip(panels.flat, parts.items(), strict=False):
+    for panel, (name, part), first, _ in small_multiples(drawn, [*parts.items()], columns):
         _draw_frontier(panel, part)
-        panel.set_title(name)
-    for panel in panels[:, 0]:
-        panel.set_ylabel("score (%)")
-    for panel in panels.flat[len(parts) :]:
-        panel.set_axis_off()
-    legend(drawn, panels[0, 0])
+        panel.set(title=name, ylabel="score (%)" if first else "")
+    legend(drawn, drawn.axes[0])
     return drawn
 
 

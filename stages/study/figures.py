@@ -5,6 +5,7 @@ A title says what this run found; what the paper found stands in captions.yaml.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -334,17 +335,8 @@ def _points(rows: pd.DataFrame, by: str) -> pd.DataFrame:
 # --- Where masks lie -----------------------------------------------------------------------------------------------
 
 
-def layer_figure(study: Study) -> Figure | None:
-    """Figure 9: share of the learned mask in each layer, per task."""
-    return _places(study, "layer")
-
-
-def kind_figure(study: Study) -> Figure | None:
-    """Figure 10: share of the learned mask in each kind of module, per task."""
-    return _places(study, "kind")
-
-
-def _places(study: Study, by: str) -> Figure | None:
+def places_figure(study: Study, by: str) -> Figure | None:
+    """Figures 9 and 10: share of the learned mask in each `layer`, or in each `kind` of module, per task."""
     shares, size = study.places(by)
     if shares.empty:
         return None
@@ -373,7 +365,7 @@ FIGURES: dict[str, Callable[[Study], Figure | None]] = {
     "paradigm": paradigm_figure,
     "ood_tradeoff": tradeoff_figure,
     "ood_sparsity": ood_sparsity_figure,
-    "layers": layer_figure,
-    "modules": kind_figure,
+    "layers": partial(places_figure, by="layer"),
+    "modules": partial(places_figure, by="kind"),
     "trajectory": trajectory_figure,
 }
