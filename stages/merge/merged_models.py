@@ -16,24 +16,9 @@ from stages.lib.graft.mask_file import StoredMask, read_mask_for
 from stages.lib.graft.region import Tensors
 from stages.lib.io import read_rows, write_json
 from stages.lib.localizers.registry import Budget, find_mask
+from stages.lib.merging import names
 from stages.lib.merging.arithmetic import choose_alpha, mean_normalised, shifted, task_vector
 from stages.lib.merging.consensus import agreed, tall_mask, within
-from stages.lib.merging.names import (
-    ARITHMETIC,
-    AVERAGE,
-    CONSENSUS,
-    DARE,
-    GRAFTED_ARITHMETIC,
-    LOCALIZED,
-    MEAN,
-    MERGED,
-    STITCHES,
-    SUM,
-    TIES,
-    TUNED,
-    kind_of,
-    read_localized,
-)
 from stages.lib.merging.stitch import stitch
 from stages.lib.merging.vectors import dared, elected, summed
 from stages.lib.metrics.classification import accuracy
@@ -77,12 +62,12 @@ class Group:
             shared = SharedModel.load(paths.PRETRAINED, [read_task(task) for task in tasks], params.model, machine)
         for task, view in shared.views.items():
             view.put(read_tensors(paths.finetuned(task, seed), anatomy.names([HEAD])))
-        if kind_of(method) == FINETUNED:
+        if names.kind_of(method) == FINETUNED:
             moved = anatomy.names([group for group in params.finetune.train if group != HEAD])
             models = {task: read_tensors(paths.finetuned(task, seed), moved) for task in tasks}
             return cls(seed, shared, anatomy, read_tensors(paths.PRETRAINED, moved), models, [])
         pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
-        if kind_of(method) == LOCALIZED:
+        if names.kind_of(method) == names.LOCALIZED:
             grafts = [localize(method, task, seed, params, machine) for task in tasks]
         else:
             grafts = [read_mask_for(paths.learned(task, seed), pretrained, anatomy.name) for task in tasks]
@@ -98,7 +83,7 @@ class Group:
 
 def localize(method: str, task: str, seed: int, params: Params, machine: Runtime) -> StoredMask:
     """The graft of a task by the localizer, and of the size, that a name such as stitch_0.01 says."""
-    localizer, share = read_localized(method)
+    localizer, share = names.read_localized(method)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     evidence = evidence_of(cell, localizer, cell.rows("train"), cell.rows("dev"))
     budget = Budget.of(cell.region, share, params.graft.rule, "combination.methods")
@@ -112,20 +97,20 @@ INDEX_BYTES = 4
 
 def combine(method: str, group: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store what one merged model of a group predicts, how it was made and its scores; gives one line about it."""
-    tasks, kind = params.merge.groups[group], kind_of(method)
+    tasks, kind = params.merge.groups[group], names.kind_of(method)
     cell = Group.open(method, tasks, seed, params, machine)
     tensors, facts = merge(method, cell, params.combination)
     rows = []
     with progress(f"combination {method} {group}-{seed}", len(tasks), "task") as bar:
         for task in tasks:
-            models = {LOCALIZED: cell.models[task]} if kind == LOCALIZED else {}
+            models = {names.LOCALIZED: cell.models[task]} if kind == names.LOCALIZED else {}
             target = paths.merged_logits(method, group, task, seed)
-            rows += _measured(cell, task, {**models, MERGED: tensors}, target, params)
+            rows += _measured(cell, task, {**models, names.MERGED: tensors}, target, params)
             bar.update(1)
     header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": kind}
     header |= {"tasks": tasks, "model_parameters": cell.anatomy.parameters, "head_bytes": cell.head_bytes()}
     write_json(paths.merged_record(method, group, seed), {**header, **facts, "rows": rows})
-    scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == MERGED)
+    scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == names.MERGED)
     return f"combination {method} {group}-{seed}: {scores}"
 
 
@@ -134,15 +119,15 @@ def merge(method: str, cell: Group, settings: SimpleNamespace) -> tuple[dict[str
     facts: dict[str, Any] = {"bytes": bytes_of(cell.pretrained.values())}
     if cell.grafts:
         # the union of the masks is the same by every rule
-        own_rule = MEAN if kind_of(method) == LOCALIZED else SUM
-        united = stitch(cell.grafts, cell.pretrained, STITCHES.get(method, own_rule))
+        own_rule = names.MEAN if names.kind_of(method) == names.LOCALIZED else names.SUM
+        united = stitch(cell.grafts, cell.pretrained, names.STITCHES.get(method, own_rule))
         facts = {"bytes": _stored_bytes(united), "single_bytes": [_stored_bytes(graft) for graft in cell.grafts]}
         facts |= {"graftable": united.mask.region.size, "collisions": count_collisions(cell.grafts, cell.pretrained)}
-        if method in STITCHES or kind_of(method) == LOCALIZED:
+        if method in names.STITCHES or names.kind_of(method) == names.LOCALIZED:
             return transplant(cell.pretrained, united.values, united.mask), facts
     vector, found = _vector(method, cell, settings)
     facts |= found
-    if method not in TUNED:
+    if method not in names.TUNED:
         return shifted(cell.pretrained, vector, 1 / len(cell.models)), facts
     curve = alpha_curve(cell, vector, settings.search)
     alpha = choose_alpha(curve)
@@ -170,13 +155,13 @@ def alpha_curve(cell: Group, vector: dict[str, Tensor], search: AlphaSearch) -> 
 def _vector(method: str, cell: Group, settings: SimpleNamespace) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The vector of a method, and the facts of how it was made."""
     shares = settings.shares
-    if method in (AVERAGE, ARITHMETIC, GRAFTED_ARITHMETIC):
+    if method in (names.AVERAGE, names.ARITHMETIC, names.GRAFTED_ARITHMETIC):
         return summed(cell.pretrained, cell.models), {}
-    if method == TIES:
+    if method == names.TIES:
         return elected(cell.pretrained, cell.models, shares.ties), {}
-    if method == DARE:
+    if method == names.DARE:
         return dared(cell.pretrained, cell.models, shares.dare, cell.seed), {}
-    if method == CONSENSUS:
+    if method == names.CONSENSUS:
         return consensus(cell, settings.search)
     raise ValueError(f"unknown method {method!r}")
 

@@ -109,9 +109,11 @@ def collect(seeds: list[int], merge: MergeParams, combination: CombinationParams
     cells = grid(method=combination.methods, group=merge.groups, seed=seeds)
     records = Records("merge", "combination", "metrics/combination/{method}/{seed}/{group}.json", cells)
     require_files("make merge", records)
-    seen: set[tuple[Any, ...]] = set()
-    rows = records.rows(lambda _, record: _rows(record, seen))
+    rows = records.rows(lambda _, record: _rows(record))
     frames = {name: frame_of((row for kind, row in rows if kind == name), FRAMES[name]) for name in FRAMES}
+    # what all methods of a group and seed have in common is taken from the first
+    for name, once in (("scores", ["group", "method", "seed", "task"]), ("collisions", ["group", "seed"])):
+        frames[name] = frames[name].drop_duplicates(once, ignore_index=True)
     # null where the fine-tuned model scores 0
     frames["scores"]["retained"] = pd.to_numeric(frames["scores"]["retained"])
     ends = scores_of_ends(frames["scores"].assign(variant=frames["scores"].method), ["group", "seed", "task"])
@@ -119,28 +121,23 @@ def collect(seeds: list[int], merge: MergeParams, combination: CombinationParams
     return Merged(merge.groups, combination.methods if cells else [], seeds, frames, least_gain)
 
 
-def _rows(record: Row, seen: set[tuple[Any, ...]]) -> Iterable[tuple[str, Row]]:
-    """(frame, row) of one record; what all methods of a group and seed have in common is taken from the first."""
+def _rows(record: Row) -> Iterable[tuple[str, Row]]:
+    """(frame, row) of one record."""
     cell: Cell = {name: record[name] for name in ("group", "method", "seed")}
-    place = (cell["group"], cell["seed"])
     scores = {(row["task"], row["variant"]): row for row in record["rows"]}
     single = {task: scores[task, record["kind"]]["score"] for task in record["tasks"]}
     for (task, variant), row in scores.items():
         if variant == MERGED:
             own = row["score"] / single[task] if single[task] else UNDEFINED
             yield "scores", {**row, **cell, "single": single[task], "own": own}
-        elif variant in SINGLES and ("scores", *place) not in seen:
+        elif variant in SINGLES:
             yield "scores", {**row, **cell, "method": variant}
-    seen.add(("scores", *place))
     sizes = {name: record[name] for name in ("bytes", "head_bytes")}
     singles = sum(record.get("single_bytes", [record["bytes"]] * len(record["tasks"])))
-    yield (
-        "models",
-        {**cell, **sizes, "kind": record["kind"], "single_bytes": singles, "alpha": record.get("alpha", UNDEFINED)},
-    )
+    alpha = record.get("alpha", UNDEFINED)
+    yield "models", {**cell, **sizes, "kind": record["kind"], "single_bytes": singles, "alpha": alpha}
     yield from (("dev", {**cell, **point}) for point in record.get("dev", []))
-    if "collisions" in record and ("collisions", *place) not in seen:
-        seen.add(("collisions", *place))
+    if "collisions" in record:
         shared = {"tasks": len(record["tasks"]), "graftable": record["graftable"]}
         yield "collisions", {**cell, **shared, **record["collisions"]}
 
