@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -129,7 +128,7 @@ def tensor_gradients(
     and point; without it all at once.
     """
     trained = {name: weight for name, weight in model.parameters().items() if weight.requires_grad}
-    batches = by_length(examples, model.runtime.batch_tokens)
+    batches = [[examples[index] for index in batch] for batch in by_length(examples, model.runtime.batch_tokens)]
     together = most is None or len(batches) * len(points) == 1
     sizes = {name: weight.numel() for name, weight in trained.items()}
     try:
@@ -137,12 +136,7 @@ def tensor_gradients(
             weights = model.train_only({*portion})
             for number, put in enumerate(points):
                 put()
-                _add_up(
-                    model,
-                    [[examples[index] for index in batch] for batch in batches],
-                    weights,
-                    partial(_call, take, number),
-                )
+                _add_up(model, batches, weights, lambda name, gradient, number=number: take(name, number, gradient))
     finally:
         model.train_only({*trained})
 
@@ -163,10 +157,6 @@ def portions(sizes: dict[str, int], most: int) -> list[list[str]]:
 def count_targets(examples: list[Example]) -> int:
     """What a mean loss is the mean of: labels, or tokens."""
     return sum(len(example.targets) for example in examples)
-
-
-def _call(take: Callable[[str, int, Tensor], object], number: int, name: str, gradient: Tensor) -> None:
-    take(name, number, gradient)
 
 
 def _add_up(

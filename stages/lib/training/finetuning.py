@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from .. import paths
 from ..data.encoding import Example
@@ -20,14 +20,6 @@ from ..runtime import Runtime, numpy_generator, seeded_torch
 from ..settings import FinetuneParams, ModelParams
 from .grid import Point, Trained, search
 from .training import Hooks, Training, TrainPlan, batches_of, train
-
-
-class StepParams(Protocol):
-    """The settings that the number of steps follows from."""
-
-    cap_k: int
-    steps_per_example: float
-    max_steps: int | None
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,7 @@ class TrainingCell:
         """A pretrained model, its new head drawn from torch's generator."""
         return LabelModel.load(self.pretrained, self.task, self.model, self.machine, dropout)
 
-    def steps(self, settings: StepParams) -> int:
+    def steps(self, settings: FinetuneParams) -> int:
         """Number of optimizer steps (see steps_for)."""
         return steps_for(settings, len(self.task.labels) or 1, len(self.rows["train"]))
 
@@ -68,7 +60,7 @@ class Finetuned:
     record: dict[str, Any]
 
 
-def steps_for(settings: StepParams, n_labels: int, n_examples: int) -> int:
+def steps_for(settings: FinetuneParams, n_labels: int, n_examples: int) -> int:
     """Number of optimizer steps (paper, appendix A.2): 16 per example, capped at 16 * labels * 512.
 
     All three numbers are settings; `max_steps` caps the result once more.
