@@ -18,7 +18,7 @@ from ..io import read_json
 from .anatomy import SOME_LABELS, Anatomy, parameter_groups
 from .classes import CLASSES
 from .loading import load_config, quiet_transformers
-from .sources import CONFIG, commit_of, find_checkpoint, has_tokenizer, weight_files
+from .sources import CONFIG, commit_of, find_checkpoint, weight_files
 
 # as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights
 FLOATS = ("F32", "BF16", "F16")
@@ -55,11 +55,6 @@ class Checkpoint:
     def commit(self) -> str | None:
         """The commit of the hub that it is; None for a folder."""
         return commit_of(self.folder) if self.source == "hub" else None
-
-    @property
-    def has_tokenizer(self) -> bool:
-        """Whether a tokenizer lies beside the weights."""
-        return has_tokenizer(self.folder)
 
     def shape(self, stored: str) -> tuple[int, ...]:
         """Shape of a tensor, by its name in the file."""

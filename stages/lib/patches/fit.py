@@ -1,9 +1,10 @@
 """Whether a patch fits a live model, and where in it its values go."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import MaskError
+from ..graft.running_selection import LazyTensors
 from ..models.classes import CLASSES
 from .patch_file import Patch
 from .swap import Places, bare
@@ -56,19 +57,8 @@ def _require_base(patch: Patch, model: nn.Module, weights: dict[str, nn.Paramete
                 f"{patch.path}: {name} is {weight.dtype} on {weight.device}; only plain floating-point numbers can be swapped"
             )
     with bare(model):
-        found = patch.whole.fingerprint(_InFloat32(weights))
+        found = patch.whole.fingerprint(LazyTensors(weights, lambda name: weights[name].detach().float()))
     if found != patch.fingerprint:
         kinds = {weight.dtype for weight in weights.values()} - {torch.float32}
-        hint = (
-            "; its numbers are rounded: load it in float32, open the patch, then turn it into another dtype"
-            if kinds
-            else ""
-        )
-        raise MaskError(f"{made_for}, not for this {type(model).__name__} ({found[:12]}){hint}")
-
-
-class _InFloat32(dict[str, Tensor]):
-    """Tensors, each turned into float32 as it is asked for."""
-
-    def __getitem__(self, name: str) -> Tensor:
-        return super().__getitem__(name).detach().float()
+        hint = "; its numbers are rounded: load it in float32, open the patch, then turn it into another dtype"
+        raise MaskError(f"{made_for}, not for this {type(model).__name__} ({found[:12]}){hint * bool(kinds)}")

@@ -17,7 +17,7 @@ from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.evidence import draws, evidence_about, in_portions, with_dev
 from ..models.label_model import LabelModel
-from ..models.sources import wanted_links
+from ..models.sources import has_tokenizer, wanted_links
 from ..progress import progress
 from ..runtime import start
 from ..settings import ModelParams, RuntimeParams
@@ -68,8 +68,8 @@ def find_with_data(work: "Work") -> "Found":
 def _load(work: "Work", scratch: Path) -> LabelModel:
     """The fine-tuned model, live."""
     pair, request = work.pair, work.request
-    tuned, base = pair.finetuned.checkpoint, pair.base.checkpoint
-    links = wanted_links(tuned.folder, (tuned if tuned.has_tokenizer else base).folder, scratch)
+    tuned, base = pair.finetuned.checkpoint.folder, pair.base.checkpoint.folder
+    links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, scratch)
     machine = start(
         RuntimeParams.model_construct(
             device="auto",
