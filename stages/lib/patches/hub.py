@@ -34,9 +34,9 @@ def push(folder: Path, name: str, private: bool) -> str:
         commit = hub.create_commit(
             repository,
             [CommitOperationAdd(place, content) for place, content in parts.items()],
-            commit_message=f"Graft for {patch.use['task']} on {patch.base}",
+            commit_message=f"Graft for {patch.use['task']} on {patch.use['base']}",
         )
-    known = card.data.license or f"none: {patch.base} has no card that names one"
+    known = card.data.license or f"none: {patch.use['base']} has no card that names one"
     return f"{commit.commit_url}: {folder}, licence {known}"
 
 
@@ -57,7 +57,7 @@ def pull(name: str, target: Path, revision: str | None) -> str:
         partial.mkdir()
         for file in filter(Path.is_file, (fetched / PATCH, fetched / CARD)):
             shutil.copyfile(file, partial / file.name)
-    return f"{target}: patch of {patch.base} for {patch.use['task']}, {name} at {fetched.name[:12]}"
+    return f"{target}: patch of {patch.use['base']} for {patch.use['task']}, {name} at {fetched.name[:12]}"
 
 
 def _licence(patch: Patch) -> str | None:
@@ -66,13 +66,13 @@ def _licence(patch: Patch) -> str | None:
         from ..data.packages import find_package
 
         # "MIT (package), Apache-2.0 (model)"
-        return find_package(patch.base, kind="model").licence.split(", ")[-1].partition(" ")[0].lower()
+        return find_package(patch.use["base"], kind="model").licence.split(", ")[-1].partition(" ")[0].lower()
     if patch.use["source"] != "hub":
         return None
     from huggingface_hub import HfApi
 
     try:
-        card: Any = HfApi().model_info(patch.base, revision=patch.use["revision"]).card_data
+        card: Any = HfApi().model_info(patch.use["base"], revision=patch.use["revision"]).card_data
     except Exception:  # whatever keeps the card from us, the patch can go without it
         return None
     return card.license if card else None

@@ -49,7 +49,7 @@ def load_graft(base: str | Path, patch: str | Path, **options: Any) -> nn.Module
     said = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # it would tell of a head that is missing, which the patch has
     try:
-        model = getattr(transformers, file.auto_class).from_pretrained(base, **options)
+        model = getattr(transformers, file.use["auto_class"]).from_pretrained(base, **options)
     except AssertionError as error:  # a padding token that the model doesn't have
         raise MaskError(f"{file.path}: damaged: {base} can't be loaded with {_config(file)}: {error}") from error
     finally:
@@ -106,7 +106,7 @@ def _tell(model: nn.Module, config: dict[str, Any]) -> None:
 
 def _config(patch: Patch) -> dict[str, Any]:
     """What the patch says of the config, as transformers keeps it: labels by whole numbers."""
-    config = dict(patch.config)
+    config = dict(patch.use["config"])
     if "id2label" in config:
         config["id2label"] = {int(number): label for number, label in config["id2label"].items()}
     return config

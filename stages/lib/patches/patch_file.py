@@ -27,7 +27,9 @@ EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
 class Patch:
     """What is put where: of the parameters of `mask` the fine-tuned `values`, and a new `head`, whole.
 
-    `use` is what the header says of the model and the task (`build_patch.Use`), of which `auto_class` and `config` are checked.
+    `use` is what the header says of the model and the task (`build_patch.Use`): `base`, the name of the base model, and its
+    `fingerprint`; `auto_class`, the class of transformers that loads it; `config`, what is otherwise than in the base model's;
+    `task` and so on.  Of these `auto_class` and `config` are checked.
     `whole` has the shapes of all pretrained parameters in the order of the fingerprint.
     """
 
@@ -37,26 +39,6 @@ class Patch:
     mask: GraftMask
     values: dict[str, Tensor]
     head: dict[str, Tensor]
-
-    @property
-    def base(self) -> str:
-        """Name of the base model."""
-        return self.use["base"]
-
-    @property
-    def auto_class(self) -> str:
-        """Name of the class of transformers that loads it."""
-        return self.use["auto_class"]
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """What the config says otherwise than the base model's."""
-        return self.use["config"]
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the base model."""
-        return self.use["fingerprint"]
 
 
 def read_patch_file(path: Path) -> Patch:
