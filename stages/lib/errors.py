@@ -5,6 +5,7 @@ Everything here is shown as one clear message and a non-zero exit code, without 
 """
 
 import difflib
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -112,11 +113,7 @@ def _hint(problem: dict) -> str:
 
 def shown(value: object) -> str:
     """A value as a message has it: in words of YAML, not too long."""
-    text = (
-        {None: "null", True: "true", False: "false"}.get(value)
-        if value is None or isinstance(value, bool)
-        else repr(value)
-    )
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 

@@ -1,5 +1,6 @@
 """Nested settings or numbers as one flat table, beside those of a baseline or those that a report was made under."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -96,10 +97,8 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
 
 def written(value: Any) -> str:
     """A value as params.yaml would have it; at most six digits."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
