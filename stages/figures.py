@@ -202,7 +202,9 @@ def _bars_figure(results: Results, title: str, bars: Bars, lead: str = "") -> Fi
     seeds = whiskers if len(results.seeds) > 1 else "Bars: the one seed; so there are no whiskers."
     dagger = f" {DAGGER}\u00a0F1, the others accuracy." if bars.f1 else ""
     dagger += " ECE is that of next-token probabilities." if results.generative and bars.measure == "ece" else ""
-    caption = f"{lead}{seeds} The movement graft has the size of the learned one. n:\u00a0test\u00a0rows.{dagger}"
+    caption = (
+        f"{lead}{seeds} The movement graft has the size of the {results.localizer} one. n:\u00a0test\u00a0rows.{dagger}"
+    )
     names = list(bars.labels)
     rows = math.ceil(len(names) / MOST_PER_ROW)
     per_row = max(math.ceil(len(names) / rows), LEAST_PER_ROW)

@@ -60,7 +60,7 @@ CALIBRATED = ["n", "ece", "bin_count", "bin_confidence", "bin_accuracy", "histog
 # of completions, beside these
 TOKEN_MEASURES = ["tokens", "token_accuracy", "perplexity"]
 CELL = ["task", "seed"]
-# in the header of a mask, where dev preferred it to the learned one
+# in the header of a mask, as its localizer, or where dev preferred it to the learned one
 MOVEMENT = "movement"
 
 
@@ -103,6 +103,11 @@ class Results:
     def generative(self) -> bool:
         """Whether the models complete prompts."""
         return _completes(self.masks)
+
+    @property
+    def localizer(self) -> str:
+        """What found the masks of the graft."""
+        return self.masks.localizer.iloc[0]
 
     @property
     def unit(self) -> str:
@@ -283,7 +288,7 @@ def task_table(results: Results, heading: str, columns: list[Column], notes: lis
     lines.append(_average_line("average", [*tasks], results, paper))
     notes = [
         "pre: pretrained, with the fine-tuned model's head; FT: finetuned; WiSE: all weights between these two, where dev scores "
-        "highest; move: movement grafted, of the size of the learned graft; graft: grafted with the learned mask",
+        f"highest; move: movement grafted, of the size of the {results.localizer} graft; graft: grafted with the {results.localizer} mask",
         *notes,
     ]
     used = [metric for metric in MARKS if any(task.metric == metric for task in tasks.values())]
@@ -376,8 +381,9 @@ def difference(results: Results, first: str, second: str, measure: str) -> Findi
     values = results.by_cell(measure)
     gap = values[first] - values[second]
     means = values.groupby("task").mean().mean()
-    fields = {"first": means[first], "second": means[second]}
-    return Finding(estimate(gap), fields, partial(_short_of, gap, write=points))
+    fields = {"first": means[first], "second": means[second], "localizer": results.localizer}
+    same = {first, second} == {GRAFTED, MOVEMENT_GRAFTED} and results.localizer == MOVEMENT
+    return Finding(estimate(gap), fields, partial(_short_of, gap, write=points), "; both are the same graft" * same)
 
 
 def ece_reduction(results: Results) -> Finding:

@@ -126,9 +126,9 @@ def predictions(spec, test_sets: list[str], seed: int, skill: dict, n: int) -> P
     return Predictions(spec.labels, labels, logits)
 
 
-def make_mask(task: str, seed: int, selected: int = 106_467) -> None:
+def make_mask(task: str, seed: int, selected: int = 106_467, localizer: str = "learned") -> None:
     """Write a mask file with a header alone."""
-    header = {"format": "graft-mask", "version": 2, "model": "tiny", "mode": "prompt", "k": 64, "shapes": {"a": [10_646_784]}}  # fmt: skip
+    header = {"format": "graft-mask", "version": 2, "model": "tiny", "mode": "prompt", "k": 64, "localizer": localizer, "shapes": {"a": [10_646_784]}}  # fmt: skip
     header |= {"selected": selected, "graftable": 10_646_784, "model_parameters": 22_713_216}
     save_sealed(paths.learned(task, seed), {"indices/a": np.zeros(1, np.int32)}, header)
 
@@ -304,6 +304,20 @@ def test_the_gain_is_what_lies_between_the_pretrained_and_the_fine_tuned_model()
     assert "without 1 of 4 cells, in which fine-tuning gained less than 5 points" in told.tables[0].notes[1]
     assert told.claims[1].figure.startswith("relative gain of 80.0 % ") and "without 1 of 4" in told.claims[1].figure
     assert [row.cells[-1] for row in told.tables[0].rows] == ["80.0 (0.0)", "80.0", "80.0 (0.0)"]
+
+
+def test_a_graft_bears_the_name_of_its_localizer():
+    tasks = ["movies", "mrpc", "qnli", "trec"]
+    make_cells(tasks, [1, 2])
+    for localizer, verdict in (("attribution", "holds"), ("movement", "not measurable")):
+        for task, seed in itertools.product(tasks, [1, 2]):
+            make_mask(task, seed, localizer=localizer)
+        text, results = report_text(tasks, [1, 2], width=200), results_of(tasks, [1, 2])
+        assert f"grafted with the {localizer} mask" in text and "learned" not in text
+        scores = report_of(results).claims[-2]
+        assert scores.text.startswith(f"The {localizer} graft scores higher") and scores.verdict == verdict
+        shown = [part.get_text() for part in FIGURES["accuracy"](results).findobj(Text)]
+        assert any(f"the size of the {localizer} one" in " ".join(text.split()) for text in shown)
 
 
 def test_a_task_that_does_not_follow_is_named():
