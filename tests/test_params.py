@@ -527,6 +527,14 @@ def test_other_settings_of_a_stage_that_is_off_do_not_matter(changes):
     assert validate(changed(changes), asked=["study"])
 
 
+def test_a_parameter_efficient_method_without_its_size_is_told_what_there_is():
+    expected = "is not allowed: should be lora_RANK, houlsby_SIZE or pfeiffer_SIZE, for instance lora_8"
+    assert problems_of({"peft.methods": ["lora8", "lora_8", "adapter_0"]}, asked=["study"]) == [
+        f"peft.methods.0: 'lora8' {expected}",
+        f"peft.methods.2: 'adapter_0' {expected}",
+    ]
+
+
 def test_a_stage_is_stopped_by_mistakes_of_its_own_pipeline_alone(tmp_path):
     override(tmp_path, "trajectory.checkpoints.every=no", "talos.sparsity=7")
     assert load_params("movement", "graft.region", path=tmp_path / "params.yaml").movement.keep

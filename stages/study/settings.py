@@ -1,8 +1,9 @@
 """Settings of the single-task study, and the rules between them and the main pipeline."""
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field
 
 from stages.lib.localizers.settings import name_problems
 from stages.lib.settings import AdamWParams, Choice, Name, Rate, Section, Share, Tasks, is_on, not_among
@@ -34,6 +35,12 @@ class WiseParams(Section):
     alphas: list[Annotated[float, Field(ge=0, le=1)]] = Field(description="weights of the fine-tuned model")
 
 
+def _method(name: str) -> str:
+    if not re.fullmatch(r"(lora|houlsby|pfeiffer)_[1-9][0-9]{0,4}", name):
+        raise ValueError("lora_RANK, houlsby_SIZE or pfeiffer_SIZE, for instance lora_8")
+    return name
+
+
 class PeftTraining(Section):
     """With AdamW, in as many steps of as many examples as the whole model was fine-tuned in."""
 
@@ -43,7 +50,7 @@ class PeftTraining(Section):
 
 
 class PeftParams(Section):
-    methods: list[Annotated[str, StringConstraints(pattern=r"^(lora|houlsby|pfeiffer)_[1-9][0-9]{0,4}$")]]
+    methods: list[Annotated[str, AfterValidator(_method)]]
     tasks: Tasks
     training: PeftTraining
 
