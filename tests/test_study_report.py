@@ -308,6 +308,13 @@ def test_the_mean_of_the_tasks_is_of_curves_that_all_tasks_have(written):
     assert {*labels[0]} - {*labels[1]} == {"learned region, rest set to 0"}
 
 
+def test_a_level_in_the_mean_is_of_the_tasks_that_have_a_panel(written):
+    few = [cell for cell in written["paradigm"] if cell["task"] in TASKS[:2]]
+    panels = FIGURES["paradigm"](collect(written | {"paradigm": few})).axes[:3]
+    first, second, mean = (panel.get_lines()[0].get_ydata()[0] for panel in panels)
+    assert mean == pytest.approx((first + second) / 2)
+
+
 def test_details_have_a_part_for_each_stage_and_the_headline_five_numbers(study):
     found = clean(details(study))
     assert found["sweep"]["learned"]["0.0001"]["score"]["n"] == len(CELLS)

@@ -110,9 +110,11 @@ class Chart:
         return pd.DataFrame(found, columns=[self.x, "mean", "half"])
 
     def _panel(self, panel: Axes, name: str) -> None:
+        shown = {*self.panels} if name == MEAN else {name}
         for variant, rows in self.levels.items():
-            level = rows if name == MEAN else rows[rows.panel == name]
-            panel.axhline(100 * level.groupby("panel").score.mean().mean(), label=words(variant), **LEVELS[variant])
+            means = rows[rows.panel.isin(shown)].groupby("panel").score.mean()
+            if {*means.index} == shown:
+                panel.axhline(100 * means.mean(), label=words(variant), **LEVELS[variant])
         for number, curve in enumerate(self.curves):
             means = self._means(curve, name)
             apart = np.exp(APART * (number - (len(self.curves) - 1) / 2)) if means.half.notna().any() else 1.0
