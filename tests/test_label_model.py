@@ -29,7 +29,7 @@ from transformers import (
 
 from stages.lib.errors import ModelError, StorageError
 from stages.lib.io import replacing
-from stages.lib.models.anatomy import parameter_groups, read_anatomy
+from stages.lib.models.anatomy import most_tokens, parameter_groups, read_anatomy
 from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.models.predicting import dev_score, predict
@@ -358,6 +358,40 @@ def test_a_full_disk_in_the_middle_of_a_tokenizer_is_said(tmp_path):
         (partial / "tokenizer.json").symlink_to("/dev/full")
         word_tokenizer().save_pretrained(partial)
     assert [*tmp_path.iterdir()] == []
+
+
+LIMITED = {
+    "bert": (AutoModelForMaskedLM, bert_config(), 64),
+    "roberta": (AutoModelForMaskedLM, RobertaConfig(max_position_embeddings=66), 64),
+    "mpnet": (AutoModelForMaskedLM, MPNetConfig(max_position_embeddings=66), 64),
+    "distilbert": (AutoModelForMaskedLM, DistilBertConfig(max_position_embeddings=64), 64),
+    "gpt2": (AutoModelForCausalLM, GPT2Config(n_positions=64), 64),
+    "llama": (AutoModelForCausalLM, LlamaConfig(max_position_embeddings=64), None),
+}
+
+
+@pytest.mark.parametrize("kind", LIMITED)
+def test_the_longest_text_is_what_the_model_has_positions_for(kind):
+    auto, config, most = LIMITED[kind]
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    for name, value in small.items():
+        setattr(config, name, value)
+    model = auto.from_config(config).eval()
+    assert most_tokens(model) == most
+    model(input_ids=torch.full((1, most or 200), 5))
+    if most:
+        with pytest.raises((IndexError, RuntimeError)):
+            model(input_ids=torch.full((1, most + 1), 5))
+
+
+def test_a_text_longer_than_the_model_can_read_is_refused(make_cell):
+    rows = toy_rows(2)
+    model = LabelModel.load(make_cell("prompt").pretrained_folder, TOY, model_settings("prompt", 100), runtime())
+    assert len(model.encode(rows)) == 2
+    rows[1]["sentence1"] += " good" * 200
+    line = "model.max_length: 100 leaves a text of the task toy 100 tokens long, and the model can read at most 64"
+    with pytest.raises(ModelError, match=line):
+        model.encode(rows)
 
 
 def test_a_causal_model_can_be_used_in_standard_mode(tmp_path):

@@ -443,6 +443,21 @@ def test_labels_are_found_by_name_or_number_and_others_refused_with_the_nearest(
     assert "is none of the task's (did you mean 'negative'?)" in capsys.readouterr().err
 
 
+def test_texts_are_cut_to_what_the_model_can_read(make_cell, tmp_path, capsys):
+    cell, rows = make_cell("standard"), toy_rows(20, 1)
+    long = [{**row, "sentence1": row["sentence1"] + " the" * 200} for row in rows]
+    options = ("--sparsity", 0.05, *COLUMNS, "--localizer", "grown", "--data", write_rows(tmp_path / "long.csv", long))
+    folders = cell.pretrained_folder, cell.finetuned_folder
+    localize(*folders, tmp_path / "patch", *options)
+    capsys.readouterr()
+    line = refused(capsys, *folders, tmp_path / "other", *options, "--max-length", 65)
+    assert line.startswith("--max-length: 65 is not allowed: ") and line.endswith(" can read at most 64 tokens")
+    line = refused(capsys, *folders, tmp_path / "other", *options, "--max-length", -5, "--batch-tokens", 0)
+    assert line == (
+        "--max-length: -5 is not allowed: should be 8 or more; --batch-tokens: 0 is not allowed: should be 16 or more"
+    )
+
+
 def test_too_few_rows_to_hold_some_out_are_told_of_the_option_that_this_command_has(make_cell, tmp_path, capsys):
     cell, rows = make_cell("standard"), write_rows(tmp_path / "rows.csv", toy_rows(1, 1))
     folders = (cell.pretrained_folder, cell.finetuned_folder)

@@ -96,6 +96,18 @@ def parameter_groups(model: Any, mode: str) -> dict[str, str]:
     return groups
 
 
+def most_tokens(model: Any) -> int | None:
+    """Tokens of the longest input that a model has learned positions for; None where it learned none, as with rotary ones."""
+    from torch.nn import Embedding
+
+    own_names = ((name.rpartition(".")[2], part) for name, part in model.named_modules() if isinstance(part, Embedding))
+    learned = [part for name, part in own_names if "position" in name or name == "wpe"]
+    if not learned:
+        return None
+    padding = learned[0].padding_idx  # RoBERTa and its kin count from behind it
+    return model.config.max_position_embeddings - (0 if padding is None else padding + 1)
+
+
 def _blocks_prefix(model: Any) -> str:
     from torch.nn import ModuleList  # who only reads the file of it needs no torch
 

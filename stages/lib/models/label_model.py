@@ -14,9 +14,10 @@ from ..data.batching import Batch, collate
 from ..data.completing import encode_completions, label_completions
 from ..data.encoding import Example, encode, label_word_ids
 from ..data.tasks import TaskSpec
+from ..errors import ModelError
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .anatomy import HEAD, Anatomy, parameter_groups
+from .anatomy import HEAD, Anatomy, most_tokens, parameter_groups
 from .loading import load_model, load_tokenizer, read_tensors
 
 
@@ -98,10 +99,18 @@ class LabelModel:
                 parameters[name].copy_(values)
 
     def encode(self, rows: list[dict]) -> list[Example]:
-        """Encode rows of the task for this model."""
+        """Encode rows of the task for this model; raises ModelError where one is longer than the model can read."""
         if self.mode == "generative":
-            return encode_completions(rows, self.task, self.tokenizer, self.max_length)
-        return encode(rows, self.task, self.tokenizer, self.mode, self.max_length)
+            examples = encode_completions(rows, self.task, self.tokenizer, self.max_length)
+        else:
+            examples = encode(rows, self.task, self.tokenizer, self.mode, self.max_length)
+        longest, most = max((len(example.input_ids) for example in examples), default=0), most_tokens(self.model)
+        if most is not None and longest > most:
+            raise ModelError(
+                f"model.max_length: {self.max_length} leaves a text of the task {self.task.name} {longest} tokens long, "
+                f"and the model can read at most {most}"
+            )
+        return examples
 
     def batch(self, examples: list[Example]) -> Batch:
         """Pad examples into one batch on the model's device."""

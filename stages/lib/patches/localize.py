@@ -34,6 +34,8 @@ DEFAULTS = Path(__file__).parents[1] / "localizers/defaults.yaml"
 GROUPS = ("layers", "embeddings", "pooler", "lm_head")
 # of a model that says no limit itself
 MOST_TOKENS = 512
+# as of model.max_length and runtime.batch_tokens
+LEAST_LENGTH, LEAST_BATCH = 8, 16
 
 
 @dataclass(frozen=True)
@@ -99,13 +101,16 @@ def localize(request: Request) -> str:
     pair = open_pair(request.base, request.finetuned, request.mode, revisions)
     region = pair.anatomy.region(request.region)
     budget = Budget.of(region, request.sparsity, "top_k", "--sparsity")
+    _require_readable(request, pair)
     _require_exact(request, pair)
     width = WIDTHS[request.dtype] if request.data else 0
     require_room(request.localizer, width, request.batch_tokens, pair.anatomy, region, budget.k)
     tokenizer = load_tokenizer(pair.base.checkpoint.folder)
-    longest = request.max_length or min(tokenizer.model_max_length, MOST_TOKENS)
+    most = min(tokenizer.model_max_length, MOST_TOKENS, pair.most_tokens or MOST_TOKENS)
     task = task_of(request, pair)
-    work = Work(request, pair, region, budget, task, Reading(longest, tokenizer.pad_token_id), settings, peak)
+    work = Work(
+        request, pair, region, budget, task, Reading(request.max_length or most, tokenizer.pad_token_id), settings, peak
+    )
     with progress("compare", len(pair.base.stored), "tensor") as bar:
         moved = survey(pair, lambda _: (bar.update(), peak.look()))
     found = _find(work)
@@ -138,6 +143,14 @@ def _checked(request: Request) -> Section:
         for name in request.region
         if name not in GROUPS
     ]
+    problems += [
+        f"{option}: {value} is not allowed: should be {least} or more"
+        for option, value, least in (
+            ("--max-length", request.max_length, LEAST_LENGTH),
+            ("--batch-tokens", request.batch_tokens, LEAST_BATCH),
+        )
+        if value is not None and value < least
+    ]
     if request.mode not in (None, *CLASSES):
         problems.append(
             f"--mode: {request.mode!r} is not allowed{did_you_mean(request.mode, CLASSES)}; one of {', '.join(CLASSES)}"
@@ -165,6 +178,13 @@ def _checked(request: Request) -> Section:
     if problems:
         raise ParamsError("; ".join(problems))
     return settings
+
+
+def _require_readable(request: Request, pair: Pair) -> None:
+    """Raise ParamsError for texts that are to be longer than the model can read."""
+    most, asked = pair.most_tokens, request.max_length
+    if most and asked and asked > most:
+        raise ParamsError(f"--max-length: {asked} is not allowed: {pair.anatomy.name} can read at most {most} tokens")
 
 
 def _require_exact(request: Request, pair: Pair) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..errors import ModelError
 from ..graft.mask import GraftMask
 from ..graft.running_selection import PART
-from ..models.anatomy import HEAD, Anatomy
+from ..models.anatomy import HEAD, Anatomy, most_tokens
 from ..models.checkpoints import Checkpoint, Named, anatomy_of, labels_of, listed, mode_of, skeleton
 from ..models.classes import CLASSES
 from .base import Base
@@ -18,12 +18,13 @@ Look = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Pair:
-    """A pretrained and a fine-tuned checkpoint of one architecture, under the same names."""
+    """A pretrained and a fine-tuned checkpoint of one architecture, under the same names; `most_tokens` as anatomy.py has it."""
 
     base: Named
     finetuned: Named
     anatomy: Anatomy
     labels: list[str]
+    most_tokens: int | None
 
     @property
     def mode(self) -> str:
@@ -68,7 +69,7 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
     prefix = model.base_model_prefix
     ours = {name: shape for name, shape in anatomy.shapes.items() if anatomy.groups[name] != HEAD}
     theirs = {name: list(parameter.shape) for name, parameter in other.named_parameters()}
-    pair = Pair(Named.of(before, ours, prefix), Named.of(after, theirs, prefix), anatomy, labels)
+    pair = Pair(Named.of(before, ours, prefix), Named.of(after, theirs, prefix), anatomy, labels, most_tokens(model))
     problems = pair.base.problems(ours) + pair.finetuned.problems(theirs) + _differences(anatomy, ours, theirs)
     if mode == "standard" and len(labels) < 2:
         problems.append(
