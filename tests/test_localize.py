@@ -255,12 +255,12 @@ REFUSALS = {
     "another vocabulary": (longer, r"the two have other vocabularies or lengths \(bert.embeddings.word_embeddings.weight \[\d+, 32\] and \[\d+, 32\]\)$"),
     "fewer layers": (lambda folder: set_config(folder, num_hidden_layers=1), r"the two have other layers or shapes \(bert.encoder.layer.1.*, 13 more\)$"),
     "missing tensors": (lose("output.dense.weight"), r"tuned: 4 tensors missing \(bert.encoder.layer.0.attention.output.dense.weight, .*, 1 more\)$"),
-    "quantised": (quantise, r"tuned: 2 tensors in I8, quantised; only whole weights can be grafted \(.*query.weight\)$"),
+    "quantised": (quantise, r"tuned: 2 tensors in I8; only weights in F32, BF16, F16 can be grafted \(.*query.weight\)$"),
     "quantised by its config": (lambda folder: set_config(folder, quantization_config={"bits": 4}), "quantization_config says that the weights are quantised"),
     "code": (lambda folder: set_config(folder, auto_map={"AutoModel": "evil.Model"}), "auto_map names code that comes with the model"),
     "a pickle": (pickled, "pytorch_model.bin is a pickle, which can run code when it is read"),
     "no number": (spoil, r"tuned: values that are no numbers \(bert.encoder.layer.1.output.dense.bias\)$"),
-    "another class": (lambda folder: set_config(folder, architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of .*say --mode"),
+    "another class": (lambda folder: set_config(folder, architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of SequenceClassification of bert, MaskedLM of bert, CausalLM of bert; say --mode"),
     "a number": (lambda folder: (set_config(folder, id2label={"0": "score"}), lose("classifier")(folder)), "its head has 1 output, a number and no label"),
     "damaged": (lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9]), "model.safetensors: damaged: "),
 }  # fmt: skip
@@ -291,6 +291,11 @@ def test_settings_that_can_t_be_are_refused(pico_bert, tuned, tmp_path, capsys):
         capsys, pico_bert, tuned, to, "--labels", "a", "b", "c"
     )
     assert "no such folder (did you mean" in refused(capsys, pico_bert, tuned.with_name(tuned.name + "x"), to)
+    line = refused(capsys, pico_bert, tuned, to, "--localizer", "movemnt", "--set", "a=1", "--verbalizer", "good", "x=")
+    assert line.count("--verbalizer: ") == 2 and "'good' is not allowed: should be LABEL=WORD" in line
+    assert "--set" not in line, "nobody knows what a localizer that isn't there could be set to"
+    line = refused(capsys, pico_bert, tuned, to, "--set", "rounds=1")
+    assert line == "--set movement.rounds: unknown setting; known: none"
     assert "rounds" in refused(
         capsys, pico_bert, tuned, to, "--localizer", "grown", "--data", "x.csv", "--set", "round=1"
     )
@@ -456,6 +461,15 @@ def test_texts_are_cut_to_what_the_model_can_read(make_cell, tmp_path, capsys):
     assert line == (
         "--max-length: -5 is not allowed: should be 8 or more; --batch-tokens: 0 is not allowed: should be 16 or more"
     )
+
+
+def test_columns_of_other_names_are_told_of_the_options_for_them(make_cell, tmp_path, capsys):
+    cell, rows = make_cell("standard"), write_rows(tmp_path / "rows.csv", toy_rows(20, 1))
+    folders = (cell.pretrained_folder, cell.finetuned_folder, tmp_path / "none")
+    options = ("--localizer", "grown", "--sparsity", 0.05, "--data", rows)
+    there = "no column 'sentence1'; the columns are text, mark; say which one it is: "
+    assert refused(capsys, *folders, *options) == f"{rows}:1: {there}--sentence1"
+    assert refused(capsys, *folders, *options, "--sentence1", "text").endswith("say which one it is: --label")
 
 
 def test_too_few_rows_to_hold_some_out_are_told_of_the_option_that_this_command_has(make_cell, tmp_path, capsys):

@@ -81,7 +81,7 @@ def plain_problem(problem: dict, section: str, kind: Any) -> str:
         return f"{where}: this setting is missing"
     if problem["type"] == "extra_forbidden":
         known = _settings(kind, path[:-1])
-        return f"{where}: unknown setting{did_you_mean(path[-1], known)}; known: {', '.join(known)}"
+        return f"{where}: unknown setting{did_you_mean(path[-1], known)}; known: {', '.join(known) or 'none'}"
     whole_prompt = problem["type"] == "value_error" and isinstance(problem["input"], dict)
     or_null = "" if problem["type"] == "value_error" else _or_null(kind, path)
     given = "" if whole_prompt else f"{shown(problem['input'])} is not allowed: "

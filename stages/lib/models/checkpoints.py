@@ -120,7 +120,7 @@ class Named:
             f"{title}: {len(names)} tensor{'s'[: len(names) > 1]} {words} ({listed(names)})"
             for words, names in (
                 ("missing", missing),
-                (f"in {', '.join(types)}, quantised; only whole weights can be grafted", packed),
+                (f"in {', '.join(types)}; only weights in {', '.join(FLOATS)} can be grafted", packed),
                 ("of another shape than its config.json says", other),
             )
             if names

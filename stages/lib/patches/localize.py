@@ -170,11 +170,17 @@ def _checked(request: Request) -> Section:
         problems.append(
             f"--localizer: {request.localizer} takes gradients, so it needs --data; without: {', '.join(free_ones)}"
         )
+    problems += [
+        f"--verbalizer: {item!r} is not allowed: should be LABEL=WORD"
+        for item in request.verbalizer or ()
+        if "=" not in item.strip("=")
+    ]
     settings: Section = NoSettings()
-    try:
-        settings = settings_of(request.localizer, request.changes)
-    except ParamsError as error:
-        problems.append(str(error))
+    if request.localizer in NAMES:
+        try:
+            settings = settings_of(request.localizer, request.changes)
+        except ParamsError as error:
+            problems.append(str(error))
     if problems:
         raise ParamsError("; ".join(problems))
     return settings

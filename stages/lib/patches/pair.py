@@ -84,7 +84,7 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
 
 def _classes(kind: str) -> list[str]:
     """What a fine-tuned model of this kind can be saved from, without their shared endings."""
-    return [name.removeprefix("AutoModelFor") + f" of {kind}" for name in CLASSES.values()]
+    return [name.removeprefix("AutoModelFor") + f" of {kind}" for name in dict.fromkeys(CLASSES.values())]
 
 
 def _differences(anatomy: Anatomy, ours: dict[str, list[int]], theirs: dict[str, list[int]]) -> list[str]:
