@@ -25,6 +25,7 @@ from transformers import (
     RobertaConfig,
     T5Config,
     T5ForConditionalGeneration,
+    XLMRobertaConfig,
 )  # fmt: skip
 
 from stages.lib.errors import ModelError, StorageError
@@ -40,6 +41,7 @@ from tests.pico import (
     bert_config,
     model_settings,
     runtime,
+    same,
     save_causal,
     toy_rows,
     values_of,
@@ -155,15 +157,21 @@ SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidde
 CONFIGS = {
     "bert": bert_config(),
     "roberta": RobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
+    "xlm-roberta": XLMRobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
     "distilbert": DistilBertConfig(vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40),
     "mpnet": MPNetConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
     "gpt2": GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0),
     "llama": LlamaConfig(**SIZE, num_key_value_heads=1, bos_token_id=0, eos_token_id=0, pad_token_id=0),
 }  # fmt: skip
-BLOCKS = {"bert": "bert.encoder.layer.", "roberta": "roberta.encoder.layer.", "distilbert": "distilbert.transformer.layer.",
+BLOCKS = {"bert": "bert.encoder.layer.", "roberta": "roberta.encoder.layer.", "xlm-roberta": "roberta.encoder.layer.",
+          "distilbert": "distilbert.transformer.layer.",
           "mpnet": "mpnet.encoder.layer.",
           "gpt2": "transformer.h.", "llama": "model.layers."}  # fmt: skip
-CASES = [(name, mode) for name in ("bert", "roberta", "distilbert", "mpnet") for mode in ("standard", "prompt")]
+CASES = [
+    (name, mode)
+    for name in ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet")
+    for mode in ("standard", "prompt")
+]
 CASES += [(name, mode) for name in ("gpt2", "llama") for mode in ("standard", "autoregressive")]
 
 
@@ -171,7 +179,7 @@ CASES += [(name, mode) for name in ("gpt2", "llama") for mode in ("standard", "a
 def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mode):
     model = AUTO[mode].from_config(CONFIGS[name])
     groups = parameter_groups(model, mode)
-    assert [*groups] == [parameter for parameter, _ in model.named_parameters()]
+    assert [*map(model.get_parameter, groups)] == [*model.parameters()], "each once, in the model's order"
     assert {parameter for parameter, group in groups.items() if group == "layers"} == {
         parameter for parameter in groups if parameter.startswith(BLOCKS[name])
     }
@@ -195,6 +203,7 @@ def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mod
     ("bert", "prompt", "cls.predictions.transform.dense.weight", "lm_head"),
     ("roberta", "standard", "classifier.dense.weight", "head"),
     ("roberta", "prompt", "lm_head.dense.weight", "lm_head"),
+    ("xlm-roberta", "prompt", "roberta.embeddings.word_embeddings.weight", "embeddings"),
     ("distilbert", "standard", "pre_classifier.weight", "head"),
     ("distilbert", "prompt", "vocab_transform.weight", "lm_head"),
     ("mpnet", "standard", "mpnet.encoder.relative_attention_bias.weight", "embeddings"),
@@ -249,6 +258,20 @@ def test_what_stands_between_the_layers_and_a_new_head_is_reset_to_its_pretraine
     reset_to_pretrained(model, anatomy, tmp_path / "pretrained")
     others = {name for name, values in values_of(model).items() if not torch.equal(values, before[name])}
     assert others == {"score.weight"} and anatomy.groups["transformer.ln_f.weight"] == "lm_head"
+
+
+def test_what_two_parts_share_is_found_under_the_name_that_it_is_stored_by(tmp_path):
+    config = XLMRobertaConfig(**{**SIZE, "vocab_size": 150}, max_position_embeddings=40, pad_token_id=0)
+    source = folder_of(AutoModelForMaskedLM.from_config(config), tmp_path / "model")
+    anatomy = import_model(source, model_settings("prompt"), tmp_path / "out")
+    assert stored_names(tmp_path / "out") == {*anatomy.groups}
+    model = LabelModel.load(tmp_path / "out", TOY, model_settings("prompt"), runtime())
+    before = values_of(model)
+    model.put({name: values + 1 for name, values in before.items()})
+    reset_to_pretrained(model, anatomy, tmp_path / "out")
+    assert same(values_of(model), before)
+    torch_names = [name for name, _ in model.model.named_parameters()]
+    assert "lm_head.decoder.weight" in torch_names and torch_names != [*before], "control: torch calls it otherwise"
 
 
 def test_names_are_the_same_before_and_after_finetuning(make_cell):

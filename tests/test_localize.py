@@ -13,7 +13,13 @@ import torch
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    LlamaConfig,
+    XLMRobertaConfig,
+)
 
 from stages.lib.graft.region import Region
 from stages.lib.graft.select import top_k
@@ -27,11 +33,12 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.patches.__main__ import main
 from stages.lib.patches.build_patch import read_patch
 from stages.lib.patches.format import render
+from stages.lib.patches.live import load_graft
 from stages.lib.patches.localize import DEFAULTS, needs_data, settings_of
 from stages.lib.patches.locations import PATCH
 from stages.lib.patches.pair import open_pair
 from stages.lib.patches.room import bytes_needed
-from tests.pico import TOY, toy_rows
+from tests.pico import TOY, toy_rows, word_tokenizer
 
 ROOT = Path(__file__).parents[1]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -221,6 +228,23 @@ def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path, dtype)
     assert all(torch.equal(applied[name], by_hand[name]) for name in applied)
     after, [name] = load_file(tuned / WEIGHTS), [name for name in applied if "0.mlp.up_proj" in name]
     assert bool((applied[name] == after[name].float()).any()) and not torch.equal(applied[name], after[name].float())
+
+
+def test_embeddings_that_the_vocabulary_head_shares_are_those_of_the_backbone(tmp_path):
+    base, tuned, size = tmp_path / "base", tmp_path / "tuned", {"num_hidden_layers": 1, "num_attention_heads": 2}
+    config = XLMRobertaConfig(vocab_size=150, hidden_size=16, intermediate_size=32, pad_token_id=0, **size)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(base)
+    word_tokenizer().save_pretrained(base)
+    shutil.copytree(base, tuned)
+    change(tuned, lambda tensors: [values.add_(0.1 * torch.randn(values.shape)) for values in tensors.values()])
+    localize(base, tuned, tmp_path / "patch", "--sparsity", 1, "--region", "embeddings")
+    before, after = (load_file(folder / WEIGHTS) for folder in (base, tuned))
+    live = load_graft(base, tmp_path / "patch").state_dict()
+    by_hand = loaded(tmp_path / "patch", base)
+    for name in before:
+        wanted = (after if ".embeddings." in name else before)[name]
+        assert torch.equal(live[name], wanted) and torch.equal(by_hand[name], wanted), name
+    assert torch.equal(by_hand["lm_head.decoder.weight"], after["roberta.embeddings.word_embeddings.weight"])
 
 
 # --- Refusals ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ..digest import require_listed
 from ..errors import ModelError, plain_problem
 from ..graft.region import Region
 from ..io import read_json, write_json
+from .classes import named_weights
 
 FILE = "anatomy.json"
 LAYERS, EMBEDDINGS, POOLER, LM_HEAD, HEAD = "layers", "embeddings", "pooler", "lm_head", "head"
@@ -84,7 +85,7 @@ def parameter_groups(model: Any, mode: str) -> dict[str, str]:
     outside = HEAD if mode == "standard" else LM_HEAD
     embedding_prefixes = _embedding_prefixes(model, blocks)
     groups = {}
-    for name, _ in model.named_parameters():
+    for name in named_weights(model):
         if name.startswith(blocks):
             groups[name] = LAYERS
         elif name.startswith(pooler):

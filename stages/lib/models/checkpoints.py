@@ -16,7 +16,7 @@ from ..errors import ModelError
 from ..graft.running_selection import LazyTensors
 from ..io import read_json
 from .anatomy import SOME_LABELS, Anatomy, parameter_groups
-from .classes import CLASSES
+from .classes import CLASSES, named_weights
 from .loading import load_config, quiet_transformers
 from .sources import CONFIG, commit_of, find_checkpoint, weight_files
 
@@ -188,5 +188,5 @@ def skeleton(checkpoint: Checkpoint, mode: str, labels: int = SOME_LABELS) -> An
 def anatomy_of(model: Any, mode: str, title: str, source: str, revision: str | None) -> Anatomy:
     """Names, groups and shapes of a model, as the stage `model` writes them."""
     groups = parameter_groups(model, mode)
-    shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    shapes = {name: list(parameter.shape) for name, parameter in named_weights(model).items()}
     return Anatomy(title, source, revision, mode, groups, shapes)

@@ -18,6 +18,7 @@ from ..errors import ModelError
 from ..runtime import Runtime
 from ..settings import ModelParams
 from .anatomy import HEAD, Anatomy, most_tokens, parameter_groups
+from .classes import named_weights
 from .loading import load_model, load_tokenizer, read_tensors
 
 
@@ -70,7 +71,7 @@ class LabelModel:
 
     def parameters(self) -> dict[str, Tensor]:
         """Every parameter by name, live."""
-        return dict(self.model.named_parameters())
+        return named_weights(self.model)
 
     def pretrained_names(self, anatomy: Anatomy) -> list[str]:
         """Names of the parameters that have pretrained values: a new head has none, and with one there is no vocabulary head."""
@@ -85,7 +86,7 @@ class LabelModel:
     def train_only(self, names: set[str]) -> dict[str, Tensor]:
         """Let gradients flow to these parameters alone; gives them, live, in the model's order."""
         chosen = {}
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self.parameters().items():
             parameter.requires_grad_(name in names)
             if name in names:
                 chosen[name] = parameter

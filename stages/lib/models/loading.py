@@ -104,7 +104,7 @@ def _one_line(error: Exception) -> str:
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path, leave_out: Iterable[str] = ()) -> None:
-    """Write an ordinary folder, tensors under the names of `model.named_parameters()`.
+    """Write an ordinary folder, tensors under the names of `named_weights`.
 
     `leave_out` names tensors that aren't written, such as an untrained head.
     """

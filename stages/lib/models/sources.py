@@ -18,7 +18,7 @@ from ..io import read_json, replacing
 from ..runtime import seeded_torch
 from ..settings import ModelParams
 from .anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, write_anatomy
-from .classes import CLASSES
+from .classes import CLASSES, named_weights
 from .loading import TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -281,7 +281,7 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
     head = [name for name, group in groups.items() if group == HEAD]
     if {*head} - {*model.missing_tensors}:
         print(f"{settings.name}: its own classification head is dropped; each task gets a new one")
-    shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    shapes = {name: list(parameter.shape) for name, parameter in named_weights(model).items()}
     revision = commit_of(source) or settings.revision
     anatomy = Anatomy(settings.name, settings.source, revision, settings.mode, groups, shapes)
     write_anatomy(anatomy, folder)

@@ -5,14 +5,14 @@ from torch import nn
 
 from ..errors import MaskError
 from ..graft.running_selection import LazyTensors
-from ..models.classes import CLASSES
+from ..models.classes import CLASSES, named_weights
 from .patch_file import Patch
 from .swap import Places, bare
 
 
 def fit(patch: Patch, model: nn.Module) -> Places:
     """What goes where; raises MaskError unless this is the base model of the patch, of its class."""
-    weights = dict(model.named_parameters())
+    weights = named_weights(model)
     head = _head(patch, model, weights)
     _require_base(patch, model, {name: weight for name, weight in weights.items() if name not in head})
     padding, words = patch.use["config"].get("pad_token_id"), getattr(model.config, "vocab_size", None)

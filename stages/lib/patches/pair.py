@@ -10,7 +10,7 @@ from ..graft.mask import GraftMask
 from ..graft.running_selection import PART
 from ..models.anatomy import HEAD, Anatomy, most_tokens
 from ..models.checkpoints import Checkpoint, Named, anatomy_of, labels_of, listed, mode_of, skeleton
-from ..models.classes import CLASSES
+from ..models.classes import CLASSES, named_weights
 from .base import Base
 
 Look = Callable[[str], object]
@@ -68,7 +68,7 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
     anatomy = anatomy_of(model, mode, name, before.source, before.commit or revision)
     prefix = model.base_model_prefix
     ours = {name: shape for name, shape in anatomy.shapes.items() if anatomy.groups[name] != HEAD}
-    theirs = {name: list(parameter.shape) for name, parameter in other.named_parameters()}
+    theirs = {name: list(parameter.shape) for name, parameter in named_weights(other).items()}
     pair = Pair(Named.of(before, ours, prefix), Named.of(after, theirs, prefix), anatomy, labels, most_tokens(model))
     problems = pair.base.problems(ours) + pair.finetuned.problems(theirs) + _differences(anatomy, ours, theirs)
     if mode == "standard" and len(labels) < 2:
