@@ -25,7 +25,9 @@ from transformers import (
     RobertaConfig,
     T5Config,
     T5ForConditionalGeneration,
+    XLMConfig,
     XLMRobertaConfig,
+    XLMWithLMHeadModel,
 )  # fmt: skip
 
 from stages.lib.errors import ModelError, StorageError
@@ -310,6 +312,7 @@ T5 = {"vocab_size": 200, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2,
 MISFITS = [
     (lambda: T5ForConditionalGeneration(T5Config(**T5)), "standard", "of the kind t5, an encoder-decoder, of which only half"),
     (lambda: BertForMaskedLM(bert_config()), "autoregressive", "of the kind bert, which can't be read with model.mode=autoregr"),
+    (lambda: XLMWithLMHeadModel(XLMConfig(vocab_size=150, emb_dim=32, n_layers=2, n_heads=2)), "autoregressive", "of the kind xlm, which can't be read with model.mode=autoregr"),
     (lambda: BertForMaskedLM(bert_config()), "standard", r"bert.pooler.*standard needs; use model.mode=prompt, which reads its"),
 ]  # fmt: skip
 

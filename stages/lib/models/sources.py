@@ -299,7 +299,7 @@ def _require_fit(settings: ModelParams, config: Any, tokenizer: Any) -> None:
             f"{kind}, an encoder-decoder, of which only half would be grafted; take an encoder or a decoder"
         )
     fitting = [name for name, auto in CLASSES.items() if type(config) in getattr(transformers, auto)._model_mapping]
-    if "prompt" in fitting and "autoregressive" in fitting and not config.is_decoder:
+    if "prompt" in fitting and "autoregressive" in fitting and not getattr(config, "is_decoder", False):
         # it sees the words after a position too, so there is no next one to predict
         fitting = [name for name in fitting if CLASSES[name] != CLASSES["autoregressive"]]
     if mode not in fitting:
