@@ -70,6 +70,14 @@ def test_numbers_are_labels_too(folder):
     assert [row["label"] for row in read(folder, spec)[0]["train"]] == ["1", "0"]
 
 
+def test_truth_values_are_labels_as_the_file_spells_them(folder):
+    spec = SINGLE.model_copy(update={"labels": ["false", "true"]})
+    (folder / "train.jsonl").write_bytes(
+        as_jsonl([{"sentence1": "a", "label": True}, {"sentence1": "b", "label": False}])
+    )
+    assert [row["label"] for row in read(folder, spec)[0]["train"]] == ["true", "false"]
+
+
 def test_with_relabel_any_label_of_the_source_passes(folder):
     spec = SINGLE.model_copy(update={"relabel": {"pos": "positive"}})
     (folder / "train.jsonl").write_bytes(as_jsonl([{"sentence1": "a", "label": "neutral"}]))

@@ -207,6 +207,8 @@ def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row 
         if half := SURROGATE.search(text or ""):
             return f"{_called(name, spec)!r} has half of a character in it (\\u{ord(half[0]):04x}), which no text file can hold"
     value = record[columns[label_column]]
+    if isinstance(value, bool):
+        value = shown(value)  # true or false, as the file has it
     label = "" if value is None else str(value).strip()
     if not label:
         return f"the {label_column} is empty"
