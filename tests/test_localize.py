@@ -212,6 +212,14 @@ def test_the_commands_read_it_as_any_patch(pico_bert, tuned, tmp_path, capsys):
     assert "localizer movement" in said and "100.0 % of B" in said and "They are of the same base model" in said
 
 
+def test_inspect_takes_the_base_model_that_localize_took(pico_bert, tuned, tmp_path, capsys):
+    patch = tmp_path / "patch"
+    localize(pico_bert, tuned, patch, "--sparsity", 0.01)
+    capsys.readouterr()
+    main(["inspect", str(patch), "--base", str(pico_bert)])
+    assert "Largest movements, pretrained -> fine-tuned:" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path, dtype):
     base, tuned = (Path(shutil.copytree(pico_llama, tmp_path / name)) for name in ("base", "tuned"))
