@@ -220,6 +220,13 @@ def test_inspect_takes_the_base_model_that_localize_took(pico_bert, tuned, tmp_p
     assert "Largest movements, pretrained -> fine-tuned:" in capsys.readouterr().out
 
 
+def test_a_link_to_nowhere_is_not_written_over(pico_bert, tuned, tmp_path, capsys):
+    link = tmp_path / "patch"
+    link.symlink_to(tmp_path / "nowhere")
+    assert refused(capsys, pico_bert, tuned, link, "--sparsity", 0.01).startswith(f"{link}: is there already")
+    assert link.is_symlink()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path, dtype):
     base, tuned = (Path(shutil.copytree(pico_llama, tmp_path / name)) for name in ("base", "tuned"))

@@ -28,7 +28,7 @@ def free(target: Path) -> Path:
     file = next((folder for folder in target.parents if folder.exists() and not folder.is_dir()), None)
     if file:
         raise StorageError(f"{target}: can't be written, as {file} is not a folder")
-    taken = any(target.iterdir()) if target.is_dir() else target.exists()
+    taken = any(target.iterdir()) if target.is_dir() else target.exists() or target.is_symlink()
     if taken:
         raise StorageError(f"{target}: is there already; remove it or choose another name")
     return target
