@@ -89,11 +89,9 @@ class Results:
 
     def of(self, task: str, test_set: str = "") -> pd.DataFrame:
         """The rows of a task on its own test set, or on another."""
-        return (
-            self.ood[(self.ood.task == task) & (self.ood.test_set == test_set)]
-            if test_set
-            else self.scores[self.scores.task == task]
-        )
+        if test_set:
+            return self.ood[(self.ood.task == task) & (self.ood.test_set == test_set)]
+        return self.scores[self.scores.task == task]
 
     def by_cell(self, measure: str) -> pd.DataFrame:
         """A measure on the own test sets by (task, seed), a column for each variant."""
@@ -393,11 +391,8 @@ def ece_reduction(results: Results) -> Finding:
     value = estimate(
         ece[[GRAFTED, FINETUNED]], statistic=lambda units: 1 - units[GRAFTED].mean() / units[FINETUNED].mean()
     )
-    return Finding(
-        value,
-        {"first": means[GRAFTED], "second": means[FINETUNED]},
-        partial(_short_of, 1 - ece[GRAFTED] / ece[FINETUNED]),
-    )
+    fields = {"first": means[GRAFTED], "second": means[FINETUNED]}
+    return Finding(value, fields, partial(_short_of, 1 - ece[GRAFTED] / ece[FINETUNED]))
 
 
 def _short_of(values: pd.Series, limit: float, write: Callable[[float], str] = percent) -> list[str]:
@@ -449,12 +444,8 @@ def report(results: Results, targets: SummaryParams, leak_rule: str) -> Report:
 
 def _tables(results: Results, leak_rule: str) -> list[Table]:
     tokens = token_tables(results) if results.generative else []
-    return [
-        score_table(results),
-        *tokens,
-        error_table(results),
-        *([ood_table(results, leak_rule)] if results.leaks else []),
-    ]
+    others = [ood_table(results, leak_rule)] if results.leaks else []
+    return [score_table(results), *tokens, error_table(results), *others]
 
 
 def headline(results: Results) -> dict[str, Any]:
@@ -477,11 +468,8 @@ def details(results: Results, leak_rule: str) -> dict[str, Any]:
 
 
 def _mask_size(rows: pd.DataFrame) -> dict[str, Any]:
-    selected, graftable, parameters = (
-        float(rows.selected.mean()),
-        int(rows.graftable.iloc[0]),
-        int(rows.model_parameters.iloc[0]),
-    )
+    selected = float(rows.selected.mean())
+    graftable, parameters = (int(rows[name].iloc[0]) for name in ("graftable", "model_parameters"))
     shares = {"sparsity": selected / graftable, "sparsity_of_model": selected / parameters}
     return {"selected": selected, "graftable": graftable, "model_parameters": parameters, **shares}
 
