@@ -41,10 +41,8 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
         cell = GraftCell.of(done.model, seed, params.graft.region)
         axes = predict_grafts(cell, training.rows["train"], params, evaluation)
     predictions = evaluation.predictions()
-    scores = [
-        {**row, **axes.get(row["variant"], {})}
-        for row in score_rows(predictions, training.task, params.calibration.bins)
-    ]
+    rows = score_rows(predictions, training.task, params.calibration.bins)
+    scores = [{**row, **axes.get(row["variant"], {})} for row in rows]
     about = {**cell.about(), "paradigm": paradigm, "training": done.record}
     write_reading("paradigm", (paradigm,), about, predictions, scores)
     return f"{title}: {evaluation.describe()}"

@@ -36,9 +36,8 @@ class GraftCell:
         cls, task: str, seed: int, settings: ModelParams, region_groups: list[str], runtime: Runtime
     ) -> "GraftCell":
         """Load the fine-tuned model of a cell and reset it; `settings` is the `model` section."""
-        return cls.of(
-            LabelModel.load(paths.finetuned(task, seed), read_task(task), settings, runtime), seed, region_groups
-        )
+        model = LabelModel.load(paths.finetuned(task, seed), read_task(task), settings, runtime)
+        return cls.of(model, seed, region_groups)
 
     @classmethod
     def of(
@@ -71,9 +70,5 @@ class GraftCell:
 
     def about(self) -> dict[str, Any]:
         """What every record of this cell says of it."""
-        return {
-            "task": self.task,
-            "seed": self.seed,
-            "graftable": self.region.size,
-            "model_parameters": self.anatomy.parameters,
-        }
+        sizes = {"graftable": self.region.size, "model_parameters": self.anatomy.parameters}
+        return {"task": self.task, "seed": self.seed, **sizes}

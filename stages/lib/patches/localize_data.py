@@ -116,11 +116,8 @@ def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
     if not train:
         train, dev = known, []
     line = f"Rows: {len(train):,} to localize by, {len(dev):,} to choose by, {len(parts['test']):,} to score on"
-    renamed = (
-        f"; labels by their numbers: {', '.join(f'{key} {label}' for key, label in spec.relabel.items())}"
-        if spec.relabel
-        else ""
-    )
+    numbers = ", ".join(f"{key} {label}" for key, label in (spec.relabel or {}).items())
+    renamed = f"; labels by their numbers: {numbers}" if numbers else ""
     return {"train": train, "dev": dev, "test": parts["test"]}, [f"{line}{renamed}."]
 
 

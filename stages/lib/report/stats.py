@@ -90,14 +90,8 @@ class Estimate(Mean):
 
     def numbers(self) -> dict[str, float | int]:
         """As a part of the metrics file, without what is undefined."""
-        interval = {
-            "tasks": self.tasks,
-            "seeds": self.seeds,
-            "low": self.low,
-            "high": self.high,
-            "positive": self.positive,
-        }
-        return super().numbers() | _defined(interval)
+        more = ("tasks", "seeds", "low", "high", "positive")
+        return super().numbers() | _defined({name: getattr(self, name) for name in more})
 
 
 def mean_of(values: pd.Series | np.ndarray) -> Mean:
