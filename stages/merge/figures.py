@@ -120,11 +120,8 @@ def _chosen(frame: pd.DataFrame, methods: list[str], merged: Merged) -> str:
         group: ", ".join(f"{merged.label(name)} {means[group, name].idxmax():g}" for name in methods)
         for group in merged.groups
     }
-    return (
-        "; ".join(f"{group}: {text}" for group, text in chosen.items())
-        if len(chosen) > 1
-        else next(iter(chosen.values()))
-    )
+    told = "; ".join(f"{group}: {text}" for group, text in chosen.items())
+    return told if len(chosen) > 1 else next(iter(chosen.values()))
 
 
 FIGURES = {"methods": methods_figure, "alphas": alphas_figure}

@@ -57,11 +57,8 @@ def _gain_block(matrix: Matrix, kind: str, title: str) -> Block:
 
 def overlap_figure(matrix: Matrix) -> Figure:
     """Figure 8a; its diagonal, 1 for any region with itself, is the same task in different seeds."""
-    chance, two_tasks, one_task = (
-        matrix.overlaps[ONE_MODEL].chance.mean(),
-        matrix.overlap(ONE_MODEL).mean,
-        matrix.overlap(TWO_SEEDS).mean,
-    )
+    two_tasks, one_task = (matrix.overlap(kind).mean for kind in (ONE_MODEL, TWO_SEEDS))
+    chance = matrix.overlaps[ONE_MODEL].chance.mean()
     same = "" if one_task is None else f", those of one task in two seeds by {percent(one_task)} %"
     diagonal = {(task, task) for task in matrix.data.tasks}
     return heatmap(

@@ -61,9 +61,8 @@ JOINT_COLUMNS = [
 def joint_table(data: Multitask) -> Table:
     """Does one model of all tasks do as well as one for each?"""
     lines = []
-    for paradigm, levels in data.levels.assign(missing=~data.levels.gained.astype(bool)).groupby(
-        "paradigm", sort=False
-    ):
+    marked = data.levels.assign(missing=~data.levels.gained.astype(bool))
+    for paradigm, levels in marked.groupby("paradigm", sort=False):
         lines += [Line(paradigm), *(Line(task, levels[levels.task == task], (paradigm, task)) for task in data.tasks)]
         measured = dict.fromkeys(("pretrained", "single", "joint"), "mean") | {"missing": "sum"}
         lines.append(Line("average", levels.groupby("task").agg(measured), (paradigm, "average"), "average"))
@@ -140,9 +139,8 @@ def headline(data: Multitask) -> dict[str, Any]:
     """What `dvc metrics` shows: of the first paradigm, and of its first matrix of regions."""
     found: dict[str, Any] = {}
     if len(data.levels):
-        found["joint_minus_single"] = _difference(
-            data.levels[data.levels.paradigm == data.levels.paradigm.iloc[0]]
-        ).mean
+        first = data.levels[data.levels.paradigm == data.levels.paradigm.iloc[0]]
+        found["joint_minus_single"] = _difference(first).mean
     for matrix in matrices(data)[:1]:
         found["gain"] = {_key(kind): matrix.gain(kind).mean for kind in (contrasts.OWN, contrasts.OTHERS)}
         found["overlap"] = {

@@ -109,11 +109,8 @@ def _selection_title(data: Surgical) -> str:
     names = {f"top_{size}": "with the highest FIM scores", f"random_{size}": "at random"}
     kept = {words: estimate(kept_by(data, name)).mean for name, words in names.items()}
     told = [f"{words} {percent(share)}\N{NO-BREAK SPACE}%" for words, share in kept.items() if share is not None]
-    return (
-        f"{size} of {data.layers} layers keep of the score of all: {', '.join(told)}"
-        if told
-        else "Score by the number of trained layers"
-    )
+    kept_by_few = f"{size} of {data.layers} layers keep of the score of all: {', '.join(told)}"
+    return kept_by_few if told else "Score by the number of trained layers"
 
 
 def _draw_selections(panel: Axes, runs: pd.DataFrame, kinds: list[str]) -> None:

@@ -170,11 +170,8 @@ def addition_figure(talos: Collected) -> Figure | None:
     upper, lower = drawn.subplots(2, 1, height_ratios=[3, 2], sharex=True)
     groups = {"single-task models": "single", "one model for all, added": "accuracy"}
     names = [*map(title, parts)]
-    _draw_bars(
-        upper,
-        {label: [_over_tasks(part, column) for part in parts.values()] for label, column in groups.items()},
-        names,
-    )
+    bars = {label: [_over_tasks(part, column) for part in parts.values()] for label, column in groups.items()}
+    _draw_bars(upper, bars, names)
     upper.axhline(
         100 * frame.pretrained.mean(), color="#555555", linestyle=":", linewidth=1.4, label="pretrained, zero-shot"
     )
