@@ -94,16 +94,13 @@ def leakage(sets: dict[str, Texts]) -> dict[str, dict[str, dict[str, int]]]:
 
     Gives {train: {test_set: {"leaked": n, "test": all}}}.
     """
+
+    def shared(trained: set[bytes], tested: list[bytes]) -> dict[str, int]:
+        return {"leaked": sum(key in trained for key in tested), "test": len(tested)}
+
     return {
-        train: {
-            test: {
-                "leaked": sum(key in sets[train].trained for key in sets[test].tested),
-                "test": len(sets[test].tested),
-            }
-            for test in sets
-            if test != train
-        }
-        for train in sets
+        train: {test: shared(mine.trained, other.tested) for test, other in sets.items() if test != train}
+        for train, mine in sets.items()
     }
 
 

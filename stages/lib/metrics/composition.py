@@ -68,14 +68,8 @@ def composition(counts: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) 
         place[1] += prod(shape)
     selected, graftable = (sum(place[number] for place in places.values()) for number in (0, 1))
     return [
-        {
-            "layer": layer,
-            "kind": kind,
-            "selected": inside,
-            "parameters": parameters,
-            "share": inside / selected if selected else 0.0,
-            "chance": parameters / graftable,
-        }
+        {"layer": layer, "kind": kind, "selected": inside, "parameters": parameters}
+        | {"share": inside / selected if selected else 0.0, "chance": parameters / graftable}
         for (layer, kind), (inside, parameters) in places.items()
     ]
 
@@ -89,15 +83,6 @@ def by_tensor(counts: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) ->
     rows = []
     for name, shape in shapes.items():
         inside, size = counts.get(name, 0), prod(shape)
-        rows.append(
-            {
-                "tensor": name,
-                "layer": layer_of(name),
-                "kind": kind_of(name),
-                "part": name.rpartition(".")[2],
-                "parameters": size,
-                "selected": inside,
-                "share": inside / size,
-            }
-        )
+        place = {"tensor": name, "layer": layer_of(name), "kind": kind_of(name), "part": name.rpartition(".")[2]}
+        rows.append({**place, "parameters": size, "selected": inside, "share": inside / size})
     return rows
