@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import counted, counts, extent, percent, points, small_percent
-from stages.lib.report.load import Cell, Records, Row, frame_of, published
+from stages.lib.report.load import Cell, Records, Row, frame_of, grid, published
 from stages.lib.report.stats import Estimate, estimate, known, mean_of
 from stages.lib.report.table import Column, Line, Table, share, shown, stored
 
@@ -93,9 +92,9 @@ def collect(seeds: list[int], settings: SequenceParams, orders: dict[str, list[s
     """
     chosen = {name: orders[name] for name in settings.orders if orders[name]} if settings.methods else {}
     cells = [
-        {"method": method, "order": order, "seed": seed, "task": task}
-        for method, order, seed in product(settings.methods, chosen, seeds)
-        for task in chosen[order]
+        {**cell, "task": task}
+        for cell in grid(method=settings.methods, order=chosen, seed=seeds)
+        for task in chosen[cell["order"]]
     ]
     path = "metrics/sequence/{method}/{order}/{seed}/{task}.json"
     needs = ("rows", "place", "kept_bytes", "model_bytes")

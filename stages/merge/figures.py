@@ -59,15 +59,9 @@ def _draw_methods(panel: Axes, merged: Merged, group: str, styles: dict) -> None
         aside = SPREAD * ((number + 0.5) / len(tasks) - 0.5)  # so that no point hides another
         panel.plot(scores, [row + aside for row in rows], label=task, **(styles[task] | {"linestyle": "none"}))
     means = [mean_of(Model(merged, group, name).seeds()) for name in merged.methods]
-    panel.errorbar(
-        [100 * value.mean for value in means],
-        rows,
-        xerr=[100 * value.sd for value in means] if len(merged.seeds) > 1 else None,
-        label="mean of tasks",
-        capsize=3,
-        elinewidth=1.2,
-        **AVERAGE,
-    )
+    spreads = [100 * value.sd for value in means] if len(merged.seeds) > 1 else None
+    look = {"label": "mean of tasks", "capsize": 3, "elinewidth": 1.2, **AVERAGE}
+    panel.errorbar([100 * value.mean for value in means], rows, xerr=spreads, **look)
     for name, look in LINES.items():
         panel.axvline(100 * Model(merged, group, name).seeds().mean(), label=LINE_NAMES[name], **look)
     panel.set_yticks(rows, [merged.label(name) for name in merged.methods])

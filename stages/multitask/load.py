@@ -89,14 +89,9 @@ def collect(params: Any) -> Multitask:
 def _level_rows(params: Any, cell: Cell, record: Row) -> Iterator[Row]:
     rows = {row["variant"]: row for row in record["rows"]}
     before, after = rows[PRETRAINED]["accuracy"], rows[FINETUNED]["accuracy"]
-    yield {
-        **cell,
-        "n": rows[FINETUNED]["n"],
-        "pretrained": before,
-        "single": single_task_accuracy(cell["task"], cell["seed"], params.multitask.test_max),
-        "joint": after,
-        "gained": gained(before, after, params.summary.least_gain),
-    }
+    single = single_task_accuracy(cell["task"], cell["seed"], params.multitask.test_max)
+    scores = {"n": rows[FINETUNED]["n"], "pretrained": before, "single": single, "joint": after}
+    yield {**cell, **scores, "gained": gained(before, after, params.summary.least_gain)}
 
 
 def _gain_rows(params: Any, ends: pd.DataFrame, sources: set[str], cell: Cell, record: Row) -> Iterator[Row]:

@@ -38,16 +38,8 @@ MOST_PER_ROW = 5
 def line_style(number: int) -> dict[str, Any]:
     """Look of the line with this number; they repeat after nine."""
     color, marker, dash, filled = LINE_STYLES[number % len(LINE_STYLES)]
-    return {
-        "color": color,
-        "marker": marker,
-        "linestyle": dash,
-        "linewidth": 1.5,
-        "markersize": 6,
-        "markeredgecolor": color,
-        "markerfacecolor": color if filled else "white",
-        "zorder": 3,
-    }
+    look = {"color": color, "marker": marker, "linestyle": dash, "linewidth": 1.5, "markersize": 6, "zorder": 3}
+    return look | {"markeredgecolor": color, "markerfacecolor": color if filled else "white"}
 
 
 def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
