@@ -77,13 +77,8 @@ def told(number: int, damaged: Objects) -> str:
         return f"verify: {counted(number, 'object')} of the cache, all as they were stored"
     lines = [f"  {path} of {stage}" for owners in damaged.values() for stage, path in dict.fromkeys(owners)]
     again = ", ".join(sorted({stage for owners in damaged.values() for stage, _ in owners}))
-    return "\n".join(
-        [
-            f"verify: {len(damaged)} of {counted(number, 'object')} of the cache were damaged, and are removed:",
-            *lines,
-            f"`dvc repro` will run again: {again}",
-        ]
-    )
+    head = f"verify: {len(damaged)} of {counted(number, 'object')} of the cache were damaged, and are removed:"
+    return "\n".join([head, *lines, f"`dvc repro` will run again: {again}"])
 
 
 def _cache() -> Path:

@@ -71,15 +71,8 @@ def _load(work: "Work", scratch: Path) -> LabelModel:
     pair, request = work.pair, work.request
     tuned, base = pair.finetuned.checkpoint.folder, pair.base.checkpoint.folder
     links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, scratch)
-    machine = start(
-        RuntimeParams.model_construct(
-            device="auto",
-            precision="float32",
-            threads=0,
-            batch_tokens=request.batch_tokens,
-            gradient_checkpointing=False,
-        )
-    )
+    usual = {"device": "auto", "precision": "float32", "threads": 0, "gradient_checkpointing": False}
+    machine = start(RuntimeParams.model_construct(batch_tokens=request.batch_tokens, **usual))
     longest = work.reading.max_length
     settings = ModelParams.model_construct(mode=pair.mode, max_length=longest)
     return LabelModel.load(links, work.task, settings, machine, dtype=request.dtype)
