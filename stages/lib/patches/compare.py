@@ -28,9 +28,7 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
         "first": identity(files[0], stored[0]),
         "second": identity(files[1], stored[1]),
         "same_model": a == b and stored[0].about.get("fingerprint") == stored[1].about.get("fingerprint"),
-        "overlap": None,
-        "layers": None,
-        "values": None,
+        **dict.fromkeys(("overlap", "layers", "values")),
     }
     if [*a.shapes.items()] != [*b.shapes.items()]:
         return facts
@@ -76,11 +74,6 @@ def _values(stored: list[StoredMask]) -> dict[str, Any]:
         _, at, bt = np.intersect1d(indices, second.mask.indices[name], assume_unique=True, return_indices=True)
         gaps.append((first.values[name][at].double() - second.values[name][bt].double()).abs())
     gap = torch.cat(gaps) if gaps else torch.empty(0)
-    if not len(gap):
-        return {"shared": 0, "differ": 0, "median_difference": None, "largest_difference": None}
-    return {
-        "shared": len(gap),
-        "differ": int((gap > 0).sum()),
-        "median_difference": float(gap.median()),
-        "largest_difference": float(gap.max()),
-    }
+    median, largest = (float(gap.median()), float(gap.max())) if len(gap) else (None, None)
+    counts = {"shared": len(gap), "differ": int((gap > 0).sum())}
+    return {**counts, "median_difference": median, "largest_difference": largest}
