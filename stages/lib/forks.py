@@ -67,14 +67,9 @@ def start_server(address: str, ends_with: int, environment: dict[str, str] | Non
     """A process that will listen there, once it has imported the libraries, until another process ends."""
     import subprocess
 
-    return subprocess.Popen(
-        [sys.executable, "-P", str(SERVER), address, str(ends_with), *IMPORTS],
-        env=os.environ | (environment or {}),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-P", str(SERVER), address, str(ends_with), *IMPORTS]
+    silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    return subprocess.Popen(command, env=os.environ | (environment or {}), start_new_session=True, **silent)
 
 
 @contextmanager

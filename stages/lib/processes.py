@@ -93,11 +93,6 @@ def _start_others(count: int) -> None:
     for rank in range(1, count):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "STAGE_FORK_SERVER": ""}
         # what they would say the first one says
-        other = subprocess.Popen(
-            command,
-            env=os.environ | own,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        other = subprocess.Popen(command, env=os.environ | own, **silent)
         atexit.register(other.terminate)
