@@ -67,12 +67,9 @@ def learn_in_order(learner: Naive, title: str, test_max: int) -> Trace:
                 learner.recall(known)
                 logits = predict(sequence.view(known), tests[known]).numpy()
                 done.logits.setdefault(known, {})[task] = logits
-            done.facts[task] = {
-                "training": {**sequence.chosen[task], "steps": sequence.plan(task).steps, "kept_step": training.step},
-                "kept_bytes": learner.kept(),
-                "model_bytes": sequence.model_bytes(),
-                **learner.facts(task),
-            }
+            steps = {**sequence.chosen[task], "steps": sequence.plan(task).steps, "kept_step": training.step}
+            memory = {"kept_bytes": learner.kept(), "model_bytes": sequence.model_bytes()}
+            done.facts[task] = {"training": steps, **memory, **learner.facts(task)}
     return done
 
 
