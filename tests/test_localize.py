@@ -14,9 +14,11 @@ from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
     LlamaConfig,
     XLMRobertaConfig,
 )
@@ -263,6 +265,15 @@ def test_embeddings_that_the_vocabulary_head_shares_are_those_of_the_backbone(tm
 
 
 # --- Refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_as_apply_would(pair, capsys, tmp_path):
+    base, tuned = pair
+    tokenizer, words = AutoTokenizer.from_pretrained(base), AutoConfig.from_pretrained(base).vocab_size
+    tokenizer.add_tokens([f"<extra{number}>" for number in range(words + 1 - len(tokenizer))])
+    tokenizer.save_pretrained(base)
+    said = refused(capsys, base, tuned, tmp_path / "patch", "--sparsity", 0.01)
+    assert said == f"{base}: its tokenizer has {words + 1} tokens, but the model only {words}"
 
 
 def lose(word: str) -> Callable[[Path], None]:

@@ -97,6 +97,12 @@ def parameter_groups(model: Any, mode: str) -> dict[str, str]:
     return groups
 
 
+def require_embeddings(name: str, model: Any, tokens: int) -> None:
+    """Raise ModelError unless a model has an embedding for each of its tokenizer's tokens."""
+    if tokens > (words := model.get_input_embeddings().num_embeddings):
+        raise ModelError(f"{name}: its tokenizer has {tokens} tokens, but the model only {words}")
+
+
 def most_tokens(model: Any) -> int | None:
     """Tokens of the longest input that a model has learned positions for; None where it learned none, as with rotary ones."""
     from torch.nn import Embedding

@@ -17,7 +17,7 @@ from ..errors import ModelError
 from ..io import read_json, replacing
 from ..runtime import seeded_torch
 from ..settings import ModelParams
-from .anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, write_anatomy
+from .anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, require_embeddings, write_anatomy
 from .classes import CLASSES, named_weights
 from .loading import TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
 
@@ -321,6 +321,4 @@ def _require_whole(settings: ModelParams, model: Any, groups: dict[str, str], to
             f"{settings.name}: the checkpoint doesn't have {part} (for instance {missing[0]}), which "
             f"model.mode={settings.mode} needs{'; use model.mode=prompt, which reads its masked-LM head' if masked else ''}"
         )
-    words = model.get_input_embeddings().num_embeddings
-    if tokens > words:
-        raise ModelError(f"{settings.name}: its tokenizer has {tokens} tokens, but the model only {words}")
+    require_embeddings(settings.name, model, tokens)

@@ -8,9 +8,10 @@ from torch import Tensor
 from ..errors import ModelError
 from ..graft.mask import GraftMask
 from ..graft.running_selection import PART
-from ..models.anatomy import HEAD, Anatomy, most_tokens
+from ..models.anatomy import HEAD, Anatomy, most_tokens, require_embeddings
 from ..models.checkpoints import Checkpoint, Named, anatomy_of, labels_of, listed, mode_of, skeleton
 from ..models.classes import CLASSES, named_weights
+from ..models.loading import load_tokenizer
 from .base import Base
 
 Look = Callable[[str], object]
@@ -64,6 +65,7 @@ def open_pair(
 def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | None) -> Pair:
     labels = labels_of(after) if mode == "standard" else []
     model, other = skeleton(before, mode), skeleton(after, mode, len(labels))
+    require_embeddings(before.title, model, len(load_tokenizer(before.folder)))
     name = before.title if before.source == "hub" else before.folder.resolve().name
     anatomy = anatomy_of(model, mode, name, before.source, before.commit or revision)
     prefix = model.base_model_prefix
