@@ -1,6 +1,7 @@
 """Frames, tables and sentences of task arithmetic, on synthetic records whose effects are known."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -269,6 +270,16 @@ def test_a_stage_that_is_off_leaves_its_frames_empty_and_is_named(stages, empty)
     assert report(data).facts == [f"off, so without tables and figures: {', '.join(stages)}"]
     assert not any(details(data).get(name) for name in empty)
     assert all(claim.verdict is Verdict.OPEN for claim in report(read(settings(seeds=[]))).claims), "nothing is claimed"
+
+
+def test_methods_that_are_not_asked_for_make_no_claim():
+    everything = [claim.text for claim in report(written()).claims]
+    data = written()
+    frames = {
+        name: frame[frame.method != "linear"] if "method" in frame else frame for name, frame in data.frames.items()
+    }
+    fewer = [claim.text for claim in report(replace(data, frames=frames)).claims]
+    assert [text for text in everything if "linearised" not in text] == fewer != everything
 
 
 # --- Tables and numbers ----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The report of task arithmetic: its tables, and what its claims measure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from stages.lib.metrics.composition import KEY, KINDS, QUERY
-from stages.lib.report.claims import Finding, judge, read_statements, short_of
+from stages.lib.report.claims import Finding, Measure, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import counts, off_line, percent, small_percent
 from stages.lib.report.load import Collected, in_order, published
@@ -309,8 +309,15 @@ def controlled(talos: Collected) -> Finding:
     return Finding(estimate((rows.control_zero_shot - rows.control_majority).astype(float)), lacks=lacks)
 
 
+def _where_asked(stage: str, measure: Callable[..., Finding]) -> Measure:
+    """The measure of two methods, which finds nothing where the stage wasn't asked for one of them."""
+    return lambda talos, *methods: measure(talos, *methods) if {*methods} <= {*talos.frames[stage].method} else []
+
+
 MEASURES = {
-    "added": added, "negated": negated, "localized": localized, "disentangled": disentangled, "pruned": pruned,
+    "added": _where_asked("addition", added), "negated": _where_asked("negation", negated),
+    "localized": _where_asked("localization", localized), "disentangled": _where_asked("disentangle", disentangled),
+    "pruned": pruned,
     "alike": alike, "query_and_key": query_and_key, "gained": partial(gains, method="full"),
     "talos_gained": partial(gains, method="talos"), "above_constant": above_constant, "controlled": controlled,
 }  # fmt: skip
