@@ -27,7 +27,7 @@ from stages.lib.report.publish import plot_data
 from stages.lib.report.stats import clean
 from stages.lib.report.style import save_all
 from stages.surgical import report as reporting
-from stages.surgical.figures import FIGURES
+from stages.surgical.figures import FIGURES, layer_figure
 from stages.surgical.frames import CELL, Surgical, collect
 from stages.surgical.rankings import by_cell
 from stages.surgical.report import headline
@@ -166,10 +166,11 @@ def run(layers: list[int], cell: int) -> dict[str, Any]:
     return {**trained, "curve": curve, "loss": 0.6 - apart + 0.001 * cell, "peak_learning_rate": 1e-3}
 
 
-def gather(root: Path, settings: SimpleNamespace | None = None) -> Surgical:
+def gather(root: Path, settings: SimpleNamespace | None = None, localizer: str = "learned") -> Surgical:
     settings = settings or params()
     with contextlib.chdir(root):
-        return collect(settings.fim.seeds, settings.fim, settings.surgery, settings.robustness, settings.surgical)
+        sections = settings.fim, settings.surgery, settings.robustness, settings.surgical
+        return collect(settings.fim.seeds, *sections, localizer)
 
 
 def found_in(root: Path, settings: SimpleNamespace | None = None, **effects: Any) -> Surgical:
@@ -449,6 +450,14 @@ def test_more_of_the_graft_than_by_chance_is_in_the_top_layers_where_it_was_put_
 
 
 @pytest.mark.usefixtures("bare")
+def test_what_found_the_masks_is_named_wherever_the_graft_is(found):
+    other = replace(found, localizer="movement")
+    assert verdict(other, INSIDE.replace("learned", "movement")) is Verdict.HOLDS
+    notes = " ".join(note for table in report(other).tables for note in table.notes)
+    figure = " ".join(text.get_text() for text in layer_figure(other).texts)
+    assert "movement mask" in notes and "movement graft" in figure and "learned" not in notes + figure
+
+
 def test_without_masks_in_layers_nothing_is_claimed_of_grafts_but_layers_are_drawn(found, tmp_path):
     without = replace(found, regions=found.regions.iloc[:0])
     texts, left = ([claim.text for claim in claims(data)] for data in (found, without))

@@ -17,7 +17,7 @@ from stages.surgical.rankings import bridges
 from stages.surgical.report import few, kept_by, steady, unranked
 
 HEIGHT, HALF = 2.6, 0.38
-SCORE, GRAFT, CHANCE = "FIM score", "learned graft", "chance"
+SCORE, CHANCE = "FIM score", "chance"
 # look of a kind of selection, by its number among the lines of a figure
 KINDS = {"top": 0, "bottom": 5, "random": 8, "first": 3, "middle": 1, "last": 4}
 LEVEL_LOOKS = {"all": ("all layers", LEVELS[FINETUNED]), "none": ("no layer", LEVELS[PRETRAINED])}
@@ -27,27 +27,33 @@ DASHED = {"color": "black", "linestyle": (0, (4, 2))}
 
 
 def layer_figure(data: Surgical) -> Figure:
-    """Share of each layer in the scores and in the learned mask, per task."""
+    """Share of each layer in the scores and in the mask, per task."""
     tasks, score = [*dict.fromkeys(data.fim.task)], data.surgery.score
     drawn = framed(
         HEIGHT * grid(len(tasks))[0], _layer_title(data),
         f"{counts(task=len(tasks), seed=data.fim.seed.nunique())}, score of {score.target}, {score.aggregation}, over {score.examples} examples",
         f"Each adds up to 100 % over the layers. Chance: a random mask's share, of parameters per layer.{_whiskers(data.fim)}",
-        [SCORE, GRAFT, CHANCE],
+        [SCORE, _graft(data), CHANCE],
     )  # fmt: skip
     for panel, task, first, last in small_multiples(drawn, tasks, sharex=True, sharey=True):
-        _draw_layers(panel, *_shares(data, task))
+        _draw_layers(panel, _graft(data), *_shares(data, task))
         panel.set(title=task, xlabel="layer" if last else "", ylabel="share (%)" if first else "")
         panel.tick_params(labelbottom=True)
     explain(drawn, drawn.axes[:1])
     return drawn
 
 
+def _graft(data: Surgical) -> str:
+    return f"{data.localizer} graft"
+
+
 def _layer_title(data: Surgical) -> str:
     """Whether the graft lies where the scores are high; without masks, where these are highest."""
     found = bridges(data)["score_graft"]
     if found.n and not unranked(data):
-        return f"Over the layers, FIM score and share of the learned graft have a rank correlation of {found.mean:+.2f}"
+        return (
+            f"Over the layers, FIM score and share of the {_graft(data)} have a rank correlation of {found.mean:+.2f}"
+        )
     means = data.chosen().groupby("layer").mean()
     return f"Layer {layer_text([means.idxmax()])} has the highest FIM score: {percent(means.max() / means.sum())} % of the sum"
 
@@ -65,9 +71,9 @@ def _shares(data: Surgical, task: str) -> tuple[pd.DataFrame, pd.DataFrame, pd.S
     return scores.div(scores.sum(axis=1), axis=0), masks, regions.groupby("layer").chance.mean()
 
 
-def _draw_layers(panel: Axes, scores: pd.DataFrame, masks: pd.DataFrame, chance: pd.Series) -> None:
+def _draw_layers(panel: Axes, graft: str, scores: pd.DataFrame, masks: pd.DataFrame, chance: pd.Series) -> None:
     places = np.arange(len(scores.columns))
-    for label, variant, shares, offset in ((SCORE, FINETUNED, scores, -0.5), (GRAFT, GRAFTED, masks, 0.5)):
+    for label, variant, shares, offset in ((SCORE, FINETUNED, scores, -0.5), (graft, GRAFTED, masks, 0.5)):
         if len(shares):
             panel.bar(
                 places + offset * HALF, 100 * shares.mean(), HALF, yerr=100 * shares.std(ddof=1),

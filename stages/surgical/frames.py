@@ -34,12 +34,13 @@ ROUNDING = 1e-9
 class Surgical:
     """Frames with one row for each layer (fim, robustness, regions) or each fine-tuning (runs).
 
-    `regions` is where the learned masks of the main pipeline lie: the share of the mask in a layer, and
+    `regions` is where the masks of the main pipeline lie, found by `localizer`: the share of the mask in a layer, and
     the share a random one would have.  `size` is None for the selections `all` and `none`.
     """
 
     surgery: SurgeryParams
     limits: SurgicalParams
+    localizer: str
     fim: pd.DataFrame
     runs: pd.DataFrame
     robustness: pd.DataFrame
@@ -90,9 +91,14 @@ class Surgical:
 
 
 def collect(
-    seeds: list[int], fim: FimParams, surgery: SurgeryParams, robustness: RobustnessParams, limits: SurgicalParams
+    seeds: list[int],
+    fim: FimParams,
+    surgery: SurgeryParams,
+    robustness: RobustnessParams,
+    limits: SurgicalParams,
+    localizer: str,
 ) -> Surgical:
-    """Read the cells that the settings name, and the learned masks of the scored ones.
+    """Read the cells that the settings name, and the masks of the scored ones, which that localizer found.
 
     Raises DataError for missing records, and where two selections of different layers were trained alike.
     """
@@ -107,7 +113,7 @@ def collect(
     runs = operations.rows(_runs)
     require_distinct(runs)
     return Surgical(
-        surgery, limits,
+        surgery, limits, localizer,
         frame_of(fims.rows(_layers), FIM),
         frame_of(runs, SURGERY),
         frame_of(steps.rows(_layers), ROBUSTNESS),

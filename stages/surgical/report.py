@@ -171,7 +171,7 @@ def _checkpoints(data: Surgical) -> Table:
 
 
 def _bridge(data: Surgical) -> Table:
-    """Do the scores point to where the learned grafts lie?"""
+    """Do the scores point to where the grafts lie?"""
 
     def inside(size: int) -> Column:
         means = caught(data, size).groupby("task").mean()
@@ -187,8 +187,8 @@ def _bridge(data: Surgical) -> Table:
         *map(inside, sizes(data, "top") or [1]),
     ]
     notes = [
-        "Spearman correlations over layers; graft: share of the learned mask of the main pipeline, over chance",
-        "graft in top k: share of the learned mask in the k layers with the highest scores, in brackets a random mask's",
+        f"Spearman correlations over layers; graft: share of the {data.localizer} mask of the main pipeline, over chance",
+        f"graft in top k: share of the {data.localizer} mask in the k layers with the highest scores, in brackets a random mask's",
     ]
     lines = [Line(task, {"task": task, **bridges(data, task)}) for task in dict.fromkeys(data.regions.task)]
     return Table("Where the scores point and where grafts lie", ["task"], columns, lines, notes)
@@ -253,11 +253,15 @@ def of_tasks(data: Surgical) -> Iterable[Finding]:
 
 
 def inside(data: Surgical) -> Iterable[Finding]:
-    """Share of the learned graft in the layers with the highest scores less that of a random one."""
+    """Share of the graft in the layers with the highest scores less that of a random one."""
     for size in sizes(data, "top"):
         rows = caught(data, size)
         if len(rows):
-            fields = {"layers": top(size), **{name: estimate(rows[name]).mean for name in rows}}
+            fields = {
+                "layers": top(size),
+                "localizer": data.localizer,
+                **{name: estimate(rows[name]).mean for name in rows},
+            }
             yield Finding(paired(rows.share, rows.chance), fields)
 
 
