@@ -18,7 +18,6 @@ from ..memory import PeakMemory
 from ..models.checkpoints import listed
 from ..models.classes import CLASSES
 from ..models.evidence import draws, from_tensors
-from ..models.loading import load_tokenizer
 from ..progress import progress
 from ..settings import Section
 from ..yaml12 import load_yaml
@@ -105,12 +104,10 @@ def localize(request: Request) -> str:
     _require_exact(request, pair)
     width = WIDTHS[request.dtype] if request.data else 0
     require_room(request.localizer, width, request.batch_tokens, pair.anatomy, region, budget.k)
-    tokenizer = load_tokenizer(pair.base.checkpoint.folder)
-    most = min(tokenizer.model_max_length, MOST_TOKENS, pair.most_tokens or MOST_TOKENS)
+    most = min(pair.tokenizer.model_max_length, MOST_TOKENS, pair.most_tokens or MOST_TOKENS)
     task = task_of(request, pair)
-    work = Work(
-        request, pair, region, budget, task, Reading(request.max_length or most, tokenizer.pad_token_id), settings, peak
-    )
+    reading = Reading(request.max_length or most, pair.tokenizer.pad_token_id)
+    work = Work(request, pair, region, budget, task, reading, settings, peak)
     with progress("compare", len(pair.base.stored), "tensor") as bar:
         moved = survey(pair, lambda _: (bar.update(), peak.look()))
     found = _find(work)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -19,12 +20,16 @@ Look = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Pair:
-    """A pretrained and a fine-tuned checkpoint of one architecture, under the same names; `most_tokens` as anatomy.py has it."""
+    """A pretrained and a fine-tuned checkpoint of one architecture, under the same names, and the base's tokenizer.
+
+    `most_tokens` is as anatomy.py has it.
+    """
 
     base: Named
     finetuned: Named
     anatomy: Anatomy
     labels: list[str]
+    tokenizer: Any
     most_tokens: int | None
 
     @property
@@ -65,13 +70,15 @@ def open_pair(
 def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | None) -> Pair:
     labels = labels_of(after) if mode == "standard" else []
     model, other = skeleton(before, mode), skeleton(after, mode, len(labels))
-    require_embeddings(before.title, model, len(load_tokenizer(before.folder)))
+    tokenizer = load_tokenizer(before.folder)
+    require_embeddings(before.title, model, len(tokenizer))
     name = before.title if before.source == "hub" else before.folder.resolve().name
     anatomy = anatomy_of(model, mode, name, before.source, before.commit or revision)
     prefix = model.base_model_prefix
     ours = {name: shape for name, shape in anatomy.shapes.items() if anatomy.groups[name] != HEAD}
     theirs = {name: list(parameter.shape) for name, parameter in named_weights(other).items()}
-    pair = Pair(Named.of(before, ours, prefix), Named.of(after, theirs, prefix), anatomy, labels, most_tokens(model))
+    names = Named.of(before, ours, prefix), Named.of(after, theirs, prefix)
+    pair = Pair(*names, anatomy, labels, tokenizer, most_tokens(model))
     problems = pair.base.problems(ours) + pair.finetuned.problems(theirs) + _differences(anatomy, ours, theirs)
     if mode == "standard" and len(labels) < 2:
         problems.append(
