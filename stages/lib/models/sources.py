@@ -20,6 +20,7 @@ from ..settings import ModelParams
 from .anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, require_embeddings, write_anatomy
 from .classes import CLASSES, named_weights
 from .loading import TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
+from .visibility import sees_later_words, sees_padding
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 # Also the patterns of what is fetched: a star only where shards need one, since it matches sub-folders too.
@@ -299,9 +300,6 @@ def _require_fit(settings: ModelParams, config: Any, tokenizer: Any) -> None:
             f"{kind}, an encoder-decoder, of which only half would be grafted; take an encoder or a decoder"
         )
     fitting = [name for name, auto in CLASSES.items() if type(config) in getattr(transformers, auto)._model_mapping]
-    if "prompt" in fitting and "autoregressive" in fitting and not getattr(config, "is_decoder", False):
-        # it sees the words after a position too, so there is no next one to predict
-        fitting = [name for name in fitting if CLASSES[name] != CLASSES["autoregressive"]]
     if mode not in fitting:
         others = " or ".join(f"model.mode={name}" for name in fitting) or "another model"
         raise ModelError(f"{kind}, which can't be read with model.mode={mode}; use {others}")
@@ -312,7 +310,10 @@ def _require_fit(settings: ModelParams, config: Any, tokenizer: Any) -> None:
 
 
 def _require_whole(settings: ModelParams, model: Any, groups: dict[str, str], tokens: int) -> None:
-    """Raise ModelError if more than a new head is missing from the weights, or an embedding for each of the tokens."""
+    """Raise ModelError if the weights lack more than a new head, tokens have no embedding, or a next word is seen before it is predicted.
+
+    Says so if padding is seen.
+    """
     missing = [name for name in model.missing_tensors if groups.get(name) != HEAD]
     if missing:
         part = "a language-model head" if groups.get(missing[0]) == LM_HEAD else "all parameters of this class"
@@ -322,3 +323,12 @@ def _require_whole(settings: ModelParams, model: Any, groups: dict[str, str], to
             f"model.mode={settings.mode} needs{'; use model.mode=prompt, which reads its masked-LM head' if masked else ''}"
         )
     require_embeddings(settings.name, model, tokens)
+    if CLASSES[settings.mode] == CLASSES["autoregressive"] and sees_later_words(model):
+        raise ModelError(
+            f"{settings.name}: is a model of the kind {model.config.model_type} that sees the words after a position too, "
+            f"so there is no next one to predict with model.mode={settings.mode}; use model.mode=prompt or model.mode=standard"
+        )
+    if sees_padding(model):
+        print(
+            f"{settings.name}: what it says of a text hangs on the padding in its batch too, so a score changes with runtime.batch_tokens"
+        )
