@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from dvc.utils.serialize import dumps_yaml
+from ruamel.yaml import YAML
 
-from stages.commands.parallel.quick_dvc import START, with_entry
+from stages.commands.parallel.quick_dvc import START, is_plain, with_entry
 from stages.commands.parallel.run_stage import ALONE
 from stages.lib.yaml12 import load_yaml
 
@@ -45,6 +46,18 @@ def test_an_entry_ends_where_the_next_one_begins_whatever_stands_in_it():
     short = entry_of("a@1-b", {"cmd": "y"})
     assert with_entry(text, short) == START + entries[0] + short + entries[2]
     assert with_entry(START + entries[0], short) == START + entries[0] + short
+
+
+def test_a_file_that_was_cut_or_written_by_another_hand_is_left_to_dvc():
+    text = START + entry_of("a", {"cmd": "x", "deps": [{"path": "data/tables/tweets"}]})
+    assert is_plain(text) and is_plain(START), "control"
+    cut = text[: text.index("tweets")]
+    assert load_yaml_text(cut), "control: what is left can still be read"
+    assert not any(map(is_plain, (cut, "", "# mine\n" + text, text + "# mine\n")))
+
+
+def load_yaml_text(text: str) -> dict:
+    return YAML(typ="safe").load(text)["stages"]
 
 
 def write_project(folder: Path, params: dict, more: dict | None = None) -> None:

@@ -45,7 +45,7 @@ def dump_stages(own: Callable[..., None], lockfile: Any, stages: Sequence[Any], 
 
     path = Path(lockfile.path)
     before = text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if not text.startswith(START) or re.search(r"^\S", text[len(START) :], re.MULTILINE):
+    if not is_plain(text):
         own(lockfile, stages, **options)
         return
     for stage in stages:
@@ -55,6 +55,11 @@ def dump_stages(own: Callable[..., None], lockfile: Any, stages: Sequence[Any], 
         logging.getLogger("dvc.dvcfile").info("Updating lock file '%s'", lockfile.relpath)
         write_text(path, text)
         lockfile.repo.scm_context.track_file(lockfile.relpath)
+
+
+def is_plain(text: str) -> bool:
+    """Whether a lock file is entries of stages alone, down to the end of its last line: one that was cut is not."""
+    return text.startswith(START) and text.endswith("\n") and not re.search(r"^\S", text[len(START) :], re.MULTILINE)
 
 
 def with_entry(text: str, entry: str) -> str:
