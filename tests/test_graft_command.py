@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from stages.lib import paths
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
@@ -173,11 +174,18 @@ def test_compose_stitches_and_keeps_a_head_for_each_task(project, rule, tmp_path
     assert {name.partition(":")[0] for name in composed.head} == {"toy", "pairs"}
 
 
+def three_labels(mask: Path, to: Path) -> Path:
+    """The same mask with a head for three labels."""
+    stored = read_mask(mask)
+    head = {name: torch.cat([values, values[:1]]) + 1 for name, values in stored.head.items()}
+    write_mask(to, StoredMask(stored.mask, stored.values, head, stored.about))
+    return to
+
+
 def test_a_composed_mask_is_exported_for_one_of_its_tasks(project, tmp_path, capsys):
-    stored = read_mask(OTHER)
-    head = {name: torch.cat([values, values[:1]]) + 1 for name, values in stored.head.items()}  # of three labels
-    write_mask(tmp_path / "other", StoredMask(stored.mask, stored.values, head, stored.about))
-    main(["compose", str(MASK), str(tmp_path / "other"), "--rule", "mean", "--to", str(tmp_path / "both")])
+    other = three_labels(OTHER, tmp_path / "other")
+    head = read_mask(other).head
+    main(["compose", str(MASK), str(other), "--rule", "mean", "--to", str(tmp_path / "both")])
     line = complaint(capsys, ["export", tmp_path / "both", "--to", tmp_path / "to"])
     assert line == f"{tmp_path / 'both'}: serves 2 tasks; say --task, one of toy, pairs"
     line = complaint(capsys, ["export", tmp_path / "both", "--task", "tou", "--to", tmp_path / "to"])
@@ -215,6 +223,22 @@ def test_compose_refuses_what_can_t_be_one(project, tmp_path, capsys):
     line = complaint(capsys, ["compose", MASK, tmp_path / "elsewhere", *ends])
     assert line.startswith(f"{tmp_path / 'elsewhere'}: was made for pico (fingerprint 000000000000), not for pico (")
     assert not (tmp_path / "to").exists()
+
+
+def test_patches_are_composed_on_any_folder_of_their_base_and_masks_on_the_stages(project, tmp_path, capsys):
+    other, parts = three_labels(OTHER, tmp_path / "other"), [tmp_path / "one", tmp_path / "two"]
+    for mask, part in zip((MASK, other), parts, strict=True):
+        main(["export", str(mask), "--as", "patch", "--to", str(part)])
+    bare = tmp_path / "bare"
+    shutil.copytree(paths.PRETRAINED, bare)
+    (bare / "anatomy.json").unlink()
+    main(["compose", *map(str, parts), "--to", str(tmp_path / "of patches"), "--base", str(bare)])
+    main(["compose", str(MASK), str(OTHER), "--to", str(tmp_path / "of masks")])
+    assert read_mask(tmp_path / "of patches").mask.equals(read_mask(tmp_path / "of masks").mask)
+    line = complaint(capsys, ["compose", MASK, OTHER, "--to", tmp_path / "to", "--base", bare])
+    assert line.startswith(
+        f"{bare}: a mask is for a model as the stage `model` writes it, and this has no anatomy.json"
+    )
 
 
 def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_gpt2, tmp_path):

@@ -42,6 +42,10 @@ class Base:
 
 def read_base(folder: Path) -> Base:
     """Read a folder that the stage `model` wrote; raises ModelError if it isn't one or is damaged."""
+    if (folder / CONFIG).is_file() and not (folder / FILE).is_file():
+        raise ModelError(
+            f"{folder}: a mask is for a model as the stage `model` writes it, and this has no {FILE}; a patch is for any"
+        )
     anatomy = read_anatomy(folder)
     base = Base(folder, anatomy, {})
     return Base(folder, anatomy, read_tensors(folder, {*base.shapes, *_stored_names(folder)}))

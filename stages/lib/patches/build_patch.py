@@ -5,6 +5,8 @@ A patch adds, under `patch` in the same header, the class and settings of the mo
 and prompt, and a fingerprint of the whole pretrained model instead of its graftable region alone.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,7 +22,7 @@ from ..graft.region import Region
 from ..io import read_json
 from ..models.classes import CLASSES
 from ..settings import Section
-from .base import Base, require_base
+from .base import Base, open_base, read_base, require_base
 from .locations import CONFIG
 from .patch_file import EXPORT, KEY, VERSION, names_of_labels, padding_of
 
@@ -85,6 +87,16 @@ def read_patch(path: Path) -> tuple[StoredMask, Use]:
     """Read a patch file; raises MaskError if it is missing, damaged, of another version, or only a mask."""
     stored = read_mask(path)
     return stored, use_of(path, stored)
+
+
+@contextmanager
+def base_of(path: Path, stored: StoredMask, folder: Path) -> Iterator[Base]:
+    """The base model in a folder, for use inside `with`: for a patch any folder of it, for a mask one of the stage `model`."""
+    if KEY not in stored.about:
+        yield read_base(folder)
+        return
+    with open_base(folder, use_of(path, stored).mode) as base:
+        yield base
 
 
 def use_of(path: Path, stored: StoredMask) -> Use:

@@ -7,8 +7,8 @@ from pathlib import Path
 from ..errors import MaskError
 from ..graft.mask_file import StoredMask, write_mask
 from ..merging.stitch import stitch
-from .base import Base, read_base, require_base
-from .build_patch import read_graft, tasks_of
+from .base import Base, require_base
+from .build_patch import base_of, read_graft, tasks_of
 from .format import size_text
 from .locations import free, mask_at
 
@@ -23,16 +23,16 @@ def compose(masks: Sequence[Path], rule: str, base: Path, target: Path) -> str:
     target = free(target)
     if len(masks) < 2:
         raise MaskError(f"{masks[0]}: is only one mask; name two or more to compose")
-    pretrained = read_base(base)
-    parts = [_part(mask_at(path), pretrained) for path in masks]
-    composed = stitch(parts, pretrained.tensors, rule)
+    found = [(file, read_graft(file)) for file in map(mask_at, masks)]
+    with base_of(*found[0], base) as pretrained:
+        parts = [_part(file, stored, pretrained) for file, stored in found]
+        composed = stitch(parts, pretrained.tensors, rule)
     write_mask(target, composed)
     shared = sum(part.mask.selected for part in parts) - composed.mask.selected
     return f"{target}: {' + '.join(tasks_of(composed))} by {rule}, {size_text(composed)}; {shared:,} fewer than the parts together"
 
 
-def _part(file: Path, base: Base) -> StoredMask:
-    stored = read_graft(file)
+def _part(file: Path, stored: StoredMask, base: Base) -> StoredMask:
     if len(tasks_of(stored)) > 1:
         raise MaskError(f"{file}: is composed itself, of {', '.join(tasks_of(stored))}; compose its parts at once")
     require_base(file, stored, base)

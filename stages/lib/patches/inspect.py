@@ -14,8 +14,8 @@ from ..graft.mask_file import StoredMask
 from ..graft.region import Region, Tensors
 from ..metrics.composition import KINDS, composition
 from ..models.anatomy import FILE
-from .base import Base, open_base, read_base, require_base
-from .build_patch import KEY, read_graft, tasks_of, use_of
+from .base import require_base
+from .build_patch import KEY, base_of, read_graft, tasks_of
 from .locations import mask_at
 
 LARGEST = 5
@@ -76,19 +76,12 @@ def added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 def _largest(file: Path, stored: StoredMask, folder: Path | None) -> list[dict[str, Any]] | None:
     if folder is None and not (paths.PRETRAINED / FILE).is_file():
         return None
-    if folder is not None and KEY in stored.about:  # of a patch any folder of the base model
-        with open_base(folder, use_of(file, stored).mode) as base:
-            return _largest_on(base, file, stored)
-    base = read_base(folder or paths.PRETRAINED)
-    if folder is None and base.fingerprint(stored.mask.region) != stored.about.get("fingerprint"):
-        return None
-    return _largest_on(base, file, stored)
-
-
-def _largest_on(base: Base, file: Path, stored: StoredMask) -> list[dict[str, Any]]:
-    require_base(file, stored, base)
-    before = values_at(base.tensors, stored.mask)
-    return largest_movements(stored.mask.region, stored.mask, before, stored.values)
+    with base_of(file, stored, folder or paths.PRETRAINED) as base:
+        if folder is None and base.fingerprint(stored.mask.region) != stored.about.get("fingerprint"):
+            return None
+        require_base(file, stored, base)
+        before = values_at(base.tensors, stored.mask)
+        return largest_movements(stored.mask.region, stored.mask, before, stored.values)
 
 
 def largest_movements(region: Region, mask: GraftMask, before: Tensors, after: Tensors) -> list[dict[str, Any]]:
