@@ -343,6 +343,9 @@ def test_settings_that_can_t_be_are_refused(pico_bert, tuned, tmp_path, capsys):
     assert "no such folder (did you mean" in refused(capsys, pico_bert, tuned.with_name(tuned.name + "x"), to)
     line = refused(capsys, pico_bert, tuned, to, "--localizer", "movemnt", "--set", "a=1", "--verbalizer", "good", "x=")
     assert line.count("--verbalizer: ") == 2 and "'good' is not allowed: should be LABEL=WORD" in line
+    twice = ["--verbalizer", "good=great", "bad=awful", "good=fine"]
+    assert refused(capsys, pico_bert, tuned, to, *twice) == "--verbalizer: 'good' has two words"
+    assert "is a folder, so it has no revision 'v1'" in refused(capsys, pico_bert, tuned, to, "--revision", "v1")
     assert "--set" not in line, "nobody knows what a localizer that isn't there could be set to"
     line = refused(capsys, pico_bert, tuned, to, "--set", "rounds=1")
     assert line == "--set movement.rounds: unknown setting; known: none"

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from stages.lib.report.format import counted, counts, extent, percent, words
 from stages.lib.report.line_styles import explain, framed, line_styles, small_multiples
@@ -42,7 +42,12 @@ def sizes_figure(found: Smallest) -> Figure | None:
         _draw_sizes(panel, found, name, rows, aside, look | {"linestyle": "none"})
     panel.set_xscale("log")
     panel.set_xlim(right=ARROW * panel.get_xlim()[1])
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    plain = FuncFormatter(lambda value, _: f"{value:,.0f}")
+    panel.xaxis.set_major_formatter(plain)
+    low, high = panel.get_xlim()
+    if high < 10 * low:  # one power of ten at most, between others
+        panel.xaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+        panel.xaxis.set_minor_formatter(plain)
     panel.set_yticks(range(len(rows)), rows)
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.grid(visible=True, axis="x")

@@ -103,6 +103,8 @@ def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = T
     folder = Path(place)
     try:
         if folder.is_dir():
+            if revision:
+                raise ModelError(f"{place}: is a folder, so it has no revision {revision!r}")
             _require_complete(folder, place, tokenizer=tokenizer)
             return folder, "local"
         a_path = folder.is_absolute() or place.startswith(".") or place.count("/") > 1

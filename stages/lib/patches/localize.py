@@ -172,6 +172,8 @@ def _checked(request: Request) -> Section:
         for item in request.verbalizer or ()
         if "=" not in item.strip("=")
     ]
+    labels = [item.partition("=")[0] for item in request.verbalizer or ()]
+    problems += [f"--verbalizer: {label!r} has two words" for label in dict.fromkeys(labels) if labels.count(label) > 1]
     settings: Section = NoSettings()
     if request.localizer in NAMES:
         try:
