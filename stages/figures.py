@@ -20,7 +20,7 @@ from stages.lib.metrics.variants import (
     WISE_FT,
     WISE_GRAFT,
 )  # fmt: skip
-from stages.lib.report.format import DAGGER, bounds, counts, name_of, percent, small_percent, words
+from stages.lib.report.format import DAGGER, bounds, counts, name_of, percent, points, small_percent, words
 from stages.lib.report.line_styles import small_multiples
 from stages.lib.report.style import COLORS, LINES, NARROW_BARS, bar_style, figure, legend, wrapped
 from stages.report import Results
@@ -100,8 +100,9 @@ def ood(results: Results) -> Figure:
 def reliability(results: Results) -> Figure:
     """Accuracy against confidence for each task, with the share of test rows in each bin of confidence below it."""
     rows, columns = _grid(len(results.tasks))
+    above = {variant: points(_overconfidence(results, variant)) for variant in (FINETUNED, GRAFTED)}
     drawn = figure(
-        DIAGRAM_HEIGHT * rows, "Reliability: accuracy in each bin of confidence",
+        DIAGRAM_HEIGHT * rows, f"Confidence less accuracy, mean over tasks: {above[FINETUNED]} points when fine-tuned, {above[GRAFTED]} with the graft",
         _details(results), f"ECE: finetuned → grafted, mean over seeds. Below each diagram: share of test {results.unit} in each bin "
         f"of confidence, all seeds together. Markers grow with it; bins of fewer than {FEWEST_ROWS} {results.unit} are not drawn.",
     )  # fmt: skip
@@ -119,6 +120,13 @@ def reliability(results: Results) -> Figure:
         lower.set_ylabel(f"{results.unit} (%)")
     legend(drawn, panels[0, 0])
     return drawn
+
+
+def _overconfidence(results: Results, variant: str) -> float:
+    """Mean confidence less accuracy of a variant, over the rows of each task and then over tasks."""
+    bins = results.reliability[results.reliability.variant == variant]
+    above = ((bins.confidence - bins.accuracy) * bins["count"]).groupby(bins.task).sum()
+    return float((above / bins.groupby("task")["count"].sum()).mean())
 
 
 def confidence(results: Results) -> Figure:
