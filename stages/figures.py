@@ -101,8 +101,9 @@ def reliability(results: Results) -> Figure:
     """Accuracy against confidence for each task, with the share of test rows in each bin of confidence below it."""
     rows, columns = _grid(len(results.tasks))
     above = {variant: points(_overconfidence(results, variant)) for variant in (FINETUNED, GRAFTED)}
+    told = f"{above[FINETUNED]} points when fine-tuned, {above[GRAFTED]} with the graft"
     drawn = figure(
-        DIAGRAM_HEIGHT * rows, f"Confidence less accuracy, mean over tasks: {above[FINETUNED]} points when fine-tuned, {above[GRAFTED]} with the graft",
+        DIAGRAM_HEIGHT * rows, f"Confidence less accuracy, mean over tasks: {told}",
         _details(results), f"ECE: finetuned → grafted, mean over seeds. Below each diagram: share of test {results.unit} in each bin "
         f"of confidence, all seeds together. Markers grow with it; bins of fewer than {FEWEST_ROWS} {results.unit} are not drawn.",
     )  # fmt: skip

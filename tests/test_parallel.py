@@ -24,6 +24,8 @@ from stages.commands.parallel.cluster import this_machine
 from stages.commands.parallel.progress import Board, watched
 from stages.commands.parallel.run_stage import BOUND, Outcome
 from stages.commands.parallel.tasks import Task
+from stages.commands.plan.predicted_steps import prediction
+from stages.lib.errors import StorageError
 from stages.lib.yaml12 import load_yaml
 from tests.dvc_project import TINY, clone, make_original
 
@@ -142,6 +144,19 @@ def test_one_worker_runs_one_at_a_time_and_only_what_the_targets_need(toy):
     assert run(1, 1e6, 0, "left", "right")[0] == 0
     noted = runs()
     assert {*noted} == {"left", "right"} and not together(noted["left"], noted["right"])
+
+
+def test_a_target_that_there_is_not_is_told_the_nearest_one(toy):
+    write_graph(PAIR)
+    for target, told in {"lefd": "(did you mean 'left'?)", "lef/dvc.yaml": "(did you mean 'dvc.yaml'?)"}.items():
+        with pytest.raises(StorageError, match=re.escape(told)):
+            predict_targets(target)
+    assert predict_targets("left") == ["left"], "control"
+
+
+def predict_targets(target: str) -> list[str]:
+    with prediction([target]) as (steps, _):
+        return [stage.name for stage in steps]
 
 
 @pytest.mark.parametrize(("memory", "both"), [(1000, False), (1300, True)])

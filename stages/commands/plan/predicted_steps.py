@@ -4,6 +4,7 @@ DVC's `repro --dry` can't tell: it stops at the first dep that an earlier stage 
 is taken from the run cache or, of digests of code, from the code; what follows other stages that run, will run.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import md5
@@ -14,6 +15,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
 from dvc.stage.cache import _get_cache_hash
+from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
 from dvc.stage.serialize import to_single_stage_lockfile
 from dvc_data.hashfile.hash_info import HashInfo
 from dvc_data.hashfile.meta import Meta
@@ -22,7 +24,7 @@ from dvc_data.hashfile.tree import Tree
 from stages.code import changed_code, code_digests
 from stages.commands.mend import mending
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
-from stages.lib.errors import StorageError
+from stages.lib.errors import StorageError, did_you_mean
 from stages.lib.io import json_text
 from stages.lib.paths import CODE
 
@@ -48,10 +50,23 @@ def prediction(targets: Sequence[Path | str]) -> Iterator[tuple[dict[Any, Step],
         # without DVC's lock: a run that waits for it gives up after three seconds, and plans only read
         with Repo() as repo:
             graph, made = repo.index.graph, {}
-            order = plan_repro(get_active_graph(graph), collect_stages(repo, [*map(str, targets)]))
+            order = plan_repro(get_active_graph(graph), _chosen(repo, [*map(str, targets)]))
             yield {stage: _step(stage, made, repo.stage_cache) for stage in order if stage.cmd}, graph
     except DvcException as problem:
         raise StorageError(" ".join(str(problem).split())) from None
+
+
+def _chosen(repo: Repo, targets: list[str]) -> Any:
+    """The stages that targets name; raises StorageError with the nearest name if there are none such."""
+    try:
+        return collect_stages(repo, targets)
+    except StageNotFound as problem:
+        names = (stage.name for stage in repo.index.stages if stage.relpath == problem.file)
+        raise StorageError(f"{problem}{did_you_mean(problem.name, names)}") from None
+    except StageFileDoesNotExistError as problem:
+        file = os.path.relpath(problem.file)
+        files = (stage.relpath for stage in repo.index.stages)
+        raise StorageError(f"{file!r} does not exist{did_you_mean(file, files)}") from None
 
 
 def _touching(dep: Any, made: Made) -> Made:
