@@ -146,6 +146,7 @@ def test_one_worker_runs_one_at_a_time_and_only_what_the_targets_need(toy):
     assert {*noted} == {"left", "right"} and not together(noted["left"], noted["right"])
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports
 def test_a_target_that_there_is_not_is_told_the_nearest_one(toy):
     write_graph(PAIR)
     for target, told in {"lefd": "(did you mean 'left'?)", "lef/dvc.yaml": "(did you mean 'dvc.yaml'?)"}.items():
