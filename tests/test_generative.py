@@ -337,7 +337,7 @@ def test_a_masked_language_model_is_refused(tmp_path, monkeypatch, pico_bert, ca
     monkeypatch.chdir(tmp_path)
     write_params({"tasks": ["film"], "model": {"root": str(pico_bert)}, "ood": {"sets": {}}})
     line = refused(capsys, "model")
-    assert "which can't be read with model.mode=generative; use model.mode=standard or model.mode=prompt" in line
+    assert "no next one to predict with model.mode=generative; use model.mode=prompt or model.mode=standard" in line
 
 
 def test_everything_is_the_same_bytes_again(here, tmp_path, monkeypatch, pico_llama):

@@ -241,6 +241,14 @@ def test_patches_are_composed_on_any_folder_of_their_base_and_masks_on_the_stage
     )
 
 
+def test_a_patch_is_read_in_a_project_whose_model_is_read_otherwise(project, pico_bert, tmp_path):
+    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "patch")])
+    known = inspect_mask(tmp_path / "patch", None)["largest"]
+    shutil.rmtree(paths.PRETRAINED)
+    import_model(pico_bert, model_settings("prompt"), paths.PRETRAINED)
+    assert known and inspect_mask(tmp_path / "patch", None)["largest"] == known, "the graftable values are the same"
+
+
 def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_gpt2, tmp_path):
     anatomy = import_model(pico_gpt2, model_settings("standard"), tmp_path / "gpt2")
     region, before = anatomy.region(["layers"]), load_file(tmp_path / "gpt2/model.safetensors")

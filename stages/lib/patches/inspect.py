@@ -1,6 +1,7 @@
 """What there is to say about one mask: whose it is, how large, where it lies, what moved most."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..graft.mask_file import StoredMask
 from ..graft.region import Region, Tensors
 from ..metrics.composition import KINDS, composition
 from ..models.anatomy import FILE
-from .base import require_base
+from .base import read_base, require_base
 from .build_patch import KEY, base_of, read_graft, tasks_of
 from .locations import mask_at
 
@@ -76,7 +77,8 @@ def added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 def _largest(file: Path, stored: StoredMask, folder: Path | None) -> list[dict[str, Any]] | None:
     if folder is None and not (paths.PRETRAINED / FILE).is_file():
         return None
-    with base_of(file, stored, folder or paths.PRETRAINED) as base:
+    # the pipeline's own may be any model, and none is imported anew for that
+    with base_of(file, stored, folder) if folder else nullcontext(read_base(paths.PRETRAINED)) as base:
         if folder is None and base.fingerprint(stored.mask.region) != stored.about.get("fingerprint"):
             return None
         require_base(file, stored, base)
