@@ -155,6 +155,20 @@ def test_a_target_that_there_is_not_is_told_the_nearest_one(toy):
     assert predict_targets("left") == ["left"], "control"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports
+def test_another_pipeline_that_dvc_refuses_is_told_before_anything_runs_and_not_where_nothing_does(toy):
+    write_graph(PAIR, seconds=0.1)
+    dvc("repro")
+    Path("stages/odd").mkdir(parents=True)
+    Path("stages/odd/dvc.yaml").write_text("stages: [none]\n")
+    assert predict_targets("dvc.yaml") == ["left", "right"]
+    write_graph(PAIR | {"more": []}, seconds=0.1)
+    with pytest.raises(StorageError, match=r"stages/odd/dvc\.yaml"):
+        predict_targets("dvc.yaml")
+    Path("stages/odd/dvc.yaml").unlink()
+    assert "more" in predict_targets("dvc.yaml"), "control"
+
+
 def predict_targets(target: str) -> list[str]:
     with prediction([target]) as (steps, _):
         return [stage.name for stage in steps]
@@ -223,6 +237,57 @@ def test_a_run_goes_on_after_a_sleep(toy, monkeypatch):
     process.send_signal(signal.SIGCONT)
     process.communicate(timeout=60)
     assert process.returncode == 0 and {*runs()} == {"left", "right"}
+
+
+EXPERIMENT = """
+import sys
+from stages.commands.parallel import experiment
+
+experiment.RUNNER = (sys.executable, "run.py", "2", "1e6", "0")
+sys.exit(experiment.run_experiment([sys.argv[1]], sys.argv[2], [], []))
+"""
+
+
+@pytest.fixture
+def committed(toy) -> Path:
+    Path("experiment.py").write_text(EXPERIMENT)
+    write_graph(PAIR, seconds=1)
+    Path(".gitignore").write_text("*.txt\n*.jsonl\n/site\n")
+    dvc("repro")
+    Path("runs.jsonl").unlink()
+    subprocess.run(["git", "add", "-A"], check=True)
+    git_commit("first")
+    return toy
+
+
+def experiment(setting: str, name: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "experiment.py", setting, name], capture_output=True, text=True, check=False)
+
+
+def test_an_experiment_runs_side_by_side_and_dvc_keeps_it(committed):
+    done = experiment("runtime.batch_tokens=32", "larger")
+    assert done.returncode == 0, done.stderr
+    noted = runs()
+    assert together(noted["left"], noted["right"])
+    assert "Running stage" not in done.stdout, "nothing was left for DVC"
+    assert "batch_tokens: 32" in Path("params.yaml").read_text() and "larger" in dvc("exp", "list")
+    subprocess.run(["git", "checkout", "-q", "."], check=True)
+    dvc("exp", "apply", "larger")
+    assert "Data and pipelines are up to date" in dvc("status")
+
+
+def test_an_experiment_of_which_a_stage_fails_is_none(committed):
+    write_graph({"left": [], "broken": ["left"]}, seconds=0.1)
+    done = experiment("runtime.batch_tokens=64", "failed")
+    assert done.returncode != 0 and "the disk is made of cheese" in done.stderr and "a stage failed" in done.stderr
+    assert "failed" not in dvc("exp", "list") and {*runs()} == {"left"}
+
+
+def test_a_name_is_of_an_experiment(capsys):
+    assert parsed(["-S", "a.b=1", "-S", "c=2", "--name", "x"]).settings == ["a.b=1", "c=2"], "control"
+    with pytest.raises(SystemExit):
+        parsed(["--name", "x"])
+    assert "--name is of an experiment" in capsys.readouterr().err
 
 
 def of_stage(folder: Path) -> list[int]:

@@ -1,16 +1,21 @@
 """dvc.lock with a stage's entry put into its text has the bytes that DVC writes."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from dvc.utils.serialize import dumps_yaml
+from dvc.dependency import param
+from dvc.dvcfile import Lockfile
+from dvc.utils.serialize import dumps_yaml, parse_yaml
+from dvc_objects.fs.local import LocalFileSystem
 from ruamel.yaml import YAML
 
-from stages.commands.parallel.quick_dvc import START, is_plain, with_entry
+from stages.commands.parallel.quick_dvc import START, is_plain, load_entries, settings_read_once, with_entry
 from stages.commands.parallel.run_stage import ALONE
 from stages.lib.yaml12 import load_yaml
 
@@ -54,6 +59,47 @@ def test_a_file_that_was_cut_or_written_by_another_hand_is_left_to_dvc():
     cut = text[: text.index("tweets")]
     assert load_yaml_text(cut), "control: what is left can still be read"
     assert not any(map(is_plain, (cut, "", "# mine\n" + text, text + "# mine\n")))
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.parent.name)
+def test_single_entries_are_read_as_dvc_reads_them(lock):
+    all_of_it = read_lock(lock)
+    names = [*all_of_it["stages"]]
+    for chosen in ([names[0]], [names[-1], names[len(names) // 2]], []):
+        assert load_entries(None, lock_file(lock), [*chosen, "nothing@of-this_name"]) == {
+            **all_of_it, "stages": {name: all_of_it["stages"][name] for name in chosen}
+        }  # fmt: skip
+
+
+def test_a_file_that_was_cut_is_read_by_dvc(tmp_path):
+    path = tmp_path / "dvc.lock"
+    for text in ("", START + "  a:\n    cmd", "# mine\n" + START + "  a:\n    cmd: x\n"):
+        path.write_text(text)
+        assert load_entries(lambda file: file.path, lock_file(path), ["a"]) == str(path)
+    path.write_text(START + "  a:\n    cmd: x\n")
+    assert load_entries(None, lock_file(path), ["a"])["stages"] == {"a": {"cmd": "x"}}, "control"
+
+
+def lock_file(path: Path) -> SimpleNamespace:
+    return SimpleNamespace(path=str(path), validate=Lockfile.validate)
+
+
+def read_lock(path: Path) -> dict:
+    return Lockfile.validate(parse_yaml(path.read_text(encoding="utf-8"), path))
+
+
+def test_settings_are_what_dvc_reads_and_a_changed_file_is_read_again(tmp_path):
+    path, fs = tmp_path / "params.yaml", LocalFileSystem()
+    path.write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    keys = ["seeds", "graft.sparsity", "localizer.learned", "ood.sets", "graft.none", "tasks.none", "model.revision"]
+    own = param.read_param_file(fs, str(path), keys, flatten=True)
+    with settings_read_once():
+        assert param.read_param_file(fs, str(path), keys, flatten=True) == own and len(own) == len(keys) - 2
+        assert param.read_param_file(fs, str(path), keys[:1]) == {"seeds": own["seeds"]}, "not flattened: by DVC"
+        path.write_text("seeds: [99]\n")
+        os.utime(path, ns=(0, 0))
+        assert param.read_param_file(fs, str(path), keys, flatten=True) == {"seeds": [99]}
+    assert param.read_param_file(fs, str(path), keys, flatten=True) == {"seeds": [99]}
 
 
 def load_yaml_text(text: str) -> dict:

@@ -4,6 +4,7 @@ python -m stages.commands.parallel                                     the main 
 python -m stages.commands.parallel stages/study/dvc.yaml               targets as `dvc repro` takes them
 python -m stages.commands.parallel --workers 4 --memory 16000          no more at once than fit into so many MiB
 python -m stages.commands.parallel --scheduler tcp://127.0.0.1:8786    on the workers of a cluster (stages/SCALING.md)
+python -m stages.commands.parallel -S graft.sparsity=0.0005            as an experiment of DVC, like `dvc exp run`
 
 First comes the plan's line on what runs and what it costs.  Each stage that has something to do is a task of Dask, a `dvc
 repro` of that stage, in the order of DVC's own graph.  A plain `dvc repro` at the end has to find nothing to do.  A failed
@@ -30,7 +31,8 @@ GPUS = Path("/proc/driver/nvidia/gpus")
 
 def main() -> None:
     """Parse the command line and do what it says."""
-    if code := _run_all(parsed(sys.argv[1:])):
+    asked = parsed(sys.argv[1:])
+    if code := (_run_experiment if asked.settings else _run_all)(asked):
         sys.exit(code)
 
 
@@ -56,7 +58,19 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--scheduler", help="address of a scheduler of Dask, whose workers stand in clones of their own"
     )
+    parser.add_argument(
+        "-S",
+        "--set-param",
+        dest="settings",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="changes a setting, and keeps the run as an experiment, as `dvc exp run` does; more than once for several",
+    )
+    parser.add_argument("-n", "--name", help="of the experiment; DVC finds one if it is left out")
     asked = parser.parse_args(words)
+    if asked.name and not asked.settings:
+        parser.error("--name is of an experiment, which changes a setting (-S KEY=VALUE)")
     if asked.scheduler and (asked.memory or asked.gpus is not None):
         parser.error(
             "--memory and --gpus are of this machine; a worker of a cluster says itself what it offers (--resources)"
@@ -82,7 +96,6 @@ def count(text: str, least: int = 1) -> int:
 
 
 def _run_all(asked: argparse.Namespace) -> int:
-    from stages.commands.parallel.cluster import side_by_side
     from stages.commands.parallel.tasks import find_tasks
     from stages.commands.plan.costs import Costs, measure_slowness
     from stages.commands.plan.format import line
@@ -102,6 +115,9 @@ def _run_all(asked: argparse.Namespace) -> int:
     print(*left_out, line(steps, costs), sep="\n", flush=True)
     if not tasks:
         return 0
+    # Dask, which takes its time to import
+    from stages.commands.parallel.cluster import side_by_side
+
     forks = sum(task.processes > 0 and not task.is_cached for task in tasks) > asked.workers
     with _on_cluster(asked, tasks) if asked.scheduler else on_this_machine(asked, runtime, forks) as (client, runner):
         # what this clone has in its cache it has shared by now, and what no run cache keeps it has to make itself
@@ -109,6 +125,16 @@ def _run_all(asked: argparse.Namespace) -> int:
         failed = side_by_side(chosen, client, runner)
     here = {task.target for task in tasks if not task.is_kept}
     return failed or (_take_over(asked.targets, here) if asked.scheduler else 0) or _nothing_is_left(asked.targets)
+
+
+def _run_experiment(asked: argparse.Namespace) -> int:
+    from stages.commands.parallel.experiment import run_experiment
+
+    own = {"workers": asked.workers, "memory": asked.memory, "gpus": asked.gpus, "scheduler": asked.scheduler}
+    words = [f"--{option}={value}" for option, value in own.items() if value is not None]
+    # the main pipeline is what DVC takes anyway; named, it would be looked up stage by stage
+    targets = [target for target in asked.targets if target != str(paths.PIPELINE)]
+    return run_experiment(asked.settings, asked.name, words, targets)
 
 
 @contextmanager

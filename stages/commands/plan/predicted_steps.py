@@ -13,6 +13,7 @@ from typing import Any
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
+from dvc.repo.index import Index
 from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
 from dvc.stage.cache import _get_cache_hash
 from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
@@ -23,10 +24,11 @@ from dvc_data.hashfile.tree import Tree
 
 from stages.code import changed_code, code_digests
 from stages.commands.mend import mending
+from stages.commands.parallel.quick_dvc import settings_read_once
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
 from stages.lib.errors import StorageError, did_you_mean
 from stages.lib.io import json_text
-from stages.lib.paths import CODE
+from stages.lib.paths import CODE, PIPELINE
 
 Parts = tuple[str, ...]
 # where each file lies in an output, and its hash; an output that is a file itself lies at ()
@@ -48,12 +50,24 @@ def prediction(targets: Sequence[Path | str]) -> Iterator[tuple[dict[Any, Step],
     """The step of each stage that has a command, in an order in which DVC could take them; and DVC's graph of all stages."""
     try:
         # without DVC's lock: a run that waits for it gives up after three seconds, and plans only read
-        with Repo() as repo:
-            graph, made = repo.index.graph, {}
-            order = plan_repro(get_active_graph(graph), _chosen(repo, [*map(str, targets)]))
-            yield {stage: _step(stage, made, repo.stage_cache) for stage in order if stage.cmd}, graph
+        with Repo() as repo, settings_read_once():
+            names, made = [*map(str, targets)], {}
+            chosen, graph = _chosen(repo, names), _index(repo, names).graph
+            order = plan_repro(get_active_graph(graph), chosen)
+            steps = {stage: _step(stage, made, repo.stage_cache) for stage in order if stage.cmd}
+            if any(step.fate != UNCHANGED for step in steps.values()):
+                repo.index.check_graph()  # before it runs anything DVC reads all pipelines, and refuses what is wrong in any
+            yield steps, graph
     except DvcException as problem:
         raise StorageError(" ".join(str(problem).split())) from None
+
+
+def _index(repo: Repo, targets: Sequence[str]) -> Index:
+    """DVC's index of the pipelines that targets are of, and of the main one, which is all that they take anything from."""
+    files = {name for name, _, _ in (target.rpartition(":") for target in targets) if name}
+    files |= {target for target in targets if target.endswith(PIPELINE.suffix)}
+    there = (path.absolute() for path in map(Path, sorted({str(PIPELINE), *files})) if path.exists())
+    return Index.from_indexes(repo, [Index.from_file(repo, str(path)) for path in there])
 
 
 def _chosen(repo: Repo, targets: list[str]) -> Any:
