@@ -1,0 +1,88 @@
+"""The report over the tasks of several runs: that of one run in parts is that of the run."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from stages.commands.named_runs import named_runs
+from stages.commands.pooled_tasks import FORM, TABLES, differing_settings, main, pool, pooled_report
+from stages.figures import FIGURES
+from stages.lib.errors import DataError, ParamsError
+from stages.lib.yaml12 import load_yaml
+
+ROOT = Path(__file__).parents[1]
+REPORTS = [
+    (ROOT / f"metrics/reports/{name}", ROOT / f"plots/reports/{name}/main")
+    for name in ("2026-11-23_base", "2026-11-24_base_sets")
+]
+
+
+def read(words: list[str]) -> tuple:
+    folders = named_runs(words, FORM)
+    settings = {name: load_yaml(Path(name) / "params.yaml", ParamsError) for name in folders}
+    return pool(folders, settings), settings
+
+
+@pytest.fixture
+def halves(tmp_path) -> list[str]:
+    """A run, cut into one of two tasks and one of the others."""
+    folder, plots = REPORTS[1]
+    parts = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        shutil.copyfile(folder / "params.yaml", tmp_path / name / "params.yaml")
+        for table in TABLES:
+            rows = pd.read_csv(plots / f"{table}.csv")
+            rows[rows.task.isin(["sst2", "cr"]) == (name == "first")].to_csv(
+                tmp_path / name / f"{table}.csv", index=False
+            )
+        parts.append(f"{tmp_path / name}={tmp_path / name}")
+    return parts
+
+
+def judged(words: list[str]) -> list[tuple]:
+    return [(claim.text, claim.verdict, claim.figure) for claim in pooled_report(*read(words)).claims]
+
+
+def test_a_run_in_parts_is_judged_as_the_whole(halves):
+    whole = judged([f"{REPORTS[1][0]}={REPORTS[1][1]}"])
+    assert judged(halves) == judged(halves[::-1]) == whole
+    assert judged(halves[:1]) != whole, "control: half of it is"
+    # what the run itself said, from numbers with more digits
+    said = (REPORTS[1][0] / "summary.md").read_text(encoding="utf-8")
+    assert len(whole) > 5 and all(figure.split(" (95")[0].partition(";")[0] in said for _, _, figure in whole)
+
+
+def test_every_figure_of_pooled_tasks_is_drawn_but_that_of_other_test_sets(halves, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["pooled_tasks", *halves, "--figures", str(tmp_path / "drawn")])
+    main()
+    assert {path.stem for path in (tmp_path / "drawn").iterdir()} == {*FIGURES} - {"ood"}
+    told = capsys.readouterr().out
+    assert "2 runs, 5 tasks, 2 seeds" in told and "The runs differ" not in told and "Fewer seeds" not in told
+
+
+def test_what_runs_differ_in_is_said_and_so_are_tasks_of_fewer_seeds():
+    found, settings = read([f"{folder}={plots}" for folder, plots in REPORTS])
+    told = pooled_report(found, settings).facts
+    assert "The runs differ in data.source: packaged, local" in told
+    assert told[-1] == "Fewer seeds than 2: movies 1, products 1, tweets 1, domain 1, bbc 1"
+    first = next(iter(settings.values()))
+    other = {**first, "graft": {**first["graft"], "sparsity": 0.5}, "tasks": ["a"], "study": None}
+    assert differing_settings({"a": first, "b": other}) == ["graft.sparsity: 0.0001, 0.5"]
+
+
+def test_runs_that_cannot_be_pooled_are_refused_in_one_line(halves, tmp_path):
+    with pytest.raises(DataError, match="two of these have sst2 with seed 13"):
+        read([halves[0], f"{REPORTS[1][0]}={REPORTS[1][1]}"])
+    with pytest.raises(DataError, match=r"scores\.csv: not of a run of the main pipeline"):
+        read([f"{REPORTS[0][0]}={tmp_path}"])
+    with pytest.raises(ParamsError, match=r"nowhere/params\.yaml"):
+        read([f"nowhere={REPORTS[0][1]}"])
+    with pytest.raises(DataError, match="FOLDER=PLOTS is wanted"):
+        read(["just/a/folder"])
+    scores = tmp_path / "first" / "scores.csv"
+    scores.write_text(scores.read_text().replace("sst2", "sst3"))
+    with pytest.raises(DataError, match=r"unknown task 'sst3' \(did you mean 'sst2'\?\)"):
+        read(halves)
