@@ -4,7 +4,6 @@ DVC's `repro --dry` can't tell: it stops at the first dep that an earlier stage 
 is taken from the run cache or, of digests of code, from the code; what follows other stages that run, will run.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import md5
@@ -13,28 +12,28 @@ from typing import Any
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
-from dvc.repo.index import Index
-from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
-from dvc.stage.cache import _get_cache_hash
-from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
-from dvc.stage.serialize import to_single_stage_lockfile
+from dvc.repo.reproduce import get_active_graph, plan_repro
 from dvc_data.hashfile.hash_info import HashInfo
-from dvc_data.hashfile.meta import Meta
-from dvc_data.hashfile.tree import Tree
 
 from stages.code import changed_code, code_digests
 from stages.commands.mend import mending
 from stages.commands.parallel.quick_dvc import settings_read_once
+from stages.commands.plan.dvc_internals import (
+    Files,
+    chosen_stages,
+    earlier_run,
+    files_of,
+    files_there,
+    hash_of,
+    index_of,
+)
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
-from stages.lib.errors import StorageError, did_you_mean
+from stages.lib.errors import StorageError
 from stages.lib.io import json_text
-from stages.lib.paths import CODE, PIPELINE
+from stages.lib.paths import CODE
 
-Parts = tuple[str, ...]
-# where each file lies in an output, and its hash; an output that is a file itself lies at ()
-Files = dict[Parts, HashInfo]
 # outputs that will be made: the stage, and the files if they are known
-Made = dict[Parts, tuple[str, Files | None]]
+Made = dict[tuple[str, ...], tuple[str, Files | None]]
 
 
 @mending
@@ -52,7 +51,7 @@ def prediction(targets: Sequence[Path | str]) -> Iterator[tuple[dict[Any, Step],
         # without DVC's lock: a run that waits for it gives up after three seconds, and plans only read
         with Repo() as repo, settings_read_once():
             names, made = [*map(str, targets)], {}
-            chosen, graph = _chosen(repo, names), _index(repo, names).graph
+            chosen, graph = chosen_stages(repo, names), index_of(repo, names).graph
             order = plan_repro(get_active_graph(graph), chosen)
             steps = {stage: _step(stage, made, repo.stage_cache) for stage in order if stage.cmd}
             if any(step.fate != UNCHANGED for step in steps.values()):
@@ -60,27 +59,6 @@ def prediction(targets: Sequence[Path | str]) -> Iterator[tuple[dict[Any, Step],
             yield steps, graph
     except DvcException as problem:
         raise StorageError(" ".join(str(problem).split())) from None
-
-
-def _index(repo: Repo, targets: Sequence[str]) -> Index:
-    """DVC's index of the pipelines that targets are of, and of the main one, which is all that they take anything from."""
-    files = {name for name, _, _ in (target.rpartition(":") for target in targets) if name}
-    files |= {target for target in targets if target.endswith(PIPELINE.suffix)}
-    there = (path.absolute() for path in map(Path, sorted({str(PIPELINE), *files})) if path.exists())
-    return Index.from_indexes(repo, [Index.from_file(repo, str(path)) for path in there])
-
-
-def _chosen(repo: Repo, targets: list[str]) -> Any:
-    """The stages that targets name; raises StorageError with the nearest name if there are none such."""
-    try:
-        return collect_stages(repo, targets)
-    except StageNotFound as problem:
-        names = (stage.name for stage in repo.index.stages if stage.relpath == problem.file)
-        raise StorageError(f"{problem}{did_you_mean(problem.name, names)}") from None
-    except StageFileDoesNotExistError as problem:
-        file = os.path.relpath(problem.file)
-        files = (stage.relpath for stage in repo.index.stages)
-        raise StorageError(f"{file!r} does not exist{did_you_mean(file, files)}") from None
 
 
 def _touching(dep: Any, made: Made) -> Made:
@@ -97,24 +75,13 @@ def _hash(dep: Any, made: Made) -> HashInfo | None:
     place = Path(dep.fs_path).parts
     files = {}
     if dep.exists:
-        there = dep.local_cache, dep.fs_path, dep.fs, dep.hash_name
-        files = _files(dep._build(*there, ignore=dep.dvcignore, dry_run=True, no_progress_bar=True)[2])
+        files = files_there(dep)
     for path, (_, output) in outputs.items():
         inside = path[len(place) :]
         files = {key: value for key, value in files.items() if key[: len(inside)] != inside}
         laid = {(*path, *key): value for key, value in output.items()}
         files |= {key[len(place) :]: value for key, value in laid.items() if key[: len(place)] == place}
-    if () in files:
-        return files[()]
-    tree = Tree()
-    for key, value in files.items():
-        tree.add(key, None, value)
-    tree.digest()
-    return tree.hash_info if files else None
-
-
-def _files(content: Any) -> Files:
-    return {key: value for key, _, value in content} if isinstance(content, Tree) else {(): content.hash_info}
+    return hash_of(files)
 
 
 def _step(stage: Any, made: Made, cache: Any) -> Step:
@@ -127,9 +94,9 @@ def _step(stage: Any, made: Made, cache: Any) -> Step:
         reasons = _reasons(stage, hashes)
         if not reasons:
             return Step(stage.name, UNCHANGED)
-        entry = _earlier(stage, hashes, cache)
+        entry = earlier_run(stage, hashes, cache)
     for out in entry.outs if entry else stage.outs:
-        made[Path(out.fs_path).parts] = stage.name, _files(out.get_obj()) if entry else _digests(stage, out)
+        made[Path(out.fs_path).parts] = stage.name, files_of(out.get_obj()) if entry else _digests(stage, out)
     return Step(stage.name, CACHED if entry else RUNS, reasons, missing)
 
 
@@ -160,19 +127,3 @@ def _changed_parts(dep: Any) -> list[str]:
         return changed_code(Path(dep.def_path)) or [str(dep)]
     settings = dep.status().values() if hasattr(dep, "params") else ()
     return [name for names in settings for name in names] or [str(dep)]
-
-
-def _earlier(stage: Any, hashes: dict[Any, Any], cache: Any) -> Any:
-    """The stage as an earlier run with the same command and inputs left it, all outputs in the cache; or None."""
-    recorded = {dep: dep.hash_info for dep in stage.deps}
-    same = not stage.changed_stage() and recorded == hashes and all(out.hash_info for out in stage.outs)
-    for dep, hash_info in hashes.items():
-        executable = not hasattr(dep, "params") and dep.isfile() and dep.get_meta().isexec
-        dep.hash_info, dep.meta = hash_info, Meta(isexec=executable)  # the old hash is in the old meta, too
-    state = to_single_stage_lockfile(stage)
-    if not same:
-        key = _get_cache_hash(state, key=True)
-        runs = sorted(Path(cache._get_cache_dir(key)).glob("*"), key=lambda path: path.stat().st_mtime)
-        state = cache._load_cache(key, runs[-1].name) if runs else None
-    entry = cache._create_stage(state, wdir=stage.wdir) if state else None
-    return entry if entry and entry.outs_cached() else None
