@@ -18,6 +18,8 @@ import psutil
 import pytest
 from rich.console import Console
 
+from stages.commands.overrides import overridden
+from stages.commands.parallel import __main__ as parallel
 from stages.commands.parallel.__main__ import count, on_this_machine, parsed, visible_gpus, workers_for
 from stages.commands.parallel.clone import State, difference, state
 from stages.commands.parallel.cluster import this_machine
@@ -25,7 +27,7 @@ from stages.commands.parallel.progress import Board, watched
 from stages.commands.parallel.run_stage import BOUND, Outcome
 from stages.commands.parallel.tasks import Task
 from stages.commands.plan.predicted_steps import prediction
-from stages.lib.errors import StorageError
+from stages.lib.errors import ParamsError, StorageError
 from stages.lib.yaml12 import load_yaml
 from tests.dvc_project import TINY, clone, make_original
 
@@ -281,6 +283,30 @@ def test_an_experiment_of_which_a_stage_fails_is_none(committed):
     done = experiment("runtime.batch_tokens=64", "failed")
     assert done.returncode != 0 and "the disk is made of cheese" in done.stderr and "a stage failed" in done.stderr
     assert "failed" not in dvc("exp", "list") and {*runs()} == {"left"}
+
+
+WRONG = {
+    "graft.sparsty=1": "-S graft.sparsty=1: unknown setting 'graft.sparsty' (did you mean 'graft.sparsity'?)",
+    "graft.sparsity": "-S graft.sparsity: KEY=VALUE is wanted, as in graft.sparsity=0.0005",
+    "graft.sparsity=5": "graft.sparsity: 5 is not allowed: should be less than or equal to 1",
+    "graft.region=[": "-S graft.region=[: ",
+    "+graft.more=1": "graft.more: unknown setting",
+}
+
+
+def test_wrong_settings_of_an_experiment_are_told_together_before_anything_is_changed(project, monkeypatch):
+    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
+    Path("params.yaml").write_text(text, encoding="utf-8")
+    for setting, told in WRONG.items():
+        monkeypatch.setattr("sys.argv", ["parallel", "-S", setting])
+        with pytest.raises(ParamsError, match=re.escape(told)):
+            parallel.main()
+    monkeypatch.setattr("sys.argv", ["parallel", "-S", "graft.sparsty=1", "-S", "seed=[1]"])
+    with pytest.raises(ParamsError, match=r"sparsity(.|\n)*did you mean 'seeds'"):
+        parallel.main()
+    assert Path("params.yaml").read_text(encoding="utf-8") == text
+    changed = overridden(["graft.sparsity=0.5", "seeds=[1]", "+task.mine={labels:[a,b]}", "~movement.keep"])
+    assert "sparsity: 0.5" in changed and "mine:" in changed and "keep:" not in changed, "control"
 
 
 def test_a_name_is_of_an_experiment(capsys):

@@ -100,11 +100,10 @@ def _run_all(asked: argparse.Namespace) -> int:
     from stages.commands.plan.costs import Costs, measure_slowness
     from stages.commands.plan.format import line
     from stages.commands.plan.stage_status import keeps_model
-    from stages.lib.params import checked, require_measurable, sections_of
+    from stages.lib.params import checked, require_measurable
     from stages.lib.yaml12 import load_yaml
 
-    files = [Path(target.partition(":")[0]) for target in asked.targets]
-    pipelines = sections_of(file.parent.name for file in files if file in paths.PIPELINES.glob("*/dvc.yaml"))
+    pipelines = _sections_of(asked.targets)
     values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=pipelines)
     runtime = values["runtime"]
     asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads, runtime.processes))
@@ -127,9 +126,23 @@ def _run_all(asked: argparse.Namespace) -> int:
     return failed or (_take_over(asked.targets, here) if asked.scheduler else 0) or _nothing_is_left(asked.targets)
 
 
-def _run_experiment(asked: argparse.Namespace) -> int:
-    from stages.commands.parallel.experiment import run_experiment
+def _sections_of(targets: Sequence[str]) -> list[str]:
+    """The sections of the pipelines that targets are of."""
+    from stages.lib.params import sections_of
 
+    files = [Path(target.partition(":")[0]) for target in targets]
+    return sections_of(file.parent.name for file in files if file in paths.PIPELINES.glob("*/dvc.yaml"))
+
+
+def _run_experiment(asked: argparse.Namespace) -> int:
+    from stages.commands.overrides import overridden
+    from stages.commands.parallel.experiment import run_experiment
+    from stages.lib.params import checked
+    from stages.lib.yaml12 import parse_yaml
+
+    # before DVC changes anything: what it says of a wrong one names no setting, and the runner would refuse it only then
+    changed = parse_yaml(overridden(asked.settings), paths.PARAMS.name, ParamsError)
+    checked(changed, asked=_sections_of(asked.targets))
     own = {"workers": asked.workers, "memory": asked.memory, "gpus": asked.gpus, "scheduler": asked.scheduler}
     words = [f"--{option}={value}" for option, value in own.items() if value is not None]
     # the main pipeline is what DVC takes anyway; named, it would be looked up stage by stage

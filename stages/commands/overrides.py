@@ -1,0 +1,46 @@
+"""Settings changed on a command line, -S KEY=VALUE as `dvc exp run` takes them: looked at before anything is changed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from stages.lib import paths
+from stages.lib.errors import ParamsError, did_you_mean
+from stages.lib.report.differences import flat
+from stages.lib.yaml12 import load_yaml
+
+# of Hydra's grammar: a setting that is added, and one that is taken away
+MARKS = "+~"
+
+
+def overridden(settings: Sequence[str], path: Path = paths.PARAMS) -> str:
+    """The text of params.yaml with these settings changed; raises ParamsError for all that are none, with the nearest names."""
+    from dvc.exceptions import DvcException
+    from dvc.utils.hydra import apply_overrides
+    from hydra.errors import HydraException
+
+    if problems := _problems(settings, path):
+        raise ParamsError("\n".join(problems))
+    with TemporaryDirectory() as folder:
+        changed = Path(folder, paths.PARAMS.name)
+        changed.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+        try:
+            apply_overrides(changed, [*settings])
+        except (DvcException, HydraException) as problem:
+            raise ParamsError(f"-S {' '.join(settings)}: {' '.join(str(problem).split())}") from None
+        return changed.read_text(encoding="utf-8")
+
+
+def _problems(settings: Sequence[str], path: Path) -> list[str]:
+    leaves = [*flat(load_yaml(path, ParamsError))]
+    known = {
+        ".".join(parts[:end]) for parts in (leaf.split(".") for leaf in leaves) for end in range(1, len(parts) + 1)
+    }
+    problems = []
+    for setting in settings:
+        key, given, _ = setting.partition("=")
+        if not given and not setting.startswith("~"):
+            problems.append(f"-S {setting}: KEY=VALUE is wanted, as in graft.sparsity=0.0005")
+        elif key[:1] not in MARKS and key not in known:
+            problems.append(f"-S {setting}: unknown setting {key!r}{did_you_mean(key, leaves)}")
+    return problems
