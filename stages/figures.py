@@ -20,7 +20,7 @@ from stages.lib.metrics.variants import (
     WISE_FT,
     WISE_GRAFT,
 )  # fmt: skip
-from stages.lib.report.format import DAGGER, bounds, counts, name_of, percent, points, small_percent, words
+from stages.lib.report.format import DAGGER, bounds, counted, extent, name_of, percent, points, small_percent, words
 from stages.lib.report.line_styles import small_multiples
 from stages.lib.report.style import COLORS, LINES, NARROW_BARS, bar_style, figure, legend, wrapped
 from stages.report import Results
@@ -303,8 +303,9 @@ def _details(results: Results, tasks: set[str] | None = None) -> str:
     """How many of all, or of these tasks, and how large their grafts are."""
     masks = results.masks[results.masks.task.isin(tasks or {*results.tasks})]
     shares = bounds([*map(small_percent, sorted(masks.selected / masks.graftable))])
-    size = counts(task=masks.task.nunique(), seed=len(results.seeds))
-    return f"{size}, graft of {shares} of the graftable parameters"
+    seeds = masks.groupby("task").seed.nunique()
+    many = f"{extent(seeds)} seed{'s' * int(seeds.max() > 1)}"
+    return f"{counted(len(seeds), 'task')}, {many}, graft of {shares} of the graftable parameters"
 
 
 def _any_f1(results: Results, tasks: list[str]) -> bool:

@@ -68,6 +68,8 @@ def test_what_runs_differ_in_is_said_and_so_are_tasks_of_fewer_seeds():
     told = pooled_report(found, settings).facts
     assert "The runs differ in data.source: packaged, local" in told
     assert told[-1] == "Fewer seeds than 2: movies 1, products 1, tweets 1, domain 1, bbc 1"
+    drawn = FIGURES["accuracy"](found)
+    assert any("10 tasks, 1 to 2 seeds" in text.get_text() for text in drawn.texts)
     first = next(iter(settings.values()))
     other = {**first, "graft": {**first["graft"], "sparsity": 0.5}, "tasks": ["a"], "study": None}
     assert differing_settings({"a": first, "b": other}) == ["graft.sparsity: 0.0001, 0.5"]
