@@ -376,8 +376,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (own(labels=["bad"]), "task.reviews.labels: ['bad'] is not allowed: should be a list of at least 2, or null for rows of a prompt and a completion"),
     (own(labels=["bad", "bad"]), "task.reviews.labels: ['bad', 'bad'] is not allowed: should be labels that differ from each other"),
     (own(labels=["bad", False]), "task.reviews.labels.1: false is not allowed: should be text (put it in quotes)"),
-    (own(positive="nice"), "task.reviews.positive: 'nice' is not allowed: should be one of the labels bad, good"),
-    (own(metric="f2"), "task.reviews.metric: 'f2' is not allowed: should be 'accuracy', 'f1' or 'mcc'"),
+    (own(prompt=PROMPT, positive="nice"), "task.reviews.positive: 'nice' is not allowed: should be one of the labels bad, good"),
+    (own(prompt=PROMPT, metric="f2"), "task.reviews.metric: 'f2' is not allowed: should be 'accuracy', 'f1' or 'mcc'"),
     ({"task": {"my-reviews": LABELS}}, f"task: 'my-reviews' is not allowed: {NAME}"),
     ({"task": {"reviews": {}}}, "task.reviews.labels: this setting is missing"),
     ({"task": None}, "task: null is not allowed: should be `name: value` pairs"),
@@ -436,6 +436,47 @@ def test_one_section_with_a_mistake_hides_no_mistake_of_another():
         {"movement": None, "graft.sparsity": 0.9, "tasks": ["nix"], "ood": None, "task": {"x": {"labels": ["a"]}}}
     )
     assert [line.split(":")[0] for line in found] == ["movement", "ood", "tasks", "task.x.labels"]
+
+
+ROUNDS: list[tuple[dict[str, Any], list[str]]] = [
+    # further settings of the section, and rules between sections
+    ({"graft.rule": "x", "graft.sparsity": 0.2, "graft.region": ["pooler"]}, ["graft.rule", "graft.sparsity", "graft.region"]),
+    ({"graft.localizer": "lerned", "graft.region": 5}, ["graft.region", "graft.localizer"]),
+    ({"data.k": 0, "data.columns": {"sentence1": "label"}}, ["data.k", "data.columns"]),
+    ({"finetune.l1": -1, "finetune.batch_sizes": [8, 8], "finetune.train": ["pooler"]}, ["finetune.l1", "finetune.batch_sizes", "graft.region"]),
+    ({"ood.test_max": -1, "ood.sets": {"movies": ["movies"], "bbc": ["nix"]}}, ["ood.test_max", "ood.sets.movies", "ood.sets.bbc"]),
+    ({"ood.sets": {"movies": ["movies"], "bbc": 5}}, ["ood.sets.bbc", "ood.sets.movies"]),
+    ({"localizer.learned.steps": -1, "localizer.tensorwise": ABSENT, "graft.localizer": "tensorwise"}, ["localizer.learned.steps", "localizer.tensorwise"]),
+    ({"sweep.localizers": "x", "sweep.sparsities": [0.5], "readout.readouts": []}, ["sweep.localizers", "sweep.sparsities"]),
+    ({"paradigm.max_steps": 0, "paradigm.paradigms": ["standard"], "model.mode": "standard", "model.max_length": 1}, ["model.max_length", "paradigm.max_steps", "paradigm.paradigms"]),
+    ({"edit.training.clip_norm": -1, "edit.methods": ["talas"], "arithmetic.methods": [], "disentangle.methods": []}, ["edit.training.clip_norm", "edit.methods"]),
+    ({"arithmetic.points": 0, "arithmetic.negation.retention": 5, "arithmetic.negation.controls": {"bbc": "bbc"}}, ["arithmetic.points", "arithmetic.negation.retention", "arithmetic.negation.controls.bbc"]),
+    ({"surgery.training.l1": -1, "surgery.training.warmup_steps": 99, "surgery.score.target": "x", "surgery.score.examples": 9}, ["surgery.score.target", "surgery.training.l1", "surgery.score.examples", "surgery.training.warmup_steps"]),
+    ({"sequence.test_max": -1, "sequence.orders": ["a.b"]}, ["sequence.test_max", "sequence.orders", "order"]),
+    ({"multitask.test_max": -1, "multitask.groups": {"movies": ["movies", "bbc"]}, "skill.sparsities": 3, "skill.localizers": ["nix"]}, ["multitask.test_max", "skill.sparsities", "multitask.groups.movies", "skill.localizers"]),
+    ({"combination.search.dev_max": -1, "combination.methods": ["tise"]}, ["combination.search.dev_max", "combination.methods"]),
+    # tasks of the user's
+    (own(metric="f2"), ["task.reviews.metric", "task.reviews.prompt"]),
+    ({"task": {"My": {"labels": ["a"]}, "b": 5}, "tasks": ["movies", "b", "nix"]}, ["task", "task.b", "tasks", "task.My.labels"]),
+    # nothing follows from what is wrong
+    ({"graft.localizer": 5, "graft.sparsity": 0, "movement.keep": 0}, ["movement.keep", "graft.localizer", "graft.sparsity"]),
+    ({"localizer.movement": None, "localizer.grown": ABSENT, "sweep.localizers": ["movement", "grown"], "readout.readouts": []}, ["localizer.grown", "localizer.movement"]),
+    ({"data.columns": {"label": 5, "sentence1": "label"}}, ["data.columns.label"]),
+    ({"sweep.localizers": ["Learned"]}, ["sweep.localizers.0"]),
+    ({"order.domain_last": ["Domain"]}, ["order.domain_last.0"]),
+    ({"fim.scores.examples": 5, "surgery.score.examples": 9}, ["fim.scores.examples"]),
+    ({"edit": None, "disentangle.grid.pairs": {"bbc": "bbc"}}, ["edit", "disentangle.grid.pairs.bbc"]),
+    ({"study.tasks": 5, "readout.localizers": ["nix"]}, ["study.tasks", "readout.localizers"]),
+    ({"task": {"b": {"labels": ["a"]}, "c": LABELS | {"parts": ["b", "d"]}, "d": LABELS}}, ["task.b.labels"]),
+    ({"task": {"b": LABELS | {"prompt": 5}}, "tasks": ["b"], "ood.sets": {}}, ["task.b.prompt"]),
+    ({"talos": ABSENT, "seeds": None, "movement": 3}, ["seeds", "movement", "talos"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "places"), ROUNDS, ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(ROUNDS)])  # fmt: skip
+def test_a_wrong_value_hides_nothing_but_what_follows_from_it(changes, places):
+    found = problems_of(changes, asked=SECTIONS)
+    assert [line.split(":")[0] for line in found] == places
 
 
 # --- Other pipelines -------------------------------------------------------------------------------------------

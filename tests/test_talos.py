@@ -19,7 +19,7 @@ from stages.lib.graft.region import Region
 from stages.lib.graft.select import top_k
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-from stages.lib.localizers.settings import NoSettings, Talos
+from stages.lib.localizers.settings import NAMES, NoSettings, Talos
 from stages.lib.localizers.talos import calibrate, least_sensitive, round_sizes, sensitivity
 from stages.lib.merging.arithmetic import combined, task_vector
 from stages.lib.merging.vectors import summed
@@ -628,7 +628,7 @@ SETTINGS = {
 
 
 def problems_of(changes: dict) -> list[str]:
-    values = {"tasks": ["movies", "products"], "seeds": [13]}
+    values = {"tasks": ["movies", "products"], "seeds": [13], "localizer": SimpleNamespace(model_fields_set={*NAMES})}
     for key, value in (SETTINGS | changes).items():
         section, *names = key.split(".")
         place = values.setdefault(section, SimpleNamespace())

@@ -57,7 +57,7 @@ SPARSITIES = ("combination.methods",)
 
 def problems(values: dict[str, Any]) -> list[str]:
     """Methods are names of rules, or of a localizer and a share."""
-    methods = [name for name in getattr(values.get("combination"), "methods", []) if name not in NAMES]
+    methods = [name for name in values["combination"].methods if name not in NAMES]
     localized = {name: read[0] for name in methods if (read := read_localized(name))}
     unknown = [name for name in methods if name not in localized]
     known = ", ".join(NAMES)

@@ -27,6 +27,4 @@ SPARSITIES = ("smallest.largest",)
 
 def problems(values: dict[str, Any]) -> list[str]:
     """Localizers have sections of their own."""
-    if "smallest" not in values:
-        return []
     return name_problems(values, "smallest.localizers", values["smallest"].localizers)
