@@ -561,11 +561,27 @@ def test_what_does_not_fit_is_named_where_the_pipeline_is_used_and_nowhere_else(
         {"readout.tasks": [], "readout.localizers": ["nix"]},
         {"readout.readouts": [], "sweep.localizers": [], "sweep.sparsities": [0.9]},
         {"readout.readouts": [], "sweep.sparsities": [], "sweep.localizers": ["nix"]},
+        {"study.tasks": [], "sweep.sparsities": [0.9]},
+        {"fim.tasks": [], "surgery.score.examples": 5, "fim.scores.targets": ["expected"]},
+        {"surgery.selections": [], "robustness.tasks": [], "surgery.training.warmup_steps": 99},
+        {"merge.groups": {}, "combination.methods": ["nix"]},
+        {"tasks": ["movies"], "ood.sets": {}, "combination.methods": ["nix"]},
+        {"multitask.tasks": [], "skill.localizers": ["nix"]},
+        {"talos.tasks": ["bbc"], "edit.methods": ["nix"], "arithmetic.methods": [], "disentangle.methods": []},
     ],
     ids=lambda changes: next(iter(changes)),
-)
+)  # fmt: skip
 def test_other_settings_of_a_stage_that_is_off_do_not_matter(changes):
-    assert validate(changed(changes), asked=["study"])
+    assert validate(changed(changes), asked=["study", "surgical", "merge", "multitask", "talos"])
+
+
+def test_a_warmup_matters_as_long_as_one_stage_trains_by_it():
+    asked, long = ["surgical"], {"surgery.training.warmup_steps": 99}
+    [one], [other], [both] = (
+        problems_of(long | off, asked) for off in ({"surgery.tasks": []}, {"robustness.tasks": []}, {})
+    )
+    assert one == other == both
+    assert one.startswith("surgery.training.warmup_steps: a warm-up of 99 steps is longer than training's 40")
 
 
 def test_a_parameter_efficient_method_without_its_size_is_told_what_there_is():

@@ -239,9 +239,10 @@ def is_partial(section: Any) -> bool:
     return isinstance(section, Params)
 
 
-def is_on(values: dict[str, Any], section: str) -> bool:
-    """Whether none of a section's lists is empty: an empty one switches its stage off, what is wrong doesn't."""
-    return all(item != [] for name, part in values.items() if name == section for item in vars(part).values())
+def is_on(values: dict[str, Any], section: str, *empty: Any) -> bool:
+    """Whether none of a section's lists, or of what else may be `empty`, is: that switches its stage off, what is wrong doesn't."""
+    parts = [part for name, part in values.items() if name == section]
+    return all(item not in ([], *empty) for part in parts for item in vars(part).values())
 
 
 def lists(key: str, value: Any) -> Iterator[tuple[str, list]]:

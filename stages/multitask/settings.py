@@ -83,7 +83,8 @@ SPARSITIES = ("skill.sparsities",)
 
 def problems(values: dict[str, Any]) -> list[str]:
     """Names of groups and unions, and localizers.  Without joint models there are no rules."""
-    return told([_name_problems, _localizer_problems], values) if is_on(values, "joint") else []
+    rules = [_name_problems, _localizer_problems] if is_on(values, "joint") and is_on(values, "multitask") else []
+    return told(rules, values)
 
 
 def _name_problems(values: dict[str, Any]) -> list[str]:

@@ -106,7 +106,7 @@ def problems(values: dict[str, Any]) -> list[str]:
         "paradigm": [_paradigm_problems],
         "sweep": [
             lambda values: name_problems(values, "sweep.localizers", values["sweep"].localizers),
-            _size_problems,
+            lambda values: _size_problems(values) if is_on(values, "study") else [],
         ],
     }
     return [line for section in rules if is_on(values, section) for line in told(rules[section], values)]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from stages.lib.settings import Choice, Rate, Section, Share, Tasks, not_among, told
+from stages.lib.settings import Choice, Rate, Section, Share, Tasks, is_on, not_among, told
 from stages.surgical.selections import Selection
 
 Target = Literal["label_logit", "empirical", "expected"]
@@ -98,12 +98,15 @@ TASKS = (Choice("fim.tasks"), Choice("surgery.tasks", "fim.tasks"), Choice("robu
 
 
 def problems(values: dict[str, Any]) -> list[str]:
-    """The score that chooses is among those there are, and a warm-up is shorter than training."""
-    rules = (
-        lambda values: not_among(values, "surgery.score.target", "fim.scores.targets"),
-        lambda values: not_among(values, "surgery.score.examples", "fim.scores.examples"),
-        _warmup_problems,
-    )
+    """The score that chooses is among those there are, and a warm-up is shorter than training.  What is off has no rules."""
+    rules = []
+    if is_on(values, "fim"):  # without surgery too, since the report shows the ranking
+        rules += [
+            lambda values: not_among(values, "surgery.score.target", "fim.scores.targets"),
+            lambda values: not_among(values, "surgery.score.examples", "fim.scores.examples"),
+        ]
+    if is_on(values, "surgery") or is_on(values, "robustness"):
+        rules += [_warmup_problems]
     return told(rules, values)
 
 

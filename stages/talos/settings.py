@@ -94,7 +94,7 @@ def problems(values: dict[str, Any]) -> list[str]:
     """Methods choose from other lists, and no task is its own control.  A stage that an empty list switches off has no rules."""
     tables = {"arithmetic": "negation.controls", "disentangle": "grid.pairs"}
     return (
-        told([_method_problems], values)
+        told([_method_problems] if is_on(values, "talos") else [], values)
         + [line for section in tables for line in told([not_among], values, f"{section}.methods", "edit.methods")]
         + [line for section, setting in tables.items() for line in told([_own_tasks], values, section, setting)]
     )
