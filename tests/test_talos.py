@@ -525,6 +525,8 @@ def test_negation_of_a_cell_takes_its_accuracy_within_the_bound(make_cell):
     plane = landscape(cell, {"toy": cell.finetuned(), "other": random})
     settings = Negation(controls={"other": "toy"}, retention=0.95, control_margin=0.05)
     found = negation(plane, "other", ALPHAS, settings)
+    unnamed = negation(plane, "other", ALPHAS, settings.model_copy(update={"controls": {}}))
+    assert unnamed["control"] == found["control"] == "toy", "the first other task, where the table names none"
     assert found["control_curve"][found["alpha"]] >= 0.95 * found["control_curve"][0.0] or found["alpha"] == 0
     assert found["weak_control"] == (found["control_curve"][0.0] < 0.55)
     assert found["target_curve"][found["alpha"]] <= found["target_curve"][0.0]

@@ -48,7 +48,9 @@ class Addition(Section):
 
 
 class Negation(Section):
-    controls: dict[Name, Name] = Field(description="task that is negated -> task that has to keep its accuracy")
+    controls: dict[Name, Name] = Field(
+        description="task that is negated -> task that has to keep its accuracy; the first other of talos.tasks for those not named"
+    )
     retention: Share = Field(description="share of its zero-shot accuracy that a control keeps on dev")
     control_margin: float = Field(ge=0, le=1, description="how far above chance a control has to start")
 
