@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -242,6 +243,42 @@ def test_a_stage_gets_the_settings_it_asks_for_and_no_others():
     assert chosen.data.k == 64 and chosen.graft.sparsity == 0.01
     with pytest.raises(ValueError, match="frozen"):
         chosen.graft.sparsity = 0.5
+
+
+def choose(folder: Path, *words: str) -> subprocess.CompletedProcess:
+    """`profile` with these words, in a folder with profiles and a params.yaml."""
+    shutil.copytree(ROOT / paths.PROFILES, folder / paths.PROFILES, dirs_exist_ok=True)
+    shutil.copyfile(PARAMS, folder / "params.yaml")
+    return run_stage(folder, "stages.commands.profile", *words)
+
+
+def test_a_profile_is_written_with_the_settings_changed_as_dvc_changes_them(tmp_path):
+    changes = ["graft.sparsity=0.0005", "seeds=[1,2]", "ood.sets={movies:[tweets]}"]
+    done = choose(tmp_path, "bert_tiny", *(word for change in changes for word in ("-S", change)))
+    assert done.returncode == 0 and f"has the profile bert_tiny with {', '.join(changes)}; " in done.stdout
+    written = (tmp_path / "params.yaml").read_text(encoding="utf-8")
+    (tmp_path / "params.yaml").write_text(applied("bert_tiny"), encoding="utf-8")
+    apply_overrides(tmp_path / "params.yaml", changes)
+    assert written == (tmp_path / "params.yaml").read_text(encoding="utf-8") != applied("bert_tiny")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("graft.sparsty=0.1", "profile: -S graft.sparsty=0.1: unknown setting 'graft.sparsty' (did you mean 'graft.sparsity'?)"),
+        ("graft.sparsity", "profile: -S graft.sparsity: KEY=VALUE is wanted, as in graft.sparsity=0.0005"),
+        ("graft.sparsity=abc", "  graft.sparsity: 'abc' is not allowed: should be a number"),
+        ("smallest.localizers=[nix]", "  smallest.localizers: unknown localizer 'nix'; known: "),
+        ("~graft.rule", "  graft.rule: this setting is missing"),
+        *((bad, f"profile: -S data.test_max=7 -S {bad}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005")
+          for bad in ("data.k=1,2", "data.k=range(1,3)", "data.k=${x}", "~nix")),
+    ],
+)  # fmt: skip
+def test_a_wrong_change_of_a_profile_is_told_and_nothing_is_written(change, told, tmp_path):
+    done = choose(tmp_path, "bert_tiny", "-S", "data.test_max=7", "-S", change)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(told)
+    assert (tmp_path / "params.yaml").read_bytes() == PARAMS.read_bytes()
 
 
 def test_an_unknown_profile_names_the_nearest_and_all(capsys, monkeypatch):
