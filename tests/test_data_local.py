@@ -125,7 +125,7 @@ def test_all_bad_rows_come_in_one_message_the_first_twenty(folder):
     ("train.jsonl", b"", ": no rows in it"),
     ("train.csv", b"sentence1,label\n", ": no rows in it"),
     ("train.csv", b"", ": no rows in it"),
-    ("train.csv", b"sentence,label\na,positive\n", ":1: no column 'sentence1'; the columns are sentence, label (did you mean 'sentence'?)"),
+    ("train.csv", b"sentence,label\na,positive\n", ":1: no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label; say which one it is: data.columns: {sentence1: ...}"),
     ("train.csv", b"text;label\na;positive\n", ":1: no column 'sentence1'; the columns are text;label; say which one it is: data.columns: {sentence1: ...}; cells of a .csv are parted by commas, those of a .tsv by tabs"),
     ("train.csv", b"sentence1,label,label\na,positive,negative\n", ":1: 2 columns are called 'label'; the columns are sentence1, label, label"),
     ("train.csv", b"sentence1,sentence2,sentence2,label\na,b,c,positive\n", ":1: 2 columns are called 'sentence2'; the columns are sentence1, sentence2, sentence2, label"),

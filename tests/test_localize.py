@@ -523,6 +523,8 @@ def test_columns_of_other_names_are_told_of_the_options_for_them(make_cell, tmp_
     there = "no column 'sentence1'; the columns are text, mark; say which one it is: "
     assert refused(capsys, *folders, *options) == f"{rows}:1: {there}--sentence1"
     assert refused(capsys, *folders, *options, "--sentence1", "text").endswith("say which one it is: --label")
+    there = "no column 'txt' (did you mean 'text'?); the columns are text, mark; say which one it is: --sentence1"
+    assert refused(capsys, *folders, *options, "--sentence1", "txt") == f"{rows}:1: {there}"
 
 
 def test_too_few_rows_to_hold_some_out_are_told_of_the_option_that_this_command_has(make_cell, tmp_path, capsys):
