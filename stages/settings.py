@@ -89,7 +89,7 @@ SECTIONS: dict[str, Any] = {
 
 TASKS = (Choice("tasks"), Choice("ood.sets", by_key=True))
 # shares of the region that a mask has at least one parameter of
-SPARSITIES = ("graft.sparsity",)
+SPARSITIES = {"graft.sparsity": None}
 
 
 def problems(values: dict[str, Any]) -> list[str]:

@@ -763,19 +763,19 @@ def imported(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "asked"),
+    ("place", "value", "asked", "off"),
     [
-        ("graft.sparsity", 0.0009, "finetune"),
-        ("sweep.sparsities", [0.01, 0.0009], "anchor"),
-        ("skill.sparsities", [0.0009], "joint.step_factor"),
-        ("talos.sparsity", 0.0009, "edit"),
-        ("paradigm.sparsities", [0.0009], "paradigm"),
-        ("combination.methods", ["stitch_0.0009"], "combination"),
+        ("graft.sparsity", 0.0009, "finetune", None),
+        ("sweep.sparsities", [0.01, 0.0009], "anchor", {"study.tasks": []}),
+        ("skill.sparsities", [0.0009], "joint.step_factor", {"multitask.tasks": []}),
+        ("talos.sparsity", 0.0009, "edit", {"talos.tasks": []}),
+        ("paradigm.sparsities", [0.0009], "paradigm", {"paradigm.paradigms": []}),
+        ("combination.methods", ["stitch_0.0009"], "combination", {"merge.groups": {}}),
     ],
 )
-def test_too_small_a_share_is_told_before_anything_is_trained(imported, place, value, asked):
-    def set_to(now: Any) -> None:
-        (imported / "params.yaml").write_text(json.dumps(changed({"readout.readouts": [], place: now})))
+def test_too_small_a_share_is_told_before_anything_is_trained(imported, place, value, asked, off):
+    def set_to(now: Any, **more: Any) -> None:
+        (imported / "params.yaml").write_text(json.dumps(changed({"readout.readouts": [], place: now} | more)))
 
     set_to(value)
     load_params("model", asked)  # the stage that imports another model is not stopped by this one
@@ -783,6 +783,9 @@ def test_too_small_a_share_is_told_before_anything_is_trained(imported, place, v
         load_params(*RUNTIME, asked)
     set_to(json.loads(json.dumps(value).replace("0.0009", "0.001")))
     assert load_params(*RUNTIME, asked)
+    if off:
+        set_to(value, **off)
+        assert load_params(*RUNTIME, asked)
 
 
 def test_the_check_looks_at_all_pipelines(tmp_path):

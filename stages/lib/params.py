@@ -129,7 +129,10 @@ def require_measurable(values: dict[str, Any], asked: Collection[str], path: Pat
     region = read_anatomy(paths.PRETRAINED).region(values["graft"].region)
     used = [one for name, one in PIPELINES.items() if not name or {*asked} & {*one.SECTIONS}]
     places = [
-        place for one in used for place in getattr(one, "SPARSITIES", ()) if is_on(values, place.partition(".")[0])
+        place
+        for one in used
+        for place, needed in getattr(one, "SPARSITIES", {}).items()
+        if is_on(values, place.partition(".")[0]) and (not needed or at(values, needed))
     ]
     found = [(place, share) for place in places for share in _shares(at(values, place)) if not region.budget(share)]
     if found:

@@ -51,8 +51,8 @@ def group_tasks(values: dict[str, Any]) -> int:
 
 # what the costs of stages grow with, besides single settings
 COST_FACTORS = {"group_tasks": group_tasks}
-# shares of the region that a mask has at least one parameter of
-SPARSITIES = ("combination.methods",)
+# shares of the region that a mask has at least one parameter of, each with what else switches its stage off by being empty
+SPARSITIES = {"combination.methods": "merge.groups"}
 
 
 def problems(values: dict[str, Any]) -> list[str]:

@@ -77,8 +77,8 @@ def read_name(name: str) -> tuple[str, float] | None:
     return (match[1], float(match[2])) if match and float(match[2]) <= 1 else None
 
 
-# shares of the region that a mask has at least one parameter of
-SPARSITIES = ("skill.sparsities",)
+# shares of the region that a mask has at least one parameter of, each with what else switches its stage off by being empty
+SPARSITIES = {"skill.sparsities": "multitask.tasks"}
 
 
 def problems(values: dict[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ SECTIONS: dict[str, Any] = {"smallest": SmallestParams}
 
 TASKS = (Choice("smallest.tasks"),)
 # shares of the region that a mask has at least one parameter of
-SPARSITIES = ("smallest.largest",)
+SPARSITIES = {"smallest.largest": None}
 
 
 def problems(values: dict[str, Any]) -> list[str]:

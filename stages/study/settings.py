@@ -92,8 +92,12 @@ TASKS = (
     Choice("paradigm.tasks"),
     *(Choice(f"{section}.tasks", "study.tasks") for section in ("readout", "peft", "trajectory")),
 )
-# shares of the region that a mask has at least one parameter of
-SPARSITIES = ("sweep.sparsities", "paradigm.sparsities", "trajectory.checkpoints.sparsities")
+# shares of the region that a mask has at least one parameter of, each with what else switches its stage off by being empty
+SPARSITIES = {
+    "sweep.sparsities": "study.tasks",
+    "paradigm.sparsities": None,
+    "trajectory.checkpoints.sparsities": None,
+}
 
 
 def problems(values: dict[str, Any]) -> list[str]:

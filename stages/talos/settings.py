@@ -89,7 +89,7 @@ TASKS = (
     Choice("disentangle.grid.pairs", "talos.tasks"),
 )
 # shares of the region that a mask has at least one parameter of
-SPARSITIES = ("talos.sparsity",)
+SPARSITIES = {"talos.sparsity": None}
 
 
 def problems(values: dict[str, Any]) -> list[str]:
