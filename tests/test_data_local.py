@@ -88,8 +88,8 @@ def test_with_relabel_any_label_of_the_source_passes(folder):
 CUT = gzip.compress(b'{"sentence1": "\xe9\n' + random.Random(0).randbytes(100_000), mtime=0)[:-9]
 LABELS = "the labels of the task mine: negative, positive"
 UGLY = [
-    ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', "1: no 'label' (did you mean 'lable'?); it has sentence1, lable"),
-    ("train.jsonl", b'{"text": "a", "label": "x"}', "1: no 'sentence1'; it has text, label"),
+    ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', "1: no 'label' (did you mean 'lable'?); it has sentence1, lable; say which one it is: data.columns: {label: ...}"),
+    ("train.jsonl", b'{"text": "a", "label": "x"}', "1: no 'sentence1'; it has text, label; say which one it is: data.columns: {sentence1: ...}"),
     ("train.jsonl", b'{"sentence1": "a", "label": "positive"}\n\n{"sentence1": "a", "label": ""}', "3: the label is empty"),
     ("train.jsonl", b'{"sentence1": "a", "label": null}', "1: the label is empty"),
     ("train.jsonl", b'{"sentence1": "a", "label": "POSITIV"}', "1: the label 'POSITIV' is none of the task's (did you mean 'positive'?)"),

@@ -93,7 +93,7 @@ def read_file(
     try:
         with _open(path) as file:
             for line, record in reader(file, path, columns, place):
-                row = record if isinstance(record, str) else _checked(record, spec, columns)
+                row = record if isinstance(record, str) else _checked(record, spec, columns, place)
                 if isinstance(row, str):
                     bad.append(f"{path}:{line}: {row}")
                 else:
@@ -200,11 +200,12 @@ def _check_header(header: list[str], path: Path, columns: Mapping[str, str], pla
             raise DataError(f"{path}:1: no column {name!r}{near}; {there}{hint}{other}")
 
 
-def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row | str:
+def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str], place: Callable[[str], str]) -> Row | str:
     """The row of a record, or what is wrong with it."""
-    for name in columns.values():
+    for ours, name in columns.items():
         if name not in record:
-            return f"no {name!r}{did_you_mean(name, record)}; it has {', '.join(record) or 'nothing'}"
+            there = f"it has {', '.join(record) or 'nothing'}; say which one it is: {place(ours)}"
+            return f"no {name!r}{did_you_mean(name, record)}; {there}"
     text_column, label_column = spec.columns
     row = {"sentence1": record[columns[text_column]]}
     row["sentence2"] = record.get(columns.get("sentence2", "sentence2")) if spec.labels else None
