@@ -1,12 +1,13 @@
 """Settings of the main pipeline, which all others build on, and the rules between them."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
 from stages.lib.data.tasks import COMPLETING, TaskSpec, resolve_tasks, unknown_tasks
 from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings, name_problems
-from stages.lib.settings import Choice, FinetuneParams, ModelParams, Name, RuntimeParams, Section, Seed, Share
+from stages.lib.settings import Choice, FinetuneParams, ModelParams, Name, RuntimeParams, Section, Seed, Share, told
 
 
 class DataParams(Section):
@@ -88,34 +89,41 @@ SECTIONS: dict[str, Any] = {
 
 TASKS = (Choice("tasks"), Choice("ood.sets", by_key=True))
 # shares of the region that a mask has at least one parameter of
-SPARSITIES = ("graft.sparsity",)
+SPARSITIES = {"graft.sparsity": None}
 
 
 def problems(values: dict[str, Any]) -> list[str]:
-    """What is wrong between sections; looks only at sections that are fine by themselves."""
-    specs, found = resolve_tasks(values["task"]) if "task" in values else ({}, [])
-    found.extend(_ood_problems(values, specs))
-    found.extend(_mode_problems(values, specs))
-    if {"graft", "movement"} <= values.keys() and (sparsity := values["graft"].sparsity) > (
-        keep := values["movement"].keep
-    ):
-        found.append(
-            f"graft.sparsity: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that"
-        )
-    if "data" in values:
-        found += _column_problems(values["data"].columns)
-    found.extend(name_problems(values, "graft.localizer", [values["graft"].localizer] if "graft" in values else []))
-    found.extend(_checkpoint_problems(values, specs))
-    if {"graft", "finetune"} <= values.keys() and values["finetune"].source == "train":
-        trained = values["finetune"].train
-        where = f"finetune.train ({', '.join(trained) or 'nothing'})"
-        strange = [group for group in values["graft"].region if group not in trained]
-        found.extend(f"graft.region: {group!r} is not among {where}, so it never moves" for group in strange)
-    return found
+    """What is wrong between settings that are fine by themselves."""
+    rules = (
+        lambda values: resolve_tasks(values["task"])[1],
+        _set_problems,
+        _label_problems,
+        _mode_problems,
+        _size_problems,
+        _column_problems,
+        lambda values: name_problems(values, "graft.localizer", [values["graft"].localizer]),
+        _checkpoint_problems,
+        _region_problems,
+    )
+    return told(rules, values)
 
 
-def _column_problems(columns: dict[str, str]) -> list[str]:
-    problems = []
+def _size_problems(values: dict[str, Any]) -> Iterator[str]:
+    if (sparsity := values["graft"].sparsity) > (keep := values["movement"].keep):
+        yield f"graft.sparsity: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that"
+
+
+def _region_problems(values: dict[str, Any]) -> list[str]:
+    if values["finetune"].source != "train":
+        return []
+    trained = values["finetune"].train
+    where = f"finetune.train ({', '.join(trained) or 'nothing'})"
+    strange = [group for group in values["graft"].region if group not in trained]
+    return [f"graft.region: {group!r} is not among {where}, so it never moves" for group in strange]
+
+
+def _column_problems(values: dict[str, Any]) -> list[str]:
+    problems, columns = [], values["data"].columns
     for group in (("sentence1", "label", "sentence2"), COMPLETING):
         names = {name: columns.get(name, name) for name in group if name in columns or name != "sentence2"}
         twice = [name for name in dict.fromkeys(names.values()) if [*names.values()].count(name) > 1]
@@ -123,34 +131,40 @@ def _column_problems(columns: dict[str, str]) -> list[str]:
     return problems
 
 
-def _ood_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:
-    problems = []
-    for train, tests in values["ood"].sets.items() if "ood" in values else ():
-        problems += unknown_tasks(f"ood.sets.{train}", tests, values["task"]) if "task" in values else []
+def _set_problems(values: dict[str, Any]) -> Iterator[str]:
+    for train, tests in values["ood"].sets.items():
+        if train in tests:
+            yield f"ood.sets.{train}: {train} is the task itself"
+
+
+def _label_problems(values: dict[str, Any]) -> Iterator[str]:
+    specs, _ = resolve_tasks(values["task"])
+    for train, tests in values["ood"].sets.items():
+        yield from unknown_tasks(f"ood.sets.{train}", tests, values["task"])
         for test in tests:
             if train in specs and test in specs and set(specs[train].labels) != set(specs[test].labels):
                 theirs, ours = (", ".join(specs[name].labels) or "none" for name in (test, train))
-                problems.append(f"ood.sets.{train}: {test} has the labels {theirs}, {train} has {ours}")
-            if test == train:
-                problems.append(f"ood.sets.{train}: {test} is the task itself")
-    return problems
+                yield f"ood.sets.{train}: {test} has the labels {theirs}, {train} has {ours}"
 
 
-def _checkpoint_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:
-    if not {"finetune", "tasks", "seeds"} <= values.keys() or (source := values["finetune"].source) == "train":
+def _checkpoint_problems(values: dict[str, Any]) -> list[str]:
+    if (source := values["finetune"].source) == "train":
         return []
-    problems = []
-    for spec in (specs[name] for name in values["tasks"] if name in specs):
-        lacking = [str(seed) for seed in values["seeds"] if not spec.checkpoint_of(seed)]
-        if lacking:
-            problems.append(
-                f"task.{spec.name}.checkpoint: finetune.source={source} needs one for the seed(s) {', '.join(lacking)}"
-            )
-    return problems
+    (specs, _), seeds = resolve_tasks(values["task"]), values["seeds"]
+    return [
+        problem
+        for name in values["tasks"]
+        if name in specs
+        for problem in told([_lacking_checkpoints], specs[name], seeds, source)
+    ]
 
 
-def _mode_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:
-    if not {"model", "tasks"} <= values.keys():
-        return []
+def _lacking_checkpoints(spec: TaskSpec, seeds: list[int], source: str) -> Iterator[str]:
+    if lacking := [str(seed) for seed in seeds if not spec.checkpoint_of(seed)]:
+        yield f"task.{spec.name}.checkpoint: finetune.source={source} needs one for the seed(s) {', '.join(lacking)}"
+
+
+def _mode_problems(values: dict[str, Any]) -> list[str]:
+    specs, _ = resolve_tasks(values["task"])
     used = [specs[name] for name in dict.fromkeys(values["tasks"]) if name in specs]
-    return [problem for spec in used for problem in spec.prompt_problems(values["model"].mode)]
+    return [problem for spec in used for problem in told([spec.prompt_problems], values["model"].mode)]

@@ -23,7 +23,7 @@ from stages.lib.patches.compare import compare
 from stages.lib.patches.export import pipeline_scores
 from stages.lib.patches.inspect import inspect_mask
 from tests.graft_project import MASK, ROOT, SELECTED, Project, make_project, random_mask, write
-from tests.pico import PAIRS, model_settings
+from tests.pico import PAIRS, model_settings, same
 
 OTHER = Path("masks/sweep/random/0.01/13/pairs.safetensors")
 
@@ -238,6 +238,31 @@ def test_patches_are_composed_on_any_folder_of_their_base_and_masks_on_the_stage
     line = complaint(capsys, ["compose", MASK, OTHER, "--to", tmp_path / "to", "--base", bare])
     assert line.startswith(
         f"{bare}: a mask is for a model as the stage `model` writes it, and this has no anatomy.json"
+    )
+
+
+def test_what_was_composed_of_patches_is_exported_without_the_project(project, tmp_path, monkeypatch, capsys):
+    other = three_labels(OTHER, tmp_path / "other")
+    for mask, part in ((MASK, "toy"), (other, "pairs")):
+        main(["export", str(mask), "--as", "patch", "--to", str(tmp_path / part)])
+    main(["compose", str(MASK), str(other), "--to", str(tmp_path / "masks")])
+    shutil.copytree(paths.PRETRAINED, tmp_path / "bare")
+    (tmp_path / "bare/anatomy.json").unlink()
+    for form in ("patch", "model"):
+        main(
+            ["export", str(tmp_path / "masks"), "--task", "pairs", "--as", form, "--to", str(tmp_path / f"{form} here")]
+        )
+    monkeypatch.chdir(tmp_path)
+    main(["compose", "toy", "pairs", "--to", "both", "--base", "bare"])
+    assert complaint(capsys, ["export", "both", "--to", "to"]) == "both: serves 2 tasks; say --task, one of toy, pairs"
+    for form in ("patch", "model"):
+        main(["export", "both", "--task", "pairs", "--as", form, "--to", f"{form} there", "--base", "bare"])
+    [here, there] = (read_mask(tmp_path / f"patch {place}/patch.safetensors") for place in ("here", "there"))
+    assert here.about == there.about and here.mask.equals(there.mask) and same(here.head, there.head)
+    assert same(*(load_file(f"model {place}/model.safetensors") for place in ("here", "there")))
+    main(["compose", "patch there", "toy", "--to", "again", "--base", "bare"])
+    assert inspect_mask(Path("again"), None)["tasks"] == ["pairs", "toy"], (
+        "a patch that was taken out is one of one task"
     )
 
 

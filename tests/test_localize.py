@@ -523,6 +523,12 @@ def test_columns_of_other_names_are_told_of_the_options_for_them(make_cell, tmp_
     there = "no column 'sentence1'; the columns are text, mark; say which one it is: "
     assert refused(capsys, *folders, *options) == f"{rows}:1: {there}--sentence1"
     assert refused(capsys, *folders, *options, "--sentence1", "text").endswith("say which one it is: --label")
+    there = "no column 'txt' (did you mean 'text'?); the columns are text, mark; say which one it is: --sentence1"
+    assert refused(capsys, *folders, *options, "--sentence1", "txt") == f"{rows}:1: {there}"
+    (lines := tmp_path / "rows.jsonl").write_text('{"text": "a", "mark": "positive"}\n')
+    with pytest.raises(SystemExit):
+        localize(*folders, *options[:-1], lines, "--sentence1", "text")
+    assert "no 'label'; it has text, mark; say which one it is: --label" in capsys.readouterr().err
 
 
 def test_too_few_rows_to_hold_some_out_are_told_of_the_option_that_this_command_has(make_cell, tmp_path, capsys):

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -244,6 +245,42 @@ def test_a_stage_gets_the_settings_it_asks_for_and_no_others():
         chosen.graft.sparsity = 0.5
 
 
+def choose(folder: Path, *words: str) -> subprocess.CompletedProcess:
+    """`profile` with these words, in a folder with profiles and a params.yaml."""
+    shutil.copytree(ROOT / paths.PROFILES, folder / paths.PROFILES, dirs_exist_ok=True)
+    shutil.copyfile(PARAMS, folder / "params.yaml")
+    return run_stage(folder, "stages.commands.profile", *words)
+
+
+def test_a_profile_is_written_with_the_settings_changed_as_dvc_changes_them(tmp_path):
+    changes = ["graft.sparsity=0.0005", "seeds=[1,2]", "ood.sets={movies:[tweets]}"]
+    done = choose(tmp_path, "bert_tiny", *(word for change in changes for word in ("-S", change)))
+    assert done.returncode == 0 and f"has the profile bert_tiny with {', '.join(changes)}; " in done.stdout
+    written = (tmp_path / "params.yaml").read_text(encoding="utf-8")
+    (tmp_path / "params.yaml").write_text(applied("bert_tiny"), encoding="utf-8")
+    apply_overrides(tmp_path / "params.yaml", changes)
+    assert written == (tmp_path / "params.yaml").read_text(encoding="utf-8") != applied("bert_tiny")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("graft.sparsty=0.1", "profile: -S graft.sparsty=0.1: unknown setting 'graft.sparsty' (did you mean 'graft.sparsity'?)"),
+        ("graft.sparsity", "profile: -S graft.sparsity: KEY=VALUE is wanted, as in graft.sparsity=0.0005"),
+        ("graft.sparsity=abc", "  graft.sparsity: 'abc' is not allowed: should be a number"),
+        ("smallest.localizers=[nix]", "  smallest.localizers: unknown localizer 'nix'; known: "),
+        ("~graft.rule", "  graft.rule: this setting is missing"),
+        *((bad, f"profile: -S data.test_max=7 -S {bad}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005")
+          for bad in ("data.k=1,2", "data.k=range(1,3)", "data.k=${x}", "~nix")),
+    ],
+)  # fmt: skip
+def test_a_wrong_change_of_a_profile_is_told_and_nothing_is_written(change, told, tmp_path):
+    done = choose(tmp_path, "bert_tiny", "-S", "data.test_max=7", "-S", change)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(told)
+    assert (tmp_path / "params.yaml").read_bytes() == PARAMS.read_bytes()
+
+
 def test_an_unknown_profile_names_the_nearest_and_all(capsys, monkeypatch):
     with pytest.raises(ParamsError) as problem:
         profile.profile_settings("bert_tinny")
@@ -376,8 +413,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (own(labels=["bad"]), "task.reviews.labels: ['bad'] is not allowed: should be a list of at least 2, or null for rows of a prompt and a completion"),
     (own(labels=["bad", "bad"]), "task.reviews.labels: ['bad', 'bad'] is not allowed: should be labels that differ from each other"),
     (own(labels=["bad", False]), "task.reviews.labels.1: false is not allowed: should be text (put it in quotes)"),
-    (own(positive="nice"), "task.reviews.positive: 'nice' is not allowed: should be one of the labels bad, good"),
-    (own(metric="f2"), "task.reviews.metric: 'f2' is not allowed: should be 'accuracy', 'f1' or 'mcc'"),
+    (own(prompt=PROMPT, positive="nice"), "task.reviews.positive: 'nice' is not allowed: should be one of the labels bad, good"),
+    (own(prompt=PROMPT, metric="f2"), "task.reviews.metric: 'f2' is not allowed: should be 'accuracy', 'f1' or 'mcc'"),
     ({"task": {"my-reviews": LABELS}}, f"task: 'my-reviews' is not allowed: {NAME}"),
     ({"task": {"reviews": {}}}, "task.reviews.labels: this setting is missing"),
     ({"task": None}, "task: null is not allowed: should be `name: value` pairs"),
@@ -436,6 +473,47 @@ def test_one_section_with_a_mistake_hides_no_mistake_of_another():
         {"movement": None, "graft.sparsity": 0.9, "tasks": ["nix"], "ood": None, "task": {"x": {"labels": ["a"]}}}
     )
     assert [line.split(":")[0] for line in found] == ["movement", "ood", "tasks", "task.x.labels"]
+
+
+ROUNDS: list[tuple[dict[str, Any], list[str]]] = [
+    # further settings of the section, and rules between sections
+    ({"graft.rule": "x", "graft.sparsity": 0.2, "graft.region": ["pooler"]}, ["graft.rule", "graft.sparsity", "graft.region"]),
+    ({"graft.localizer": "lerned", "graft.region": 5}, ["graft.region", "graft.localizer"]),
+    ({"data.k": 0, "data.columns": {"sentence1": "label"}}, ["data.k", "data.columns"]),
+    ({"finetune.l1": -1, "finetune.batch_sizes": [8, 8], "finetune.train": ["pooler"]}, ["finetune.l1", "finetune.batch_sizes", "graft.region"]),
+    ({"ood.test_max": -1, "ood.sets": {"movies": ["movies"], "bbc": ["nix"]}}, ["ood.test_max", "ood.sets.movies", "ood.sets.bbc"]),
+    ({"ood.sets": {"movies": ["movies"], "bbc": 5}}, ["ood.sets.bbc", "ood.sets.movies"]),
+    ({"localizer.learned.steps": -1, "localizer.tensorwise": ABSENT, "graft.localizer": "tensorwise"}, ["localizer.learned.steps", "localizer.tensorwise"]),
+    ({"sweep.localizers": "x", "sweep.sparsities": [0.5], "readout.readouts": []}, ["sweep.localizers", "sweep.sparsities"]),
+    ({"paradigm.max_steps": 0, "paradigm.paradigms": ["standard"], "model.mode": "standard", "model.max_length": 1}, ["model.max_length", "paradigm.max_steps", "paradigm.paradigms"]),
+    ({"edit.training.clip_norm": -1, "edit.methods": ["talas"], "arithmetic.methods": [], "disentangle.methods": []}, ["edit.training.clip_norm", "edit.methods"]),
+    ({"arithmetic.points": 0, "arithmetic.negation.retention": 5, "arithmetic.negation.controls": {"bbc": "bbc"}}, ["arithmetic.points", "arithmetic.negation.retention", "arithmetic.negation.controls.bbc"]),
+    ({"surgery.training.l1": -1, "surgery.training.warmup_steps": 99, "surgery.score.target": "x", "surgery.score.examples": 9}, ["surgery.score.target", "surgery.training.l1", "surgery.score.examples", "surgery.training.warmup_steps"]),
+    ({"sequence.test_max": -1, "sequence.orders": ["a.b"]}, ["sequence.test_max", "sequence.orders", "order"]),
+    ({"multitask.test_max": -1, "multitask.groups": {"movies": ["movies", "bbc"]}, "skill.sparsities": 3, "skill.localizers": ["nix"]}, ["multitask.test_max", "skill.sparsities", "multitask.groups.movies", "skill.localizers"]),
+    ({"combination.search.dev_max": -1, "combination.methods": ["tise"]}, ["combination.search.dev_max", "combination.methods"]),
+    # tasks of the user's
+    (own(metric="f2"), ["task.reviews.metric", "task.reviews.prompt"]),
+    ({"task": {"My": {"labels": ["a"]}, "b": 5}, "tasks": ["movies", "b", "nix"]}, ["task", "task.b", "tasks", "task.My.labels"]),
+    # nothing follows from what is wrong
+    ({"graft.localizer": 5, "graft.sparsity": 0, "movement.keep": 0}, ["movement.keep", "graft.localizer", "graft.sparsity"]),
+    ({"localizer.movement": None, "localizer.grown": ABSENT, "sweep.localizers": ["movement", "grown"], "readout.readouts": []}, ["localizer.grown", "localizer.movement"]),
+    ({"data.columns": {"label": 5, "sentence1": "label"}}, ["data.columns.label"]),
+    ({"sweep.localizers": ["Learned"]}, ["sweep.localizers.0"]),
+    ({"order.domain_last": ["Domain"]}, ["order.domain_last.0"]),
+    ({"fim.scores.examples": 5, "surgery.score.examples": 9}, ["fim.scores.examples"]),
+    ({"edit": None, "disentangle.grid.pairs": {"bbc": "bbc"}}, ["edit", "disentangle.grid.pairs.bbc"]),
+    ({"study.tasks": 5, "readout.localizers": ["nix"]}, ["study.tasks", "readout.localizers"]),
+    ({"task": {"b": {"labels": ["a"]}, "c": LABELS | {"parts": ["b", "d"]}, "d": LABELS}}, ["task.b.labels"]),
+    ({"task": {"b": LABELS | {"prompt": 5}}, "tasks": ["b"], "ood.sets": {}}, ["task.b.prompt"]),
+    ({"talos": ABSENT, "seeds": None, "movement": 3}, ["seeds", "movement", "talos"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "places"), ROUNDS, ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(ROUNDS)])  # fmt: skip
+def test_a_wrong_value_hides_nothing_but_what_follows_from_it(changes, places):
+    found = problems_of(changes, asked=SECTIONS)
+    assert [line.split(":")[0] for line in found] == places
 
 
 # --- Other pipelines -------------------------------------------------------------------------------------------
@@ -520,11 +598,27 @@ def test_what_does_not_fit_is_named_where_the_pipeline_is_used_and_nowhere_else(
         {"readout.tasks": [], "readout.localizers": ["nix"]},
         {"readout.readouts": [], "sweep.localizers": [], "sweep.sparsities": [0.9]},
         {"readout.readouts": [], "sweep.sparsities": [], "sweep.localizers": ["nix"]},
+        {"study.tasks": [], "sweep.sparsities": [0.9]},
+        {"fim.tasks": [], "surgery.score.examples": 5, "fim.scores.targets": ["expected"]},
+        {"surgery.selections": [], "robustness.tasks": [], "surgery.training.warmup_steps": 99},
+        {"merge.groups": {}, "combination.methods": ["nix"]},
+        {"tasks": ["movies"], "ood.sets": {}, "combination.methods": ["nix"]},
+        {"multitask.tasks": [], "skill.localizers": ["nix"]},
+        {"talos.tasks": ["bbc"], "edit.methods": ["nix"], "arithmetic.methods": [], "disentangle.methods": []},
     ],
     ids=lambda changes: next(iter(changes)),
-)
+)  # fmt: skip
 def test_other_settings_of_a_stage_that_is_off_do_not_matter(changes):
-    assert validate(changed(changes), asked=["study"])
+    assert validate(changed(changes), asked=["study", "surgical", "merge", "multitask", "talos"])
+
+
+def test_a_warmup_matters_as_long_as_one_stage_trains_by_it():
+    asked, long = ["surgical"], {"surgery.training.warmup_steps": 99}
+    [one], [other], [both] = (
+        problems_of(long | off, asked) for off in ({"surgery.tasks": []}, {"robustness.tasks": []}, {})
+    )
+    assert one == other == both
+    assert one.startswith("surgery.training.warmup_steps: a warm-up of 99 steps is longer than training's 40")
 
 
 def test_a_parameter_efficient_method_without_its_size_is_told_what_there_is():
@@ -669,19 +763,19 @@ def imported(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "asked"),
+    ("place", "value", "asked", "off"),
     [
-        ("graft.sparsity", 0.0009, "finetune"),
-        ("sweep.sparsities", [0.01, 0.0009], "anchor"),
-        ("skill.sparsities", [0.0009], "joint.step_factor"),
-        ("talos.sparsity", 0.0009, "edit"),
-        ("paradigm.sparsities", [0.0009], "paradigm"),
-        ("combination.methods", ["stitch_0.0009"], "combination"),
+        ("graft.sparsity", 0.0009, "finetune", None),
+        ("sweep.sparsities", [0.01, 0.0009], "anchor", {"study.tasks": []}),
+        ("skill.sparsities", [0.0009], "joint.step_factor", {"multitask.tasks": []}),
+        ("talos.sparsity", 0.0009, "edit", {"talos.tasks": []}),
+        ("paradigm.sparsities", [0.0009], "paradigm", {"paradigm.paradigms": []}),
+        ("combination.methods", ["stitch_0.0009"], "combination", {"merge.groups": {}}),
     ],
 )
-def test_too_small_a_share_is_told_before_anything_is_trained(imported, place, value, asked):
-    def set_to(now: Any) -> None:
-        (imported / "params.yaml").write_text(json.dumps(changed({"readout.readouts": [], place: now})))
+def test_too_small_a_share_is_told_before_anything_is_trained(imported, place, value, asked, off):
+    def set_to(now: Any, **more: Any) -> None:
+        (imported / "params.yaml").write_text(json.dumps(changed({"readout.readouts": [], place: now} | more)))
 
     set_to(value)
     load_params("model", asked)  # the stage that imports another model is not stopped by this one
@@ -689,6 +783,9 @@ def test_too_small_a_share_is_told_before_anything_is_trained(imported, place, v
         load_params(*RUNTIME, asked)
     set_to(json.loads(json.dumps(value).replace("0.0009", "0.001")))
     assert load_params(*RUNTIME, asked)
+    if off:
+        set_to(value, **off)
+        assert load_params(*RUNTIME, asked)
 
 
 def test_the_check_looks_at_all_pipelines(tmp_path):

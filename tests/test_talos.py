@@ -19,7 +19,7 @@ from stages.lib.graft.region import Region
 from stages.lib.graft.select import top_k
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-from stages.lib.localizers.settings import NoSettings, Talos
+from stages.lib.localizers.settings import NAMES, NoSettings, Talos
 from stages.lib.localizers.talos import calibrate, least_sensitive, round_sizes, sensitivity
 from stages.lib.merging.arithmetic import combined, task_vector
 from stages.lib.merging.vectors import summed
@@ -525,6 +525,8 @@ def test_negation_of_a_cell_takes_its_accuracy_within_the_bound(make_cell):
     plane = landscape(cell, {"toy": cell.finetuned(), "other": random})
     settings = Negation(controls={"other": "toy"}, retention=0.95, control_margin=0.05)
     found = negation(plane, "other", ALPHAS, settings)
+    unnamed = negation(plane, "other", ALPHAS, settings.model_copy(update={"controls": {}}))
+    assert unnamed["control"] == found["control"] == "toy", "the first other task, where the table names none"
     assert found["control_curve"][found["alpha"]] >= 0.95 * found["control_curve"][0.0] or found["alpha"] == 0
     assert found["weak_control"] == (found["control_curve"][0.0] < 0.55)
     assert found["target_curve"][found["alpha"]] <= found["target_curve"][0.0]
@@ -628,7 +630,7 @@ SETTINGS = {
 
 
 def problems_of(changes: dict) -> list[str]:
-    values = {"tasks": ["movies", "products"], "seeds": [13]}
+    values = {"tasks": ["movies", "products"], "seeds": [13], "localizer": SimpleNamespace(model_fields_set={*NAMES})}
     for key, value in (SETTINGS | changes).items():
         section, *names = key.split(".")
         place = values.setdefault(section, SimpleNamespace())

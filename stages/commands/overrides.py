@@ -15,9 +15,7 @@ MARKS = "+~"
 
 def overridden(settings: Sequence[str], path: Path = paths.PARAMS) -> str:
     """The text of params.yaml with these settings changed; raises ParamsError for all that are none, with the nearest names."""
-    from dvc.exceptions import DvcException
     from dvc.utils.hydra import apply_overrides
-    from hydra.errors import HydraException
 
     if problems := _problems(settings, path):
         raise ParamsError("\n".join(problems))
@@ -26,8 +24,11 @@ def overridden(settings: Sequence[str], path: Path = paths.PARAMS) -> str:
         changed.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
         try:
             apply_overrides(changed, [*settings])
-        except (DvcException, HydraException) as problem:
-            raise ParamsError(f"-S {' '.join(settings)}: {' '.join(str(problem).split())}") from None
+        except Exception:  # of DVC, and of OmegaConf and ruamel.yaml what slips through it
+            words = " ".join(f"-S {setting}" for setting in settings)
+            raise ParamsError(
+                f"{words}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005"
+            ) from None
         return changed.read_text(encoding="utf-8")
 
 

@@ -2,16 +2,22 @@
 
 python -m stages.commands.profile                      lists the profiles
 python -m stages.commands.profile bert_tiny            writes its settings into params.yaml, comments kept
+python -m stages.commands.profile bert_tiny -S data.k=8                 with this setting changed, as `dvc exp run -S` does
 dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one experiment, params.yaml untouched before
 """
 
 import argparse
 import io
 import json
+import re
+from collections.abc import Sequence
 from functools import cache, reduce
 from operator import getitem
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from stages.commands.overrides import overridden
 from stages.commands.settings_reference import leaves
 from stages.lib import paths
 from stages.lib.entry import guarded
@@ -30,22 +36,37 @@ def main() -> None:
     parser.add_argument(
         "--flags", action="store_true", help="print -S flags for `dvc exp run` instead of writing params.yaml"
     )
+    parser.add_argument(
+        "-S",
+        "--set-param",
+        dest="changes",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="changes a setting of the profile; more than once for several",
+    )
     arguments = parser.parse_args()
+    if arguments.name is None and arguments.changes:
+        parser.error("-S changes a setting of a profile, so name one")
     if arguments.name is None:
         print("\n".join(f"{name:16} {profile['about']}" for name, profile in profiles().items()))
         return
     settings = profile_settings(arguments.name)
     if arguments.flags:
-        print(*(f"-S {flag}" for key, value in flatten(settings).items() for flag in flags(key, value)))
+        own = [flag for key, value in flatten(settings).items() for flag in flags(key, value)]
+        print(*(f"-S {flag}" for flag in own + arguments.changes))
         return
     before = load_yaml(paths.PARAMS, ParamsError)
     try:
-        text = apply(paths.PARAMS.read_text(encoding="utf-8"), settings)
+        text = apply(paths.PARAMS.read_text(encoding="utf-8"), settings, arguments.changes)
     except (KeyError, TypeError):  # there is no place for a setting of the profile
         validate(before)
         raise
     write_text(paths.PARAMS, text)
-    print(f"params.yaml now has the profile {arguments.name}; `git checkout params.yaml` brings the committed one back")
+    changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""
+    print(
+        f"params.yaml now has the profile {arguments.name}{changed}; `git checkout params.yaml` brings the committed one back"
+    )
 
 
 def profiles() -> dict[str, dict[str, Any]]:
@@ -80,8 +101,11 @@ def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def apply(text: str, settings: dict[str, Any]) -> str:
-    """params.yaml with these settings, written as DVC writes it; raises ParamsError if the result is not valid."""
+def apply(text: str, settings: dict[str, Any], changes: Sequence[str] = ()) -> str:
+    """params.yaml with these settings and then these changes (KEY=VALUE), written as DVC writes it.
+
+    Raises ParamsError if the result is not valid, by the rules of the pipelines that are changed, too.
+    """
     from ruamel.yaml import YAML
 
     yaml = YAML()
@@ -96,10 +120,19 @@ def apply(text: str, settings: dict[str, Any]) -> str:
             place[last].update(value)
         else:
             place[last] = value
-    validate(json.loads(json.dumps(document)))
     out = io.StringIO()
     yaml.dump(document, out)
-    return out.getvalue()
+    text = _changed(out.getvalue(), changes) if changes else out.getvalue()
+    sections = [re.split(r"[.=]", change.lstrip("+~"))[0] for change in changes]
+    validate(json.loads(json.dumps(yaml.load(text) if changes else document)), asked=sections)
+    return text
+
+
+def _changed(text: str, changes: Sequence[str]) -> str:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, paths.PARAMS.name)
+        path.write_text(text, encoding="utf-8")
+        return overridden(changes, path)
 
 
 def flags(key: str, value: Any) -> list[str]:

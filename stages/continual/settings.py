@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stages.lib.settings import Choice, Name, Section, is_on, not_among
+from stages.lib.settings import Choice, Name, Section, is_on, not_among, told
 
 Order = Annotated[list[Name] | None, Field(description="null for all of `tasks` as they stand there")]
 
@@ -60,7 +60,7 @@ def problems(values: dict[str, Any]) -> list[str]:
     if not is_on(values, "sequence"):
         return []
     dotted = [name for name in values["sequence"].orders if "." in name]
-    return not_among(values, "sequence.orders", "order") + [
+    return told([not_among], values, "sequence.orders", "order") + [
         f"order: {name!r} has a dot in it, which stands between a section and its settings; use _ instead"
         for name in dotted
     ]

@@ -24,7 +24,7 @@ from .data.tasks import unknown_tasks
 from .entry import COMPARISONS
 from .errors import ParamsError, did_you_mean, plain_problem
 from .localizers.settings import NAMES, localizer_in
-from .settings import Params, at, is_on, lists
+from .settings import WRONG, Choice, Params, Table, at, fine_part, is_on, lists, told
 from .yaml12 import load_yaml
 
 PROJECT = Path(__file__).parents[2]
@@ -129,7 +129,10 @@ def require_measurable(values: dict[str, Any], asked: Collection[str], path: Pat
     region = read_anatomy(paths.PRETRAINED).region(values["graft"].region)
     used = [one for name, one in PIPELINES.items() if not name or {*asked} & {*one.SECTIONS}]
     places = [
-        place for one in used for place in getattr(one, "SPARSITIES", ()) if is_on(values, place.partition(".")[0])
+        place
+        for one in used
+        for place, needed in getattr(one, "SPARSITIES", {}).items()
+        if is_on(values, place.partition(".")[0]) and (not needed or at(values, needed))
     ]
     found = [(place, share) for place in places for share in _shares(at(values, place)) if not region.budget(share)]
     if found:
@@ -181,18 +184,17 @@ def checked(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) ->
         for name in raw
         if name not in SECTIONS
     ]
-    values: dict[str, Any] = {}
-    rules, left_out = [], []
+    values = Table()
+    rules, left_out, broken = [], [], set()
     for name, pipeline in PIPELINES.items():
         found = _sections(raw, pipeline, values)
-        wrong = _twice(values, pipeline)
+        broken |= found.keys()
         tasks = getattr(pipeline, "TASKS", ())
-        for choice in tasks if "task" in values else ():
-            wrong += unknown_tasks(choice.place, choice.named(values), values["task"])
-        left = [line for choice in tasks for line in choice.fit(values)]
+        wrong = _twice(values, pipeline) + [line for choice in tasks for line in told([_unknown], choice, values)]
+        left = told([choice.fit for choice in tasks], values)
         if not name or {*asked} & {*pipeline.SECTIONS}:
-            problems, left_out = problems + found, left_out + left
-            rules += wrong + pipeline.problems(values)
+            problems, left_out = problems + [line for lines in found.values() for line in lines], left_out + left
+            rules += wrong + told([pipeline.problems], values)
     others = [name for name, pipeline in PIPELINES.items() if name and {*asked} & {*pipeline.SECTIONS}]
     if others and _completes(raw):
         rules.append(
@@ -201,7 +203,11 @@ def checked(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) ->
     if problems or rules:
         lines = "".join(f"\n  {line}" for line in problems + rules)
         raise ParamsError(f"{path} has {len(problems + rules)} problem(s):{lines}")
-    return values, left_out
+    return {name: section for name, section in values.items() if name not in broken}, left_out
+
+
+def _unknown(choice: Choice, values: dict[str, Any]) -> list[str]:
+    return unknown_tasks(choice.place, choice.named(values), values["task"])
 
 
 def _completes(raw: dict[str, Any]) -> bool:
@@ -211,25 +217,26 @@ def _completes(raw: dict[str, Any]) -> bool:
 
 def _twice(values: dict[str, Any], pipeline: ModuleType) -> list[str]:
     # what a task of the user's says is checked by its own class
-    sections = [name for name in pipeline.SECTIONS if name in values and name != "task"]
-    found = [pair for name in sections for pair in lists(name, values[name])]
+    sections = [(name, part) for name, part in values.items() if name in pipeline.SECTIONS and name != "task"]
+    found = [pair for name, part in sections for pair in lists(name, part)]
     return [
         f"{key}: {item} stands twice" for key, items in found for item in dict.fromkeys(items) if items.count(item) > 1
     ]
 
 
-def _sections(raw: dict[str, Any], pipeline: ModuleType, values: dict[str, Any]) -> list[str]:
-    """Add the sections of a pipeline that are fine by themselves to `values`; gives the problems of the others."""
-    problems = []
+def _sections(raw: dict[str, Any], pipeline: ModuleType, values: dict[str, Any]) -> dict[str, list[str]]:
+    """Add what is fine by itself of a pipeline's sections to `values`; gives the problems of those that are not."""
+    problems = {}
     for name, kind in pipeline.SECTIONS.items():
         if name not in raw:
-            problems.append(f"{name}: this section is missing")
+            values[name], problems[name] = WRONG, [f"{name}: this section is missing"]
             continue
         try:
             # strict: a `true` among the seeds is not a 1
             values[name] = TypeAdapter(kind).validate_python(raw[name], strict=True)
         except ValidationError as error:
-            problems.extend(plain_problem(problem, name, kind) for problem in error.errors())
+            problems[name] = [plain_problem(problem, name, kind) for problem in error.errors()]
+            values[name] = fine_part(kind, raw[name], [problem["loc"] for problem in error.errors()])
     return problems
 
 

@@ -1,11 +1,12 @@
 """What sections of params.yaml are made of, and rules between settings named by dotted keys."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import reduce
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, create_model
 
 from .errors import did_you_mean
 
@@ -25,6 +26,71 @@ class Section(BaseModel):
     """Settings that don't change after they were read, and know no unknown key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=(), allow_inf_nan=False)
+
+
+class WrongSetting(Exception):
+    """A rule reads what is wrong by itself, and that is told already."""
+
+
+WRONG = object()
+
+
+class Table(dict):
+    """Entries some of which are WRONG: they have names, but reading one raises WrongSetting; those that are fine are its items."""
+
+    def __getitem__(self, name: str) -> Any:
+        if (entry := super().__getitem__(name)) is WRONG:
+            raise WrongSetting(name)
+        return entry
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(name, entry) for name, entry in super().items() if entry is not WRONG]
+
+
+class Partial:
+    """A section whose wrong settings raise WrongSetting where they are read."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in type(self).model_fields:
+            raise WrongSetting(name)
+        return super().__getattr__(name)
+
+
+def fine_part(kind: Any, raw: Any, places: list[tuple]) -> Any:
+    """What is fine of a section or table that should be of this kind, or WRONG; `places`: where the errors in it are."""
+    fields, is_table = getattr(kind, "model_fields", {}), get_origin(kind) is dict
+    if () in places or not isinstance(raw, dict) or not (fields or is_table):
+        return WRONG
+    inside = {place[0]: [other[1:] for other in places if other[0] == place[0]] for place in places}
+    rest = {name: entry for name, entry in raw.items() if name not in inside}
+    if is_table:
+        fine = TypeAdapter(kind).validate_python(rest, strict=True)
+        bad = {name: raw[name] if {*below} == {("[key]",)} else WRONG for name, below in inside.items()}
+        return Table({name: (fine | bad)[name] for name in raw})
+    wrong = inside.keys() & fields.keys()
+    partial = create_model(kind.__name__, __base__=(Partial, kind), **dict.fromkeys(wrong, (Any, None)))
+    part = partial.model_validate(rest)
+    part.model_fields_set.update(wrong & raw.keys())
+    for name in wrong:
+        vars(part)[name] = fine_part(fields[name].annotation, raw.get(name), inside[name])
+        if vars(part)[name] is WRONG:
+            del vars(part)[name]
+    return part
+
+
+def told(rules: Iterable[Callable[..., Iterable[str]]], *arguments: Any) -> list[str]:
+    """The problems that these rules find; one that reads a wrong setting finds none."""
+    found = []
+    for rule in rules:
+        with suppress(WrongSetting):
+            found += rule(*arguments)
+    return found
 
 
 class ModelParams(Section):
@@ -117,7 +183,7 @@ class Choice(NamedTuple):
 
     def named(self, values: dict[str, Any]) -> list[str]:
         """Every task that it names."""
-        found = at(values, self.place) if self.place.partition(".")[0] in values else None
+        found = at(values, self.place)
         if isinstance(found, dict):
             found = [name for key, part in found.items() for name in self._entry(key, part)]
         return [*dict.fromkeys(found or [])]
@@ -127,9 +193,9 @@ class Choice(NamedTuple):
 
     def fit(self, values: dict[str, Any]) -> list[str]:
         """Leave in `values` what the source has of it; gives what to tell the user about the rest, in one line or none."""
-        if any(key.partition(".")[0] not in values for key in (self.place, self.source)):
-            return []
         known, found = at(values, self.source) or [], at(values, self.place)
+        if isinstance(found, Table):
+            return []
         strange = [name for name in self.named(values) if name not in known]
         usable = self._usable(found, known) if isinstance(found, dict) else self._enough(found, known)
         values |= with_setting(values, self.place, usable)
@@ -159,12 +225,10 @@ def with_setting(section: Any, key: str, value: Any) -> Any:
 
 
 def not_among(values: dict[str, Any], place: str, source: str) -> list[str]:
-    """A problem for each item of the list `place` that isn't in the list `source`."""
-    if any(key.partition(".")[0] not in values for key in (place, source)):
-        return []  # a section that isn't fine by itself is a problem of its own
-    allowed = at(values, source)
+    """A problem for each item of the list `place`, or for what else stands there, that isn't in the list `source`."""
+    allowed, chosen = at(values, source), at(values, place)
     names = ", ".join(map(str, allowed)) or "empty"
-    strange = [item for item in at(values, place) if item not in allowed]
+    strange = [item for item in (chosen if isinstance(chosen, list) else [chosen]) if item not in allowed]
     return [f"{place}: {item!r} is not among {source} ({names}){did_you_mean(item, allowed)}" for item in strange]
 
 
@@ -175,9 +239,10 @@ def is_partial(section: Any) -> bool:
     return isinstance(section, Params)
 
 
-def is_on(values: dict[str, Any], section: str) -> bool:
-    """Whether a section is fine by itself and none of its lists is empty: an empty one switches its stage off."""
-    return section in values and all(item != [] for _, item in values[section])
+def is_on(values: dict[str, Any], section: str, *empty: Any) -> bool:
+    """Whether none of a section's lists, or of what else may be `empty`, is: that switches its stage off, what is wrong doesn't."""
+    parts = [part for name, part in values.items() if name == section]
+    return all(item not in ([], *empty) for part in parts for item in vars(part).values())
 
 
 def lists(key: str, value: Any) -> Iterator[tuple[str, list]]:

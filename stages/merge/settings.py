@@ -8,7 +8,7 @@ from stages.lib.errors import did_you_mean
 from stages.lib.localizers.settings import NAMES as LOCALIZERS
 from stages.lib.localizers.settings import name_problems
 from stages.lib.merging.names import NAMES, read_localized
-from stages.lib.settings import Choice, Name, Section, Share
+from stages.lib.settings import Choice, Name, Section, Share, is_on
 
 
 class MergeParams(Section):
@@ -51,13 +51,15 @@ def group_tasks(values: dict[str, Any]) -> int:
 
 # what the costs of stages grow with, besides single settings
 COST_FACTORS = {"group_tasks": group_tasks}
-# shares of the region that a mask has at least one parameter of
-SPARSITIES = ("combination.methods",)
+# shares of the region that a mask has at least one parameter of, each with what else switches its stage off by being empty
+SPARSITIES = {"combination.methods": "merge.groups"}
 
 
 def problems(values: dict[str, Any]) -> list[str]:
-    """Methods are names of rules, or of a localizer and a share."""
-    methods = [name for name in getattr(values.get("combination"), "methods", []) if name not in NAMES]
+    """Methods are names of rules, or of a localizer and a share.  Without groups no rules."""
+    if not is_on(values, "merge", {}):
+        return []
+    methods = [name for name in values["combination"].methods if name not in NAMES]
     localized = {name: read[0] for name in methods if (read := read_localized(name))}
     unknown = [name for name in methods if name not in localized]
     known = ", ".join(NAMES)

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from stages.lib.errors import did_you_mean
 from stages.lib.localizers.settings import NAMES, name_problems
-from stages.lib.settings import AdamWParams, Choice, Name, Section, Share, Tasks, is_on
+from stages.lib.settings import AdamWParams, Choice, Name, Section, Share, Tasks, is_on, told
 
 # These learn from a base.  The paper takes none (figure 8), and shows larger ones (figures 11 and 12).
 FROM_A_BASE = ("learned", "attribution_learned")
@@ -77,26 +77,29 @@ def read_name(name: str) -> tuple[str, float] | None:
     return (match[1], float(match[2])) if match and float(match[2]) <= 1 else None
 
 
-# shares of the region that a mask has at least one parameter of
-SPARSITIES = ("skill.sparsities",)
+# shares of the region that a mask has at least one parameter of, each with what else switches its stage off by being empty
+SPARSITIES = {"skill.sparsities": "multitask.tasks"}
 
 
 def problems(values: dict[str, Any]) -> list[str]:
     """Names of groups and unions, and localizers.  Without joint models there are no rules."""
-    if not is_on(values, "joint") or "multitask" not in values:
-        return []
+    rules = [_name_problems, _localizer_problems] if is_on(values, "joint") and is_on(values, "multitask") else []
+    return told(rules, values)
+
+
+def _name_problems(values: dict[str, Any]) -> list[str]:
     places = {f"multitask.groups.{name}": name for name in values["multitask"].groups}
-    places |= {f"transfer.unions.{name}": name for name in getattr(values.get("transfer"), "unions", {})}
+    places |= {f"transfer.unions.{name}": name for name in values["transfer"].unions}
     taken = [*(values["multitask"].tasks or []), *places.values()]  # null where `tasks` is no list itself
     return [
         f"{place}: the name is taken, by a task or by another group or union"
         for place, name in places.items()
         if taken.count(name) > 1
-    ] + _localizer_problems(values)
+    ]
 
 
 def _localizer_problems(values: dict[str, Any]) -> list[str]:
-    named = getattr(values.get("skill"), "localizers", [])
+    named = values["skill"].localizers
     used = [read_name(name)[0] for name in named if read_name(name)]
     return name_problems(values, "skill.localizers", used) + [
         f"skill.localizers: unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {', '.join(NAMES)}, "

@@ -22,11 +22,9 @@ SECTIONS: dict[str, Any] = {"smallest": SmallestParams}
 
 TASKS = (Choice("smallest.tasks"),)
 # shares of the region that a mask has at least one parameter of
-SPARSITIES = ("smallest.largest",)
+SPARSITIES = {"smallest.largest": None}
 
 
 def problems(values: dict[str, Any]) -> list[str]:
     """Localizers have sections of their own."""
-    if "smallest" not in values:
-        return []
     return name_problems(values, "smallest.localizers", values["smallest"].localizers)

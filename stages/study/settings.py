@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from stages.lib.localizers.settings import name_problems
-from stages.lib.settings import AdamWParams, Choice, Name, Rate, Section, Share, Tasks, is_on, not_among
+from stages.lib.settings import AdamWParams, Choice, Name, Rate, Section, Share, Tasks, is_on, not_among, told
 
 
 class StudyParams(Section):
@@ -92,35 +92,39 @@ TASKS = (
     Choice("paradigm.tasks"),
     *(Choice(f"{section}.tasks", "study.tasks") for section in ("readout", "peft", "trajectory")),
 )
-# shares of the region that a mask has at least one parameter of
-SPARSITIES = ("sweep.sparsities", "paradigm.sparsities", "trajectory.checkpoints.sparsities")
+# shares of the region that a mask has at least one parameter of, each with what else switches its stage off by being empty
+SPARSITIES = {
+    "sweep.sparsities": "study.tasks",
+    "paradigm.sparsities": None,
+    "trajectory.checkpoints.sparsities": None,
+}
 
 
 def problems(values: dict[str, Any]) -> list[str]:
     """Read-outs are of masks of the sweep.  A stage that an empty list switches off has no rules."""
-    found = [
-        problem
-        for name in ("localizers", "sparsities")
-        if is_on(values, "readout")
-        for problem in not_among(values, f"readout.{name}", f"sweep.{name}")
-    ]
-    return found + _paradigm_problems(values) + _sweep_problems(values)
+    rules = {
+        "readout": [
+            lambda values: not_among(values, "readout.localizers", "sweep.localizers"),
+            lambda values: not_among(values, "readout.sparsities", "sweep.sparsities"),
+        ],
+        "paradigm": [_paradigm_problems],
+        "sweep": [
+            lambda values: name_problems(values, "sweep.localizers", values["sweep"].localizers),
+            lambda values: _size_problems(values) if is_on(values, "study") else [],
+        ],
+    }
+    return [line for section in rules if is_on(values, section) for line in told(rules[section], values)]
 
 
 def _paradigm_problems(values: dict[str, Any]) -> list[str]:
-    if not is_on(values, "paradigm") or "model" not in values:
-        return []
     if values["model"].mode == "standard" and "standard" in values["paradigm"].paradigms:
         return ["paradigm.paradigms: 'standard' is what model.mode=standard does anyway, as 'sgd'; take it out"]
     return []
 
 
-def _sweep_problems(values: dict[str, Any]) -> list[str]:
-    if not is_on(values, "sweep"):
-        return []
-    found = name_problems(values, "sweep.localizers", values["sweep"].localizers)
-    keep = values["movement"].keep if "movement" in values else 1
-    return found + [
+def _size_problems(values: dict[str, Any]) -> list[str]:
+    keep = values["movement"].keep
+    return [
         f"sweep.sparsities: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that"
         for sparsity in values["sweep"].sparsities
         if sparsity > keep

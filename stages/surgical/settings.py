@@ -1,10 +1,11 @@
 """Settings of the surgical pipeline, and the rules between them and the main pipeline."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from stages.lib.settings import Choice, Rate, Section, Share, Tasks, at
+from stages.lib.settings import Choice, Rate, Section, Share, Tasks, is_on, not_among, told
 from stages.surgical.selections import Selection
 
 Target = Literal["label_logit", "empirical", "expected"]
@@ -97,19 +98,22 @@ TASKS = (Choice("fim.tasks"), Choice("surgery.tasks", "fim.tasks"), Choice("robu
 
 
 def problems(values: dict[str, Any]) -> list[str]:
-    """The score that chooses is among those there are, and a warm-up is shorter than training."""
-    if "surgery" not in values:
-        return []
-    score, training = values["surgery"].score, values["surgery"].training
-    found = []
-    for setting in ("target", "examples") if "fim" in values else ():
-        source, chosen = f"fim.scores.{setting.removesuffix('s')}s", getattr(score, setting)
-        if chosen not in at(values, source):
-            allowed = ", ".join(map(str, at(values, source)))
-            found.append(f"surgery.score.{setting}: {chosen!r} is not among {source} ({allowed})")
+    """The score that chooses is among those there are, and a warm-up is shorter than training.  What is off has no rules."""
+    rules = []
+    if is_on(values, "fim"):  # without surgery too, since the report shows the ranking
+        rules += [
+            lambda values: not_among(values, "surgery.score.target", "fim.scores.targets"),
+            lambda values: not_among(values, "surgery.score.examples", "fim.scores.examples"),
+        ]
+    if is_on(values, "surgery") or is_on(values, "robustness"):
+        rules += [_warmup_problems]
+    return told(rules, values)
+
+
+def _warmup_problems(values: dict[str, Any]) -> Iterator[str]:
+    training = values["surgery"].training
     if training.max_steps and training.warmup_steps >= training.max_steps:
-        found.append(
+        yield (
             f"surgery.training.warmup_steps: a warm-up of {training.warmup_steps} steps is longer than training's "
             f"{training.max_steps} (surgery.training.max_steps), or as long; the learning rate would never reach its value"
         )
-    return found

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from stages.lib.errors import did_you_mean
 from stages.lib.localizers.settings import NAMES, name_problems
-from stages.lib.settings import Choice, Name, Rate, Section, Share, Tasks, at, not_among
+from stages.lib.settings import Choice, Name, Rate, Section, Share, Tasks, at, is_on, not_among, told
 
 # besides these, every localizer trains the parameters that it selects
 METHODS = ("full", "graft", "linear", "attention")
@@ -48,7 +48,9 @@ class Addition(Section):
 
 
 class Negation(Section):
-    controls: dict[Name, Name] = Field(description="task that is negated -> task that has to keep its accuracy")
+    controls: dict[Name, Name] = Field(
+        description="task that is negated -> task that has to keep its accuracy; the first other of talos.tasks for those not named"
+    )
     retention: Share = Field(description="share of its zero-shot accuracy that a control keeps on dev")
     control_margin: float = Field(ge=0, le=1, description="how far above chance a control has to start")
 
@@ -87,25 +89,31 @@ TASKS = (
     Choice("disentangle.grid.pairs", "talos.tasks"),
 )
 # shares of the region that a mask has at least one parameter of
-SPARSITIES = ("talos.sparsity",)
+SPARSITIES = {"talos.sparsity": None}
 
 
 def problems(values: dict[str, Any]) -> list[str]:
     """Methods choose from other lists, and no task is its own control.  A stage that an empty list switches off has no rules."""
-    found = []
-    known, methods = (*METHODS, *NAMES), values["edit"].methods if "edit" in values else []
-    found += name_problems(values, "edit.methods", [name for name in methods if name in NAMES])
-    for name in methods:
-        if name not in known:
-            near = did_you_mean(name, known)
-            found.append(f"edit.methods: unknown method {name!r}{near}; known: {', '.join(known)}")
-    for section in ("arithmetic", "disentangle"):
-        found += not_among(values, f"{section}.methods", "edit.methods")
-    tables = [("arithmetic", "negation.controls"), ("disentangle", "grid.pairs")]
-    return found + [
+    tables = {"arithmetic": "negation.controls", "disentangle": "grid.pairs"}
+    return (
+        told([_method_problems] if is_on(values, "talos") else [], values)
+        + [line for section in tables for line in told([not_among], values, f"{section}.methods", "edit.methods")]
+        + [line for section, setting in tables.items() for line in told([_own_tasks], values, section, setting)]
+    )
+
+
+def _method_problems(values: dict[str, Any]) -> list[str]:
+    known, methods = (*METHODS, *NAMES), values["edit"].methods
+    return name_problems(values, "edit.methods", [name for name in methods if name in NAMES]) + [
+        f"edit.methods: unknown method {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
+        for name in methods
+        if name not in known
+    ]
+
+
+def _own_tasks(values: dict[str, Any], section: str, setting: str) -> list[str]:
+    return [
         f"{section}.{setting}.{task}: {task} is the task itself"
-        for section, setting in tables
-        if section in values and values[section].methods
         for task, other in at(values, f"{section}.{setting}").items()
-        if task == other
+        if task == other and is_on(values, section)
     ]

@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -76,17 +76,24 @@ def _file(folder: Path, split: str) -> Path | None:
     return files[0] if files else None
 
 
-def read_file(path: Path, spec: TaskSpec, columns: Mapping[str, str]) -> list[Row]:
+def setting(column: str) -> str:
+    """Where settings say what one of our columns is called in the files."""
+    return f"data.columns: {{{column}: ...}}"
+
+
+def read_file(
+    path: Path, spec: TaskSpec, columns: Mapping[str, str], place: Callable[[str], str] = setting
+) -> list[Row]:
     """The raw rows of one file; `columns` maps the task's columns and perhaps sentence2 to those of the file.
 
-    Raises DataError that names every line with a mistake.
+    Raises DataError that names every line with a mistake, and the `place` where the user says what a column is called.
     """
     reader = _jsonl if ".jsonl" in path.suffixes else _table
     rows, bad = [], []
     try:
         with _open(path) as file:
-            for line, record in reader(file, path, columns):
-                row = record if isinstance(record, str) else _checked(record, spec, columns)
+            for line, record in reader(file, path, columns, place):
+                row = record if isinstance(record, str) else _checked(record, spec, columns, place)
                 if isinstance(row, str):
                     bad.append(f"{path}:{line}: {row}")
                 else:
@@ -131,7 +138,7 @@ def _encoding_problem(path: Path) -> str:
     return f"{path}: not UTF-8 text; save the file as UTF-8"
 
 
-def _jsonl(file: IO[str], path: Path, columns: Mapping[str, str]) -> Iterator[tuple[int, Record | str]]:
+def _jsonl(file: IO[str], path: Path, columns: Mapping[str, str], _: Any) -> Iterator[tuple[int, Record | str]]:
     """Line number and record, or what is wrong with the line."""
     for number, line in enumerate(file, start=1):
         if not line.strip():
@@ -158,7 +165,9 @@ def _once(pairs: list[tuple[str, Any]]) -> Record:
     return record
 
 
-def _table(file: IO[str], path: Path, columns: Mapping[str, str]) -> Iterator[tuple[int, Record | str]]:
+def _table(
+    file: IO[str], path: Path, columns: Mapping[str, str], place: Callable[[str], str]
+) -> Iterator[tuple[int, Record | str]]:
     """Line number and record, or what is wrong with the line."""
     csv.field_size_limit(LONGEST_CELL)
     # tab-separated files know no quoting: a quotation mark in them is text
@@ -166,7 +175,7 @@ def _table(file: IO[str], path: Path, columns: Mapping[str, str]) -> Iterator[tu
     lines = csv.reader(file, **form)
     line = 1
     try:
-        _check_header(header := next(lines, []), path, columns)
+        _check_header(header := next(lines, []), path, columns, place)
         while True:
             line = lines.line_num + 1
             if (cells := next(lines, None)) is None:
@@ -180,22 +189,23 @@ def _table(file: IO[str], path: Path, columns: Mapping[str, str]) -> Iterator[tu
         yield line, f"not a valid table from here on: {end}"
 
 
-def _check_header(header: list[str], path: Path, columns: Mapping[str, str]) -> None:
+def _check_header(header: list[str], path: Path, columns: Mapping[str, str], place: Callable[[str], str]) -> None:
     there = f"the columns are {', '.join(header)}"
     for ours, name in {"sentence2": "sentence2", **columns}.items() if header else ():
         if header.count(name) > 1:
             raise DataError(f"{path}:1: {header.count(name)} columns are called {name!r}; {there}")
         if name not in header and ours in columns:
-            hint = did_you_mean(name, header) or f"; say which one it is: data.columns: {{{ours}: ...}}"
+            near, hint = did_you_mean(name, header), f"; say which one it is: {place(ours)}"
             other = "; cells of a .csv are parted by commas, those of a .tsv by tabs" if len(header) == 1 else ""
-            raise DataError(f"{path}:1: no column {name!r}; {there}{hint}{other}")
+            raise DataError(f"{path}:1: no column {name!r}{near}; {there}{hint}{other}")
 
 
-def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row | str:
+def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str], place: Callable[[str], str]) -> Row | str:
     """The row of a record, or what is wrong with it."""
-    for name in columns.values():
+    for ours, name in columns.items():
         if name not in record:
-            return f"no {name!r}{did_you_mean(name, record)}; it has {', '.join(record) or 'nothing'}"
+            there = f"it has {', '.join(record) or 'nothing'}; say which one it is: {place(ours)}"
+            return f"no {name!r}{did_you_mean(name, record)}; {there}"
     text_column, label_column = spec.columns
     row = {"sentence1": record[columns[text_column]]}
     row["sentence2"] = record.get(columns.get("sentence2", "sentence2")) if spec.labels else None

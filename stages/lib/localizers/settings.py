@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ..errors import did_you_mean
-from ..settings import Rate, Section
+from ..settings import Rate, Section, told
 
 # files of this folder that are no localizers
 SUPPORT = ("__init__", "evidence", "registry", "settings", "stratified")
@@ -150,8 +150,12 @@ def name_problems(values: dict[str, Any], place: str, names: list[str]) -> list[
         for name in names
         if name not in NAMES
     ]
-    listed = values["localizer"].model_fields_set if "localizer" in values else {*NAMES}
-    return found + [
+    return found + told([_missing], values, place, names)
+
+
+def _missing(values: dict[str, Any], place: str, names: list[str]) -> list[str]:
+    listed = {*SETTINGS} | values["localizer"].model_fields_set  # one that needs settings is missed by the schema
+    return [
         f"localizer.{name}: this section is missing, and {place} names it; write `{name}: {{}}` under `localizer`"
         for name in names
         if name in NAMES and name not in listed

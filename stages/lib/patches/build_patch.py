@@ -147,6 +147,17 @@ def chosen_task(path: Path, stored: StoredMask, task: str | None) -> str:
     return task or tasks[0]
 
 
+def taken_out(stored: StoredMask, task: str) -> StoredMask:
+    """What was composed of patches as a patch for one of their tasks; any other mask as it is."""
+    grafts = stored.about.get("grafts", [])
+    uses = [part[KEY] for part in grafts if part["task"] == task and KEY in part]
+    if KEY in stored.about or not uses:
+        return stored
+    named = [{key: value for key, value in part.items() if key != KEY} for part in grafts]
+    about = {**stored.about, "grafts": named, "task": task, KEY: uses[0]}
+    return replace(stored, head=_head(stored, task), about=about)
+
+
 def make_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_length: int) -> tuple[StoredMask, Use]:
     """The patch of a mask for one of its tasks; raises MaskError if it was made for another base model."""
     require_base(path, stored, base)

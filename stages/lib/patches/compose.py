@@ -8,7 +8,7 @@ from ..errors import MaskError
 from ..graft.mask_file import StoredMask, write_mask
 from ..merging.stitch import stitch
 from .base import Base, require_base
-from .build_patch import base_of, read_graft, tasks_of
+from .build_patch import KEY, base_of, read_graft, tasks_of
 from .format import size_text
 from .locations import free, mask_at
 
@@ -16,7 +16,8 @@ from .locations import free, mask_at
 def compose(masks: Sequence[Path], rule: str, base: Path, target: Path) -> str:
     """Write the mask that joins these masks and patches; gives one line about it.
 
-    Each task's trained head is kept as `<task>:<name>`, and `export --task` takes one of them out.
+    Each task's trained head is kept as `<task>:<name>`, and `export --task` takes one of them out; of patches each one's use
+    is kept as well, so that this needs no project.
     Raises MaskError if one is damaged, was composed itself or belongs to another model than `base`,
     or if a task comes with two heads; StorageError if something is at `target`.
     """
@@ -27,6 +28,8 @@ def compose(masks: Sequence[Path], rule: str, base: Path, target: Path) -> str:
     with base_of(*found[0], base) as pretrained:
         parts = [_part(file, stored, pretrained) for file, stored in found]
         composed = stitch(parts, pretrained.tensors, rule)
+    for entry, part in zip(composed.about["grafts"], parts, strict=True):
+        entry |= {KEY: part.about[KEY]} if KEY in part.about else {}
     write_mask(target, composed)
     shared = sum(part.mask.selected for part in parts) - composed.mask.selected
     return f"{target}: {' + '.join(tasks_of(composed))} by {rule}, {size_text(composed)}; {shared:,} fewer than the parts together"

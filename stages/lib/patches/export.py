@@ -19,7 +19,18 @@ from ..io import read_json, replacing, write_json
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from .base import Base, open_base
-from .build_patch import KEY, Use, base_of, chosen_task, make_patch, read_graft, read_patch, require_whole_base, use_of
+from .build_patch import (
+    KEY,
+    Use,
+    base_of,
+    chosen_task,
+    make_patch,
+    read_graft,
+    read_patch,
+    require_whole_base,
+    taken_out,
+    use_of,
+)
 from .delta import DELTA, deltas_of, whole_delta, write_sparse_delta
 from .format import card_text, size_text
 from .locations import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free, mask_at
@@ -88,6 +99,7 @@ def _opened(file: Path, task: str | None, base: Path) -> Iterator[tuple[StoredMa
     """A mask as a patch, or a patch as it is, with its base model: of a patch any folder of it, and no project is needed."""
     stored = read_graft(file)
     chosen = chosen_task(file, stored, task)
+    stored = taken_out(stored, chosen)
     with base_of(file, stored, base) as pretrained:
         if KEY in stored.about:
             use = use_of(file, stored)

@@ -1,6 +1,5 @@
 """localize with rows: localizers that take gradients, and how the pretrained model, the fine-tuned one and the graft score."""
 
-import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -119,14 +118,11 @@ def _read(path: Path, spec: TaskSpec, columns: dict[str, str]) -> list[Row]:
         raise DataError(f"--data: there is no file {path}")
     if not path.name.endswith(ENDINGS):
         raise DataError(f"--data: {path} should be one of *{', *'.join(ENDINGS)}")
-    try:
-        return read_file(path, spec, columns)
-    except DataError as error:  # what settings say, here options do
-        raise DataError(re.sub(r"data\.columns: \{(\w+): \.\.\.\}", _option, str(error))) from None
+    return read_file(path, spec, columns, _option)
 
 
-def _option(column: re.Match) -> str:
-    return "--" + {"prompt": "sentence1", "completion": "label"}.get(column[1], column[1])
+def _option(column: str) -> str:
+    return "--" + {"prompt": "sentence1", "completion": "label"}.get(column, column)
 
 
 def _numbered(task: TaskSpec, path: Path, columns: dict[str, str]) -> TaskSpec:
