@@ -305,7 +305,7 @@ def test_wrong_settings_of_an_experiment_are_told_together_before_anything_is_ch
     with pytest.raises(ParamsError, match=r"sparsity(.|\n)*did you mean 'seeds'"):
         parallel.main()
     assert Path("params.yaml").read_text(encoding="utf-8") == text
-    changed = overridden(["graft.sparsity=0.5", "seeds=[1]", "+task.mine={labels:[a,b]}", "~movement.keep"])
+    changed = overridden(text, ["graft.sparsity=0.5", "seeds=[1]", "+task.mine={labels:[a,b]}", "~movement.keep"])
     assert "sparsity: 0.5" in changed and "mine:" in changed and "keep:" not in changed, "control"
 
 

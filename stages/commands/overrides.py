@@ -7,40 +7,45 @@ from tempfile import TemporaryDirectory
 from stages.lib import paths
 from stages.lib.errors import ParamsError, did_you_mean
 from stages.lib.report.differences import flat
-from stages.lib.yaml12 import load_yaml
+from stages.lib.yaml12 import parse_yaml
 
 # of Hydra's grammar: a setting that is added, and one that is taken away
 MARKS = "+~"
 
 
-def overridden(settings: Sequence[str], path: Path = paths.PARAMS) -> str:
-    """The text of params.yaml with these settings changed; raises ParamsError for all that are none, with the nearest names."""
+def overridden(text: str, settings: Sequence[str]) -> str:
+    """The text of a params.yaml with these settings changed; raises ParamsError for all that are none, with the nearest names."""
     from dvc.utils.hydra import apply_overrides
 
-    if problems := _problems(settings, path):
+    if problems := _problems(text, settings):
         raise ParamsError("\n".join(problems))
     with TemporaryDirectory() as folder:
-        changed = Path(folder, paths.PARAMS.name)
-        changed.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+        file = Path(folder, paths.PARAMS.name)
+        file.write_text(text, encoding="utf-8")
         try:
-            apply_overrides(changed, [*settings])
+            apply_overrides(file, [*settings])
         except Exception:  # of DVC, and of OmegaConf and ruamel.yaml what slips through it
             words = " ".join(f"-S {setting}" for setting in settings)
             raise ParamsError(
                 f"{words}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005"
             ) from None
-        return changed.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
 
 
-def _problems(settings: Sequence[str], path: Path) -> list[str]:
-    leaves = [*flat(load_yaml(path, ParamsError))]
+def sections_in(settings: Sequence[str]) -> list[str]:
+    """The sections that these settings are of."""
+    return [setting.lstrip(MARKS).partition("=")[0].partition(".")[0] for setting in settings]
+
+
+def _problems(text: str, settings: Sequence[str]) -> list[str]:
+    leaves = [*flat(parse_yaml(text, paths.PARAMS.name, ParamsError))]
     known = {
         ".".join(parts[:end]) for parts in (leaf.split(".") for leaf in leaves) for end in range(1, len(parts) + 1)
     }
     problems = []
     for setting in settings:
         key, given, _ = setting.partition("=")
-        if not given and not setting.startswith("~"):
+        if not (given and key) and not setting.startswith("~"):
             problems.append(f"-S {setting}: KEY=VALUE is wanted, as in graft.sparsity=0.0005")
         elif key[:1] not in MARKS and key not in known:
             problems.append(f"-S {setting}: unknown setting {key!r}{did_you_mean(key, leaves)}")

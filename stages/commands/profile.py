@@ -9,15 +9,12 @@ dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one expe
 import argparse
 import io
 import json
-import re
 from collections.abc import Sequence
 from functools import cache, reduce
 from operator import getitem
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from stages.commands.overrides import overridden
+from stages.commands.overrides import overridden, sections_in
 from stages.commands.settings_reference import leaves
 from stages.lib import paths
 from stages.lib.entry import guarded
@@ -122,17 +119,9 @@ def apply(text: str, settings: dict[str, Any], changes: Sequence[str] = ()) -> s
             place[last] = value
     out = io.StringIO()
     yaml.dump(document, out)
-    text = _changed(out.getvalue(), changes) if changes else out.getvalue()
-    sections = [re.split(r"[.=]", change.lstrip("+~"))[0] for change in changes]
-    validate(json.loads(json.dumps(yaml.load(text) if changes else document)), asked=sections)
+    text = overridden(out.getvalue(), changes) if changes else out.getvalue()
+    validate(json.loads(json.dumps(yaml.load(text) if changes else document)), asked=sections_in(changes))
     return text
-
-
-def _changed(text: str, changes: Sequence[str]) -> str:
-    with TemporaryDirectory() as folder:
-        path = Path(folder, paths.PARAMS.name)
-        path.write_text(text, encoding="utf-8")
-        return overridden(changes, path)
 
 
 def flags(key: str, value: Any) -> list[str]:

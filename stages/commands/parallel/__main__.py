@@ -135,14 +135,18 @@ def _sections_of(targets: Sequence[str]) -> list[str]:
 
 
 def _run_experiment(asked: argparse.Namespace) -> int:
-    from stages.commands.overrides import overridden
+    from stages.commands.overrides import overridden, sections_in
     from stages.commands.parallel.experiment import run_experiment
     from stages.lib.params import checked
-    from stages.lib.yaml12 import parse_yaml
+    from stages.lib.yaml12 import load_yaml, parse_yaml
 
+    load_yaml(paths.PARAMS, ParamsError)  # one that can't be read is told by its own line
     # before DVC changes anything: what it says of a wrong one names no setting, and the runner would refuse it only then
-    changed = parse_yaml(overridden(asked.settings), paths.PARAMS.name, ParamsError)
-    checked(changed, asked=_sections_of(asked.targets))
+    changed = overridden(paths.PARAMS.read_text(encoding="utf-8"), asked.settings)
+    checked(
+        parse_yaml(changed, paths.PARAMS.name, ParamsError),
+        asked=[*_sections_of(asked.targets), *sections_in(asked.settings)],
+    )
     own = {"workers": asked.workers, "memory": asked.memory, "gpus": asked.gpus, "scheduler": asked.scheduler}
     words = [f"--{option}={value}" for option, value in own.items() if value is not None]
     # the main pipeline is what DVC takes anyway; named, it would be looked up stage by stage
