@@ -25,6 +25,7 @@ from stages.lib.metrics.variants import (
     GRAFTED,
     MOVEMENT_GRAFTED,
     PRETRAINED,
+    REFITS,
     TEMPERED,
     VARIANTS,
     WISE_FT,
@@ -96,6 +97,11 @@ class Results:
     def by_cell(self, measure: str) -> pd.DataFrame:
         """A measure on the own test sets by (task, seed), a column for each variant."""
         return self.scores.pivot(index=CELL, columns="variant", values=measure)
+
+    @property
+    def refits(self) -> list[str]:
+        """Those of REFITS that there are."""
+        return [variant for variant in REFITS if variant in {*self.scores.variant}]
 
     @property
     def generative(self) -> bool:
@@ -183,7 +189,8 @@ def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence
         lambda cell, record: [
             {**cell, "test_set": test_set, "variant": variant, **{name: values[name] for name in names}}
             for test_set in test_sets[cell["task"]]
-            for variant in (VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS))
+            for variant in (VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS, *REFITS))
+            if variant not in REFITS or variant in record["scores"][test_set]
             for values in [record["scores"][test_set][variant]]
         ]
     )
@@ -324,8 +331,10 @@ def token_tables(results: Results) -> list[Table]:
 def error_table(results: Results) -> Table:
     """Calibration errors, of the controls too."""
     notes = ["FT/T: the fine-tuned model at one temperature, fitted on dev, which changes no prediction"]
+    refits = [column(TITLES[name.partition("_")[0]] + "/H", name, "ece") for name in results.refits]
+    notes += ["/H: with the head refitted to training rows; all else stays"] * bool(refits)
     title = f"Calibration error (ECE){' of next-token probabilities' * results.generative} in %"
-    return task_table(results, title, ERRORS, notes, "ece")
+    return task_table(results, title, [*ERRORS, *refits], notes, "ece")
 
 
 def _average_line(title: str, names: list[str], results: Results, paper: dict[str, dict[str, Any]]) -> Line:
@@ -453,7 +462,7 @@ def headline(results: Results) -> dict[str, Any]:
     more = TOKEN_MEASURES[1:] if results.generative else []
     means = results.scores.groupby(["variant", "task"])[[*MEASURES, *more]].mean().groupby("variant").mean()
     parts: dict[str, Any] = {"tasks": len(results.tasks), "seeds": len(results.seeds)}
-    for variant in (*VARIANTS, *CONTROLS):
+    for variant in (*VARIANTS, *CONTROLS, *results.refits):
         parts[variant] = {name: means[name][variant] for name in ("score", "ece", *more)}
     del parts[TEMPERED]["score"]  # a temperature changes no prediction
     parts[GRAFTED] |= {"agreement": means.agreement[GRAFTED], "retained": means.retained[GRAFTED]}

@@ -6,7 +6,7 @@ from pydantic import Field, create_model
 
 from stages.lib.data.tasks import COMPLETING, TaskSpec, resolve_tasks, unknown_tasks
 from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings, name_problems
-from stages.lib.settings import Choice, FinetuneParams, ModelParams, Name, RuntimeParams, Section, Seed, Share
+from stages.lib.settings import Choice, FinetuneParams, ModelParams, Name, RuntimeParams, Section, Seed, Share, at
 
 
 class DataParams(Section):
@@ -50,6 +50,10 @@ class CalibrationParams(Section):
     )
     graft_alphas: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
         description="weights of the graft between the pretrained model and the graft, for the frontier"
+    )
+    refit_head_steps: int = Field(
+        ge=0,
+        description="steps of training, as in fine-tuning, for a new head alone, on the graft and as a control on the fine-tuned model",
     )
 
 
@@ -106,6 +110,7 @@ def problems(values: dict[str, Any]) -> list[str]:
         found += _column_problems(values["data"].columns)
     found.extend(name_problems(values, "graft.localizer", [values["graft"].localizer] if "graft" in values else []))
     found.extend(_checkpoint_problems(values, specs))
+    found.extend(_refit_problems(values))
     if {"graft", "finetune"} <= values.keys() and values["finetune"].source == "train":
         trained = values["finetune"].train
         where = f"finetune.train ({', '.join(trained) or 'nothing'})"
@@ -147,6 +152,18 @@ def _checkpoint_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> 
                 f"task.{spec.name}.checkpoint: finetune.source={source} needs one for the seed(s) {', '.join(lacking)}"
             )
     return problems
+
+
+def _refit_problems(values: dict[str, Any]) -> list[str]:
+    if "calibration" not in values or not (steps := values["calibration"].refit_head_steps):
+        return []
+    needed = {"model.mode": "standard", "finetune.source": "train"}
+    found = {key: at(values, key) for key in needed if key.partition(".")[0] in values}
+    return [
+        f"calibration.refit_head_steps: {steps} needs {key}={needed[key]}, and that is {value}; 0 refits no head"
+        for key, value in found.items()
+        if value != needed[key]
+    ]
 
 
 def _mode_problems(values: dict[str, Any], specs: dict[str, TaskSpec]) -> list[str]:
