@@ -22,10 +22,12 @@ from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import (
     CONTROLS,
     FINETUNED,
+    GRAFT_REFITTED,
     GRAFTED,
     MOVEMENT_GRAFTED,
     PRETRAINED,
     REFITS,
+    REFITTED,
     TEMPERED,
     VARIANTS,
     WISE_FT,
@@ -239,6 +241,8 @@ SCORES = [
     *(column(title, variant, "score") for variant, title in TITLES.items()),
     column("agree", GRAFTED, "agreement"), column("kept", GRAFTED, "retained"), column("gain", GRAFTED, "gain"),
 ]  # fmt: skip
+# where there are any, behind the columns of the tables of `score` and `ece`
+REFIT_TITLES = {REFITTED: "FT/H", GRAFT_REFITTED: "graft/H"}
 ERRORS = [column(title, variant, "ece") for variant, title in (TITLES | {TEMPERED: "FT/T"}).items()]
 TOKENS = [
     *(number(title, partial(_values, variant=FINETUNED, measure=name), ".0f", key=title) for title, name in (("rows", "n"), ("tokens", "tokens"))),
@@ -301,6 +305,9 @@ def task_table(results: Results, heading: str, columns: list[Column], notes: lis
         notes.append(f"{', '.join(f'{MARKS[metric]} {MARKED[metric]}' for metric in used)}, the others accuracy")
     if any(line.paper for line in lines):
         notes.append(f"paper: {source}; no target for other settings")
+    if results.refits:
+        columns = [*columns, *(column(title, variant, name) for variant, title in REFIT_TITLES.items())]
+        notes.append("/H: with the head trained on, on training rows, while all else stays")
     heading += ": mean (standard deviation over seeds; of averages over tasks)"
     return Table(heading, ["task"], columns, lines, notes, name, [column.key for column in columns])
 
@@ -331,10 +338,8 @@ def token_tables(results: Results) -> list[Table]:
 def error_table(results: Results) -> Table:
     """Calibration errors, of the controls too."""
     notes = ["FT/T: the fine-tuned model at one temperature, fitted on dev, which changes no prediction"]
-    refits = [column(TITLES[name.partition("_")[0]] + "/H", name, "ece") for name in results.refits]
-    notes += ["/H: with the head refitted to training rows; all else stays"] * bool(refits)
     title = f"Calibration error (ECE){' of next-token probabilities' * results.generative} in %"
-    return task_table(results, title, [*ERRORS, *refits], notes, "ece")
+    return task_table(results, title, ERRORS, notes, "ece")
 
 
 def _average_line(title: str, names: list[str], results: Results, paper: dict[str, dict[str, Any]]) -> Line:
