@@ -53,7 +53,7 @@ class CalibrationParams(Section):
     )
     refit_head_steps: int = Field(
         ge=0,
-        description="steps of training, as in fine-tuning, for a new head alone, on the graft and as a control on the fine-tuned model",
+        description="steps of training, as in fine-tuning, for a new head alone, on the graft and as a control on the fine-tuned model; 0 for none",
     )
 
 

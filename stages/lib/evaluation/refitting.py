@@ -20,12 +20,13 @@ def predict_refitted(evaluation: Evaluation, variant: str, seed: int, params: Pa
     """
     if not (steps := params.calibration.refit_head_steps):
         return {}
-    model, task, chosen = evaluation.model, evaluation.model.task.name, chosen_point(evaluation.model.task.name, seed)
+    model = evaluation.model
+    task = model.task.name
+    chosen, words = chosen_point(task, seed), ("refit_head", task, seed)
     examples = model.encode(read_rows(paths.sample(task, seed, "train")))
     plan = plan_for(params.finetune, chosen["batch_size"], chosen["learning_rate"], steps)
     groups, parameters = model.groups(), model.parameters()
     head = {name: values.detach().clone() for name, values in parameters.items() if groups[name] == HEAD}
-    words = ("refit_head", task, seed)
     with seeded_torch(*words):
         training = train_head(model, examples, plan, words)
     evaluation.predict(variant, [task, dev_set(task)])
