@@ -1,4 +1,4 @@
-"""controls: what a graft's calibration is compared with, of one seed's models: one temperature, and WiSE-FT.
+"""controls: what a graft's calibration is compared with, of one seed's models: one temperature, a refitted head, and WiSE-FT.
 
 Kept apart from `evaluate` because no mask and no sparsity changes it, and from `reference`, which no setting of calibration changes.
 """
@@ -11,8 +11,10 @@ from stages.lib.params import RUNTIME, load_params
 
 @stage
 def main(seed: int) -> None:
-    """Fit both controls of every task on its dev rows; store their logits, and what they were fitted to."""
-    params = load_params("tasks", "model.mode", "model.max_length", *RUNTIME, "calibration.wise_alphas")
+    """Fit the controls of every task; store their logits, and what they were fitted to."""
+    params = load_params(
+        "tasks", "model.mode", "model.max_length", *RUNTIME, "finetune", "calibration.wise_alphas", "calibration.refit_head_steps"
+    )  # fmt: skip
 
     from stages.lib import runtime
     from stages.lib.evaluation.controls import predict_controls

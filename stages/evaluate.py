@@ -9,7 +9,9 @@ from stages.lib.params import RUNTIME, load_params
 @stage
 def main(task: str, seed: int) -> None:
     """Store the logits of the grafts, and the scores of all models on the task's test set."""
-    params = load_params("model.mode", "model.max_length", *RUNTIME, "graft.region", "calibration.graft_alphas")
+    params = load_params(
+        "model.mode", "model.max_length", *RUNTIME, "finetune", "graft.region", "calibration.graft_alphas", "calibration.refit_head_steps"
+    )  # fmt: skip
 
     from stages.lib import runtime
     from stages.lib.data.task_cards import read_task

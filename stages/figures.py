@@ -11,10 +11,12 @@ from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import (
     FINETUNED,
+    GRAFT_REFITTED,
     GRAFT_TEMPERED,
     GRAFTED,
     MOVEMENT_GRAFTED,
     PRETRAINED,
+    REFITTED,
     TEMPERED,
     VARIANTS,
     WISE_FT,
@@ -35,9 +37,10 @@ FRONTIER = {
     PRETRAINED: ("#999999", "o", True), FINETUNED: (COLORS[FINETUNED], "o", True), TEMPERED: (COLORS[FINETUNED], "o", False),
     WISE_FT: ("#CC79A7", "^", True), MOVEMENT_GRAFTED: (COLORS[MOVEMENT_GRAFTED], "D", True), GRAFTED: (COLORS[GRAFTED], "s", True),
     GRAFT_TEMPERED: (COLORS[GRAFTED], "s", False),
+    REFITTED: (COLORS[FINETUNED], "P", True), GRAFT_REFITTED: (COLORS[GRAFTED], "P", True),
 }  # fmt: skip
 FRONTIER_NAMES = {PRETRAINED: "pre", FINETUNED: "FT", TEMPERED: "FT / T", WISE_FT: "WiSE-FT", MOVEMENT_GRAFTED: "movement",
-    GRAFTED: "graft", GRAFT_TEMPERED: "graft / T"}  # fmt: skip
+    GRAFTED: "graft", GRAFT_TEMPERED: "graft / T", REFITTED: "FT + H", GRAFT_REFITTED: "graft + H"}  # fmt: skip
 # a top probability above this is a sure prediction
 SURE = 0.9
 # points across, for a bin with hardly any rows and for one with all of them
@@ -170,6 +173,8 @@ def frontier(results: Results) -> Figure:
         "Up and left is better. FT: fine-tuned; / T: at one temperature; this and the weight of WiSE-FT are fitted on dev "
         "rows. Line: between the pretrained model and the graft. Means over seeds; the first panel is their mean over tasks."
     )
+    if results.refits:
+        caption += " + H: with the head refitted to training rows."
     # dev chooses another alpha of WiSE-FT in each cell, which are one point all the same
     cells = results.frontier.assign(alpha=results.frontier.alpha.where(results.frontier.method == WISE_GRAFT))
     means = _mean_points(cells, ["task", "method", "alpha"])
@@ -192,7 +197,8 @@ def _draw_frontier(panel: Axes, points: pd.DataFrame) -> None:
     line = points[points.method == WISE_GRAFT].sort_values("alpha")
     panel.plot(100 * line.ece, 100 * line.score, color=COLORS[GRAFTED], linewidth=1.0, zorder=2)
     for method, (color, marker, face) in FRONTIER.items():
-        own = points[points.method == method]
+        if (own := points[points.method == method]).empty:
+            continue
         look = {"facecolor": color if face else "white", "edgecolor": color, "marker": marker, "s": 42, "zorder": 3}
         panel.scatter(100 * own.ece, 100 * own.score, label=FRONTIER_NAMES[method], **look)
     panel.set_xlabel("ECE (%)")

@@ -22,9 +22,12 @@ from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import (
     CONTROLS,
     FINETUNED,
+    GRAFT_REFITTED,
     GRAFTED,
     MOVEMENT_GRAFTED,
     PRETRAINED,
+    REFITS,
+    REFITTED,
     TEMPERED,
     VARIANTS,
     WISE_FT,
@@ -96,6 +99,11 @@ class Results:
     def by_cell(self, measure: str) -> pd.DataFrame:
         """A measure on the own test sets by (task, seed), a column for each variant."""
         return self.scores.pivot(index=CELL, columns="variant", values=measure)
+
+    @property
+    def refits(self) -> list[str]:
+        """Those of REFITS that there are."""
+        return [variant for variant in REFITS if variant in {*self.scores.variant}]
 
     @property
     def generative(self) -> bool:
@@ -183,7 +191,8 @@ def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence
         lambda cell, record: [
             {**cell, "test_set": test_set, "variant": variant, **{name: values[name] for name in names}}
             for test_set in test_sets[cell["task"]]
-            for variant in (VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS))
+            for variant in (VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS, *REFITS))
+            if variant not in REFITS or variant in record["scores"][test_set]
             for values in [record["scores"][test_set][variant]]
         ]
     )
@@ -232,6 +241,8 @@ SCORES = [
     *(column(title, variant, "score") for variant, title in TITLES.items()),
     column("agree", GRAFTED, "agreement"), column("kept", GRAFTED, "retained"), column("gain", GRAFTED, "gain"),
 ]  # fmt: skip
+# where there are any, behind the columns of the tables of `score` and `ece`
+REFIT_TITLES = {REFITTED: "FT/H", GRAFT_REFITTED: "graft/H"}
 ERRORS = [column(title, variant, "ece") for variant, title in (TITLES | {TEMPERED: "FT/T"}).items()]
 TOKENS = [
     *(number(title, partial(_values, variant=FINETUNED, measure=name), ".0f", key=title) for title, name in (("rows", "n"), ("tokens", "tokens"))),
@@ -294,6 +305,9 @@ def task_table(results: Results, heading: str, columns: list[Column], notes: lis
         notes.append(f"{', '.join(f'{MARKS[metric]} {MARKED[metric]}' for metric in used)}, the others accuracy")
     if any(line.paper for line in lines):
         notes.append(f"paper: {source}; no target for other settings")
+    if results.refits:
+        columns = [*columns, *(column(title, variant, name) for variant, title in REFIT_TITLES.items())]
+        notes.append("/H: with the head trained on, on training rows, while all else stays")
     heading += ": mean (standard deviation over seeds; of averages over tasks)"
     return Table(heading, ["task"], columns, lines, notes, name, [column.key for column in columns])
 
@@ -453,7 +467,7 @@ def headline(results: Results) -> dict[str, Any]:
     more = TOKEN_MEASURES[1:] if results.generative else []
     means = results.scores.groupby(["variant", "task"])[[*MEASURES, *more]].mean().groupby("variant").mean()
     parts: dict[str, Any] = {"tasks": len(results.tasks), "seeds": len(results.seeds)}
-    for variant in (*VARIANTS, *CONTROLS):
+    for variant in (*VARIANTS, *CONTROLS, *results.refits):
         parts[variant] = {name: means[name][variant] for name in ("score", "ece", *more)}
     del parts[TEMPERED]["score"]  # a temperature changes no prediction
     parts[GRAFTED] |= {"agreement": means.agreement[GRAFTED], "retained": means.retained[GRAFTED]}

@@ -7,7 +7,7 @@ from pydantic import Field, create_model
 
 from stages.lib.data.tasks import COMPLETING, TaskSpec, resolve_tasks, unknown_tasks
 from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings, name_problems
-from stages.lib.settings import Choice, FinetuneParams, ModelParams, Name, RuntimeParams, Section, Seed, Share, told
+from stages.lib.settings import Choice, FinetuneParams, ModelParams, Name, RuntimeParams, Section, Seed, Share, at, told
 
 
 class DataParams(Section):
@@ -51,6 +51,10 @@ class CalibrationParams(Section):
     )
     graft_alphas: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
         description="weights of the graft between the pretrained model and the graft, for the frontier"
+    )
+    refit_head_steps: int = Field(
+        ge=0,
+        description="steps of training, as in fine-tuning, for a new head alone, on the graft and as a control on the fine-tuned model; 0 for none",
     )
 
 
@@ -104,6 +108,7 @@ def problems(values: dict[str, Any]) -> list[str]:
         lambda values: name_problems(values, "graft.localizer", [values["graft"].localizer]),
         _checkpoint_problems,
         _region_problems,
+        _refit_problems,
     )
     return told(rules, values)
 
@@ -162,6 +167,18 @@ def _checkpoint_problems(values: dict[str, Any]) -> list[str]:
 def _lacking_checkpoints(spec: TaskSpec, seeds: list[int], source: str) -> Iterator[str]:
     if lacking := [str(seed) for seed in seeds if not spec.checkpoint_of(seed)]:
         yield f"task.{spec.name}.checkpoint: finetune.source={source} needs one for the seed(s) {', '.join(lacking)}"
+
+
+def _refit_problems(values: dict[str, Any]) -> list[str]:
+    if not (steps := values["calibration"].refit_head_steps):
+        return []
+    needed = {"model.mode": "standard", "finetune.source": "train"}
+    return [line for key in needed for line in told([_refit_needs], values, steps, key, needed[key])]
+
+
+def _refit_needs(values: dict[str, Any], steps: int, key: str, needed: str) -> Iterator[str]:
+    if (found := at(values, key)) != needed:
+        yield f"calibration.refit_head_steps: {steps} needs {key}={needed}, and that is {found}; 0 refits no head"
 
 
 def _mode_problems(values: dict[str, Any]) -> list[str]:

@@ -9,8 +9,8 @@ def main() -> None:
     """Bring the records of the merged models named by params.yaml together."""
     params = load_params(
         "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
-        "localizer", "calibration.bins", "calibration.wise_alphas", "calibration.graft_alphas", "ood", "summary.least_gain", "merge",
-        "combination",
+        "localizer", "calibration.bins", "calibration.wise_alphas", "calibration.graft_alphas", "calibration.refit_head_steps", "ood",
+        "summary.least_gain", "merge", "combination",
     )  # fmt: skip
 
     from stages.lib.report.format import measured_with

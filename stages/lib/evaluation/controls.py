@@ -1,4 +1,4 @@
-"""What a graft's calibration is compared with: the fine-tuned model at one temperature, and WiSE-FT, both fitted on dev rows."""
+"""What a graft's calibration is compared with: the fine-tuned model at one temperature or with its head refitted, and WiSE-FT."""
 
 from pathlib import Path
 from typing import Any
@@ -9,17 +9,18 @@ from ..graft.interpolate import wise_ft
 from ..io import read_rows
 from ..metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
 from ..metrics.temperature import temperature, tempered
-from ..metrics.variants import FINETUNED, TEMPERED, WISE_FT
+from ..metrics.variants import FINETUNED, REFITTED, TEMPERED, WISE_FT
 from ..models.label_model import LabelModel
 from ..models.predicting import dev_score
 from ..runtime import Runtime
 from ..settings import Params
 from .evaluation import Evaluation, cell_sets
 from .moved import Moved
+from .refitting import predict_refitted
 
 
 def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:
-    """Store what the controls of a cell predict; gives the evaluation, and `temperature` and `wise_alpha`, fitted on dev.
+    """Store what the controls of a cell predict; gives the evaluation, and `temperature` and `wise_alpha`, fitted on dev, and `refit`.
 
     The temperature comes from the logits that `reference` stored.  Of completions there are none, so that it is fitted to the
     live model.
@@ -29,6 +30,7 @@ def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> 
     with evaluation.progress(f"controls {task}-{seed}"):
         if generative:
             degrees = evaluation.predict_tempered(TEMPERED, dev_set(task), read_test_sets(task, seed))
+        refit = predict_refitted(evaluation, REFITTED, seed, params)
         moved = Moved.of(model)
         alpha = best_alpha(moved, read_rows(paths.sample(task, seed, "dev")), params.calibration.wise_alphas)
         model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
@@ -37,7 +39,7 @@ def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> 
     if not generative:
         degrees = _temper(predictions, paths.predictions("reference", task, seed), task)
     write_predictions(paths.predictions("controls", task, seed), predictions)
-    return evaluation, {"temperature": degrees, "wise_alpha": alpha}
+    return evaluation, {"temperature": degrees, "wise_alpha": alpha, **refit}
 
 
 def best_alpha(moved: Moved, dev_rows: list[dict], alphas: list[float]) -> float:

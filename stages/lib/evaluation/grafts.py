@@ -1,6 +1,7 @@
 """The grafted models of a cell."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor
 
@@ -12,26 +13,28 @@ from ..graft.mask_file import read_mask, require_model
 from ..graft.order_file import read_order
 from ..localizers.movement import movement_mask
 from ..metrics.predictions import dev_set, write_predictions
-from ..metrics.variants import GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
+from ..metrics.variants import GRAFT_REFITTED, GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
 from ..models.anatomy import read_anatomy
 from ..models.label_model import LabelModel
 from ..runtime import Runtime
 from ..settings import Params
 from .evaluation import Evaluation, cell_sets
 from .moved import Moved
+from .refitting import predict_refitted
 
 
-def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, float]]:
-    """Store what the grafts of a cell predict; gives the evaluation, and of completions `graft_temperature`, fitted on dev.
+def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:
+    """Store what the grafts of a cell predict; gives the evaluation, `refit`, and of completions `graft_temperature`, fitted on dev.
 
     Calibration fits the graft's own temperature to its stored logits; of completions there are none.
     """
     model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
-    evaluation, fitted = Evaluation(model, cell_sets(task, seed), variants=2), dict[str, float]()
+    evaluation = Evaluation(model, cell_sets(task, seed), variants=2)
     with evaluation.progress(f"evaluate {task}-{seed}"):
         for variant, tensors, sets in grafts(Moved.of(model), seed, params):
             model.put(tensors)
             evaluation.predict(variant, sets)
+        fitted = predict_refitted(evaluation, GRAFT_REFITTED, seed, params)
         if model.mode == "generative":
             fitted["graft_temperature"] = evaluation.predict_tempered(GRAFT_TEMPERED, dev_set(task), [task])
     write_predictions(paths.predictions("evaluate", task, seed), evaluation.predictions())

@@ -6,7 +6,17 @@ from .classification import reliability
 from .predictions import Predictions
 from .temperature import temperature
 from .tokens import count_rows
-from .variants import FINETUNED, GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, TEMPERED, WISE_FT, WISE_GRAFT
+from .variants import (
+    FINETUNED,
+    GRAFT_TEMPERED,
+    GRAFTED,
+    MOVEMENT_GRAFTED,
+    PRETRAINED,
+    REFITS,
+    TEMPERED,
+    WISE_FT,
+    WISE_GRAFT,
+)
 
 
 def frontier(
@@ -37,6 +47,7 @@ def frontier(
         *(row(name, name) for name in (PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED)),
         row(TEMPERED, TEMPERED, degrees=record["temperature"]),
         row(GRAFT_TEMPERED, GRAFTED, degrees=hot),
+        *(row(name, name) for name in REFITS if name in told),
         row(WISE_FT, WISE_FT, alpha=record["wise_alpha"]),
         *(row(WISE_GRAFT, between[alpha], alpha=alpha) for alpha in sorted(between)),
     ]

@@ -180,10 +180,15 @@ def train_head_first(
 ) -> None:
     """The steps of `finetune.head_first_steps`, on a new head alone; `words` are the task and the seed."""
     if settings.head_first_steps:
-        head = model.train_only({name for name, group in model.groups().items() if group == HEAD})
         first = plan_for(settings, plan.batch_size, plan.learning_rate, settings.head_first_steps)
-        batches = batches_of(model, examples, first.batch_size, numpy_generator("head_first", *words))
-        train(batches, head, first, Hooks(reads=(model, examples)))
+        train_head(model, examples, first, ("head_first", *words))
+
+
+def train_head(model: LabelModel, examples: list[Example], plan: TrainPlan, words: tuple[str, str, int]) -> Training:
+    """Train a new head alone; its purpose, the task and the seed are `words`, by which the order of the examples is drawn."""
+    head = model.train_only({name for name, group in model.groups().items() if group == HEAD})
+    batches = batches_of(model, examples, plan.batch_size, numpy_generator(*words))
+    return train(batches, head, plan, Hooks(reads=(model, examples)))
 
 
 def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, steps: int) -> TrainPlan:
