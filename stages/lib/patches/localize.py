@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -130,50 +131,11 @@ def localize(request: Request) -> str:
 
 def _checked(request: Request) -> Section:
     """The settings of the localizer; raises ParamsError with all that is wrong with the request by itself."""
-    problems = []
-    if not 0 < request.sparsity <= 1:
-        problems.append(
-            f"--sparsity: {request.sparsity} is not allowed: should be above 0, and at most 1 for all parameters"
-        )
-    problems += [
-        f"--region: unknown group {name!r}{did_you_mean(name, GROUPS)}; known: {', '.join(GROUPS)}"
-        for name in request.region
-        if name not in GROUPS
+    problems = [
+        *_range_problems(request),
+        *_localizer_problems(request),
+        *_verbalizer_problems(request.verbalizer or ()),
     ]
-    problems += [
-        f"{option}: {value} is not allowed: should be {least} or more"
-        for option, value, least in (
-            ("--max-length", request.max_length, LEAST_LENGTH),
-            ("--batch-tokens", request.batch_tokens, LEAST_BATCH),
-        )
-        if value is not None and value < least
-    ]
-    if request.mode not in (None, *CLASSES):
-        problems.append(
-            f"--mode: {request.mode!r} is not allowed{did_you_mean(request.mode, CLASSES)}; one of {', '.join(CLASSES)}"
-        )
-    if request.dtype not in WIDTHS:
-        problems.append(f"--dtype: {request.dtype!r} is not allowed; one of {', '.join(WIDTHS)}")
-    elif request.dtype != "float32" and request.localizer in ARRAYS:
-        slim = ", ".join(name for name in NAMES if name not in ARRAYS and needs_data(localizer_of(name)))
-        problems.append(f"--dtype: {request.localizer} works in float32; {request.dtype} is for {slim}")
-    if request.localizer not in NAMES:
-        known = ", ".join(NAMES)
-        problems.append(
-            f"--localizer: unknown localizer {request.localizer!r}{did_you_mean(request.localizer, NAMES)}; known: {known}"
-        )
-    elif request.data is None and needs_data(localizer_of(request.localizer)):
-        free_ones = [name for name in NAMES if not needs_data(localizer_of(name))]
-        problems.append(
-            f"--localizer: {request.localizer} takes gradients, so it needs --data; without: {', '.join(free_ones)}"
-        )
-    problems += [
-        f"--verbalizer: {item!r} is not allowed: should be LABEL=WORD"
-        for item in request.verbalizer or ()
-        if "=" not in item.strip("=")
-    ]
-    labels = [item.partition("=")[0] for item in request.verbalizer or ()]
-    problems += [f"--verbalizer: {label!r} has two words" for label in dict.fromkeys(labels) if labels.count(label) > 1]
     settings: Section = NoSettings()
     if request.localizer in NAMES:
         try:
@@ -183,6 +145,46 @@ def _checked(request: Request) -> Section:
     if problems:
         raise ParamsError("; ".join(problems))
     return settings
+
+
+def _range_problems(request: Request) -> Iterator[str]:
+    if not 0 < request.sparsity <= 1:
+        yield f"--sparsity: {request.sparsity} is not allowed: should be above 0, and at most 1 for all parameters"
+    for name in request.region:
+        if name not in GROUPS:
+            yield f"--region: unknown group {name!r}{did_you_mean(name, GROUPS)}; known: {', '.join(GROUPS)}"
+    for option, value, least in (
+        ("--max-length", request.max_length, LEAST_LENGTH),
+        ("--batch-tokens", request.batch_tokens, LEAST_BATCH),
+    ):
+        if value is not None and value < least:
+            yield f"{option}: {value} is not allowed: should be {least} or more"
+    if request.mode not in (None, *CLASSES):
+        yield f"--mode: {request.mode!r} is not allowed{did_you_mean(request.mode, CLASSES)}; one of {', '.join(CLASSES)}"
+
+
+def _localizer_problems(request: Request) -> Iterator[str]:
+    localizer = request.localizer
+    if request.dtype not in WIDTHS:
+        yield f"--dtype: {request.dtype!r} is not allowed; one of {', '.join(WIDTHS)}"
+    elif request.dtype != "float32" and localizer in ARRAYS:
+        slim = ", ".join(name for name in NAMES if name not in ARRAYS and needs_data(localizer_of(name)))
+        yield f"--dtype: {localizer} works in float32; {request.dtype} is for {slim}"
+    if localizer not in NAMES:
+        yield f"--localizer: unknown localizer {localizer!r}{did_you_mean(localizer, NAMES)}; known: {', '.join(NAMES)}"
+    elif request.data is None and needs_data(localizer_of(localizer)):
+        free_ones = ", ".join(name for name in NAMES if not needs_data(localizer_of(name)))
+        yield f"--localizer: {localizer} takes gradients, so it needs --data; without: {free_ones}"
+
+
+def _verbalizer_problems(items: Sequence[str]) -> Iterator[str]:
+    for item in items:
+        if "=" not in item.strip("="):
+            yield f"--verbalizer: {item!r} is not allowed: should be LABEL=WORD"
+    labels = [item.partition("=")[0] for item in items]
+    for label in dict.fromkeys(labels):
+        if labels.count(label) > 1:
+            yield f"--verbalizer: {label!r} has two words"
 
 
 def _require_readable(request: Request, pair: Pair) -> None:
