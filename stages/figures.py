@@ -185,7 +185,10 @@ def frontier(results: Results) -> Figure:
     for panel, (name, part), first, _ in small_multiples(drawn, [*parts.items()], columns):
         _draw_frontier(panel, part)
         panel.set(title=name, ylabel="score (%)" if first else "")
-    legend(drawn, drawn.axes[0])
+    close = (
+        {"handlelength": 1, "handletextpad": 0.3, "columnspacing": 1} if results.refits else {}
+    )  # two more find room
+    legend(drawn, drawn.axes[0], **close)
     return drawn
 
 
