@@ -56,9 +56,12 @@ def test_a_run_in_parts_is_judged_as_the_whole(halves):
 
 
 def test_every_figure_of_pooled_tasks_is_drawn_but_that_of_other_test_sets(halves, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["pooled_tasks", *halves, "--figures", str(tmp_path / "drawn")])
+    monkeypatch.setattr(
+        "sys.argv", ["pooled_tasks", *halves, "--figures", f"{tmp_path}/drawn", "--markdown", f"{tmp_path}/said.md"]
+    )
     main()
     assert {path.stem for path in (tmp_path / "drawn").iterdir()} == {*FIGURES} - {"ood"}
+    assert (tmp_path / "said.md").read_text(encoding="utf-8").startswith("# Grafted models against fine-tuned models")
     told = capsys.readouterr().out
     assert "2 runs, 5 tasks, 2 seeds" in told and "The runs differ" not in told and "Fewer seeds" not in told
 

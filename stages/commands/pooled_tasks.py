@@ -1,6 +1,6 @@
 """pooled_tasks: the report of the main pipeline over the tasks of several runs, such as those of several machines or days.
 
-python -m stages.commands.pooled_tasks first=first/plots .=plots --figures pooled
+python -m stages.commands.pooled_tasks first=first/plots .=plots --figures pooled --markdown pooled.md
 
 Before the = stands the folder with a run's params.yaml, after it its plots.  The settings in which runs differ are named.  Each
 task is judged on its own test set; of other test sets the runs' own reports tell.
@@ -19,11 +19,13 @@ from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks, unknown_tasks
 from stages.lib.entry import guarded
 from stages.lib.errors import DataError, ParamsError
+from stages.lib.io import write_text
 from stages.lib.params import PIPELINES
 from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.differences import flat, written
 from stages.lib.report.document import Report
 from stages.lib.report.format import counts, words
+from stages.lib.report.markdown import to_markdown
 from stages.lib.report.publish import show
 from stages.lib.report.style import save_all
 from stages.lib.report.table import shown
@@ -51,13 +53,17 @@ def main() -> None:
         "runs", nargs="+", metavar="FOLDER=PLOTS", help="a run's params.yaml is in the one, its tables in the other"
     )
     parser.add_argument("--figures", type=Path, help="folder for the figures")
+    parser.add_argument("--markdown", type=Path, help="file for the report as markdown")
     asked = parser.parse_args()
     folders = named_runs(asked.runs, FORM)
     settings = {name: load_yaml(Path(name) / paths.PARAMS, ParamsError) for name in folders}
     results = pool(folders, settings)
     if asked.figures:
         save_all({name: draw for name, draw in FIGURES.items() if name != "ood"}, results, asked.figures)
-    show(pooled_report(results, settings))
+    report = pooled_report(results, settings)
+    if asked.markdown:
+        write_text(asked.markdown, to_markdown(report))
+    show(report)
 
 
 def pool(folders: Mapping[str, Path], settings: Mapping[str, dict[str, Any]]) -> Results:
