@@ -580,6 +580,8 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
         ],
     ),
     ({"readout.localizers": ["fish"], "sweep.localizers": ["learned", "random"]}, ["readout.localizers: 'fish' is not among sweep.localizers (learned, random)"]),
+    # DVC looks for the masks of its points, though no task uses them
+    ({"readout.tasks": [], "readout.localizers": ["fish"], "sweep.localizers": ["learned", "random"]}, ["readout.localizers: 'fish' is not among sweep.localizers (learned, random)"]),
     ({"readout.sparsities": [0.5], "sweep.sparsities": [0.001]}, ["readout.sparsities: 0.5 is not among sweep.sparsities (0.001)"]),
     ({"trajectory.checkpoints": None}, ["trajectory.checkpoints: null is not allowed: should be `name: value` pairs"]),
 ]  # fmt: skip
@@ -595,10 +597,10 @@ def test_what_does_not_fit_is_named_where_the_pipeline_is_used_and_nowhere_else(
     "changes",
     [
         {"readout.readouts": [], "readout.localizers": ["nix"], "readout.sparsities": [0.9]},
-        {"readout.tasks": [], "readout.localizers": ["nix"]},
+        {"readout.tasks": [], "readout.sparsities": [], "readout.localizers": ["nix"]},
         {"readout.readouts": [], "sweep.localizers": [], "sweep.sparsities": [0.9]},
         {"readout.readouts": [], "sweep.sparsities": [], "sweep.localizers": ["nix"]},
-        {"study.tasks": [], "sweep.sparsities": [0.9]},
+        {"study.tasks": [], "sweep.sparsities": [0.9], "readout.sparsities": []},
         {"fim.tasks": [], "surgery.score.examples": 5, "fim.scores.targets": ["expected"]},
         {"surgery.selections": [], "robustness.tasks": [], "surgery.training.warmup_steps": 99},
         {"merge.groups": {}, "combination.methods": ["nix"]},

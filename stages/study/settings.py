@@ -1,6 +1,7 @@
 """Settings of the single-task study, and the rules between them and the main pipeline."""
 
 import re
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -103,17 +104,23 @@ SPARSITIES = {
 def problems(values: dict[str, Any]) -> list[str]:
     """Read-outs are of masks of the sweep.  A stage that an empty list switches off has no rules."""
     rules = {
-        "readout": [
-            lambda values: not_among(values, "readout.localizers", "sweep.localizers"),
-            lambda values: not_among(values, "readout.sparsities", "sweep.sparsities"),
-        ],
         "paradigm": [_paradigm_problems],
         "sweep": [
             lambda values: name_problems(values, "sweep.localizers", values["sweep"].localizers),
             lambda values: _size_problems(values) if is_on(values, "study") else [],
         ],
     }
-    return [line for section in rules if is_on(values, section) for line in told(rules[section], values)]
+    found = [line for section in rules if is_on(values, section) for line in told(rules[section], values)]
+    return told([_readout_problems], values) + found
+
+
+def _readout_problems(values: dict[str, Any]) -> list[str]:
+    # DVC looks for the mask of each point, whatever the tasks are
+    chosen = values["readout"]
+    if not (chosen.readouts and chosen.localizers and chosen.sparsities):
+        return []
+    rules = [partial(not_among, values, f"readout.{name}", f"sweep.{name}") for name in ("localizers", "sparsities")]
+    return told(rules)
 
 
 def _paradigm_problems(values: dict[str, Any]) -> list[str]:
