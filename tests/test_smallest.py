@@ -367,7 +367,7 @@ def test_nothing_at_all(project):
 
 def test_a_localizer_that_there_is_not_is_named():
     own = SmallestParams(localizers=["grwn"], tasks=[TASK], gain=0.9, largest=1.0, precision=1.5)
-    [said] = problems({"smallest": own})
+    [said] = problems({"smallest": own, "localizer": all_localizers()})
     assert "smallest.localizers: unknown localizer 'grwn' (did you mean 'grown'?)" in said
 
 
