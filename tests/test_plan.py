@@ -99,6 +99,21 @@ def test_the_variable_part_of_a_stage_grows_with_its_settings(tmp_path, stage, c
     assert after == pytest.approx(factor * before)
 
 
+@pytest.mark.parametrize(
+    ("stage", "changed", "factor"),
+    [
+        ("sweep@movement-0.01-13", {"study": {"test_max": 100}}, 100 / 250),
+        ("sweep@movement-0.01-13", {"study": {"test_max": 0}}, 787.5 / 437.5),  # no more than were sampled
+        ("sweep@movement-0.01-13", {"ood": {"sets": {}}}, 250 / 437.5),
+        ("level@13", {"multitask": {"test_max": 0}}, 600 / 250),
+        ("level@13", {"multitask": {"test_max": 0}, "data": {"test_max": 0}}, 2000 / 250),
+    ],
+)
+def test_a_pipeline_tests_no_more_rows_than_there_are(tmp_path, stage, changed, factor):
+    before, after = (costs(tmp_path, **some).seconds(stage) - 5 for some in ({}, changed))
+    assert after == pytest.approx(factor * before)
+
+
 def test_a_slow_machine_takes_longer_for_what_it_computes(tmp_path):
     start = data_files(FILE)[""]["stages"]["finetune"]["start"]
     fast, slow = (costs(tmp_path, slowness).seconds("finetune@movies-13") for slowness in (1.0, 3.0))

@@ -4,6 +4,7 @@ finetune_examples  examples that fine-tuning sees, over all points of its grid
 point_examples     of these, the ones of a single point
 mask_examples      examples that mask learning sees
 rows               test rows of a task, those of its other test sets among them; a mean over tasks
+<section>.test_rows    the same, of which a pipeline takes so many of each test set as its setting test_max says
 tokens             longest input
 layers, parameters size of the model: in its layers, and in all
 tasks              how many
@@ -40,11 +41,13 @@ def amounts(
 
 
 def _setting(values: dict[str, Any], name: str) -> float:
+    if name.endswith(".test_rows"):
+        return _rows(values, at(values, name.replace(".test_rows", ".test_max")))
     value = at(values, name)
     if isinstance(value, list):
         return len(value)
-    if name.endswith("test_max"):
-        return value or ALL_ROWS
+    if name.endswith(".test_max"):
+        return min(value or ALL_ROWS, values["data"].test_max or ALL_ROWS)
     return value if value is not None else values["finetune"].steps_per_example * _train_rows(values)
 
 
@@ -72,9 +75,9 @@ def _mask_examples(values: dict[str, Any]) -> float:
     return max(learned.steps, 1) * min(learned.batch_size, _train_rows(values))
 
 
-def _rows(values: dict[str, Any]) -> float:
-    others = sum(len(values["ood"].sets.get(task, [])) for task in values["tasks"]) / len(values["tasks"])
-    return (values["data"].test_max or ALL_ROWS) + others * (values["ood"].test_max or ALL_ROWS)
+def _rows(values: dict[str, Any], most: int = 0) -> float:
+    own, other = (min(values[name].test_max or ALL_ROWS, most or ALL_ROWS) for name in ("data", "ood"))
+    return own + other * fmean(len(values["ood"].sets.get(task, [])) for task in values["tasks"])
 
 
 COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
