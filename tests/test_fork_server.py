@@ -191,3 +191,23 @@ def test_under_dvc_the_third_stage_starts_a_server_for_those_after_it_which_ends
     assert sum(forked(range(1, 8))) >= 2
     wait_for(lambda: not [one for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == str(project)])
     assert not [*project.glob(".dvc/tmp/forks/*.socket")]
+
+
+def test_a_stage_waits_for_a_server_that_still_imports_and_one_that_need_not_runs_by_itself(project, tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import time\nfrom pathlib import Path\nwhile not Path(__file__).with_suffix('').exists(): time.sleep(0.02)\n"
+    )
+    address = tmp_path / "address"
+    words = [sys.executable, "-P", str(forks.SERVER), str(address), str(os.getpid()), "colorsys", "slow"]
+    early = forks.waiting({forks.ADDRESS: str(address)})[forks.ADDRESS]
+    with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(tmp_path)}, stdin=subprocess.DEVNULL) as server:
+        wait_for(Path(early).exists)
+        assert run(project, "work", str(address))[::3] == (0, False), "nothing listens there yet"
+        with start(project, "work", early) as stage:
+            time.sleep(0.5)
+            assert stage.poll() is None
+            (tmp_path / "slow").touch()
+            stage.communicate(b"")
+        assert (stage.returncode, (project / "mark").read_text().split()[1]) == (0, "True")
+        assert run(project, "work", str(address))[::3] == run(project, "work", early)[::3] == (0, True)
+        server.kill()

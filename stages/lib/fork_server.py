@@ -2,6 +2,7 @@
 
 python -P fork_server.py ADDRESS PROCESS MODULE ...        listens at a socket ADDRESS until PROCESS ends; imports MODULE first
 
+The socket is there from the start as ADDRESS.early, for a stage that waits for the imports rather than make them itself.
 A stage hands over its command, folder, environment and open files, and ends as its fork ends; the fork ends with it.  Nothing
 of the project is imported here, so a fork runs the code that is there when it starts.
 """
@@ -23,32 +24,37 @@ from pathlib import Path
 LONGEST_REQUEST = 2**24
 SET_PARENT_DEATH_SIGNAL = 1
 TAKEN = b"."
+EARLY = ".early"
 # seconds between two looks at whether the other process lives
 WATCH = 0.2
 
 
 def serve(address: str, ends_with: int, *modules: str) -> None:
     """Import these modules, then fork for everyone who connects, until another process has ended."""
+    ready = Path(address)
+    early = ready.with_suffix(EARLY)
 
     def watch(*_: object) -> None:
         if not Path("/proc", str(ends_with)).exists():
-            with suppress(OSError):
-                Path(address).unlink()
+            for path in (early, ready):
+                with suppress(OSError):
+                    path.unlink()
             os._exit(0)
 
     # no thread: what forks should have none.  A fork has no timer either.
     signal.signal(signal.SIGALRM, watch)
     signal.setitimer(signal.ITIMER_REAL, WATCH, WATCH)
     gc.disable()
-    for name in modules:
-        importlib.import_module(name)
-    gc.freeze()  # or the first collection of a fork would write to every page that it shares
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks here
     with socket.socket(socket.AF_UNIX) as listener:
         others = os.umask(0o077)  # whoever may write to the socket could have anything run
-        listener.bind(address)
+        listener.bind(str(early))
         os.umask(others)
         listener.listen()
+        for name in modules:
+            importlib.import_module(name)
+        gc.freeze()  # or the first collection of a fork would write to every page that it shares
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks here
+        ready.hardlink_to(early)
         while True:
             stage, _ = listener.accept()
             with stage:

@@ -1,7 +1,8 @@
 """Runs a stage as a fork of a process that has its libraries imported (fork_server.py), since importing them takes longer than most stages.
 
 The third stage that a run of DVC starts also starts that process, which ends with DVC; those after it are forks of it.
-The runner of several stages at once has one of its own, whose address its stages find in the environment.
+The runner of several stages at once has one of its own, whose address its stages find in the environment: those with a model the one
+where they wait until it has imported all, as three processes that import the same at once take longer than one.
 """
 
 import json
@@ -28,6 +29,9 @@ IMPORTS = (
 )  # fmt: skip
 ENOUGH = 3
 STOPPED = 130
+EARLY = ".early"
+# seconds that a new process has until it listens
+PATIENCE = 10.0
 
 
 def run_as_fork(dvc: int | None) -> None:
@@ -78,16 +82,24 @@ def fork_server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
     if sys.platform != "linux":
         yield {}
         return
+    import time
     from tempfile import TemporaryDirectory
 
-    with (
-        TemporaryDirectory(prefix="stages-") as folder,
-        start_server(f"{folder}/socket", os.getpid(), environment) as server,
-    ):
-        try:
-            yield {ADDRESS: f"{folder}/socket"}
-        finally:
-            server.kill()
+    with TemporaryDirectory(prefix="stages-") as folder:
+        address, end = Path(folder, "socket"), time.monotonic() + PATIENCE
+        with start_server(str(address), os.getpid(), environment) as server:
+            try:
+                while not address.with_suffix(EARLY).exists() and server.poll() is None and time.monotonic() < end:
+                    time.sleep(0.01)
+                yield {ADDRESS: str(address)}
+            finally:
+                server.kill()
+
+
+def waiting(environment: dict[str, str]) -> dict[str, str]:
+    """What tells a stage to wait for the fork server of `environment`, if it has one."""
+    address = environment.get(ADDRESS)
+    return environment | {ADDRESS: str(Path(address).with_suffix(EARLY))} if address else environment
 
 
 def _hand_over(address: str) -> None:

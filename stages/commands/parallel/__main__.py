@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -68,6 +68,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         help="changes a setting, and keeps the run as an experiment, as `dvc exp run` does; more than once for several",
     )
     parser.add_argument("-n", "--name", help="of the experiment; DVC finds one if it is left out")
+    parser.add_argument("--proven-by-dvc", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args(words)
     if asked.name and not asked.settings:
         parser.error("--name is of an experiment, which changes a setting (-S KEY=VALUE)")
@@ -123,7 +124,8 @@ def _run_all(asked: argparse.Namespace) -> int:
         chosen = [task for task in tasks if not runner.state or (task.is_kept and not task.is_cached)]
         failed = side_by_side(chosen, client, runner)
     here = {task.target for task in tasks if not task.is_kept}
-    return failed or (_take_over(asked.targets, here) if asked.scheduler else 0) or _nothing_is_left(asked.targets)
+    failed = failed or (_take_over(asked.targets, here) if asked.scheduler else 0)
+    return failed if asked.proven_by_dvc else failed or _nothing_is_left(asked.targets)
 
 
 def _sections_of(targets: Sequence[str]) -> list[str]:
@@ -143,15 +145,17 @@ def _run_experiment(asked: argparse.Namespace) -> int:
     load_yaml(paths.PARAMS, ParamsError)  # one that can't be read is told by its own line
     # before DVC changes anything: what it says of a wrong one names no setting, and the runner would refuse it only then
     changed = overridden(paths.PARAMS.read_text(encoding="utf-8"), asked.settings)
-    checked(
+    values, _ = checked(
         parse_yaml(changed, paths.PARAMS.name, ParamsError),
         asked=[*_sections_of(asked.targets), *sections_in(asked.settings)],
     )
     own = {"workers": asked.workers, "memory": asked.memory, "gpus": asked.gpus, "scheduler": asked.scheduler}
-    words = [f"--{option}={value}" for option, value in own.items() if value is not None]
+    words = ["--proven-by-dvc", *(f"--{option}={value}" for option, value in own.items() if value is not None)]
     # the main pipeline is what DVC takes anyway; named, it would be looked up stage by stage
     targets = [target for target in asked.targets if target != str(paths.PIPELINE)]
-    return run_experiment(asked.settings, asked.name, words, targets)
+    # libraries are imported while DVC and the plan look at what there is to do
+    with _shared_server({}, bool(values["runtime"].threads) and not asked.scheduler) as server:
+        return run_experiment(asked.settings, asked.name, words, targets, server)
 
 
 @contextmanager
@@ -164,7 +168,6 @@ def on_this_machine(asked: argparse.Namespace, runtime: Any, forks: bool = False
 
     from stages.commands.parallel.cluster import this_machine
     from stages.commands.parallel.run_stage import Runner
-    from stages.lib.forks import fork_server
 
     resources = runtime.resources
     memory = asked.memory or resources.memory_mib or psutil.virtual_memory().available / 2**20
@@ -173,10 +176,19 @@ def on_this_machine(asked: argparse.Namespace, runtime: Any, forks: bool = False
     # a number in the settings holds wherever a stage runs; without one the cores are shared out
     threads = {} if runtime.threads else {"OMP_NUM_THREADS": str(max(1, cores() // asked.workers))}
     with (
-        fork_server(threads) if forks else nullcontext({}) as server,
+        _shared_server(threads, forks) as server,
         this_machine(asked.workers, memory, gpus) as client,
     ):
         yield client, Runner(uuid4().hex, threads | server)
+
+
+def _shared_server(environment: dict[str, str], wanted: bool) -> AbstractContextManager[dict[str, str]]:
+    """What tells the stages of a fork server: of the one in the environment, or else of a new one if it is wanted."""
+    from stages.lib.forks import ADDRESS, fork_server
+
+    if ADDRESS in os.environ:
+        return nullcontext({ADDRESS: os.environ[ADDRESS]})
+    return fork_server(environment) if wanted else nullcontext({})
 
 
 @contextmanager

@@ -4,9 +4,10 @@
 runner comes between the first and the second, so that DVC finds nothing left to run.
 """
 
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dvc.exceptions import DvcException
@@ -17,13 +18,19 @@ from stages.commands.parallel.quick_dvc import run
 RUNNER = (sys.executable, "-m", "stages.commands.parallel")
 
 
-def run_experiment(settings: Sequence[str], name: str | None, words: Sequence[str], targets: Sequence[str]) -> int:
-    """`dvc exp run -S SETTING ... -n NAME TARGET ...` by the runner with these words; gives DVC's exit code."""
+def run_experiment(
+    settings: Sequence[str],
+    name: str | None,
+    words: Sequence[str],
+    targets: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """`dvc exp run -S SETTING ... -n NAME TARGET ...` by the runner, with these words and in this environment; gives DVC's exit code."""
     own = Repo.reproduce
 
     def reproduce(repo: Repo, *arguments: Any, **options: Any) -> Any:
         # not in this process, whose signals and whose notes of what is in the files are DVC's
-        if subprocess.run([*RUNNER, *words, *targets], check=False).returncode:
+        if subprocess.run([*RUNNER, *words, *targets], env=os.environ | (environment or {}), check=False).returncode:
             raise DvcException("a stage failed; the settings stay as they were changed, as with `dvc exp run`")
         return own(repo, *arguments, **options)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.commands.parallel.clone import State, difference
+from stages.lib.forks import waiting
 
 # seconds that stages have to end after they were asked to
 GRACE = 15.0
@@ -55,20 +56,21 @@ def lend_gpus(names: Iterable[str]) -> None:
         _free_gpus.put(name)
 
 
-def run_stage(runner: Runner, stage: str, target: str, gpus: int) -> Outcome:
+def run_stage(runner: Runner, stage: str, target: str, gpus: int, has_model: bool) -> Outcome:
     """Run a stage, by what DVC calls it, unless this clone is another than the runner's."""
     from distributed import get_worker
 
     if runner.state and (other := difference(runner.state)):
         return Outcome(stage, 1, other)
     command = IN_CLONE if runner.state else ALONE
+    environment = waiting(runner.environment) if has_model else runner.environment
     # a worker's GPU is what it was started with
     with _lent_gpus(0 if runner.state else gpus) as of_gpu:
         start = time.monotonic()
         with _starting:
             if runner.name in _stopped:
                 return Outcome(stage, kept_by="the end of all")
-            _running[runner.name, stage] = process = _start([*command, target], runner.environment | of_gpu)
+            _running[runner.name, stage] = process = _start([*command, target], environment | of_gpu)
         get_worker().log_event(runner.name, stage)
         text, _ = process.communicate()
         _running.pop((runner.name, stage), None)

@@ -38,9 +38,8 @@ def outcomes_of(tasks: Sequence[Task], client: Client, runner: Runner) -> Iterat
                 needs = {MEMORY: min(task.memory_mib, memory), GPU: wanted}
                 resources = {name: amount for name, amount in needs.items() if amount}
                 key = f"{task.name} {runner.name}"
-                future = client.submit(
-                    run_stage, runner, task.name, task.target, wanted, key=key, pure=False, resources=resources
-                )
+                stage = (runner, task.name, task.target, wanted, task.processes > 0)
+                future = client.submit(run_stage, *stage, key=key, pure=False, resources=resources)
                 running[future] = task
                 waiting.remove(task)
         for future in _finished([*running]):
