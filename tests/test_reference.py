@@ -20,9 +20,8 @@ ROWS = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*) \|$", markdown(PARAMS), re.M
 
 
 def test_the_page_is_what_the_schema_gives():
-    assert (ROOT / reference.PAGE).read_text(encoding="utf-8") == markdown(PARAMS), (
-        "python -m stages.commands.settings_reference"
-    )
+    made_by = "python -m stages.commands.settings_reference"
+    assert (ROOT / reference.PAGE).read_text(encoding="utf-8") == markdown(PARAMS), made_by
 
 
 def test_every_setting_of_params_yaml_is_there_once_with_what_is_allowed_and_what_it_means():
