@@ -60,10 +60,9 @@ class Region:
             raise ValueError(f"region indices must be within 0..{self.size - 1}")
         bounds = torch.searchsorted(indices, torch.tensor([*self.starts, self.size]))
         parts = {}
-        for number, (name, start) in enumerate(zip(self.shapes, self.starts, strict=True)):
-            part = indices[bounds[number] : bounds[number + 1]]
-            if len(part):
-                parts[name] = part - start
+        for name, start, first, end in zip(self.shapes, self.starts, bounds, bounds[1:], strict=False):
+            if end > first:
+                parts[name] = indices[first:end] - start
         return parts
 
     def flatten(self, tensors: Tensors) -> Tensor:

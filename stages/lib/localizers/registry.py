@@ -40,9 +40,8 @@ class Budget:
         """
         k, size = region.budget(sparsity), region.size
         if k == 0:
-            raise MaskError(
-                f"{setting}: {sparsity} of {size:,} graftable parameters is less than one; the smallest is {1 / size:.2g}"
-            )
+            least = f"less than one; the smallest is {1 / size:.2g}"
+            raise MaskError(f"{setting}: {sparsity} of {size:,} graftable parameters is {least}")
         return cls(k, rule, sparsity)
 
 
@@ -97,5 +96,5 @@ def find_mask(
     try:
         return localizer_of(name).find(evidence, settings, budget, order)
     except FloatingPointError as error:
-        rate = f"localizer.{name}.learning_rate ({getattr(settings, 'learning_rate', 'none')})"
-        raise TrainingError(f"{error}; lower {rate}") from error
+        rate = getattr(settings, "learning_rate", "none")
+        raise TrainingError(f"{error}; lower localizer.{name}.learning_rate ({rate})") from error

@@ -98,10 +98,5 @@ def put_attenuated(evidence: Evidence, alive: GraftMask, factor: float) -> None:
             weight.data.view(-1)[at] = evidence.pretrained[name].reshape(-1)[at]
 
 
-LOCALIZER = Localizer(
-    "least sensitive before fine-tuning, found in rounds",
-    rank_by_insensitivity,
-    refine_by_rounds,
-    rank_needs_model=True,
-    refines_rank=False,
-)
+ABOUT = "least sensitive before fine-tuning, found in rounds"
+LOCALIZER = Localizer(ABOUT, rank_by_insensitivity, refine_by_rounds, rank_needs_model=True, refines_rank=False)
