@@ -1,9 +1,8 @@
 """The k-shot protocol of LM-BFF (Gao et al. 2021): k rows per class to train on, k more as dev.  A task without labels is one class.
 
-Both come from the train split, whatever other splits there are.  Each class is put in an order that
-depends on its rows, the task and the seed alone; train is taken from the front and dev from the
-back.  So a sample doesn't change with the order of rows, with other classes, seeds or tasks, and
-the sample of a smaller k is part of that of a larger one.
+Both come from the train split, whatever other splits there are.  Each class is put in an order that depends on its
+rows, the task and the seed alone; train is taken from the front and dev from the back.  So a sample doesn't change with
+the order of rows, with other classes, seeds or tasks, and the sample of a smaller k is part of that of a larger one.
 """
 
 from typing import Any

@@ -68,10 +68,7 @@ def texts_of(rows: Iterable[Row]) -> Texts:
 
 
 def together(parts: Iterable[Table]) -> dict[str, list[Row]]:
-    """The rows of several tables by split, as raw rows of one that is made of them.
-
-    What is a test text of one part is left out of the training and dev rows of all.
-    """
+    """The rows of several tables by split, as raw rows of one; no test text of any is in train or dev."""
     rows = [row for part in parts for row in part.rows]
     tested = {text_key(row) for row in rows if row["split"] == "test"}
     return {
@@ -82,10 +79,7 @@ def together(parts: Iterable[Table]) -> dict[str, list[Row]]:
 
 
 def leakage(sets: dict[str, Texts]) -> dict[str, dict[str, dict[str, int]]]:
-    """Count, for each ordered pair of data sets, the test texts of the second in train or dev of the first.
-
-    Gives {train: {test_set: {"leaked": n, "test": all}}}.
-    """
+    """{train: {test_set: {"leaked": n, "test": all}}}: test texts of the second in train or dev of the first."""
     found: dict[str, dict[str, dict[str, int]]] = {train: {} for train in sets}
     for (train, mine), (test, other) in permutations(sets.items(), 2):
         leaked = sum(key in mine.trained for key in other.tested)

@@ -49,10 +49,7 @@ class Region:
         return int(sparsity * self.size + 1e-6)
 
     def split(self, region_indices: Tensor) -> dict[str, Tensor]:
-        """Sorted flat indices (int64) of each tensor that has any, from region indices in any order.
-
-        Raises ValueError if one is not within 0..size - 1.
-        """
+        """Sorted flat indices (int64) by tensor, from region indices; ValueError if one isn't within 0..size - 1."""
         import torch
 
         indices = torch.sort(region_indices.to(torch.int64)).values

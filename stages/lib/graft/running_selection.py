@@ -46,10 +46,7 @@ class RunningSelection:
         self._least: Tensor | None = None
 
     def add(self, scores: Tensor, indices: int | Tensor) -> None:
-        """Look at the scores of one tensor; `indices` are their region indices, or the first of them in a row.
-
-        Raises ValueError if a score is NaN.
-        """
+        """Look at a tensor's scores; `indices`: of the region, or the first of a row.  ValueError if one is NaN."""
         flat = scores.detach().reshape(-1)
         for first in range(0, len(flat), PART):
             part = flat[first : first + PART]

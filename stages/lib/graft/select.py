@@ -35,10 +35,7 @@ def top_k(region: Region, scores: Tensors, k: int, tie_break: TieBreak | None = 
 
 
 def kth_largest(region: Region, scores: Tensors, k: int) -> Tensor:
-    """The k-th largest score of the region, a scalar tensor.
-
-    Merges the best k of each tensor, so that no copy of the whole region is made when k is small.
-    """
+    """The k-th largest score of the region, a scalar tensor; no copy of the whole region is made for it."""
     best = [scores[name].reshape(-1).topk(min(k, scores[name].numel()), sorted=False).values for name in region.shapes]
     merged = torch.cat(best)
     if bool(merged.isnan().any()):
@@ -47,10 +44,7 @@ def kth_largest(region: Region, scores: Tensors, k: int) -> Tensor:
 
 
 def ranking(region: Region, scores: Tensors, k: int) -> Tensor:
-    """Region indices (int64, shape (k,)) of the k highest scores, highest first, ties by region index.
-
-    Asks for one tensor of scores after the other, so that they needn't be there at once (running_selection.best_k).
-    """
+    """Region indices (int64, (k,)) of the k highest scores, highest first, ties by region index (best_k)."""
     return best_k(region, scores, k)
 
 

@@ -34,10 +34,7 @@ class Budget:
 
     @classmethod
     def of(cls, region: Region, sparsity: float, rule: Literal["top_k", "threshold"], setting: str) -> "Budget":
-        """That share of a region; `setting` is the dotted key that it came from.
-
-        Raises MaskError if it is less than one parameter.
-        """
+        """That share of a region; raises MaskError, which names `setting`, if it is less than one parameter."""
         k, size = region.budget(sparsity), region.size
         if k == 0:
             least = f"less than one; the smallest is {1 / size:.2g}"
@@ -89,10 +86,7 @@ def localizer_of(name: str) -> Localizer:
 def find_mask(
     name: str, evidence: Evidence, settings: Section, budget: Budget, order: Tensor | None = None
 ) -> FoundMask:
-    """The mask of that size by the localizer of this name; `order` is its ranking if it is known already.
-
-    Raises TrainingError if the loss diverges.
-    """
+    """The mask by this localizer, from its ranking `order` if known; TrainingError if the loss diverges."""
     try:
         return localizer_of(name).find(evidence, settings, budget, order)
     except FloatingPointError as error:

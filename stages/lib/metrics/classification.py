@@ -23,10 +23,7 @@ def standard_error(share: float, n: int) -> float:
 
 
 def f1(logits: np.ndarray, labels: np.ndarray, positive: int | None) -> float:
-    """F1 of label number `positive`; with None the mean of the F1 of every label (macro F1).
-
-    A label that is neither predicted nor present has F1 0.
-    """
+    """F1 of label number `positive`, None: mean F1 of all labels (macro); 0 for a label neither predicted nor present."""
     predicted = logits.argmax(1)
     classes = range(logits.shape[1]) if positive is None else [positive]
     hits = [np.sum((predicted == label) & (labels == label)) for label in classes]
@@ -35,10 +32,7 @@ def f1(logits: np.ndarray, labels: np.ndarray, positive: int | None) -> float:
 
 
 def mcc(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews correlation of predicted and true labels, -1 to 1, of any number of labels (Gorodkin, 2004).
-
-    0 if all predictions or all labels are the same.
-    """
+    """Matthews correlation, -1 to 1, of any number of labels (Gorodkin, 2004); 0 if all predictions or labels are the same."""
     classes = np.arange(logits.shape[1])
     predicted, actual = ((numbers[:, None] == classes).astype(float) for numbers in (logits.argmax(1), labels))
     predicted, actual = predicted - predicted.mean(0), actual - actual.mean(0)

@@ -76,10 +76,7 @@ def read_cell(task: str, seed: int, dev: bool = False) -> Predictions:
 
 
 def read_predictions(path: Path, dev: bool = False) -> Predictions:
-    """Read predictions on test sets; with `dev` those on dev rows alone, under the name of the task.
-
-    Raises DataError if the file is missing or damaged.
-    """
+    """Read predictions on test sets or (`dev`) on dev rows, under the task's name; raises DataError if missing or damaged."""
     if not path.exists():
         raise DataError(f"{path}: no such predictions; `dvc repro` makes them")
     parts: dict[tuple[str, ...], dict[str, np.ndarray]] = {}

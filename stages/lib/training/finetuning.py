@@ -61,10 +61,7 @@ class Finetuned:
 
 
 def steps_for(settings: FinetuneParams, n_labels: int, n_examples: int) -> int:
-    """Number of optimizer steps (paper, appendix A.2): 16 per example, capped at 16 * labels * 512.
-
-    All three numbers are settings; `max_steps` caps the result once more.
-    """
+    """Number of optimizer steps (paper, appendix A.2): 16 per example, capped at 16 * labels * 512 and by `max_steps`."""
     examples = min(n_examples, n_labels * settings.cap_k)
     steps = max(1, round(settings.steps_per_example * examples))
     return min(steps, settings.max_steps) if settings.max_steps else steps
