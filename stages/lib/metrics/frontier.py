@@ -7,17 +7,7 @@ from .predictions import Predictions
 from .scores import Row
 from .temperature import temperature
 from .tokens import count_rows
-from .variants import (
-    FINETUNED,
-    GRAFT_TEMPERED,
-    GRAFTED,
-    MOVEMENT_GRAFTED,
-    PRETRAINED,
-    REFITS,
-    TEMPERED,
-    WISE_FT,
-    WISE_GRAFT,
-)
+from .variants import GRAFT_TEMPERED, GRAFTED, PRETRAINED, REFITS, TEMPERED, VARIANTS, WISE_FT, WISE_GRAFT
 
 
 def frontier(tests: Predictions, dev: Predictions, task: str, record: dict[str, Any], bins: int) -> list[Row]:
@@ -41,7 +31,7 @@ def frontier(tests: Predictions, dev: Predictions, task: str, record: dict[str, 
     between = {float(name.removeprefix(prefix)): name for name in tests.logits[task] if name.startswith(prefix)}
     between |= {0.0: PRETRAINED, 1.0: GRAFTED}
     return [
-        *(row(name, name) for name in (PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED)),
+        *(row(name, name) for name in VARIANTS),
         row(TEMPERED, TEMPERED, degrees=record["temperature"]),
         row(GRAFT_TEMPERED, GRAFTED, degrees=hot),
         *(row(name, name) for name in REFITS if name in told),
