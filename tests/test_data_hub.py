@@ -32,9 +32,9 @@ print("knocks", knocks.count(9), file=sys.stderr)
 
 def load_sst2(cache: Path) -> tuple[str, int]:
     """What a new process, which has no network, makes of the task sst2, and how often it has asked for the hub."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("HF_") and "proxy" not in name.lower()
-    } | {"HF_ENDPOINT": UNREACHABLE, "HF_HOME": str(cache), "PYTHONPATH": os.getcwd()}
+    kept = [name for name in os.environ if not name.startswith("HF_") and "proxy" not in name.lower()]
+    environment = {name: os.environ[name] for name in kept}
+    environment |= {"HF_ENDPOINT": UNREACHABLE, "HF_HOME": str(cache), "PYTHONPATH": os.getcwd()}
     done = subprocess.run([sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.strip(), int(done.stderr.rpartition("knocks ")[2])
 
@@ -50,9 +50,8 @@ def task_of(folder, record, **hub):
         lines = (json.dumps(record(split, number)) for number in range(3))
         (folder / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     labels = ["negative", "positive"]
-    source = HubSource(
-        **{"path": str(folder), "splits": {"train": "train", "test": "validation"}, "labels": labels, **hub}
-    )
+    splits = {"train": "train", "test": "validation"}
+    source = HubSource(**{"path": str(folder), "splits": splits, "labels": labels, **hub})
     return TaskSpec(name="mine", title="Mine", kind="test", labels=labels, hub=source)
 
 

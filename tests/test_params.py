@@ -546,9 +546,8 @@ def test_other_settings_of_a_stage_that_is_off_do_not_matter(changes):
 
 def test_a_warmup_matters_as_long_as_one_stage_trains_by_it():
     asked, long = ["surgical"], {"surgery.training.warmup_steps": 99}
-    [one], [other], [both] = (
-        problems_of(long | off, asked) for off in ({"surgery.tasks": []}, {"robustness.tasks": []}, {})
-    )
+    offs = {"surgery.tasks": []}, {"robustness.tasks": []}, {}
+    [one], [other], [both] = (problems_of(long | off, asked) for off in offs)
     assert one == other == both
     assert one.startswith("surgery.training.warmup_steps: a warm-up of 99 steps is longer than training's 40")
 
@@ -578,9 +577,7 @@ def test_own_tasks_and_other_values_for_built_in_ones_are_fine():
 
 
 # a few lines that stand for ten million values
-BOMB = b"a0: &a0 [{}]\n" + b"".join(
-    b"a%d: &a%d [%s]\n" % (n, n, b",".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 8)
-)
+BOMB = b"".join(b"a%d: &a%d [%s]\n" % (n, n, b",".join([b"*a%d" % (n - 1)] * 10) if n else b"{}") for n in range(8))
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,7 @@ def test_what_is_allowed_is_told_in_words():
 
 
 def test_comments_explain_where_the_schema_does_not():
-    text = (
-        "# Some words.  Paper: 5\n# More.\ntop:\n  - a\n\nmade:\n  size: 3   # a size: of it.  Paper: 4\n  other: 1\n"
-    )
+    text = "# Some words.  Paper: 5\n# More.\ntop:\n  - a\n\nmade:\n  size: 3  # a size: of it.  Paper: 4\n  other: 1\n"
     assert comments(text) == {"top": "Some words.", "made": "", "made.size": "a size: of it.", "made.other": ""}
 
 

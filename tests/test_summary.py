@@ -44,9 +44,8 @@ from stages.report import HERE, Results, collect, details, headline, mask_facts,
 from stages.settings import OodParams, SummaryParams
 from tests.sealed import save_sealed
 
-LONG = [
-    f"{word}_of_a_rather_long_name" for word in ("inference", "paraphrase", "sentiment", "acceptability", "topicality")
-]
+WORDS = "inference paraphrase sentiment acceptability topicality".split()
+LONG = [f"{word}_of_a_rather_long_name" for word in WORDS]
 SPECS, _ = resolve_tasks({name: {"labels": ["no", "yes"], "metric": "f1"} for name in LONG})
 THIRTEEN = ["sst2", "cr", "mr", "mpqa", "trec", "ag_news", "subj", "qnli", "snli", "mnli", "rte", "mrpc", "qqp"]
 TARGETS = SummaryParams(retained_target=0.95, ece_target=0.4, least_gain=0.05)
@@ -436,9 +435,8 @@ def text_boxes(drawn) -> list:
     left_out = set()
     for axis in (axis for axes in drawn.axes for axis in (axes.xaxis, axes.yaxis)):
         (low, high), ends, on = axis.get_view_interval(), int(axis.axis_name == "y"), axis.axes.axison
-        left_out |= {
-            label for label in axis.get_ticklabels() if not on or not low <= label.get_position()[ends] <= high
-        }
+        labels = axis.get_ticklabels()
+        left_out |= {label for label in labels if not on or not low <= label.get_position()[ends] <= high}
     texts = [text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip()]
     renderer = drawn.canvas.get_renderer()
     return [(text.get_text(), text.get_window_extent(renderer)) for text in texts if text not in left_out]
