@@ -49,34 +49,35 @@ SMALLEST_MARKER, LARGEST_MARKER = 2.0, 9.0
 
 @dataclass(frozen=True)
 class Bars:
-    """Variants side by side: `labels` maps a value of the column `group` of `frame` to what stands below its bars.
-
-    `f1`: whether the score of some is F1, which their labels tell.
-    """
+    """Variants side by side: `labels` maps a value of the column `group` of `frame` to what stands below its bars."""
 
     frame: pd.DataFrame
     labels: dict[str, str]
-    f1: bool
     measure: str = "score"
+
+    @property
+    def f1(self) -> bool:
+        """Whether the score of some is F1."""
+        return any(DAGGER in label for label in self.labels.values())
 
 
 def accuracy(results: Results) -> Figure:
     """Score of every variant on each task's own test set."""
     means = results.by_cell("score").groupby("task").mean().mean()
     scores = "matches exactly in" if results.generative else "scores"
-    title = (
-        f"The graft {scores} {percent(means[GRAFTED])} % where the fine-tuned model has {percent(means[FINETUNED])} %"
-    )
+    theirs = f"where the fine-tuned model has {percent(means[FINETUNED])} %"
+    title = f"The graft {scores} {percent(means[GRAFTED])} % {theirs}"
     return _bars_figure(results, title, _by_task(results, "score"))
 
 
 def calibration(results: Results) -> Figure:
     """Calibration error of every variant on each task's own test set."""
     means = results.by_cell("ece").groupby("task").mean().mean()
-    title = (
-        f"Calibration error: {percent(means[GRAFTED])} % with the graft, {percent(means[FINETUNED])} % when fine-tuned"
-    )
-    return _bars_figure(results, title, _by_task(results, "ece"))
+    return _bars_figure(results, f"Calibration error: {_both(means)}", _by_task(results, "ece"))
+
+
+def _both(means: pd.Series) -> str:
+    return f"{percent(means[GRAFTED])} % with the graft, {percent(means[FINETUNED])} % when fine-tuned"
 
 
 def ood(results: Results) -> Figure:
@@ -88,16 +89,14 @@ def ood(results: Results) -> Figure:
         text = "no OOD sets configured\nName some under ood.sets in params.yaml."
         panel.text(0.5, 0.5, text, ha="center", va="center", transform=panel.transAxes)
         return drawn
-    trained = [task for task, _ in results.leaks]
     labels = {
-        f"{task} -> {test}": f"{wrapped(name_of(results.tasks[task]))}\n→ {wrapped(test, 10)}\n"
-        + _rows(results.of(task, test))
+        f"{task} -> {test}": "\n".join([_name(results, task), f"→ {wrapped(test, 10)}", _rows(results.of(task, test))])
         for task, test in results.leaks
     }
     grouped = results.ood.assign(group=results.ood.task + " -> " + results.ood.test_set)
     means = grouped.groupby(["variant", "group"]).score.mean().groupby("variant").mean()
-    title = f"Out of distribution: {percent(means[GRAFTED])} % with the graft, {percent(means[FINETUNED])} % when fine-tuned"
-    return _bars_figure(results, title, Bars(grouped, labels, _any_f1(results, trained)), "Trained task → test set. ")
+    title = f"Out of distribution: {_both(means)}"
+    return _bars_figure(results, title, Bars(grouped, labels), "Trained task → test set. ")
 
 
 def reliability(results: Results) -> Figure:
@@ -173,21 +172,20 @@ def frontier(results: Results) -> Figure:
         "Up and left is better. FT: fine-tuned; / T: at one temperature; this and the weight of WiSE-FT are fitted on dev "
         "rows. Line: between the pretrained model and the graft. Means over seeds; the first panel is their mean over tasks."
     )
-    if results.refits:
+    close: dict[str, float] = {}
+    if results.refits:  # two more find room in the legend
         caption += " + H: with the head refitted to training rows."
+        close = {"handlelength": 1, "handletextpad": 0.3, "columnspacing": 1}
     # dev chooses another alpha of WiSE-FT in each cell, which are one point all the same
     cells = results.frontier.assign(alpha=results.frontier.alpha.where(results.frontier.method == WISE_GRAFT))
     means = _mean_points(cells, ["task", "method", "alpha"])
     parts = {"mean over tasks": _mean_points(means, ["method", "alpha"])}
-    parts |= {wrapped(name_of(spec), 18): means[means.task == task] for task, spec in results.tasks.items()}
+    parts |= {_name(results, task, 18): means[means.task == task] for task in results.tasks}
     rows, columns = _grid(len(parts))
     drawn = figure(DIAGRAM_HEIGHT * rows, title, _details(results), caption)
     for panel, (name, part), first, _ in small_multiples(drawn, [*parts.items()], columns):
         _draw_frontier(panel, part)
         panel.set(title=name, ylabel="score (%)" if first else "")
-    close = (
-        {"handlelength": 1, "handletextpad": 0.3, "columnspacing": 1} if results.refits else {}
-    )  # two more find room
     legend(drawn, drawn.axes[0], **close)
     return drawn
 
@@ -209,9 +207,8 @@ def _draw_frontier(panel: Axes, points: pd.DataFrame) -> None:
 
 
 FIGURES: dict[str, Callable[[Results], Figure]] = {
-    "accuracy": accuracy, "calibration": calibration, "reliability": reliability, "confidence": confidence, "ood": ood,
-    "frontier": frontier,
-}  # fmt: skip
+    draw.__name__: draw for draw in (accuracy, calibration, reliability, confidence, ood, frontier)
+}
 
 
 def _bars_figure(results: Results, title: str, bars: Bars, lead: str = "") -> Figure:
@@ -220,9 +217,8 @@ def _bars_figure(results: Results, title: str, bars: Bars, lead: str = "") -> Fi
     seeds = whiskers if len(results.seeds) > 1 else "Bars: the one seed; so there are no whiskers."
     dagger = f" {DAGGER}\u00a0F1, the others accuracy." if bars.f1 else ""
     dagger += " ECE is that of next-token probabilities." if results.generative and bars.measure == "ece" else ""
-    caption = (
-        f"{lead}{seeds} The movement graft has the size of the {results.localizer} one. n:\u00a0test\u00a0rows.{dagger}"
-    )
+    size = f"The movement graft has the size of the {results.localizer} one."
+    caption = f"{lead}{seeds} {size} n:\u00a0test\u00a0rows.{dagger}"
     names = list(bars.labels)
     rows = math.ceil(len(names) / MOST_PER_ROW)
     per_row = max(math.ceil(len(names) / rows), LEAST_PER_ROW)
@@ -294,14 +290,18 @@ def _draw_counts(panel: Axes, bins: pd.DataFrame) -> None:
 
 
 def _by_task(results: Results, measure: str) -> Bars:
-    labels = {name: f"{wrapped(name_of(task))}\n{_rows(results.of(name))}" for name, task in results.tasks.items()}
-    return Bars(results.scores.assign(group=results.scores.task), labels, _any_f1(results, [*results.tasks]), measure)
+    labels = {task: f"{_name(results, task)}\n{_rows(results.of(task))}" for task in results.tasks}
+    return Bars(results.scores.assign(group=results.scores.task), labels, measure)
+
+
+def _name(results: Results, task: str, width: int = 12) -> str:
+    return wrapped(name_of(results.tasks[task]), width)
 
 
 def _panel_title(results: Results, task: str) -> str:
     scores = results.of(task)
     n = f"n = {scores.tokens.min():,} tokens" if results.generative else _rows(scores)
-    return f"{wrapped(name_of(results.tasks[task]), 18)}, {n}"
+    return f"{_name(results, task, 18)}, {n}"
 
 
 def _rows(scores: pd.DataFrame) -> str:
@@ -315,7 +315,3 @@ def _details(results: Results, tasks: set[str] | None = None) -> str:
     seeds = masks.groupby("task").seed.nunique()
     many = f"{extent(seeds)} seed{'s' * int(seeds.max() > 1)}"
     return f"{counted(len(seeds), 'task')}, {many}, graft of {shares} of the graftable parameters"
-
-
-def _any_f1(results: Results, tasks: list[str]) -> bool:
-    return any(results.tasks[task].metric == "f1" for task in tasks)

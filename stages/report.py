@@ -34,17 +34,7 @@ from stages.lib.metrics.variants import (
 )
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
-from stages.lib.report.format import (
-    MARKED,
-    MARKS,
-    counted,
-    counts,
-    name_of,
-    percent,
-    points,
-    small_percent,
-    without_gain,
-)
+from stages.lib.report.format import MARKED, MARKS, counts, name_of, percent, points, small_percent, without_gain
 from stages.lib.report.load import Records, Row, grid, published, require_files
 from stages.lib.report.stats import estimate
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
@@ -128,14 +118,8 @@ class Results:
     @property
     def plots(self) -> dict[str, pd.DataFrame]:
         """The frames for `dvc plots`; empty bins would be drawn as points in the origin."""
-        bins = self.reliability[self.reliability["count"] > 0]
-        return {
-            "scores": self.scores,
-            "ood": self.ood,
-            "reliability": bins,
-            "confidence": self.confidence,
-            "frontier": self.frontier,
-        }
+        frames = {name: getattr(self, name) for name in ("scores", "ood", "reliability", "confidence", "frontier")}
+        return frames | {"reliability": self.reliability[self.reliability["count"] > 0]}
 
 
 def collect(tasks: list[str], seeds: list[int], ood: OodParams, least_gain: float) -> Results:
@@ -154,16 +138,17 @@ def collect(tasks: list[str], seeds: list[int], ood: OodParams, least_gain: floa
     calibration = pd.DataFrame(_variants(calibrated, {task: [task, *others[task]] for task in tasks}, CALIBRATED))
     scores = pd.DataFrame(scored).merge(calibration, on=KEYS, how="left", suffixes=("", "_calibrated"))
     for row in scores[scores.n != scores.n_calibrated].itertuples():
-        cell, rows = {"task": row.task, "seed": row.seed}, f"{row.n_calibrated} test rows of {row.test_set}"
-        raise DataError(
-            f"{calibrated.file(cell)}: is about {rows}, its scores are about {row.n}; {calibrated.made_by(cell)}"
-        )
+        cell = {"task": row.task, "seed": row.seed}
+        about = f"{row.n_calibrated} test rows of {row.test_set}, its scores are about {row.n}"
+        raise DataError(f"{calibrated.file(cell)}: is about {about}; {calibrated.made_by(cell)}")
     scores = add_gain(scores, scores_of_ends(scores, KEYS[:-1]), least_gain)
     # a column of nothing but undefined values would be one of objects
     scores = scores.astype(dict.fromkeys(MEASURES, float))
     own = scores[scores.test_set == scores.task]
+    # of completions the score is the exact match, whatever the metric of its labels is
+    metric = {"metric": "accuracy"} if more else {}
     return Results(
-        tasks={task: _read_task(task, bool(more)) for task in tasks},
+        tasks={task: read_task(task).model_copy(update=metric) for task in tasks},
         seeds=list(seeds),
         scores=own[[*SCORE_COLUMNS, *more]],
         ood=scores.loc[scores.test_set != scores.task, [*OOD_COLUMNS, *more]],
@@ -178,12 +163,6 @@ def collect(tasks: list[str], seeds: list[int], ood: OodParams, least_gain: floa
 
 def _completes(masks: pd.DataFrame) -> bool:
     return bool((masks["mode"] == "generative").all())
-
-
-def _read_task(name: str, generative: bool) -> TaskSpec:
-    """A task; of completions the score is the exact match, whatever the metric of its labels is."""
-    task = read_task(name)
-    return task.model_copy(update={"metric": "accuracy"}) if generative else task
 
 
 def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence[str]) -> list[Row]:
@@ -283,14 +262,12 @@ def task_table(results: Results, heading: str, columns: list[Column], notes: lis
     tasks, setting = results.tasks, results.masks.iloc[0]
     source, paper = paper_scores(int(setting["k"]), setting["mode"])
     paper = {} if results.generative else paper
-    groups = {
-        "one sentence": [name for name, task in tasks.items() if not task.is_pair],
-        "two sentences": [name for name, task in tasks.items() if task.is_pair],
-    }
-    groups = {title: names for title, names in groups.items() if names}
+    groups: dict[bool, list[str]] = {}
+    for task in sorted(tasks, key=lambda task: tasks[task].is_pair):
+        groups.setdefault(tasks[task].is_pair, []).append(task)
     lines = []
-    for title, names in groups.items():
-        lines += [Line(title)] if len(groups) > 1 else []
+    for pairs, names in groups.items():
+        lines += [Line("two sentences" if pairs else "one sentence")] if len(groups) > 1 else []
         lines += [Line(name_of(tasks[name]), results.of(name), name, paper=paper.get(name)) for name in names]
         if len(groups) > 1 and len(names) > 1:
             lines.append(_average_line("average of these", names, results, paper))
@@ -319,9 +296,8 @@ def score_table(results: Results) -> Table:
         f"gain: (graft score - pre) / (FT score - pre){_without_gain(results)}"
     ]
     if results.generative:
-        notes.insert(
-            0, "exact match: greedy decoding writes the whole completion and its end token, in share of the test rows"
-        )
+        meaning = "greedy decoding writes the whole completion and its end token, in share of the test rows"
+        notes.insert(0, f"exact match: {meaning}")
     title = "Exact match in %" if results.generative else "Test score in %"
     return task_table(results, title, SCORES, notes, "score")
 
@@ -400,11 +376,9 @@ def difference(results: Results, first: str, second: str, measure: str) -> Findi
 
 def ece_reduction(results: Results) -> Finding:
     """1 - ECE of the graft / ECE of the fine-tuned model, of their means over tasks: a ratio of single cells swings with the small ones."""
-    ece = results.by_cell("ece")
+    ece = results.by_cell("ece")[[GRAFTED, FINETUNED]]
     means = ece.groupby("task").mean().mean()
-    value = estimate(
-        ece[[GRAFTED, FINETUNED]], statistic=lambda units: 1 - units[GRAFTED].mean() / units[FINETUNED].mean()
-    )
+    value = estimate(ece, statistic=lambda units: 1 - units[GRAFTED].mean() / units[FINETUNED].mean())
     fields = {"first": means[GRAFTED], "second": means[FINETUNED]}
     return Finding(value, fields, partial(_short_of, 1 - ece[GRAFTED] / ece[FINETUNED]))
 
@@ -446,7 +420,7 @@ def report(results: Results, targets: SummaryParams, leak_rule: str) -> Report:
     """Setting, tables, sizes of the masks and claims; `leak_rule` is "drop" or "keep", what was done with leaked test texts."""
     first = results.masks.iloc[0]
     per = "per class" if any(task.labels for task in results.tasks.values()) else "in all"
-    here = f"{first.model}, {first['mode']}, {counted(int(first.k), 'shot')}, graft of {small_percent(first.selected / first.graftable)}"
+    here = f"{first.model}, {first['mode']}, {counts(shot=int(first.k))}, graft of {small_percent(first.selected / first.graftable)}"
     return Report(
         "Grafted models against fine-tuned models",
         f"{first.model}, {first['mode']} fine-tuning, {first.k} examples {per}, {counts(task=len(results.tasks), seed=len(results.seeds))}",
@@ -499,11 +473,10 @@ def mask_facts(results: Results) -> list[str]:
             f"{shares[1]} of the model's {mask['model_parameters']:,}"
         )
         tasks_of.setdefault(size, []).append(task)
+    whose = {size: " of " + ", ".join(tasks) if len(tasks_of) > 1 else "" for size, tasks in tasks_of.items()}
+    facts = [f"Mask{of_tasks}: {size}" for size, of_tasks in whose.items()]
     given_way = results.masks[results.masks.kept == MOVEMENT] if "kept" in results.masks else results.masks.iloc[:0]
-    cells = ", ".join(f"{row.task}-{row.seed}" for row in given_way.itertuples())
-    fate = [
-        f"The mask that moved most was kept, since its graft agrees more on dev than the learned one's: {cells}"
-    ] * bool(cells)
-    if len(tasks_of) == 1:
-        return [*(f"Mask: {size}" for size in tasks_of), *fate]
-    return [*(f"Mask of {', '.join(tasks)}: {size}" for size, tasks in tasks_of.items()), *fate]
+    if cells := ", ".join(f"{row.task}-{row.seed}" for row in given_way.itertuples()):
+        why = "since its graft agrees more on dev than the learned one's"
+        facts.append(f"The mask that moved most was kept, {why}: {cells}")
+    return facts

@@ -108,7 +108,8 @@ def problems(values: dict[str, Any]) -> list[str]:
         lambda values: name_problems(values, "graft.localizer", [values["graft"].localizer]),
         _checkpoint_problems,
         _region_problems,
-        _refit_problems,
+        lambda values: _refit_problems(values, "model.mode", "standard"),
+        lambda values: _refit_problems(values, "finetune.source", "train"),
     )
     return told(rules, values)
 
@@ -169,15 +170,9 @@ def _lacking_checkpoints(spec: TaskSpec, seeds: list[int], source: str) -> Itera
         yield f"task.{spec.name}.checkpoint: finetune.source={source} needs one for the seed(s) {', '.join(lacking)}"
 
 
-def _refit_problems(values: dict[str, Any]) -> list[str]:
-    if not (steps := values["calibration"].refit_head_steps):
-        return []
-    needed = {"model.mode": "standard", "finetune.source": "train"}
-    return [line for key in needed for line in told([_refit_needs], values, steps, key, needed[key])]
-
-
-def _refit_needs(values: dict[str, Any], steps: int, key: str, needed: str) -> Iterator[str]:
-    if (found := at(values, key)) != needed:
+def _refit_problems(values: dict[str, Any], key: str, needed: str) -> Iterator[str]:
+    steps = values["calibration"].refit_head_steps
+    if steps and (found := at(values, key)) != needed:
         yield f"calibration.refit_head_steps: {steps} needs {key}={needed}, and that is {found}; 0 refits no head"
 
 

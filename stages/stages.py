@@ -1,7 +1,4 @@
-"""What `python stages/mask.py` finds by the name of the package: says how to run it.
-
-Each folder of scripts has it; Python looks there first.
-"""
+"""What `python stages/mask.py` finds by the name of the package, as in each folder of scripts: says how to run it."""
 
 import sys
 from pathlib import Path

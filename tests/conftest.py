@@ -118,17 +118,12 @@ def make_cell(tmp_path_factory, pico_bert, pico_llama):
 
     def make(mode: str) -> Cell:
         if mode not in made:
-            folder = tmp_path_factory.mktemp(mode)
-            anatomy = import_model(
-                pico_llama if mode in ("autoregressive", "generative") else pico_bert,
-                model_settings(mode),
-                folder / "pretrained",
-            )
+            folder, settings = tmp_path_factory.mktemp(mode), model_settings(mode)
+            source = pico_llama if mode in ("autoregressive", "generative") else pico_bert
+            anatomy = import_model(source, settings, folder / "pretrained")
             rows = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2), "test": toy_rows(200, 3)}
-            settings = finetune_settings(learning_rates=[1e-2], max_steps=40)
-            done = finetune(
-                TrainingCell(TOY, 0, rows, model_settings(mode), runtime(), folder / "pretrained"), settings
-            )
+            cell = TrainingCell(TOY, 0, rows, settings, runtime(), folder / "pretrained")
+            done = finetune(cell, finetune_settings(learning_rates=[1e-2], max_steps=40))
             save_model(done.model.model, done.model.tokenizer, folder / "finetuned")
             made[mode] = Cell(mode, folder / "pretrained", folder / "finetuned", anatomy, rows)
         return made[mode]
@@ -146,10 +141,8 @@ def triple():
     region = Region({"b.weight": (7, 5), "a.bias": (11,), "c.weight": (3, 2, 4), "d.scale": (1,)})
     generator = torch.Generator().manual_seed(7)
     pretrained = {name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()}
-    finetuned = {
-        name: values + 0.1 * torch.randn(values.shape, generator=generator) for name, values in pretrained.items()
-    }
-    return region, pretrained, finetuned
+    moved = {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in region.shapes.items()}
+    return region, pretrained, {name: values + moved[name] for name, values in pretrained.items()}
 
 
 @pytest.fixture

@@ -15,18 +15,9 @@ def live_bytes(besides: Iterable[Tensor] = ()) -> int:
     """Bytes in the storages of all tensors that Python holds, but for those of `besides`."""
     gc.collect()
     # by exact type: touching other objects' __class__ wakes lazy modules up
-    storages = {
-        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-        for tensor in gc.get_objects()
-        if _is_tensor(tensor)
-    }
-    for tensor in besides:
-        storages.pop(tensor.untyped_storage().data_ptr(), None)
-    return sum(storages.values())
-
-
-def _is_tensor(thing: object) -> bool:
-    return type(thing) in (Tensor, torch.nn.Parameter)
+    alive = [thing.untyped_storage() for thing in gc.get_objects() if type(thing) in (Tensor, torch.nn.Parameter)]
+    sizes = {storage.data_ptr(): storage.nbytes() for storage in alive}
+    return sum(sizes.values()) - sum(sizes.pop(tensor.untyped_storage().data_ptr(), 0) for tensor in besides)
 
 
 class PeakBytes(TorchDispatchMode):
@@ -36,15 +27,12 @@ class PeakBytes(TorchDispatchMode):
         super().__init__()
         self.peak, self._alive, self._paused = 0, {}, False
 
-    def __torch_dispatch__(
-        self, function: Any, _types: Any, arguments: tuple = (), keywords: dict | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, function: Any, _types: Any, arguments: tuple = (), keywords: Any = None) -> Any:
         """Run the operation and count what is alive after it."""
         result = function(*arguments, **(keywords or {}))
         if not self._paused:
-            given = {
-                leaf.untyped_storage()._cdata for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, Tensor)
-            }
+            leaves = tree_leaves((arguments, keywords))
+            given = {leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, Tensor)}
             for leaf in tree_leaves(result):
                 if isinstance(leaf, Tensor) and not leaf.is_meta and leaf.untyped_storage()._cdata not in given:
                     storage = leaf.untyped_storage()

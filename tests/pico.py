@@ -33,24 +33,16 @@ WORDS = ["great", "terrible", "positive", "negative", "quote", "tone", *GOOD, *B
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY = [*SPECIALS, *MARKS, *WORDS, "##ness", "##s"]
 
+TERRIBLE_GREAT = {"negative": "terrible", "positive": "great"}
 TOY = TaskSpec(
-    name="toy",
-    title="Toy sentiment",
-    kind="toy sentiment",
-    labels=["negative", "positive"],
-    prompt={"template": "{sentence1} It was {mask}.", "verbalizer": {"negative": "terrible", "positive": "great"}},
-    causal_prompt={
-        "template": "{sentence1} It was {mask}",
-        "verbalizer": {"negative": "terrible", "positive": "great"},
-    },
-)
+    name="toy", title="Toy sentiment", kind="toy sentiment", labels=["negative", "positive"],
+    prompt={"template": "{sentence1} It was {mask}.", "verbalizer": TERRIBLE_GREAT},
+    causal_prompt={"template": "{sentence1} It was {mask}", "verbalizer": TERRIBLE_GREAT},
+)  # fmt: skip
 PAIRS = TaskSpec(
-    name="pairs",
-    title="Toy pairs",
-    kind="toy pairs",
-    labels=["no", "yes", "maybe"],
+    name="pairs", title="Toy pairs", kind="toy pairs", labels=["no", "yes", "maybe"],
     prompt={"template": "{sentence1}? {mask}, {sentence2}", "verbalizer": {"no": "no", "yes": "yes", "maybe": "maybe"}},
-)
+)  # fmt: skip
 
 
 def toy_rows(count: int, seed: int = 0) -> list[dict]:
@@ -82,11 +74,9 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=1200,
-        special_tokens=["<|end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=1200, special_tokens=["<|end|>"], initial_alphabet=letters, show_progress=False
     )
     tokenizer.train_from_iterator([" " + word for word in ["It", *WORDS]], trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<|end|>", eos_token="<|end|>")
@@ -108,23 +98,14 @@ def _spread(model: Any, tokenizer: Any, std: float = 0.15) -> Any:
 def bert_config(layers: int = 2, width: int = 32) -> BertConfig:
     """2 layers of width 32, or as asked for."""
     return BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-    )
+        vocab_size=len(VOCABULARY), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
+        num_attention_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
 
 
 def save_bert(folder: Path, config: BertConfig | None = None) -> Path:
     """A BERT with its masked-LM head, its pooler and its tokenizer, as an ordinary folder."""
-    tokenizer = word_tokenizer()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        _spread(AutoModelForPreTraining.from_config(config or bert_config()), tokenizer).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return _save(folder, AutoModelForPreTraining, config or bert_config(), word_tokenizer())
 
 
 def save_causal(folder: Path, kind: str) -> Path:
@@ -138,9 +119,13 @@ def save_causal(folder: Path, kind: str) -> Path:
         )  # fmt: skip
     else:
         config = GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=128, **ids)
+    return _save(folder, AutoModelForCausalLM, config, tokenizer)
+
+
+def _save(folder: Path, kind: Any, config: Any, tokenizer: Any) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        _spread(AutoModelForCausalLM.from_config(config), tokenizer).save_pretrained(folder)
+        _spread(kind.from_config(config), tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -21,11 +21,13 @@ def drawn_from_itself(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]
     return logits, labels
 
 
-def theirs(logits: np.ndarray, labels: np.ndarray, bins: int) -> float:
-    probabilities = torch.from_numpy(softmax(logits))
-    return float(
-        multiclass_calibration_error(probabilities, torch.from_numpy(labels), logits.shape[1], n_bins=bins, norm="l1")
-    )
+def ece(logits: np.ndarray, labels: np.ndarray) -> float:
+    return reliability(logits, labels, 15).ece
+
+
+def theirs(logits: np.ndarray, labels: np.ndarray) -> float:
+    given = torch.from_numpy(softmax(logits)), torch.from_numpy(labels), logits.shape[1]
+    return float(multiclass_calibration_error(*given, n_bins=15, norm="l1"))
 
 
 @pytest.mark.parametrize("labels", [2, 3, 7])
@@ -33,19 +35,15 @@ def theirs(logits: np.ndarray, labels: np.ndarray, bins: int) -> float:
 def test_ece_is_that_of_torchmetrics(labels, spread):
     for seed in range(3):
         logits, truth = random_predictions(500, labels, spread, seed)
-        assert reliability(logits, truth, 15).ece == pytest.approx(theirs(logits, truth, 15), abs=1e-5)
-    assert reliability(logits, truth, 15).ece != pytest.approx(theirs(logits, (truth + 1) % labels, 15), abs=1e-5), (
-        "control"
-    )
+        assert ece(logits, truth) == pytest.approx(theirs(logits, truth), abs=1e-5)
+    assert ece(logits, truth) != pytest.approx(theirs(logits, (truth + 1) % labels), abs=1e-5), "control"
 
 
 @pytest.mark.parametrize("logits", [[[0.0, 800.0]], [[0.0, 0.0]], [[1e4, -1e4], [3.0, 3.0]]])
 def test_ece_of_certain_and_undecided_rows_is_that_of_torchmetrics(logits):
     for label in (0, 1):
-        truth = np.full(len(logits), label)
-        assert reliability(np.array(logits), truth, 15).ece == pytest.approx(
-            theirs(np.array(logits), truth, 15), abs=1e-6
-        )
+        rows = np.array(logits), np.full(len(logits), label)
+        assert ece(*rows) == pytest.approx(theirs(*rows), abs=1e-6)
 
 
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below():
@@ -57,32 +55,23 @@ def test_a_confidence_on_an_edge_belongs_to_the_bin_below():
 
 def test_a_calibrated_predictor_has_no_error_and_an_overconfident_one_has():
     logits, labels = drawn_from_itself(40_000)
-    assert reliability(logits, labels, 15).ece < 0.015
-    assert reliability(logits * 4, labels, 15).ece > 0.1
-    assert reliability(logits / 4, labels, 15).ece > 0.1
+    assert ece(logits, labels) < 0.015
+    assert ece(logits * 4, labels) > 0.1 < ece(logits / 4, labels)
 
 
 def test_always_wrong_and_certain_is_the_worst():
     logits = np.tile([100.0, 0.0], (50, 1))
-    assert reliability(logits, np.ones(50, dtype=int), 15).ece == pytest.approx(1.0)
-    assert reliability(logits, np.zeros(50, dtype=int), 15).ece == pytest.approx(0.0)
+    assert ece(logits, np.ones(50, dtype=int)) == pytest.approx(1.0)
+    assert ece(logits, np.zeros(50, dtype=int)) == pytest.approx(0.0)
 
 
-def test_order_of_rows_does_not_matter():
+def test_neither_the_order_of_rows_nor_a_constant_added_to_a_rows_logits_matters():
     logits, labels = random_predictions(300, 3, 1.0, 0)
     order = np.random.default_rng(1).permutation(300)
-    assert reliability(logits[order], labels[order], 15).ece == pytest.approx(
-        reliability(logits, labels, 15).ece, abs=1e-12
-    )
-    assert reliability(logits[order], labels, 15).ece != pytest.approx(reliability(logits, labels, 15).ece, abs=1e-6), (
-        "control"
-    )
-
-
-def test_adding_a_constant_to_a_rows_logits_changes_nothing():
-    logits, labels = random_predictions(300, 3, 1.0, 0)
+    assert ece(logits[order], labels[order]) == pytest.approx(ece(logits, labels), abs=1e-12)
+    assert ece(logits[order], labels) != pytest.approx(ece(logits, labels), abs=1e-6), "control"
     shifted = logits.astype(float) + np.random.default_rng(2).normal(0, 100, (300, 1))
-    assert reliability(shifted, labels, 15).ece == pytest.approx(reliability(logits, labels, 15).ece, abs=1e-9)
+    assert ece(shifted, labels) == pytest.approx(ece(logits, labels), abs=1e-9)
 
 
 def test_bins_hold_every_row_and_its_means():

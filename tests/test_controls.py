@@ -67,12 +67,9 @@ def test_a_tempered_model_predicts_as_before_and_less_surely():
 def test_dev_rows_are_no_test_set(tmp_path):
     """They stand in the same file, and who reads test sets doesn't meet them."""
     tests, dev = cell(5)
-    both = Predictions(
-        tests.label_names,
-        tests.labels | {dev_set("toy"): dev.labels["toy"]},
-        tests.logits | {dev_set("toy"): dev.logits["toy"]},
-    )
-    write_predictions(tmp_path / "a.safetensors", both)
+    name = dev_set("toy")
+    labels, logits = tests.labels | {name: dev.labels["toy"]}, tests.logits | {name: dev.logits["toy"]}
+    write_predictions(tmp_path / "a.safetensors", Predictions(tests.label_names, labels, logits))
     read = [read_predictions(tmp_path / "a.safetensors", dev=which) for which in (False, True)]
     for part, wanted in zip(read, (tests, dev), strict=True):
         assert [*part.labels] == ["toy"] == [*part.logits]

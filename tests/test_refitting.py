@@ -1,6 +1,5 @@
 """The head refitted on the graft, and on the fine-tuned model as its control: nothing but the head moves, on the same rows."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,12 @@ import torch
 
 from stages.lib import paths
 from stages.lib.evaluation import refitting
+from stages.lib.io import read_json
 from stages.lib.metrics.predictions import read_cell, read_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFT_REFITTED, GRAFTED, REFITS, REFITTED
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.predicting import loss_gradient
+from stages.lib.report import hover
 from stages.settings import SECTIONS
 from tests import test_generative as other
 from tests.pico import TOY, finetune_settings, toy_rows, values_of
@@ -46,7 +47,7 @@ def project(tmp_path_factory, pico_bert) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(other, "SETTINGS", SETTINGS)
-        patch.setattr("stages.lib.report.hover.values_of", lambda drawn: "[]")
+        patch.setattr(hover, "values_of", lambda drawn: "[]")
         Path("stages").symlink_to(other.ROOT / "stages")
         rows = [[row["sentence1"], row["label"]] for row in toy_rows(200, 1)]
         other.write_csv(Path("data/local/film/train.csv"), ["sentence1", "label"], rows)
@@ -55,9 +56,12 @@ def project(tmp_path_factory, pico_bert) -> Path:
     return folder
 
 
-def test_refits_stand_beside_the_other_models_which_stay_as_they_were(project, monkeypatch):
+@pytest.fixture
+def inside(project, bare, monkeypatch):
     monkeypatch.chdir(project)
-    monkeypatch.setattr("stages.lib.report.hover.values_of", lambda drawn: "[]")
+
+
+def test_refits_stand_beside_the_other_models_which_stay_as_they_were(inside):
     off = run_with(0)
     before, summary = read_cell("film", SEED), Path("metrics/summary.md").read_text()
     assert not {*REFITS} & {*before.logits["film"]} and "/H" not in summary and "refitted" not in summary
@@ -72,17 +76,13 @@ def test_refits_stand_beside_the_other_models_which_stay_as_they_were(project, m
     assert run_with(0) == off != on, "and without it those from before"
 
 
-def test_the_fine_tuned_control_has_the_same_rows_and_steps(project, monkeypatch):
-    monkeypatch.chdir(project)
-    monkeypatch.setattr("stages.lib.report.hover.values_of", lambda drawn: "[]")
+def test_the_fine_tuned_control_has_the_same_rows_and_steps(inside):
     run_with(STEPS)
-    ours, theirs = (
-        json.loads(paths.scores(stage, "film", SEED).read_text())["refit"] for stage in ("evaluate", "controls")
-    )
+    ours, theirs = (read_json(paths.scores(stage, "film", SEED))["refit"] for stage in ("evaluate", "controls"))
     assert ours.pop("curve") != theirs.pop("curve"), "control: another model"
     assert ours == theirs and (ours["steps"], ours["rows"]) == (STEPS, 32)
     run_with(STEPS + 1)
-    assert json.loads(paths.scores("controls", "film", SEED).read_text())["refit"] != theirs, "control: another number"
+    assert read_json(paths.scores("controls", "film", SEED))["refit"] != theirs, "control: another number"
     dev = [read_predictions(file, dev=True).logits["film"] for file in FILES]
     assert REFITTED in dev[0] and GRAFT_REFITTED in dev[1], "dev rows, by which the number of steps may be chosen"
 

@@ -28,19 +28,15 @@ from tests.pico import graft_settings, model_settings
 MADE_BY = "`dvc repro stages/toy/dvc.yaml:edit@full-13` makes it"
 
 
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
+pytestmark = pytest.mark.usefixtures("project")
 
 # --- Records ---------------------------------------------------------------------------------------------------
 
 
 def records(methods: tuple[str, ...] = ("full", "graft"), tasks: tuple[str, ...] = ("a", "b")) -> Records:
     """Cells by seed, whose files lie by method; each is written with its accuracy."""
-    made = Records(
-        "toy", "edit", "metrics/edit/{method}/{seed}/{task}.json", grid(seed=[13], method=methods, task=tasks)
-    )
+    cells = grid(seed=[13], method=methods, task=tasks)
+    made = Records("toy", "edit", "metrics/edit/{method}/{seed}/{task}.json", cells)
     for place, cell in enumerate(made.cells):
         write_json(made.file(cell), {"stage": "edit", "rows": [{"accuracy": place / 10}]})
     return made
@@ -77,9 +73,8 @@ def test_missing_files_are_named_together_and_not_more_than_ten():
         made.file(cell).unlink()
     with pytest.raises(DataError) as many:
         require_files("make toy", made)
-    assert str(many.value).count("not there") == 10 and str(many.value).endswith(
-        "and 2 more files; `make toy` makes them all"
-    )
+    assert str(many.value).count("not there") == 10
+    assert str(many.value).endswith("and 2 more files; `make toy` makes them all")
     main = Records("", "mask", "masks/{task}/{seed}.safetensors", [{"task": "a", "seed": 1}], item="{task}-{seed}")
     assert main.made_by(main.cells[0]) == "`dvc repro mask@a-1` makes it"
 
@@ -120,10 +115,9 @@ def test_an_estimate_is_the_t_interval_over_tasks_and_seeds_of_a_task_add_nothin
 def test_pairs_of_tasks_are_jackknifed_by_task():
     value = estimate(cells(BY_PAIR, names=PAIR), PAIR)
     # 3 * 0.3 - 2 * (the other pair): -0.3, 0.5 and 0.7
-    assert value.error == pytest.approx(np.std([-0.3, 0.5, 0.7], ddof=1) / 3**0.5) and (value.tasks, value.units) == (
-        3,
-        3,
-    )
+    assert value.error == pytest.approx(np.std([-0.3, 0.5, 0.7], ddof=1) / 3**0.5)
+    assert (value.tasks, value.units) == (3, 3)
+    assert estimate(cells({("a", "b"): 0.1}, names=PAIR), PAIR).low is None, "one pair has no interval"
     assert value.error > 1.9 * value.sd / 3**0.5, "the control: pairs are not independent"
     both = pd.DataFrame({"one": cells(BY_TASK), "twice": 2 * cells(BY_TASK)})
     ratio = estimate(both, statistic=lambda units: units.one.mean() / units.twice.mean())
@@ -145,10 +139,6 @@ def test_one_task_or_seed_and_two_equal_tasks_have_no_interval(values, words):
     assert value.words() == words and (value.p_value() is None) == (value.low is None)
 
 
-def test_one_pair_of_tasks_has_no_interval():
-    assert estimate(cells({("a", "b"): 0.1}, names=PAIR), PAIR).low is None
-
-
 def test_differences_are_paired_by_cell():
     first = cells({"a": 0.5, "b": 0.7, "c": 0.9}, seeds=1)
     second = cells({"b": 0.6, "a": 0.2}, seeds=1)
@@ -167,11 +157,8 @@ def test_holms_correction_is_that_of_hand(p_values, corrected):
 
 
 def test_numbers_are_rounded_and_undefined_ones_left_out():
-    assert clean({"a": 0.12345678, "b": float("nan"), "c": -0.0, "d": {"n": np.int64(3)}}) == {
-        "a": 0.123457,
-        "c": 0.0,
-        "d": {"n": 3},
-    }
+    values = {"a": 0.12345678, "b": float("nan"), "c": -0.0, "d": {"n": np.int64(3)}}
+    assert clean(values) == {"a": 0.123457, "c": 0.0, "d": {"n": 3}}
     none, one = mean_of(np.array([np.nan])), mean_of(np.array([0.5]))
     assert known({"x": {"none": none}, "y": {"none": none, "one": one}}) == {"y": {"one": {"n": 1, "mean": 0.5}}}
 
@@ -180,14 +167,8 @@ def test_numbers_are_rounded_and_undefined_ones_left_out():
 
 
 FRAME = pd.DataFrame(
-    {
-        "method": ["b", "b", "a", "a", "a"],
-        "task": [*"xyxyz"],
-        "alpha": [1, 0.5, 1, 1, 1],
-        "score": [0.5, 0.7, 0.2, 0.4, None],
-        "bytes": [2048, 2048, 1024, 1024, 1024],
-    }
-)
+    {"method": [*"bbaaa"], "task": [*"xyxyz"], "alpha": [1, 0.5, 1, 1, 1], "score": [0.5, 0.7, 0.2, 0.4, None]}
+).assign(bytes=lambda frame: frame.method.map({"a": 1024, "b": 2048}))
 
 
 def table(**changes) -> Table:
@@ -200,9 +181,8 @@ def table(**changes) -> Table:
 
 def test_text_and_numbers_are_two_views_of_the_same_means():
     text, numbers = table().text(), table().numbers()
-    assert text.header == ["method", "n", "alpha", "score", "not there", "KiB"], (
-        "a column without a title is only stored"
-    )
+    # a column without a title is only stored
+    assert text.header == ["method", "n", "alpha", "score", "not there", "KiB"]
     assert [(row.kind, row.cells) for row in text.rows] == [
         ("group", ["all"]),
         ("ours", ["A", "3", "1", "30.0 (14.1)", "", "1.0"]),
@@ -238,14 +218,15 @@ SHOWN, WEAK = over(0.1, 0.11, 0.12), over(0.1, 0.2, -0.1)
 CLOSE = over(0.1, 0.05, 0.025, 0.0825)
 
 
+def measures(**findings: Finding) -> dict:
+    """Measures that give these whatever the data."""
+    return {name: lambda data, found=found: found for name, found in findings.items()}
+
+
 def judged(value, rule: str = "above", limit: float | str = 0.0, settings=None, **controls: Finding) -> Claim:
     """What is said of one value, given these controls."""
     row = Statement("it is so", "measure", rule=rule, limit=limit, figure="seen", given=[*controls])
-    found = {
-        "measure": lambda data: Finding(value),
-        **{name: lambda data, held=held: held for name, held in controls.items()},
-    }
-    [claim] = judge([row], found, None, "toy", settings)
+    [claim] = judge([row], measures(measure=Finding(value), **controls), None, "toy", settings)
     return claim
 
 
@@ -273,13 +254,9 @@ def test_a_claim_is_judged_by_its_whole_interval_or_by_its_exact_number(value, r
 
 
 def test_a_claim_says_with_what_it_was_measured_and_limits_are_numbers_or_names_of_settings():
-    class settings:
-        class toy:
-            least = 0.08
-
-    assert judged(SHOWN, limit="toy.least", settings=settings).verdict is Verdict.HOLDS
-    settings.toy.least = 0.2
-    assert judged(SHOWN, limit="toy.least", settings=settings).verdict is Verdict.FAILS, "the control"
+    for least, verdict in ((0.08, Verdict.HOLDS), (0.2, Verdict.FAILS)):
+        settings = Params(toy=Params(least=least))
+        assert judged(SHOWN, limit="toy.least", settings=settings).verdict is verdict
     assert judged(SHOWN).here == "toy; 3 tasks, 2 seeds" and judged(True).here == "toy"
 
 
@@ -293,20 +270,17 @@ def test_a_claim_is_not_measurable_where_one_of_its_controls_is_not_shown_above_
 
 
 def test_claims_of_one_family_are_corrected_together_and_those_of_others_are_not():
-    values = {"close": CLOSE, "weak": WEAK, "void": CLOSE}
-    found = {name: lambda data, value=value: value for name, value in values.items()}
-    found["void"] = lambda data: Finding(CLOSE, void="; but nothing")
+    found = measures(close=CLOSE, weak=WEAK, void=Finding(CLOSE, void="; but nothing"))
 
     def first(*families: str) -> Claim:
-        rows = [Statement("it is so", name, family=family) for name, family in zip(values, families, strict=False)]
+        rows = [Statement("it is so", name, family=family) for name, family in zip(found, families, strict=False)]
         return judge(rows, found, None)[0]
 
     assert 0.025 < CLOSE.p_value() < 0.05 and first("one", "other").verdict is Verdict.HOLDS
     assert first("one", "one").verdict is Verdict.UNCLEAR
     assert first("one", "one").figure.endswith("excludes the limit, but not after Holm's correction for 2 claims")
     assert first("one", "other", "one").verdict is Verdict.HOLDS, "what is void is no claim to correct for"
-    several = Statement("it is so", "several")
-    claims = judge([several], {"several": lambda data: [Finding(CLOSE), Finding(WEAK)]}, None)
+    claims = judge([Statement("it is so", "several")], measures(several=[Finding(CLOSE), Finding(WEAK)]), None)
     assert [claim.verdict for claim in claims] == [Verdict.UNCLEAR] * 2, "a row that makes several is a family"
 
 
@@ -374,30 +348,23 @@ def test_markdown_and_terminal_say_the_same():
     console = Console(file=io.StringIO(), width=30)
     console.print(to_terminal(REPORT))
     shown, text = console.file.getvalue(), to_markdown(REPORT)
-    assert "| a\\_b | 1 |" in text and "| *paper* |  |" in text and "- a → b" in text, (
-        "what markdown takes for a mark is escaped"
-    )
+    # what markdown takes for a mark is escaped
+    assert "| a\\_b | 1 |" in text and "| *paper* |  |" in text and "- a → b" in text
     assert "- **not shown**: it is so: +0.1\n  - not so in: a\\_b\n" in text and REPORT.how_judged in text
     assert max(map(len, shown.splitlines())) <= 30 and "not so in: a_b" in shown
 
 
 def test_publishing_writes_all_files_and_rounds_what_is_not_exact(capsys):
-    frames = {
-        "some": pd.DataFrame({"score": [0.12345678], "small": [1.23456e-7], "sparsity": [1.2345678e-5], "task": ["a"]}),
-        "none": pd.DataFrame(),
-    }
+    some = {"score": [0.12345678], "small": [1.23456e-7], "sparsity": [1.2345678e-5], "task": ["a"]}
+    frames = {"some": pd.DataFrame(some), "none": pd.DataFrame()}
     settings = Params(seeds=(13,), graft=Params(region=["layers"]), model=model_settings("prompt"))
     draw = publish.plot_data(frames), publish.figures({}, None)
     numbers = {"a": {"mean": 0.12345678}, "b": {}}
     publish.publish("toy", REPORT, numbers, numbers, *draw, settings=settings)
     stored = read_report(Path("metrics/toy.report.json"))
     assert [*stored.settings] == ["seeds", "graft.region", "model"] and stored.settings["model"]["mode"] == "prompt"
-    assert {path.name for path in Path("metrics").iterdir()} == {
-        "toy.md",
-        "toy.json",
-        "toy.details.json",
-        "toy.report.json",
-    }
+    written = {path.name for path in Path("metrics").iterdir()}
+    assert written == {"toy.md", "toy.json", "toy.details.json", "toy.report.json"}
     assert read_json(Path("metrics/toy.json"))["a"] == {"mean": 0.1235}, "what is compared between runs"
     assert read_json(Path("metrics/toy.details.json")) == {"a": {"mean": 0.123457}}
     assert [path.name for path in Path("plots/toy").iterdir()] == ["some.csv"]

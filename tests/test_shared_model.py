@@ -62,9 +62,8 @@ def test_what_one_view_is_given_all_see(make_cell, mode):
 def test_heads_have_names_of_their_own_and_nothing_is_named_twice(make_cell):
     shared = load(make_cell, "standard")
     weights = shared.parameters()
-    assert {name for name in weights if ":" in name} == {
-        f"{task}:classifier.{part}" for task in ROWS for part in ("weight", "bias")
-    }
+    heads = {f"{task}:classifier.{part}" for task in ROWS for part in ("weight", "bias")}
+    assert {name for name in weights if ":" in name} == heads
     assert len({id(weight) for weight in weights.values()}) == len(weights)
 
 

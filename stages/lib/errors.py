@@ -6,6 +6,7 @@ Everything here is shown as one clear message and a non-zero exit code, without 
 
 import difflib
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -69,10 +70,7 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
 
 
 def plain_problem(problem: dict, section: str, kind: Any) -> str:
-    """One line for one finding of pydantic: dotted key, value, what is allowed, nearest name.
-
-    `kind` is the model, or another type, that the whole of `section` should be.
-    """
+    """One line for one finding of pydantic in a `section` of this `kind`: dotted key, value, what is allowed, nearest name."""
     path = [part for part in problem["loc"] if part != "[key]"]
     if "[key]" in problem["loc"]:
         path.pop()  # the name itself is what is wrong, and stands in the message as the value
@@ -91,9 +89,7 @@ def plain_problem(problem: dict, section: str, kind: Any) -> str:
 def _expected(problem: dict) -> str:
     if problem["type"] == "too_short":
         return f"a list of at least {problem['ctx']['min_length']}"
-    return EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Input should be ").removeprefix(
-        "Value error, "
-    )
+    return EXPECTED.get(problem["type"]) or re.sub("^(Input should be|Value error,) ", "", problem["msg"])
 
 
 def _hint(problem: dict) -> str:
@@ -102,13 +98,8 @@ def _hint(problem: dict) -> str:
         return did_you_mean(value, problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", "))
     if kind == "string_type" and isinstance(value, int | float):
         return " (put it in quotes)"
-    if (
-        kind in ("float_type", "int_type")
-        and isinstance(value, str)
-        and value.strip("-+").replace(".", "", 1).isdigit()
-    ):
-        return " (without quotes)"
-    return ""
+    is_number = isinstance(value, str) and value.strip("-+").replace(".", "", 1).isdigit()
+    return " (without quotes)" if kind in ("float_type", "int_type") and is_number else ""
 
 
 def shown(value: object) -> str:

@@ -46,9 +46,8 @@ def replacing(target: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             _remove(partial)
         if is_storage_problem(error):
-            raise StorageError(
-                f"{target}: could not be written: {error}; nothing was left behind, free the place and run again"
-            ) from error
+            remedy = "nothing was left behind, free the place and run again"
+            raise StorageError(f"{target}: could not be written: {error}; {remedy}") from error
         raise
 
 

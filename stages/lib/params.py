@@ -1,9 +1,8 @@
 """The one validated params object, and the only reader of params.yaml.
 
-`load_params("model", "finetune.optimizer")` checks the whole file, reports every problem in one
-message, and hands out just the settings that were asked for.  So a stage cannot read a setting
-that its entry in dvc.yaml doesn't list (a test compares the two).  What there is to set stands in
-the settings.py of each pipeline, which is found by its folder.
+`load_params("model", "finetune.optimizer")` checks the whole file, reports every problem in one message, and hands out
+just the settings that were asked for.  So a stage cannot read a setting that its entry in dvc.yaml doesn't list (a test
+compares the two).  What there is to set stands in the settings.py of each pipeline, which is found by its folder.
 
     python -m stages.lib.params        checks params.yaml and prints every resolved setting
 """
@@ -112,16 +111,12 @@ def require_listed(module: str, arguments: dict[str, Any]) -> None:
     for axis, place in axes.items():
         allowed = [*map(str, at(values, place))]
         if isinstance(given := arguments[axis], str) and given not in allowed:
-            raise ParamsError(
-                f"--{axis}: {given!r} is not among {place} ({', '.join(allowed)}){did_you_mean(given, allowed)}"
-            )
+            near = did_you_mean(given, allowed)
+            raise ParamsError(f"--{axis}: {given!r} is not among {place} ({', '.join(allowed)}){near}")
 
 
 def require_measurable(values: dict[str, Any], asked: Collection[str], path: Path = paths.PARAMS) -> None:
-    """Raise ParamsError for shares of the region that are less than one parameter of the model in models/pretrained.
-
-    They are those of the main pipeline and of the pipelines of the sections `asked` for.
-    """
+    """Raise ParamsError for shares of the main and `asked` pipelines that are less than one parameter."""
     from .models.anatomy import FILE, read_anatomy
 
     if not (paths.PRETRAINED / FILE).is_file():
@@ -137,9 +132,8 @@ def require_measurable(values: dict[str, Any], asked: Collection[str], path: Pat
     found = [(place, share) for place in places for share in _shares(at(values, place)) if not region.budget(share)]
     if found:
         size, lines = region.size, "".join(f"\n  {place}: {share} is less than one of them" for place, share in found)
-        raise ParamsError(
-            f"{path}: the model has {size:,} graftable parameters, so the smallest share is {1 / size:.2g}:{lines}"
-        )
+        least = f"so the smallest share is {1 / size:.2g}"
+        raise ParamsError(f"{path}: the model has {size:,} graftable parameters, {least}:{lines}")
 
 
 def _shares(value: Any) -> Iterator[float]:
@@ -179,11 +173,8 @@ def checked(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) ->
     """What `validate` gives, and lines on what these pipelines leave out since it is about tasks that `tasks` doesn't have."""
     if not isinstance(raw, dict):
         raise ParamsError(f"{path}: expected sections ({', '.join(SECTIONS)}), found {type(raw).__name__}")
-    problems = [
-        f"{name}: unknown section{did_you_mean(name, SECTIONS)}; known: {', '.join(SECTIONS)}"
-        for name in raw
-        if name not in SECTIONS
-    ]
+    strange, known = [name for name in raw if name not in SECTIONS], ", ".join(SECTIONS)
+    problems = [f"{name}: unknown section{did_you_mean(name, SECTIONS)}; known: {known}" for name in strange]
     values = Table()
     rules, left_out, broken = [], [], set()
     for name, pipeline in PIPELINES.items():
@@ -197,9 +188,8 @@ def checked(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) ->
             rules += wrong + told([pipeline.problems], values)
     others = [name for name, pipeline in PIPELINES.items() if name and {*asked} & {*pipeline.SECTIONS}]
     if others and _completes(raw):
-        rules.append(
-            f"model.mode: generative is for the main pipeline and `graft localize`; {', '.join(others)} read logits of labels"
-        )
+        use = "generative is for the main pipeline and `graft localize`"
+        rules.append(f"model.mode: {use}; {', '.join(others)} read logits of labels")
     if problems or rules:
         lines = "".join(f"\n  {line}" for line in problems + rules)
         raise ParamsError(f"{path} has {len(problems + rules)} problem(s):{lines}")
@@ -219,9 +209,8 @@ def _twice(values: dict[str, Any], pipeline: ModuleType) -> list[str]:
     # what a task of the user's says is checked by its own class
     sections = [(name, part) for name, part in values.items() if name in pipeline.SECTIONS and name != "task"]
     found = [pair for name, part in sections for pair in lists(name, part)]
-    return [
-        f"{key}: {item} stands twice" for key, items in found for item in dict.fromkeys(items) if items.count(item) > 1
-    ]
+    twice = [(key, item) for key, items in found for item in dict.fromkeys(items) if items.count(item) > 1]
+    return [f"{key}: {item} stands twice" for key, item in twice]
 
 
 def _sections(raw: dict[str, Any], pipeline: ModuleType, values: dict[str, Any]) -> dict[str, list[str]]:

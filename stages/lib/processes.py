@@ -47,9 +47,8 @@ class Processes:
             for tensor in tensors:
                 tensor.copy_(reduce(tensor, "sum"))
         except RuntimeError as error:  # gloo's and NCCL's own words are pages long
-            raise ProcessError(
-                f"one of the {self.count} processes that share the gradients has ended; runtime.processes=1 would show why"
-            ) from error
+            ended = f"one of the {self.count} processes that share the gradients has ended"
+            raise ProcessError(f"{ended}; runtime.processes=1 would show why") from error
 
     def state(self) -> tuple[Any, ...]:
         """All that a result depends on."""
@@ -68,9 +67,8 @@ def join(count: int, on_cpu: bool) -> Processes:
     if launched == count == 1:
         return ALONE
     if launched not in (1, count):
-        raise ParamsError(
-            f"runtime.processes: is {count}, but {launched} processes were launched; set it to {launched}"
-        )
+        there = f"{launched} processes were launched; set it to {launched}"
+        raise ParamsError(f"runtime.processes: is {count}, but {there}")
     if launched == 1:
         _start_others(count)
     from accelerate import PartialState

@@ -45,18 +45,12 @@ def start(settings: Any) -> Runtime:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # as use_deterministic_algorithms(warn_only=True), which imports the compiler and takes as long as torch itself for it
     torch.set_deterministic_debug_mode("warn")
-    return Runtime(
-        device, _precision(settings.precision), settings.batch_tokens, settings.gradient_checkpointing, processes
-    )
-
-
-def _precision(name: str) -> torch.dtype:
-    """The type of a name; auto is what the stage `model` has chosen."""
-    if name == "auto":
+    if (precision := settings.precision) == "auto":  # what the stage `model` has chosen
         from .models.precision import read_precision
 
-        name = read_precision(paths.PRETRAINED)
-    return getattr(torch, name)
+        precision = read_precision(paths.PRETRAINED)
+    dtype = getattr(torch, precision)
+    return Runtime(device, dtype, settings.batch_tokens, settings.gradient_checkpointing, processes)
 
 
 def device_of(name: str, processes: int = 1) -> torch.device:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import reduce
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, NamedTuple, get_origin
 
@@ -256,6 +255,6 @@ def lists(key: str, value: Any) -> Iterator[tuple[str, list]]:
 
 def at(values: Any, key: str) -> Any:
     """The section or the setting of a dotted key."""
-    return reduce(
-        lambda part, name: part[name] if isinstance(part, dict) else getattr(part, name), key.split("."), values
-    )
+    for name in key.split("."):
+        values = values[name] if isinstance(values, dict) else getattr(values, name)
+    return values

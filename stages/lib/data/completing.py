@@ -37,9 +37,10 @@ def encode_completions(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, max
 def label_completions(prompt: Prompt, labels: Sequence[str], tokenizer: Any) -> list[tuple[int, ...]]:
     """The tokens of each label's word, in order; raises ModelError for unknown ones, and if two labels have the same."""
     found = [_closed(" " + prompt.verbalizer[label], tokenizer) for label in labels]
-    unknown = [
-        prompt.verbalizer[label] for label, ids in zip(labels, found, strict=True) if _is_unknown(ids, tokenizer)
-    ]
+    # an end token may serve as the unknown one, and is no part of the word
+    ends = len(_end(tokenizer))
+    words = {prompt.verbalizer[label]: ids[: len(ids) - ends] for label, ids in zip(labels, found, strict=True)}
+    unknown = [word for word, ids in words.items() if not ids or tokenizer.unk_token_id in ids]
     if unknown or len({*found}) < len(found):
         why = f"{unknown[0]!r} is unknown to this tokenizer" if unknown else "two labels have the same tokens"
         raise ModelError(f"verbalizer: {why}; choose other words under `task:`")
@@ -74,12 +75,9 @@ def _example(prompt: list[int], completion: tuple[int, ...]) -> Example:
     return Example([*prompt, *completion[:-1]], None, -1, len(prompt) - 1, completion)
 
 
+def _end(tokenizer: Any) -> list[int]:
+    return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+
+
 def _closed(text: str, tokenizer: Any) -> tuple[int, ...]:
-    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    return (*tokenizer(text, add_special_tokens=False)["input_ids"], *end)
-
-
-def _is_unknown(ids: tuple[int, ...], tokenizer: Any) -> bool:
-    # an end token may serve as the unknown one, and is no part of the word
-    word = ids if tokenizer.eos_token_id is None else ids[:-1]
-    return not word or tokenizer.unk_token_id in word
+    return (*tokenizer(text, add_special_tokens=False)["input_ids"], *_end(tokenizer))

@@ -41,11 +41,12 @@ def encode(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, mode: str, max_
     for row in rows:
         if row["label"] not in labels:
             raise DataError(f"{task.name}: label {row['label']!r} is not one of {', '.join(task.labels)}")
-    prompt = task.prompt_for(mode)
-    texts = [rendered(row, prompt, tokenizer, max_length) if prompt else row for row in rows]
-    examples = []
-    for row, text in zip(rows, texts, strict=True):
-        encoded = _tokenize(text, tokenizer, max_length)
+    prompt, examples = task.prompt_for(mode), []
+    for row in rows:
+        if prompt:
+            encoded = tokenizer(rendered(row, prompt, tokenizer, max_length))
+        else:
+            encoded = tokenizer(row["sentence1"], row.get("sentence2"), truncation=True, max_length=max_length)
         position = _position(encoded["input_ids"], tokenizer, mode, task.name)
         examples.append(Example(encoded["input_ids"], encoded.get("token_type_ids"), labels[row["label"]], position))
     return examples
@@ -71,13 +72,6 @@ def label_word_ids(prompt: Prompt, labels: Sequence[str], tokenizer: Any) -> lis
     if len({*ids}) < len(ids):
         raise ModelError(f"two labels have the same token: {prompt.verbalizer}; choose other words under `task:`")
     return ids
-
-
-def _tokenize(text: dict | str, tokenizer: Any, max_length: int) -> dict[str, list[int]]:
-    if isinstance(text, str):
-        return tokenizer(text)
-    pair = (text["sentence1"],) if text.get("sentence2") is None else (text["sentence1"], text["sentence2"])
-    return tokenizer(*pair, truncation=True, max_length=max_length)
 
 
 def _position(ids: list[int], tokenizer: Any, mode: str, task: str) -> int:
@@ -113,9 +107,8 @@ def _fill(template: str, texts: dict[str, str], mask: str) -> str:
         template = template.removesuffix("{mask}").rstrip()
     values = {**texts, "mask": mask}
     # not str.format, so that braces in a user's text stay text
-    return "".join(
-        literal + (values[name] if name else "") for literal, name, _, _ in string.Formatter().parse(template)
-    )
+    parts = string.Formatter().parse(template)
+    return "".join(literal + (values[name] if name else "") for literal, name, _, _ in parts)
 
 
 def _cut(text: str, tokens: int, tokenizer: Any) -> str:

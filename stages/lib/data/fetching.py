@@ -10,6 +10,10 @@ from ..io import read_rows, write_json, write_rows
 from .tables import Table, Texts, build_table, leakage, ood_rows, together, told
 from .tasks import TaskSpec
 
+# what the test sets of others (second) share with the training data of a task (first)
+Shared = dict[str, dict[str, dict[str, int]]]
+Splits = dict[str, list[dict[str, str | None]]]
+
 
 def needed_sets(tasks: list[str], ood: dict[str, list[str]]) -> list[str]:
     """The data sets to fetch: the trained tasks, then what they are tested on besides."""
@@ -37,9 +41,7 @@ def _table(spec: TaskSpec, data: Any, fetch: Callable[[str], Path], specs: Mappi
     return build_table(spec, together(parts.values()), {"parts": {name: part.card for name, part in parts.items()}})
 
 
-def write_ood(
-    tasks: Iterable[str], texts: dict[str, Texts], ood: Any, folder: Path
-) -> dict[str, dict[str, dict[str, int]]]:
+def write_ood(tasks: Iterable[str], texts: dict[str, Texts], ood: Any, folder: Path) -> Shared:
     """Write the out-of-distribution test sets of each task, and leakage.json, whose content it gives.
 
     `ood` has the settings sets, test_max and leaks.  Where a set is tested on, leakage.json also
@@ -60,16 +62,15 @@ def summary_line(card: dict[str, Any]) -> str:
     splits = ", ".join(f"{sum(counts.values())} {split}" for split, counts in card["counts"].items())
     dropped = sum(map(Counter, card["dropped"].values()), Counter())
     shared, task = card["test_texts_in_train"], card["task"]
-    used = [*task["labels"], *(task["relabel"] or ())]
-    return (
-        f"{task['name']}: {splits} rows"
-        + (f", {dropped.total():,} dropped ({told(dropped)})" if dropped else "")
-        + (f", {shared} test texts also in train" if shared else "")
-        + (f"; labels that are used: {', '.join(used)}" if any("label '" in reason for reason in dropped) else "")
-    )
+    line = f"{task['name']}: {splits} rows"
+    line += f", {dropped.total():,} dropped ({told(dropped)})" if dropped else ""
+    line += f", {shared} test texts also in train" if shared else ""
+    if any("label '" in reason for reason in dropped):
+        line += f"; labels that are used: {', '.join([*task['labels'], *(task['relabel'] or ())])}"
+    return line
 
 
-def ood_lines(tasks: Iterable[str], ood: Any, shared: dict[str, dict[str, dict[str, int]]]) -> Iterator[str]:
+def ood_lines(tasks: Iterable[str], ood: Any, shared: Shared) -> Iterator[str]:
     """One line for the user about each out-of-distribution test set; `shared` is what write_ood gave."""
     for task in tasks:
         for test in ood.sets.get(task, []):
@@ -81,9 +82,6 @@ def ood_lines(tasks: Iterable[str], ood: Any, shared: dict[str, dict[str, dict[s
 
 def _inside(folder: Path, path: Path) -> Path:
     return folder / path.relative_to(paths.TABLES)
-
-
-Splits = dict[str, list[dict[str, str | None]]]
 
 
 def load_raw(spec: TaskSpec, data: Any, fetch: Callable[[str], Path]) -> tuple[Splits, dict[str, Any]]:

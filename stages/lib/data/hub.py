@@ -8,6 +8,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import DataError
@@ -26,17 +27,15 @@ def load_hub(spec: TaskSpec) -> tuple[dict[str, Rows], dict[str, Any]]:
     lacks a split or column that the task names.
     """
     if spec.hub is None:
-        raise DataError(
-            f"task {spec.name}: no data set of the hub is known for it; set data.source to packaged or local, or `task.{spec.name}.hub`"
-        )
+        remedy = f"set data.source to packaged or local, or `task.{spec.name}.hub`"
+        raise DataError(f"task {spec.name}: no data set of the hub is known for it; {remedy}")
     reachable = hub_reachable()
     if not reachable:
         go_offline()  # before `datasets` is imported, which else would try again for minutes
-    builder = _prepared(spec, spec.hub, reachable)
-    splits = {
-        split: _rows(spec, spec.hub, builder.as_dataset(split=_known(spec, name, builder.info.splits)))
-        for split, name in spec.hub.splits.items()
-    }
+    builder, splits = _prepared(spec, spec.hub, reachable), {}
+    for split, name in spec.hub.splits.items():
+        _require(spec, "split", name.partition("[")[0], builder.info.splits, name)
+        splits[split] = _rows(spec, spec.hub, builder.as_dataset(split=name))
     return splits, {"source": "hub", "path": spec.hub.path, "name": spec.hub.name, "revision": str(builder.hash)}
 
 
@@ -46,35 +45,26 @@ def _prepared(spec: TaskSpec, source: HubSource, reachable: bool) -> Any:
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
-        builder = datasets.load_dataset_builder(
-            source.path, source.name, data_files=source.files, revision=source.revision
-        )
+        files, revision = source.files, source.revision
+        builder = datasets.load_dataset_builder(source.path, source.name, data_files=files, revision=revision)
         builder.download_and_prepare()
     except Exception as problem:  # the hub's libraries raise errors of many kinds, all with one remedy
         if not reachable:
-            raise DataError(_unreachable(spec, source)) from problem
-        detail = " ".join(str(problem).split())[:300]
-        raise DataError(
-            f"task {spec.name}: the hub's data set {source.path} could not be loaded: {type(problem).__name__}: {detail}"
-        ) from problem
+            raise DataError(
+                f"task {spec.name}: {_endpoint()} can't be reached, and {source.path} is not in the cache of `datasets`; "
+                f"go online, or set data.source=packaged (tasks {', '.join(packaged_tasks())}), "
+                f"or data.source=local with your own files under data.root"
+            ) from problem
+        why = f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
+        raise DataError(f"task {spec.name}: the hub's data set {source.path} could not be loaded: {why}") from problem
     return builder
 
 
-def _unreachable(spec: TaskSpec, source: HubSource) -> str:
-    endpoint = os.environ.get("HF_ENDPOINT") or HUB
-    return (
-        f"task {spec.name}: {endpoint} can't be reached, and {source.path} is not in the cache of `datasets`; "
-        f"go online, or set data.source=packaged (tasks {', '.join(packaged_tasks())}), "
-        f"or data.source=local with your own files under data.root"
-    )
-
-
-def _known(spec: TaskSpec, name: str, splits: Any) -> str:
-    if name.partition("[")[0] not in splits:
-        raise DataError(
-            f"task.{spec.name}.hub.splits: {spec.hub.path} has no split {name!r}; it has {', '.join(splits)}"
-        )
-    return name
+def _require(spec: TaskSpec, kind: str, name: str, there: Iterable[str], written: str) -> None:
+    """Raise DataError unless the data set has this split or column, which settings have `written` so."""
+    if name not in there:
+        has = f"has no {kind} {written!r}; it has {', '.join(there)}"
+        raise DataError(f"task.{spec.name}.hub.{kind}s: {spec.hub.path} {has}")
 
 
 def _rows(spec: TaskSpec, source: HubSource, data: Any) -> Rows:
@@ -82,26 +72,18 @@ def _rows(spec: TaskSpec, source: HubSource, data: Any) -> Rows:
     texts = [name for text in source.columns.values() for name in columns_in(text)]
     used = [name for name in dict.fromkeys([*texts, source.each, source.among]) if name not in (ITEM, None)]
     for column in used:
-        if column not in data.column_names:
-            raise DataError(
-                f"task.{spec.name}.hub.columns: {source.path} has no column {column!r}; it has {', '.join(data.column_names)}"
-            )
+        _require(spec, "column", column, data.column_names, column)
     columns = {name: data[name][:] for name in used}
-    records = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-    return [_row(spec, source, item) for record in records for item in _items(source, record)]
-
-
-def _items(source: HubSource, record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The record, or one for each item of the list in its column `each`."""
-    return [record] if source.each is None else [{**record, ITEM: item} for item in record[source.each]]
+    records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    if source.each:
+        records = [{**record, ITEM: item} for record in records for item in record[source.each]]
+    return [_row(spec, source, record) for record in records]
 
 
 def _row(spec: TaskSpec, source: HubSource, record: dict[str, Any]) -> dict[str, str | None]:
     if not spec.labels:
-        return {
-            ours: _text(source.columns[theirs], record)
-            for ours, theirs in zip(("sentence1", "label"), spec.columns, strict=True)
-        }
+        prompt, completion = (_text(source.columns[name], record) for name in spec.columns)
+        return {"sentence1": prompt, "label": completion}
     row = {field: _text(text, record) for field, text in source.columns.items() if field != "label"}
     if source.among is None:
         return {**row, "label": _label(spec, source, record[source.columns["label"]])}
@@ -124,20 +106,15 @@ def _label(spec: TaskSpec, source: HubSource, value: Any) -> str | None:
         return str(value)
     if isinstance(value, int) and 0 <= value < len(source.labels):
         return source.labels[value]
-    raise DataError(
-        f"task.{spec.name}.hub.labels: {source.path} has the label {value!r}, which is not the number of one of {', '.join(source.labels)}"
-    )
+    strange = f"the label {value!r}, which is not the number of one of {', '.join(source.labels)}"
+    raise DataError(f"task.{spec.name}.hub.labels: {source.path} has {strange}")
 
 
 OFFLINE_SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
-HUB = "https://huggingface.co"
 
 
 def hub_reachable(timeout_s: float = 4.0) -> bool:
-    """Give whether the hub (or the mirror in HF_ENDPOINT) answers within `timeout_s`; raises nothing.
-
-    False too where one of the offline switches of the environment is on.
-    """
+    """Whether the hub (or the mirror in HF_ENDPOINT) answers in time; False where an offline switch is on."""
     if any(os.environ.get(switch, "").upper() in ("1", "ON", "YES", "TRUE") for switch in OFFLINE_SWITCHES):
         return False
     answered = threading.Event()
@@ -158,8 +135,12 @@ def go_offline() -> None:
             sys.modules[name].HF_HUB_OFFLINE = True
 
 
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+
+
 def _ask(answered: threading.Event, timeout_s: float) -> None:
-    request = urllib.request.Request(os.environ.get("HF_ENDPOINT") or HUB, method="HEAD")
+    request = urllib.request.Request(_endpoint(), method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=timeout_s).close()
     except urllib.error.HTTPError as answer:

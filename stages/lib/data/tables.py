@@ -6,6 +6,7 @@ order that depends on their content alone, so the same rows give the same bytes.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from itertools import permutations
 from typing import Any, NamedTuple
 
 from ..errors import DataError, did_you_mean
@@ -42,22 +43,19 @@ def build_table(
 ) -> Table:
     """Turn the raw rows of each split into a table with a card.
 
-    White space is collapsed (not that of prompts and completions), labels are renamed, and empty texts, repeated rows and texts with two
-    labels are dropped and counted.  A test split that the source has is kept even where its texts
-    are also in train; without one, `spec.holdout` of the training rows become test, by content.
-    Raises DataError for unknown labels, a missing second sentence and splits without rows; where too few rows are held
-    out, with this advice, in which braces stand for the setting.
+    White space is collapsed (not that of prompts and completions), labels are renamed, and empty texts, repeated rows and
+    texts with two labels are dropped and counted.  A test split that the source has is kept even where its texts are also in
+    train; without one, `spec.holdout` of the training rows become test, by content.  Raises DataError for unknown labels and
+    splits without rows; where too few rows are held out, with this advice, in which braces stand for the setting.
     """
     dropped: dict[str, Counter] = {split: Counter() for split in SPLITS if split in raw}
     pair = spec.is_pair or any(row.get("sentence2") is not None for rows in raw.values() for row in rows)
-    splits = {
-        split: _distinct(spec, _tidied(spec, raw[split], pair, dropped[split]), dropped[split]) for split in dropped
-    }
+    tidied = {split: _tidied(spec, raw[split], pair, reasons) for split, reasons in dropped.items()}
+    splits = {split: _distinct(spec, tidied[split], reasons) for split, reasons in dropped.items()}
     _require_rows(spec, splits, dropped)
     held_out = "train" in splits and "test" not in splits
     if held_out:
         splits = _hold_out(spec, splits, dropped, advice)
-        _require_rows(spec, splits, dropped)
     rows = [{"split": split, **bare(row)} for split in SPLITS for row in sorted(splits.get(split, []), key=place)]
     texts = texts_of(rows)
     return Table(rows, _card(spec, origin, rows, texts, dropped, held_out), texts)
@@ -65,21 +63,12 @@ def build_table(
 
 def texts_of(rows: Iterable[Row]) -> Texts:
     """The texts of a table: those of train and dev as a set, those of test one by one."""
-    trained: set[bytes] = set()
-    tested: list[bytes] = []
-    for row in rows:
-        if row["split"] == "test":
-            tested.append(text_key(row))
-        else:
-            trained.add(text_key(row))
-    return Texts(trained, tested)
+    keys = [(row["split"] == "test", text_key(row)) for row in rows]
+    return Texts({key for is_test, key in keys if not is_test}, [key for is_test, key in keys if is_test])
 
 
 def together(parts: Iterable[Table]) -> dict[str, list[Row]]:
-    """The rows of several tables by split, as raw rows of one that is made of them.
-
-    What is a test text of one part is left out of the training and dev rows of all.
-    """
+    """The rows of several tables by split, as raw rows of one; no test text of any is in train or dev."""
     rows = [row for part in parts for row in part.rows]
     tested = {text_key(row) for row in rows if row["split"] == "test"}
     return {
@@ -90,18 +79,12 @@ def together(parts: Iterable[Table]) -> dict[str, list[Row]]:
 
 
 def leakage(sets: dict[str, Texts]) -> dict[str, dict[str, dict[str, int]]]:
-    """Count, for each ordered pair of data sets, the test texts of the second in train or dev of the first.
-
-    Gives {train: {test_set: {"leaked": n, "test": all}}}.
-    """
-
-    def shared(trained: set[bytes], tested: list[bytes]) -> dict[str, int]:
-        return {"leaked": sum(key in trained for key in tested), "test": len(tested)}
-
-    return {
-        train: {test: shared(mine.trained, other.tested) for test, other in sets.items() if test != train}
-        for train, mine in sets.items()
-    }
+    """{train: {test_set: {"leaked": n, "test": all}}}: test texts of the second in train or dev of the first."""
+    found: dict[str, dict[str, dict[str, int]]] = {train: {} for train in sets}
+    for (train, mine), (test, other) in permutations(sets.items(), 2):
+        leaked = sum(key in mine.trained for key in other.tested)
+        found[train][test] = {"leaked": leaked, "test": len(other.tested)}
+    return found
 
 
 def ood_rows(rows: Iterable[Row], trained: set[bytes], leaks: str, most: int) -> list[Row]:
@@ -122,7 +105,7 @@ def told(dropped: Counter) -> str:
 def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> list[Row]:
     tidied = []
     for row in rows:
-        sentence1, sentence2 = _collapsed(row["sentence1"]), _collapsed(row.get("sentence2"))
+        sentence1, sentence2 = (" ".join((row.get(name) or "").split()) for name in ("sentence1", "sentence2"))
         label = _label(spec, row["label"])
         if not spec.labels and sentence1:
             sentence1 = row["sentence1"]
@@ -133,14 +116,9 @@ def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> li
         elif not sentence1 or (pair and not sentence2):
             dropped["empty text"] += 1
         else:
-            tidied.append(
-                {"sentence1": sentence1, "sentence2": sentence2 or None, "label": label, "group": row.get("group")}
-            )
+            texts = {"sentence1": sentence1, "sentence2": sentence2 or None}
+            tidied.append({**texts, "label": label, "group": row.get("group")})
     return tidied
-
-
-def _collapsed(text: str | None) -> str | None:
-    return None if text is None else " ".join(text.split())
 
 
 def _label(spec: TaskSpec, label: str | None) -> str | None:
@@ -150,9 +128,8 @@ def _label(spec: TaskSpec, label: str | None) -> str | None:
     if spec.relabel is not None:
         return spec.relabel.get(label, label if label in spec.labels else None)
     if label is not None and label not in spec.labels:
-        raise DataError(
-            f"task {spec.name}: its source has the label {label!r}{did_you_mean(label, spec.labels)}; allowed: {', '.join(spec.labels)}"
-        )
+        hint = f"{did_you_mean(label, spec.labels)}; allowed: {', '.join(spec.labels)}"
+        raise DataError(f"task {spec.name}: its source has the label {label!r}{hint}")
     return label
 
 
@@ -178,18 +155,18 @@ def _hold_out(
 
     The choice doesn't involve the task's name, so tasks made from the same texts hold out the same ones.
     """
-    border = spec.holdout * 2**BITS
-    test = [row for row in splits["train"] if rank(("holdout",), _unit(row)) < border]
+    test, rest = [], []
+    for row in splits["train"]:
+        unit = (row["group"],) if row["group"] else letters(row)  # stays on one side
+        (test if rank(("holdout",), unit) < spec.holdout * 2**BITS else rest).append(row)
     tested = {text_key(row) for row in test}
-    rest = [row for row in splits["train"] if rank(("holdout",), _unit(row)) >= border]
     train = [row for row in rest if text_key(row) not in tested]
     if len(rest) > len(train):
         dropped["train"]["text is in test"] += len(rest) - len(train)
     if not train or not test:
         raise DataError(
             f"task {spec.name}: holding out {spec.holdout:.0%} of {len(splits['train'])} rows "
-            f"leaves {len(train)} for train and {len(test)} for test; "
-            f"{advice.format(f'task.{spec.name}.holdout')}"
+            f"leaves {len(train)} for train and {len(test)} for test; {advice.format(f'task.{spec.name}.holdout')}"
         )
     return {**splits, "train": train, "test": test}
 
@@ -202,24 +179,16 @@ def _require_rows(spec: TaskSpec, splits: dict[str, list[Row]], dropped: dict[st
         raise DataError(f"task {spec.name}: no rows are left in {split}; dropped: {reasons}{used}")
 
 
-def _unit(row: Row) -> tuple[str | None, ...]:
-    """The content that stays on one side of a split: the row's group, or else its text."""
-    return (row["group"],) if row["group"] else letters(row)
-
-
 def _card(
     spec: TaskSpec, origin: dict[str, Any], rows: list[Row], texts: Texts, dropped: dict[str, Counter], held_out: bool
 ) -> dict[str, Any]:
-    counts: dict[str, Counter] = {split: Counter() for split in SPLITS}
-    for row in rows:
-        counts[row["split"]][row["label"] if spec.labels else ROWS] += 1
+    counts = Counter((row["split"], row["label"] if spec.labels else ROWS) for row in rows)
+    there = [split for split in SPLITS if split in {row["split"] for row in rows}]
     return {
         "task": spec.model_dump(),
         "origin": origin,
         "held_out": held_out,
-        "counts": {
-            split: {label: counts[split][label] for label in spec.labels or [ROWS]} for split in SPLITS if counts[split]
-        },
+        "counts": {split: {label: counts[split, label] for label in spec.labels or [ROWS]} for split in there},
         "dropped": {split: dict(sorted(reasons.items())) for split, reasons in dropped.items()},
         "test_texts_in_train": sum(key in texts.trained for key in texts.tested),
     }

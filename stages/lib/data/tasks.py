@@ -42,9 +42,9 @@ class Prompt(Section):
     @field_validator("verbalizer")
     @classmethod
     def _check_words(cls, verbalizer: dict[str, str]) -> dict[str, str]:
-        words = list(verbalizer.values())
-        if len({*words}) < len(words):
-            raise ValueError(f"a verbalizer with a different word for each label, not {', '.join(words)}")
+        if len({*verbalizer.values()}) < len(verbalizer):
+            words = ", ".join(verbalizer.values())
+            raise ValueError(f"a verbalizer with a different word for each label, not {words}")
         return verbalizer
 
 
@@ -190,15 +190,13 @@ class TaskSpec(Section):
 
     def prompt_for(self, mode: str) -> Prompt | None:
         """The prompt that this mode of reading labels uses, None for standard fine-tuning."""
-        causal = self.causal_prompt
-        return {"standard": None, "prompt": self.prompt, "autoregressive": causal, "generative": causal}[mode]
+        return {"standard": None, "prompt": self.prompt}.get(mode, self.causal_prompt)
 
     def prompt_problems(self, mode: str) -> list[str]:
         """Reasons why this task can't be used in this mode, as lines for the user."""
         if not self.labels and mode != "generative":
-            return [
-                f"task.{self.name}.labels: model.mode={mode} needs labels; prompts and completions need model.mode=generative"
-            ]
+            other = "prompts and completions need model.mode=generative"
+            return [f"task.{self.name}.labels: model.mode={mode} needs labels; {other}"]
         if not self.labels or mode == "standard" or self.prompt_for(mode):
             return []
         field = "prompt" if mode == "prompt" else "causal_prompt"
@@ -219,12 +217,9 @@ def packaged_tasks() -> list[str]:
 def unknown_tasks(place: str, names: Iterable[str], custom: Mapping[str, Any]) -> list[str]:
     """A problem for each of the names at `place` that is no built-in task and none of the user's own, with the nearest one."""
     known = {*registry(), *custom}
-    return [
-        f"{place}: unknown task {name!r}{did_you_mean(name, known)}; known: {', '.join(sorted(known))}; "
-        "define your own under `task:`"
-        for name in names
-        if name not in known
-    ]
+    hint = f"known: {', '.join(sorted(known))}; define your own under `task:`"
+    strange = [name for name in names if name not in known]
+    return [f"{place}: unknown task {name!r}{did_you_mean(name, known)}; {hint}" for name in strange]
 
 
 def resolve_tasks(custom: dict[str, dict[str, Any]]) -> tuple[dict[str, TaskSpec], list[str]]:
@@ -258,7 +253,6 @@ def _part_problems(spec: TaskSpec, specs: dict[str, TaskSpec], known: Collection
         elif specs[part].parts:
             problems.append(f"{place}: {part} has parts itself; name those")
         elif {*specs[part].labels} != {*spec.labels}:
-            problems.append(
-                f"{place}: {part} has the labels {', '.join(specs[part].labels)}, {spec.name} has {', '.join(spec.labels)}"
-            )
+            theirs, ours = (", ".join(task.labels) for task in (specs[part], spec))
+            problems.append(f"{place}: {part} has the labels {theirs}, {spec.name} has {ours}")
     return problems

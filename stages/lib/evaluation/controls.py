@@ -1,13 +1,12 @@
 """What a graft's calibration is compared with: the fine-tuned model at one temperature or with its head refitted, and WiSE-FT."""
 
-from pathlib import Path
 from typing import Any
 
 from .. import paths
 from ..data.task_cards import read_task, read_test_sets
 from ..graft.interpolate import wise_ft
 from ..io import read_rows
-from ..metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
+from ..metrics.predictions import dev_set, read_predictions, write_predictions
 from ..metrics.temperature import temperature, tempered
 from ..metrics.variants import FINETUNED, REFITTED, TEMPERED, WISE_FT
 from ..models.label_model import LabelModel
@@ -37,7 +36,11 @@ def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> 
         evaluation.predict(WISE_FT)
     predictions = evaluation.predictions()
     if not generative:
-        degrees = _temper(predictions, paths.predictions("reference", task, seed), task)
+        reference = paths.predictions("reference", task, seed)
+        dev = read_predictions(reference, dev=True)
+        degrees = temperature(dev.logits[task][FINETUNED], dev.labels[task])
+        for name, logits in tempered(read_predictions(reference), degrees).logits.items():
+            predictions.logits[name].update(logits)
     write_predictions(paths.predictions("controls", task, seed), predictions)
     return evaluation, {"temperature": degrees, "wise_alpha": alpha, **refit}
 
@@ -51,12 +54,3 @@ def best_alpha(moved: Moved, dev_rows: list[dict], alphas: list[float]) -> float
         return dev_score(moved.model, dev)
 
     return max(alphas, key=score)
-
-
-def _temper(predictions: Predictions, reference: Path, task: str) -> float:
-    """Put the fine-tuned model at one temperature beside the predictions, by its stored logits; gives the temperature."""
-    dev = read_predictions(reference, dev=True)
-    degrees = temperature(dev.logits[task][FINETUNED], dev.labels[task])
-    for name, logits in tempered(read_predictions(reference), degrees).logits.items():
-        predictions.logits[name].update(logits)
-    return degrees

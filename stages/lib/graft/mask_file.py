@@ -1,10 +1,9 @@
 """Masks on disk: small, self-contained, and able to rebuild their graft.
 
-A mask file is one safetensors file with, for each tensor that has a selected parameter,
-`indices/<name>` (flat indices, int32, or int64 in tensors of 2^31 and more) and `values/<name>`
-(the fine-tuned values there), and `head/<name>` for a trained head, which has no pretrained values
-to be grafted onto.  Its header names the region, the model (with a fingerprint), the task, the
-seed, k, both denominators and the rule, and holds the SHA-256 of the file.
+A mask file is one safetensors file with, for each tensor that has a selected parameter, `indices/<name>` (flat indices,
+int32, or int64 in tensors of 2^31 and more) and `values/<name>` (the fine-tuned values there), and `head/<name>` for a
+trained head, which has no pretrained values to be grafted onto.  Its header names the region, the model (with a
+fingerprint), the task, the seed, k, both denominators and the rule, and holds the SHA-256 of the file.
 """
 
 import json
@@ -41,23 +40,13 @@ class StoredMask:
 def write_mask(path: Path, stored: StoredMask) -> None:
     """Write a mask file; equal masks give equal bytes."""
     mask = stored.mask
-    header = {
-        **stored.about,
-        **UNSEALED,
-        "format": FORMAT,
-        "version": VERSION,
-        "selected": mask.selected,
-        "graftable": mask.region.size,
-        "sparsity": mask.sparsity,
-        "shapes": {name: list(shape) for name, shape in mask.region.shapes.items()},
-    }
+    header = {**stored.about, **UNSEALED, "format": FORMAT, "version": VERSION, "selected": mask.selected}
+    header |= {"graftable": mask.region.size, "sparsity": mask.sparsity}
+    header["shapes"] = {name: list(shape) for name, shape in mask.region.shapes.items()}
     # only the top level is sorted: the order of `shapes` is the order of the region
+    metadata = {"graft": json.dumps(dict(sorted(header.items())))}
     with replacing(path) as partial:
-        save_file(
-            named_tensors(mask, stored.values, stored.head),
-            partial,
-            metadata={"graft": json.dumps(dict(sorted(header.items())))},
-        )
+        save_file(named_tensors(mask, stored.values, stored.head), partial, metadata=metadata)
         seal(partial)
 
 
@@ -73,14 +62,13 @@ def named_tensors(mask: GraftMask, values: Tensors, head: Tensors) -> dict[str, 
 
 def read_mask(path: Path) -> StoredMask:
     """Read a mask file; raises MaskError if it is missing, damaged or of another format."""
-    about, tensors = read_header(path), {}
+    about = read_header(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         parts: dict[str, dict[str, Tensor]] = {"indices": {}, "values": {}, "head": {}}
-        for key, tensor in tensors.items():
-            part, _, name = key.partition("/")
-            parts[part][name] = tensor
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 - not a dict
+                part, _, name = key.partition("/")
+                parts[part][name] = file.get_tensor(key)
         for name, indices in parts["indices"].items():
             require_indices(name, "i" if indices.dtype in (torch.int32, torch.int64) else "", indices.dim())
         region = Region({name: tuple(shape) for name, shape in about["shapes"].items()})
@@ -114,10 +102,11 @@ def _check(path: Path, mask: GraftMask, parts: dict[str, dict[str, Tensor]], abo
         if parts["values"][name].shape != indices.shape:
             shape = list(parts["values"][name].shape)
             raise MaskError(f"{path}: damaged: {name} has {len(indices)} indices and values of the shape {shape}")
-    for name, values in [*parts["values"].items(), *parts["head"].items()]:
+    floats = [*parts["values"].items(), *parts["head"].items()]
+    for name, values in floats:
         if values.dtype not in FLOATS:
             raise MaskError(f"{path}: damaged: {name} holds {values.dtype}, not float32, bfloat16 or float16")
-    if not all(bool(values.isfinite().all()) for values in [*parts["values"].values(), *parts["head"].values()]):
+    if not all(bool(values.isfinite().all()) for _, values in floats):
         raise MaskError(f"{path}: damaged: holds values that are not numbers")
     if mask.selected != about["selected"]:
         raise MaskError(f"{path}: damaged: selects {mask.selected} parameters, its header says {about['selected']}")

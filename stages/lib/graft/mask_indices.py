@@ -65,8 +65,8 @@ class MaskIndices:
 
     def region_indices(self) -> np.ndarray:
         """Sorted indices over all tensors laid end to end, int64."""
-        starts = dict(zip(self.shapes, [0, *accumulate(map(prod, self.shapes.values()))], strict=False))
-        parts = [self.indices[name].astype(np.int64) + starts[name] for name in self.shapes if name in self.indices]
+        starts = zip(self.shapes, accumulate(map(prod, self.shapes.values()), initial=0), strict=False)
+        parts = [self.indices[name].astype(np.int64) + start for name, start in starts if name in self.indices]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
@@ -82,10 +82,9 @@ def read_header(path: Path) -> dict[str, Any]:
         raise MaskError(f"{path}: damaged: {error}") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise MaskError(f"{path}: not a mask file")
-    if about.get("version") != VERSION:
-        raise MaskError(
-            f"{path}: format version {about.get('version')}, this program reads {VERSION}; what made it makes it anew"
-        )
+    if (version := about.get("version")) != VERSION:
+        hint = f"this program reads {VERSION}; what made it makes it anew"
+        raise MaskError(f"{path}: format version {version}, {hint}")
     try:
         Header.model_validate(about)
     except ValidationError as error:

@@ -49,10 +49,7 @@ class Region:
         return int(sparsity * self.size + 1e-6)
 
     def split(self, region_indices: Tensor) -> dict[str, Tensor]:
-        """Sorted flat indices (int64) of each tensor that has any, from region indices in any order.
-
-        Raises ValueError if one is not within 0..size - 1.
-        """
+        """Sorted flat indices (int64) by tensor, from region indices; ValueError if one isn't within 0..size - 1."""
         import torch
 
         indices = torch.sort(region_indices.to(torch.int64)).values
@@ -60,10 +57,9 @@ class Region:
             raise ValueError(f"region indices must be within 0..{self.size - 1}")
         bounds = torch.searchsorted(indices, torch.tensor([*self.starts, self.size]))
         parts = {}
-        for number, (name, start) in enumerate(zip(self.shapes, self.starts, strict=True)):
-            part = indices[bounds[number] : bounds[number + 1]]
-            if len(part):
-                parts[name] = part - start
+        for name, start, first, end in zip(self.shapes, self.starts, bounds, bounds[1:], strict=False):
+            if end > first:
+                parts[name] = indices[first:end] - start
         return parts
 
     def flatten(self, tensors: Tensors) -> Tensor:

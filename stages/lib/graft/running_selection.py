@@ -4,7 +4,7 @@ What is kept are k candidates and one part.  The choice is that of `select.top_k
 whatever the order in which the parts come.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -46,21 +46,21 @@ class RunningSelection:
         self._least: Tensor | None = None
 
     def add(self, scores: Tensor, indices: int | Tensor) -> None:
-        """Look at the scores of one tensor; `indices` are their region indices, or the first of them in a row.
-
-        Raises ValueError if a score is NaN.
-        """
+        """Look at a tensor's scores; `indices`: of the region, or the first of a row.  ValueError if one is NaN."""
         flat = scores.detach().reshape(-1)
         for first in range(0, len(flat), PART):
             part = flat[first : first + PART]
             if bool(part.isnan().any()):
                 raise ValueError("scores must not be NaN")
             # equal ones may win yet, by their index
-            places = None if self._least is None else torch.nonzero(part >= self._least).reshape(-1)
-            if places is None:
-                places = torch.arange(len(part), device=part.device)
+            usable = torch.ones_like(part) if self._least is None else part >= self._least
+            places = torch.nonzero(usable).reshape(-1)
             numbers = places.cpu() + first + indices if isinstance(indices, int) else indices[places.cpu() + first]
-            self._keep(part[places], numbers)
+            if len(places) and self._k:
+                self._scores.append(part[places].clone())
+                self._indices.append(numbers)
+            if sum(map(len, self._scores)) >= 2 * self._k > 0:
+                self._shrink()
 
     def order(self) -> Tensor:
         """Region indices (int64) of the k highest, highest first, ties by region index; all if there are fewer."""
@@ -71,14 +71,6 @@ class RunningSelection:
         rising = torch.sort(indices).indices
         best = torch.sort(scores[rising.to(scores.device)], descending=True, stable=True).indices.cpu()
         return indices[rising][best]
-
-    def _keep(self, scores: Tensor, indices: Tensor) -> None:
-        if not len(scores) or self._k == 0:
-            return
-        self._scores.append(scores.clone())
-        self._indices.append(indices)
-        if sum(map(len, self._scores)) >= 2 * self._k:
-            self._shrink()
 
     def _shrink(self) -> None:
         """Leave the k best of what is held."""
@@ -106,7 +98,6 @@ def best_k(region: Region, scores: Tensors, k: int) -> Tensor:
     return chosen.order()
 
 
-def starts_of(region: Region, names: Sequence[str] = ()) -> dict[str, int]:
+def starts_of(region: Region) -> dict[str, int]:
     """The region index of each tensor's first parameter, by its name."""
-    known = dict(zip(region.shapes, region.starts, strict=True))
-    return {name: known[name] for name in names} if names else known
+    return dict(zip(region.shapes, region.starts, strict=True))

@@ -29,16 +29,15 @@ def top_k(region: Region, scores: Tensors, k: int, tie_break: TieBreak | None = 
         flat = scores[name].reshape(-1)
         above.append(torch.nonzero(flat > threshold).reshape(-1).cpu() + start)
         tied.append(torch.nonzero(flat == threshold).reshape(-1).cpu() + start)
-    sure = torch.cat(above)
-    ties = _order_ties(region, torch.cat(tied), tie_break)
+    sure, ties = torch.cat(above), torch.cat(tied)
+    if tie_break is not None and len(ties) > 1:
+        values = torch.cat([tie_break(name, indices).cpu() for name, indices in region.split(ties).items()])
+        ties = ties[torch.sort(values, descending=True, stable=True).indices]
     return GraftMask.from_region_indices(region, torch.cat([sure, ties[: k - len(sure)]]))
 
 
 def kth_largest(region: Region, scores: Tensors, k: int) -> Tensor:
-    """The k-th largest score of the region, a scalar tensor.
-
-    Merges the best k of each tensor, so that no copy of the whole region is made when k is small.
-    """
+    """The k-th largest score of the region, a scalar tensor; no copy of the whole region is made for it."""
     best = [scores[name].reshape(-1).topk(min(k, scores[name].numel()), sorted=False).values for name in region.shapes]
     merged = torch.cat(best)
     if bool(merged.isnan().any()):
@@ -47,15 +46,5 @@ def kth_largest(region: Region, scores: Tensors, k: int) -> Tensor:
 
 
 def ranking(region: Region, scores: Tensors, k: int) -> Tensor:
-    """Region indices (int64, shape (k,)) of the k highest scores, highest first, ties by region index.
-
-    Asks for one tensor of scores after the other, so that they needn't be there at once (running_selection.best_k).
-    """
+    """Region indices (int64, (k,)) of the k highest scores, highest first, ties by region index (best_k)."""
     return best_k(region, scores, k)
-
-
-def _order_ties(region: Region, ties: Tensor, tie_break: TieBreak | None) -> Tensor:
-    if tie_break is None or len(ties) < 2:
-        return ties
-    values = torch.cat([tie_break(name, indices).cpu() for name, indices in region.split(ties).items()])
-    return ties[torch.sort(values, descending=True, stable=True).indices]

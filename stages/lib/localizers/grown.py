@@ -36,10 +36,7 @@ def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> 
 
 
 def grown_to(evidence: Evidence, mask: GraftMask, size: int) -> GraftMask:
-    """The mask with so many parameters in all, those it adds of the largest first-order gain at its graft.
-
-    Each tensor's gains are forgotten once its best are known.
-    """
+    """The mask with so many parameters in all, those it adds of the largest first-order gain at its graft."""
     best, starts = RunningSelection(size), starts_of(evidence.region)
 
     def take(name: str, _point: int, gradient: Tensor) -> None:
@@ -66,10 +63,7 @@ def certified_agreement(evidence: Evidence, mask: GraftMask, looks: int) -> floa
 
 
 def gains_beyond(evidence: Evidence, mask: GraftMask) -> dict[str, Tensor]:
-    """-dLoss/dtheta * delta by the gradients that are there, infinite inside the mask.
-
-    They are kept in the weights, which have to be set anew: no array beyond the two models.
-    """
+    """-dLoss/dtheta * delta by the gradients that are there, infinite inside the mask; overwrites weights."""
     gains = {name: weight.data for name, weight in evidence.weights.items()}
     for name, gain in gains.items():
         gain.copy_(evidence.pretrained[name]).sub_(evidence.finetuned[name]).mul_(evidence.weights[name].grad)

@@ -9,10 +9,7 @@ from .stratified import rank_evenly
 
 
 def layer_of(name: str) -> int | None:
-    """Number of the block that a parameter is in: its first all-digit component; None outside the blocks.
-
-    layer_of("encoder.layer.11.output.dense.weight") == 11
-    """
+    """Number of the block that a parameter is in: its first all-digit component; None outside the blocks."""
     return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 

@@ -22,10 +22,7 @@ def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: i
 
 
 def movement_mask(region: Region, order: Tensor, k: int) -> GraftMask:
-    """The mask of the k parameters that moved most, from a stored order of at least k.
-
-    Raises ValueError if fewer are stored.
-    """
+    """The mask of the k parameters that moved most, from a stored order; raises ValueError if that is of fewer."""
     if k > len(order):
         raise ValueError(f"the stored order has {len(order)} parameters, {k} were asked for")
     return GraftMask.from_region_indices(region, order[:k])

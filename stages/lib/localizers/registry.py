@@ -34,15 +34,11 @@ class Budget:
 
     @classmethod
     def of(cls, region: Region, sparsity: float, rule: Literal["top_k", "threshold"], setting: str) -> "Budget":
-        """That share of a region; `setting` is the dotted key that it came from.
-
-        Raises MaskError if it is less than one parameter.
-        """
+        """That share of a region; raises MaskError, which names `setting`, if it is less than one parameter."""
         k, size = region.budget(sparsity), region.size
         if k == 0:
-            raise MaskError(
-                f"{setting}: {sparsity} of {size:,} graftable parameters is less than one; the smallest is {1 / size:.2g}"
-            )
+            least = f"less than one; the smallest is {1 / size:.2g}"
+            raise MaskError(f"{setting}: {sparsity} of {size:,} graftable parameters is {least}")
         return cls(k, rule, sparsity)
 
 
@@ -90,12 +86,9 @@ def localizer_of(name: str) -> Localizer:
 def find_mask(
     name: str, evidence: Evidence, settings: Section, budget: Budget, order: Tensor | None = None
 ) -> FoundMask:
-    """The mask of that size by the localizer of this name; `order` is its ranking if it is known already.
-
-    Raises TrainingError if the loss diverges.
-    """
+    """The mask by this localizer, from its ranking `order` if known; TrainingError if the loss diverges."""
     try:
         return localizer_of(name).find(evidence, settings, budget, order)
     except FloatingPointError as error:
-        rate = f"localizer.{name}.learning_rate ({getattr(settings, 'learning_rate', 'none')})"
-        raise TrainingError(f"{error}; lower {rate}") from error
+        rate = getattr(settings, "learning_rate", "none")
+        raise TrainingError(f"{error}; lower localizer.{name}.learning_rate ({rate})") from error

@@ -119,37 +119,19 @@ class Talos(Section):
 
 # float32 arrays of the region's size that a localizer makes at once, gradients among them, beside live weights; others make none
 ARRAYS = {
-    "attribution_learned": 2,
-    "doubling": 1,
-    "fish": 2,
-    "learned": 2,
-    "stable": 5,
-    "stitch": 2,
-    "stitch_exact": 2,
-    "talos": 6,
-}
+    "attribution_learned": 2, "doubling": 1, "fish": 2, "learned": 2, "stable": 5, "stitch": 2, "stitch_exact": 2, "talos": 6,
+}  # fmt: skip
 
 SETTINGS: dict[str, type[Section]] = {
-    "learned": Learning,
-    "stitch": Stitching,
-    "stitch_exact": Learning,
-    "attribution": Attribution,
-    "attribution_learned": AttributionLearned,
-    "grown": Grown,
-    "doubling": Doubling,
-    "stable": Stable,
-    "fish": Fish,
-    "talos": Talos,
-}
+    "learned": Learning, "stitch": Stitching, "stitch_exact": Learning, "attribution": Attribution,
+    "attribution_learned": AttributionLearned, "grown": Grown, "doubling": Doubling, "stable": Stable, "fish": Fish, "talos": Talos,
+}  # fmt: skip
 
 
 def name_problems(values: dict[str, Any], place: str, names: list[str]) -> list[str]:
     """A problem for each of these names, which stand at `place`, that is no localizer or has no section of its own."""
-    found = [
-        f"{place}: unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {', '.join(NAMES)}"
-        for name in names
-        if name not in NAMES
-    ]
+    unknown, known = [name for name in names if name not in NAMES], ", ".join(NAMES)
+    found = [f"{place}: unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {known}" for name in unknown]
     return found + told([_missing], values, place, names)
 
 

@@ -1,10 +1,9 @@
 """TaLoS: the parameters that the pretrained model's output is least sensitive to (Iurada et al., 2025).
 
-Sensitivity is the diagonal Fisher information at the pretrained weights.  The least sensitive ones
-are found in rounds: each keeps the least sensitive of those still in, fewer every time, and scores
-them anew while the parameters that are out are attenuated.  The number kept in round r of R is
-floor(share^(r/R) * N) of all N parameters, and not of those still in, so the last round has the
-share that was asked for.
+Sensitivity is the diagonal Fisher information at the pretrained weights.  The least sensitive ones are found in rounds:
+each keeps the least sensitive of those still in, fewer every time, and scores them anew while the parameters that are
+out are attenuated.  The number kept in round r of R is floor(share^(r/R) * N) of all N parameters, and not of those
+still in, so the last round has the share that was asked for.
 """
 
 from collections.abc import Iterator
@@ -28,11 +27,7 @@ def rank_by_insensitivity(evidence: Evidence, settings: Talos, k: int) -> Tensor
 
 
 def refine_by_rounds(evidence: Evidence, settings: Talos, _order: Tensor | None, budget: Budget) -> FoundMask:
-    """The mask of the budget.k least sensitive parameters after `settings.rounds` rounds.
-
-    The weights are the pretrained ones again afterwards.  The order is not used: it is that of a
-    single round.
-    """
+    """The budget.k least sensitive after `settings.rounds` rounds; the weights are the pretrained ones again."""
     *_, mask = calibrate(evidence, settings, budget)
     return FoundMask(mask)
 
@@ -98,10 +93,5 @@ def put_attenuated(evidence: Evidence, alive: GraftMask, factor: float) -> None:
             weight.data.view(-1)[at] = evidence.pretrained[name].reshape(-1)[at]
 
 
-LOCALIZER = Localizer(
-    "least sensitive before fine-tuning, found in rounds",
-    rank_by_insensitivity,
-    refine_by_rounds,
-    rank_needs_model=True,
-    refines_rank=False,
-)
+ABOUT = "least sensitive before fine-tuning, found in rounds"
+LOCALIZER = Localizer(ABOUT, rank_by_insensitivity, refine_by_rounds, rank_needs_model=True, refines_rank=False)

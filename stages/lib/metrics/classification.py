@@ -23,26 +23,16 @@ def standard_error(share: float, n: int) -> float:
 
 
 def f1(logits: np.ndarray, labels: np.ndarray, positive: int | None) -> float:
-    """F1 of label number `positive`; with None the mean of the F1 of every label (macro F1).
-
-    A label that is neither predicted nor present has F1 0.
-    """
+    """F1 of label number `positive`, None: mean F1 of all labels (macro); 0 for a label neither predicted nor present."""
     predicted = logits.argmax(1)
     classes = range(logits.shape[1]) if positive is None else [positive]
-    return float(np.mean([_f1_of(predicted == label, labels == label) for label in classes]))
-
-
-def _f1_of(predicted: np.ndarray, actual: np.ndarray) -> float:
-    hits = np.sum(predicted & actual)
-    total = predicted.sum() + actual.sum()
-    return float(2 * hits / total) if total else 0.0
+    hits = [np.sum((predicted == label) & (labels == label)) for label in classes]
+    totals = [np.sum(predicted == label) + np.sum(labels == label) for label in classes]
+    return float(np.mean([2 * hit / total if total else 0.0 for hit, total in zip(hits, totals, strict=True)]))
 
 
 def mcc(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews correlation of predicted and true labels, -1 to 1, of any number of labels (Gorodkin, 2004).
-
-    0 if all predictions or all labels are the same.
-    """
+    """Matthews correlation, -1 to 1, of any number of labels (Gorodkin, 2004); 0 if all predictions or labels are the same."""
     classes = np.arange(logits.shape[1])
     predicted, actual = ((numbers[:, None] == classes).astype(float) for numbers in (logits.argmax(1), labels))
     predicted, actual = predicted - predicted.mean(0), actual - actual.mean(0)
@@ -64,8 +54,7 @@ def agreement(logits: np.ndarray, others: np.ndarray) -> float:
 
 def softmax(logits: np.ndarray) -> np.ndarray:
     """Probabilities, float64, shape of the logits."""
-    shifted = logits.astype(np.float64) - logits.max(1, keepdims=True)
-    odds = np.exp(shifted)
+    odds = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
     return odds / odds.sum(1, keepdims=True)
 
 
@@ -98,11 +87,8 @@ def reliability(logits: np.ndarray, labels: np.ndarray, bins: int) -> Reliabilit
     number = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     count = np.bincount(number, minlength=bins)
     divisor = np.maximum(count, 1)
-    return Reliability(
-        count,
-        np.bincount(number, weights=confidence, minlength=bins) / divisor,
-        np.bincount(number, weights=right, minlength=bins) / divisor,
-    )
+    means = (np.bincount(number, weights=values, minlength=bins) / divisor for values in (confidence, right))
+    return Reliability(count, *means)
 
 
 def confidence_histogram(logits: np.ndarray, bins: int) -> np.ndarray:

@@ -4,6 +4,7 @@ Told by names, since a mask file knows no more: those of BERT, RoBERTa, GPT-2 an
 of linear maps are a kind of their own; LayerNorm keeps its biases, as in the paper's figure 10.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -18,24 +19,12 @@ KINDS = (QUERY, KEY, VALUE, FUSED, ATTENTION_OUTPUT, FIRST, SECOND, LAYER_NORM, 
 
 # the last two components before "weight" or "bias" tell the map, the first match counts
 MODULES = {
-    "self.query": QUERY,
-    "self.key": KEY,
-    "self.value": VALUE,
-    "self_attn.q_proj": QUERY,
-    "self_attn.k_proj": KEY,
-    "self_attn.v_proj": VALUE,
-    "attn.c_attn": FUSED,
-    "attention.output.dense": ATTENTION_OUTPUT,
-    "self_attn.o_proj": ATTENTION_OUTPUT,
-    "attn.c_proj": ATTENTION_OUTPUT,
-    "intermediate.dense": FIRST,
-    "mlp.c_fc": FIRST,
-    "mlp.gate_proj": FIRST,
-    "mlp.up_proj": FIRST,
-    "output.dense": SECOND,
-    "mlp.c_proj": SECOND,
-    "mlp.down_proj": SECOND,
-}
+    "self.query": QUERY, "self.key": KEY, "self.value": VALUE,
+    "self_attn.q_proj": QUERY, "self_attn.k_proj": KEY, "self_attn.v_proj": VALUE, "attn.c_attn": FUSED,
+    "attention.output.dense": ATTENTION_OUTPUT, "self_attn.o_proj": ATTENTION_OUTPUT, "attn.c_proj": ATTENTION_OUTPUT,
+    "intermediate.dense": FIRST, "mlp.c_fc": FIRST, "mlp.gate_proj": FIRST, "mlp.up_proj": FIRST,
+    "output.dense": SECOND, "mlp.c_proj": SECOND, "mlp.down_proj": SECOND,
+}  # fmt: skip
 NORMS = ("layernorm", "layer_norm", "ln_1", "ln_2", "ln_f", "norm")
 
 
@@ -57,20 +46,19 @@ def kind_of(name: str) -> str:
 def composition(counts: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
     """Rows layer, kind, selected, parameters, share, chance: one for each layer and kind the region has.
 
-    counts: how many parameters of each tensor are selected, none where it isn't named.  shapes: all
-    tensors of the region.  `share` is of the selected parameters, `chance` the share of the graftable
-    ones, which a random mask has; both add up to 1, share to 0 for an empty mask.
+    counts: how many parameters of each tensor are selected, none where it isn't named.  `share` is of the selected parameters,
+    `chance` the share of the graftable ones, which a random mask has; both add up to 1, share to 0 for an empty mask.
     """
-    places: dict[tuple[int | None, str], list[int]] = {}
+    inside, parameters = Counter(), Counter()
     for name, shape in shapes.items():
-        place = places.setdefault((layer_of(name), kind_of(name)), [0, 0])
-        place[0] += counts.get(name, 0)
-        place[1] += prod(shape)
-    selected, graftable = (sum(place[number] for place in places.values()) for number in (0, 1))
+        place = layer_of(name), kind_of(name)
+        inside[place] += counts.get(name, 0)
+        parameters[place] += prod(shape)
+    selected, graftable = inside.total() or 1, parameters.total()
     return [
-        {"layer": layer, "kind": kind, "selected": inside, "parameters": parameters}
-        | {"share": inside / selected if selected else 0.0, "chance": parameters / graftable}
-        for (layer, kind), (inside, parameters) in places.items()
+        {"layer": place[0], "kind": place[1], "selected": inside[place], "parameters": size}
+        | {"share": inside[place] / selected, "chance": size / graftable}
+        for place, size in parameters.items()
     ]
 
 

@@ -1,8 +1,7 @@
 """Overlap of two regions, and of two random ones.
 
-Regions are sets of region indices.  Two measures: intersection over union (table 8 of the paper),
-which is the same either way round, and the share of the second region that lies in the first
-(figure 8a), which is not.
+Regions are sets of region indices.  Two measures: intersection over union (table 8 of the paper), which is the same
+either way round, and the share of the second region that lies in the first (figure 8a), which is not.
 """
 
 import numpy as np

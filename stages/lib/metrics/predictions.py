@@ -40,9 +40,8 @@ class Predictions:
         same = self.label_names == other.label_names and self.labels.keys() == other.labels.keys()
         if not same or any(not np.array_equal(self.labels[name], other.labels[name]) for name in self.labels):
             raise DataError("predictions are about different test rows; `dvc repro` brings them together")
-        return Predictions(
-            self.label_names, self.labels, {name: {**self.logits[name], **other.logits[name]} for name in self.logits}
-        )
+        logits = {name: {**self.logits[name], **other.logits[name]} for name in self.logits}
+        return Predictions(self.label_names, self.labels, logits)
 
     def part(self, test_sets: Iterable[str], variants: Collection[str] = ()) -> "Predictions":
         """These test sets alone, and these variants alone if any are named."""
@@ -59,10 +58,9 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
     for test_set, variants in predictions.logits.items():
         for variant, logits in variants.items():
             tensors |= parts_of("logits", f"{test_set}/{variant}", logits, np.float32)
+    header = json.dumps({"label_names": predictions.label_names, **UNSEALED})
     with replacing(path) as partial:
-        save_file(
-            tensors, partial, metadata={"predictions": json.dumps({"label_names": predictions.label_names, **UNSEALED})}
-        )
+        save_file(tensors, partial, metadata={"predictions": header})
         seal(partial)
 
 
@@ -78,10 +76,7 @@ def read_cell(task: str, seed: int, dev: bool = False) -> Predictions:
 
 
 def read_predictions(path: Path, dev: bool = False) -> Predictions:
-    """Read predictions on test sets; with `dev` those on dev rows alone, under the name of the task.
-
-    Raises DataError if the file is missing or damaged.
-    """
+    """Read predictions on test sets or (`dev`) on dev rows, under the task's name; raises DataError if missing or damaged."""
     if not path.exists():
         raise DataError(f"{path}: no such predictions; `dvc repro` makes them")
     parts: dict[tuple[str, ...], dict[str, np.ndarray]] = {}
@@ -109,8 +104,6 @@ def first_rows(predictions: Predictions, n: int) -> Predictions:
     """The first n rows of every test set; all of them if n is 0."""
     if n == 0:
         return predictions
-    logits = {
-        name: {variant: values[:n] for variant, values in variants.items()}
-        for name, variants in predictions.logits.items()
-    }
-    return Predictions(predictions.label_names, {name: ids[:n] for name, ids in predictions.labels.items()}, logits)
+    labels = {name: numbers[:n] for name, numbers in predictions.labels.items()}
+    logits = {name: {key: values[:n] for key, values in told.items()} for name, told in predictions.logits.items()}
+    return Predictions(predictions.label_names, labels, logits)

@@ -5,16 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..data.tasks import TaskSpec
-from .classification import (
-    accuracy,
-    agreement,
-    confidence_histogram,
-    f1,
-    majority_share,
-    mcc,
-    reliability,
-    standard_error,
-)
+from .classification import accuracy, agreement, confidence_histogram, f1, mcc, reliability, standard_error
 from .predictions import Predictions
 from .tokens import count_rows, of_tokens, token_scores, usual_completion
 from .variants import FINETUNED
@@ -33,12 +24,13 @@ def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
     """
     scores: Scores = {}
     for name, variants in predictions.logits.items():
-        scores[name], constant = {}, constant_scores(predictions.labels[name], predictions.label_names, task)
+        labels, names = predictions.labels[name], predictions.label_names
+        scores[name], constant = {}, constant_scores(labels, names, task)
         for variant, logits in variants.items():
-            basic, score = _scores(logits, predictions.labels[name], predictions.label_names, task)
-            agreed = agreement(logits, variants[FINETUNED])
+            basic, score = _scores(logits, labels, names, task)
             if of_tokens(logits):
-                basic |= token_scores(logits, predictions.labels[name], variants[FINETUNED])
+                basic |= token_scores(logits, labels, variants[FINETUNED])
+            agreed = agreement(logits, variants[FINETUNED])
             scores[name][variant] = {**basic, "agreement": agreed, "score": score, **constant}
         whole = scores[name][FINETUNED]["score"]
         for values in scores[name].values():
@@ -66,9 +58,8 @@ def constant_scores(labels: np.ndarray, names: list[str], task: TaskSpec) -> dic
     if of_tokens(labels):
         usual = usual_completion(labels)
         return {"majority": usual, "constant": usual}
-    always = np.eye(len(names))
-    scores = [_scores(np.tile(one, (len(labels), 1)), labels, names, task)[1] for one in always]
-    return {"majority": majority_share(labels), "constant": max(scores)}
+    always = [_scores(np.tile(one, (len(labels), 1)), labels, names, task) for one in np.eye(len(names))]
+    return {"majority": max(basic["accuracy"] for basic, _ in always), "constant": max(score for _, score in always)}
 
 
 def _scores(logits: np.ndarray, labels: np.ndarray, names: list[str], task: TaskSpec) -> tuple[dict[str, Any], float]:
@@ -84,20 +75,17 @@ def _scores(logits: np.ndarray, labels: np.ndarray, names: list[str], task: Task
 
 def calibration_scores(predictions: Predictions, bins: int, histogram_bins: int) -> Scores:
     """Test set -> variant -> n (rows), ece, and the lists behind the reliability diagram and the histogram."""
-    scores: Scores = {}
-    for name, variants in predictions.logits.items():
-        scores[name] = {}
-        for variant, logits in variants.items():
-            table = reliability(logits, predictions.labels[name], bins)
-            scores[name][variant] = {
-                "n": count_rows(predictions.labels[name]),
-                "ece": table.ece,
-                "bin_count": table.count.tolist(),
-                "bin_confidence": table.confidence.tolist(),
-                "bin_accuracy": table.accuracy.tolist(),
-                "histogram": confidence_histogram(logits, histogram_bins).tolist(),
-            }
-    return scores
+
+    def scores_of(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        table = reliability(logits, labels, bins)
+        lists = {f"bin_{name}": getattr(table, name).tolist() for name in ("count", "confidence", "accuracy")}
+        histogram = confidence_histogram(logits, histogram_bins).tolist()
+        return {"n": count_rows(labels), "ece": table.ece, **lists, "histogram": histogram}
+
+    return {
+        name: {variant: scores_of(logits, predictions.labels[name]) for variant, logits in variants.items()}
+        for name, variants in predictions.logits.items()
+    }
 
 
 def score_rows(predictions: Predictions, task: TaskSpec, bins: int) -> list[Row]:
@@ -120,7 +108,5 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
     """Mean of -log softmax(logits)[label], in nats; logits (n, labels), labels (n,), or records of tokens."""
     if of_tokens(logits):
         return -float(logits["log_probability"].mean(dtype=np.float64))
-    wide = logits.astype(np.float64)
-    shifted = wide - wide.max(1, keepdims=True)
-    chosen = shifted[np.arange(len(labels)), labels]
-    return float(np.mean(np.log(np.exp(shifted).sum(1)) - chosen))
+    shifted = logits.astype(np.float64) - logits.max(1, keepdims=True)
+    return float(np.mean(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]))

@@ -16,16 +16,13 @@ def temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
     It changes no prediction, and is at a bound where all rows are right or the logits say nothing.
     """
-    found = minimize_scalar(
-        lambda power: cross_entropy(logits / np.exp(power), labels), bounds=LOG_BOUNDS, method="bounded"
-    )
+    how = {"bounds": LOG_BOUNDS, "method": "bounded"}
+    found = minimize_scalar(lambda power: cross_entropy(logits / np.exp(power), labels), **how)
     return float(np.exp(found.x))
 
 
 def tempered(predictions: Predictions, degrees: float) -> Predictions:
     """The fine-tuned model's predictions at a temperature, alone, as the variant TEMPERED."""
-    logits = {
-        name: {TEMPERED: (variants[FINETUNED] / degrees).astype(np.float32)}
-        for name, variants in predictions.logits.items()
-    }
+    told = {name: (variants[FINETUNED] / degrees).astype(np.float32) for name, variants in predictions.logits.items()}
+    logits = {name: {TEMPERED: values} for name, values in told.items()}
     return Predictions(predictions.label_names, predictions.labels, logits)

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from ..errors import DataError
+from ..settings import at
 from ..yaml12 import load_yaml
 from . import format as written
 from .document import Claim, Paper, Verdict
@@ -98,31 +99,24 @@ def judge(
         for place, row in enumerate(statements)
         for finding in _findings(measures[row.measure](data, *row.of))
     ]
-    families: dict[str, list[_Candidate]] = {}
-    for candidate in candidates:
-        if candidate.p_value is not None:
-            families.setdefault(candidate.family, []).append(candidate)
-    corrected = {
-        id(candidate): (p_value, len(family))
-        for family in families.values()
-        for candidate, p_value in zip(family, holm([each.p_value for each in family]), strict=True)
-    }
+    corrected = {}
+    for name in {candidate.family for candidate in candidates}:
+        family = [each for each in candidates if each.family == name and each.p_value is not None]
+        for candidate, p_value in zip(family, holm([each.p_value for each in family]), strict=True):
+            corrected[id(candidate)] = p_value, len(family)
     return [_claim(candidate, *corrected.get(id(candidate), (None, 0)), here) for candidate in candidates]
 
 
 def _controlled(finding: Finding, row: Statement, controls: Mapping[str, list[Finding]]) -> Finding:
     """The finding, void where one of the row's controls is not shown to be above 0."""
-    for name in row.given:
-        for control in controls[name]:
-            p_value = control.value.p_value() if isinstance(control.value, Estimate) else None
-            if p_value is None or p_value >= 1 - CONFIDENCE or control.value.mean < 0:
-                return replace(finding, void=f"; {control.lacks}: {control.value.words()}")
+    for control in (control for name in row.given for control in controls[name]):
+        p_value = control.value.p_value() if isinstance(control.value, Estimate) else None
+        if p_value is None or p_value >= 1 - CONFIDENCE or control.value.mean < 0:
+            return replace(finding, void=f"; {control.lacks}: {control.value.words()}")
     return finding
 
 
-def short_of(
-    values: Any, write: Callable[[float], str] = written.percent, unit: str = " %"
-) -> Callable[[float], list[str]]:
+def short_of(values: Any, write: Callable = written.percent, unit: str = " %") -> Callable[[float], list[str]]:
     """As `exceptions`: the tasks (level `task` of the values' index) whose mean is not above the limit, with that mean."""
     means = values.groupby(level="task", sort=False).mean().dropna()
     return lambda limit: [f"{task} {write(value)}{unit}" for task, value in means.items() if not value > limit]
@@ -170,11 +164,7 @@ def _findings(given: Finding | Estimate | Iterable[Finding]) -> list[Finding]:
 
 
 def _limit(limit: float | str, settings: Any) -> float:
-    if not isinstance(limit, str):
-        return limit
-    for name in limit.split("."):
-        settings = getattr(settings, name)
-    return settings
+    return at(settings, limit) if isinstance(limit, str) else limit
 
 
 class _Words(string.Formatter):

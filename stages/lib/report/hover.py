@@ -15,6 +15,7 @@ from PIL import Image
 
 KEY = "Values"
 MOST = 2000
+NUMBER = re.compile(r"[\d.,\-−+%× ]*|\$.*\$")
 # a place in data coordinates, the name of what is drawn there, and the value where the axes don't have it
 Mark = tuple[float, float, str, float | None]
 
@@ -55,20 +56,17 @@ def _marks(panel: Axes) -> Iterator[Mark]:
         if line not in whiskers and line.get_transform() == panel.transData:
             yield from _points(line, _named(line))
     for points in panel.collections:
-        name, values = _named(points), points.get_array()
+        name = _named(points)
         if hasattr(points, "get_coordinates"):
-            corners = points.get_coordinates()
-            for (x, y), value in zip(
-                ((corners[:-1, :-1] + corners[1:, 1:]) / 2).reshape(-1, 2), values.ravel(), strict=True
-            ):
-                yield x, y, name, value
+            corners, values = points.get_coordinates(), points.get_array().ravel()
+            centres = ((corners[:-1, :-1] + corners[1:, 1:]) / 2).reshape(-1, 2)
+            yield from ((x, y, name, value) for (x, y), value in zip(centres, values, strict=True))
         elif len(points.get_offsets()) and points.get_offset_transform() == panel.transData:
             yield from ((x, y, name, None) for x, y in np.ma.filled(points.get_offsets(), np.nan))
     for image in panel.images:
         if image.get_array().ndim == 2:
-            yield from (
-                (column, row, "", value) for (row, column), value in np.ndenumerate(image.get_array().filled(np.nan))
-            )
+            cells = np.ndenumerate(image.get_array().filled(np.nan))
+            yield from ((column, row, "", value) for (row, column), value in cells)
 
 
 def _points(line: Any, name: str) -> Iterator[Mark]:
@@ -90,11 +88,7 @@ def _text(title: str, name: str, across: str, up: str, value: float | None) -> s
 def _in_words(axis: Axis) -> Callable[[float], str]:
     """Says where something is on an axis: the nearest tick's words, or the number with the axis's label."""
     words, ticks = [tick.get_text() for tick in axis.get_ticklabels()], np.asarray(axis.get_ticklocs())
-    if len(ticks) and len(words) == len(ticks) and not all(map(_is_number, words)):
+    if len(ticks) and len(words) == len(ticks) and not all(map(NUMBER.fullmatch, words)):
         return lambda place: words[int(np.argmin(np.abs(ticks - place)))]
     label = axis.get_label_text()
     return lambda place: f"{label} {place:.4g}"
-
-
-def _is_number(word: str) -> bool:
-    return re.fullmatch(r"[\d.,\-−+%× ]*|\$.*\$", word) is not None

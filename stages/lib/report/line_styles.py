@@ -1,7 +1,6 @@
 """Colours, markers and dashes of the study's lines, and figures with a legend of several rows.
 
-Every line has a colour (Okabe and Ito), a marker and a dash of its own, so that it can be told
-without colour.
+Every line has a colour (Okabe and Ito), a marker and a dash of its own, so that it can be told without colour.
 """
 
 import math
@@ -72,10 +71,7 @@ def grid(panels: int) -> tuple[int, int]:
 def small_multiples(
     drawn: Figure, shown: Sequence[Any], columns: int | None = None, **sharing: bool
 ) -> Iterator[tuple[Axes, Any, bool, bool]]:
-    """A panel for each of these, in so many columns, else as in `grid`.
-
-    Gives the panel, what it is for, and whether it stands first in its row and last in its column.
-    """
+    """A panel for each, by columns or as in `grid`: it, what it is for, if first in its row, last in its column."""
     columns = columns or grid(len(shown))[1]
     panels = [*drawn.subplots(math.ceil(len(shown) / columns), columns, squeeze=False, **sharing).flat]
     for place, (panel, one) in enumerate(zip(panels, shown, strict=False)):

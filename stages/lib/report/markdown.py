@@ -5,15 +5,11 @@ from .document import HEADING, Claim, Report, Table
 
 def to_markdown(report: Report) -> str:
     """The whole report as one markdown text."""
-    parts = [
-        f"# {report.title}",
-        report.setting,
-        *map(_table, report.tables),
-        "\n".join(f"- {fact}" for fact in report.facts),
-    ]
-    claims = "\n".join(_claim(claim) for claim in report.claims)
-    verdict = [f"## {HEADING}", report.how_judged, claims] if report.claims else []
-    return "\n\n".join([*parts, *verdict]) + "\n"
+    parts = [f"# {report.title}", report.setting, *map(_table, report.tables)]
+    parts.append("\n".join(f"- {fact}" for fact in report.facts))
+    if report.claims:
+        parts += [f"## {HEADING}", report.how_judged, "\n".join(map(_claim, report.claims))]
+    return "\n\n".join(parts) + "\n"
 
 
 def _table(table: Table) -> str:

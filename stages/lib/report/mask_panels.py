@@ -21,10 +21,8 @@ def draw_layers(panel: Axes, shares: pd.DataFrame, label: str) -> None:
     means = _means(shares, "layer", sorted(shares.layer.unique()))
     places = np.arange(len(means))
     panel.bar(places, 100 * means.share, 0.8, yerr=100 * means.sd.fillna(0), label=label, **BARS)
-    edges = np.arange(len(means) + 1) - 0.5
-    panel.stairs(
-        100 * means.chance, edges, baseline=None, color="black", linewidth=1.4, linestyle=(0, (4, 2)), label=CHANCE
-    )
+    line = {"color": "black", "linewidth": 1.4, "linestyle": (0, (4, 2))}
+    panel.stairs(100 * means.chance, np.arange(len(means) + 1) - 0.5, baseline=None, label=CHANCE, **line)
     every = max(len(means) // 6, 1)
     names = ["outside" if layer == OUTSIDE else str(layer + 1) for layer in means.index]
     panel.set_xticks(places[::every], names[::every])

@@ -83,9 +83,8 @@ class Estimate(Mean):
             return "no common cells"
         write = points if unit == "points" else percent
         interval = "no interval" if self.error is None else f"95 % interval {write(self.low)} to {write(self.high)}"
-        above = (
-            f"; above 0 in {self.positive} of {self.units}" if unit == "points" and self.positive is not None else ""
-        )
+        told = unit == "points" and self.positive is not None
+        above = f"; above 0 in {self.positive} of {self.units}" if told else ""
         return f"{write(self.mean)} {unit} ({interval}; {counts(task=self.tasks, seed=self.seeds)}{above})"
 
     def numbers(self) -> dict[str, float | int]:
@@ -118,16 +117,11 @@ def estimate(
     names, seeds = units.index.to_frame(index=False).to_numpy(), cells.index.get_level_values("seed").nunique()
     every, alone = pd.unique(names.ravel()), isinstance(units, pd.Series)
     units = units.reset_index(drop=True)  # taking parts is quicker without names
-    return Estimate(
-        len(cells),
-        float(statistic(units)),
-        float(units.std(ddof=1)) if alone and len(units) > 1 else None,
-        len(every),
-        seeds,
-        len(units),
-        int((units > ROUNDING).sum()) if alone else None,
-        _jackknife(units, [units[(names != name).all(axis=1)] for name in every], statistic) if seeds > 1 else None,
-    )
+    sd = float(units.std(ddof=1)) if alone and len(units) > 1 else None
+    positive = int((units > ROUNDING).sum()) if alone else None
+    without = [units[(names != name).all(axis=1)] for name in every] if seeds > 1 else []
+    error = _jackknife(units, without, statistic)
+    return Estimate(len(cells), float(statistic(units)), sd, len(every), seeds, len(units), positive, error)
 
 
 def _jackknife(units: Any, without: Sequence[Any], statistic: Callable[[Any], float]) -> float | None:

@@ -24,15 +24,8 @@ HATCHES = {PRETRAINED: "", FINETUNED: "", MOVEMENT_GRAFTED: "///", GRAFTED: "xx"
 LINES: dict[str, dict[str, Any]] = {
     PRETRAINED: {"color": "#999999", "linewidth": 1.0, "marker": "", "zorder": 2},
     FINETUNED: {"color": COLORS[FINETUNED], "linewidth": 1.4, "marker": "o", "zorder": 3},
-    GRAFTED: {
-        "color": COLORS[GRAFTED],
-        "linewidth": 1.4,
-        "linestyle": "--",
-        "marker": "s",
-        "markerfacecolor": "white",
-        "zorder": 4,
-    },
-}
+    GRAFTED: {"color": COLORS[GRAFTED], "linewidth": 1.4, "linestyle": "--", "marker": "s", "markerfacecolor": "white", "zorder": 4},
+}  # fmt: skip
 # hatches don't show in narrow bars
 NARROW_BARS: dict[str, dict[str, Any]] = {
     FINETUNED: {"facecolor": COLORS[FINETUNED], "edgecolor": COLORS[FINETUNED], "linewidth": 0.8},
@@ -41,20 +34,11 @@ NARROW_BARS: dict[str, dict[str, Any]] = {
 WIDTH = 9.0
 DPI = 150
 SETTINGS = {
-    "font.family": "DejaVu Sans",
-    "font.size": 11,
-    "axes.titlesize": 11,
-    "axes.labelsize": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": "#DDDDDD",
-    "hatch.linewidth": 0.7,
-    "legend.frameon": False,
-    "legend.handlelength": 2.6,
-}
+    "font.family": "DejaVu Sans", "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#DDDDDD",
+    "hatch.linewidth": 0.7, "legend.frameon": False, "legend.handlelength": 2.6,
+}  # fmt: skip
 CHARACTERS_PER_INCH = 11
 # in inches
 LINE = 0.22
@@ -85,10 +69,9 @@ def figure(panels_height: float, title: str, details: str, caption: str, legend_
     height = above + panels_height + below
     drawn = Figure(figsize=(WIDTH, height), layout="constrained")
     drawn.get_layout_engine().set(rect=(0, below / height, 1, panels_height / height))
-    drawn.text(MARGIN / WIDTH, 1 - MARGIN / height, "\n".join(head), va="top", fontsize=12, linespacing=1.25)
-    drawn.text(
-        MARGIN / WIDTH, MARGIN / height, "\n".join(foot), va="bottom", fontsize=10, color="#333333", linespacing=1.25
-    )
+    left, low, look = MARGIN / WIDTH, MARGIN / height, {"linespacing": 1.25}
+    drawn.text(left, 1 - low, "\n".join(head), va="top", fontsize=12, **look)
+    drawn.text(left, low, "\n".join(foot), va="bottom", fontsize=10, color="#333333", **look)
     return drawn
 
 

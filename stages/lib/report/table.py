@@ -69,9 +69,8 @@ class Table:
     @cached_property
     def values(self) -> list[list[Any]]:
         """The aggregated value of every line and column, made once for both views."""
-        return [
-            [] if line.data is None else [column.value(line.data) for column in self.columns] for line in self.lines
-        ]
+        columns = self.columns
+        return [[] if line.data is None else [column.value(line.data) for column in columns] for line in self.lines]
 
     def text(self) -> document.Table:
         """As the report shows it; columns without a title are only stored."""

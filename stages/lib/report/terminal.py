@@ -20,10 +20,8 @@ def to_terminal(report: Report) -> RenderableType:
     parts += ["", *map(Text, report.facts)]
     parts += ["", Text(HEADING, style="bold"), Text(report.how_judged)] if report.claims else []
     for claim in report.claims:
-        parts.append(
-            Text.assemble((f"{claim.verdict}: ", VERDICT_STYLES.get(claim.verdict, "bold yellow")), claim.text)
-        )
-        parts.append(_indented(claim.figure))
+        style = VERDICT_STYLES.get(claim.verdict, "bold yellow")
+        parts += [Text.assemble((f"{claim.verdict}: ", style), claim.text), _indented(claim.figure)]
         parts += [_indented(f"the paper: {claim.paper}; here: {claim.here}")] if claim.paper else []
         parts += [_indented("not so in: " + ", ".join(claim.exceptions))] if claim.exceptions else []
     return Group(*parts)

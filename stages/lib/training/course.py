@@ -97,7 +97,10 @@ class Course:
             self.done.curve.append({"step": step, "train_loss": float(np.mean(self.losses))})
             self.losses = []
         if dev_score and plan.eval_steps and (step % plan.eval_steps == 0 or last):
-            self.best = _better(self.best, step, dev_score(), self.leaves, self.done)
+            score = dev_score()
+            self.done.dev.append({"step": step, "accuracy": score[0], "loss": -score[1]})
+            if self.best is None or score > self.best[0]:
+                self.best = score, step, self.leaves.snapshot()
 
     def end(self) -> None:
         """Put the best weights back, if dev was asked."""
@@ -112,9 +115,8 @@ class Course:
         if finished:
             return State(step, tensors, facts, finished)
         for name, leaf in self.leaves.values.items():
-            for kind, value in self.optimizer.state.get(leaf, {}).items():
-                if value is not None:
-                    tensors[f"optimizer/{kind}/{name}"] = value
+            known = self.optimizer.state.get(leaf, {})
+            tensors |= {f"optimizer/{kind}/{name}": value for kind, value in known.items() if value is not None}
         tensors |= {f"best/{name}": values for name, values in (self.best[2] if self.best else {}).items()}
         rates = [group["lr"] for group in self.optimizer.param_groups]
         facts |= {"losses": self.losses, "rates": rates, "scheduler": self.scheduler.state_dict()}
@@ -137,8 +139,8 @@ class Course:
         self.scheduler.load_state_dict(facts["scheduler"])
         self.losses = facts["losses"]
         if facts["best"]:
-            (accuracy, minus_loss), step = facts["best"]
-            self.best = (accuracy, minus_loss), step, state.part("best")
+            score, step = facts["best"]
+            self.best = (*score,), step, state.part("best")
 
 
 def _gradients(model: LabelModel, examples: list[Example], leaves: Leaves, plan: TrainPlan, step: int) -> float:
@@ -164,12 +166,6 @@ def _gradients(model: LabelModel, examples: list[Example], leaves: Leaves, plan:
     return value
 
 
-def _better(best: Best | None, step: int, score: tuple[float, float], leaves: Leaves, done: Training) -> Best:
-    """Note a dev score; gives the better of the best so far and the weights as they are."""
-    done.dev.append({"step": step, "accuracy": score[0], "loss": -score[1]})
-    return (score, step, leaves.snapshot()) if best is None or score > best[0] else best
-
-
 @torch.no_grad()
 def _pull_back(leaves: Leaves, start: dict[str, Tensor], l1: float) -> None:
     """Add the gradient of l1 * ||theta - start||_1."""
@@ -179,11 +175,9 @@ def _pull_back(leaves: Leaves, start: dict[str, Tensor], l1: float) -> None:
 
 
 def _optimizer(trained: dict[str, Tensor], plan: TrainPlan) -> tuple[Any, Any]:
-    weights = list(trained.values())
+    settings = {"lr": plan.learning_rate, "weight_decay": plan.weight_decay}
     if plan.optimizer == "sgd":
-        optimizer = torch.optim.SGD(
-            weights, lr=plan.learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay
-        )
+        optimizer = torch.optim.SGD(trained.values(), momentum=plan.momentum, **settings)
     else:
-        optimizer = torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=plan.weight_decay)
+        optimizer = torch.optim.AdamW(trained.values(), **settings)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, plan.factor)

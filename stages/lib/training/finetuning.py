@@ -61,10 +61,7 @@ class Finetuned:
 
 
 def steps_for(settings: FinetuneParams, n_labels: int, n_examples: int) -> int:
-    """Number of optimizer steps (paper, appendix A.2): 16 per example, capped at 16 * labels * 512.
-
-    All three numbers are settings; `max_steps` caps the result once more.
-    """
+    """Number of optimizer steps (paper, appendix A.2): 16 per example, capped at 16 * labels * 512 and by `max_steps`."""
     examples = min(n_examples, n_labels * settings.cap_k)
     steps = max(1, round(settings.steps_per_example * examples))
     return min(steps, settings.max_steps) if settings.max_steps else steps
@@ -109,7 +106,7 @@ def at_point(settings: FinetuneParams, point: dict[str, Any]) -> FinetuneParams:
 def grid_of(settings: FinetuneParams) -> list[Point]:
     """Every point of the grid, batch sizes first."""
     pairs = product(settings.batch_sizes, settings.learning_rates)
-    return [{"batch_size": batch_size, "learning_rate": learning_rate} for batch_size, learning_rate in pairs]
+    return [{"batch_size": size, "learning_rate": rate} for size, rate in pairs]
 
 
 def finetune(
@@ -124,7 +121,6 @@ def finetune(
     mask selects and a new head are all that is trained, from the same start.  `on_step` is called for every step, also for
     those of an earlier run that a point resumes after.
     """
-    steps = cell.steps(settings)
 
     def trained(point: Point) -> Trained[tuple[LabelModel, Training]]:
         plan = plan_for(settings, **point)
@@ -132,7 +128,7 @@ def finetune(
         score = dev_score(model, model.encode(cell.rows["dev"]))
         return Trained((model, training), score, {"kept_step": training.step})
 
-    best = search(({**point, "steps": steps} for point in grid_of(settings)), trained)
+    best = search([{**point, "steps": cell.steps(settings)} for point in grid_of(settings)], trained)
     model, training = best.kept
     record = {"chosen": best.point, "grid": best.grid, "curve": training.curve, "dev": training.dev}
     return Finetuned(model, {"dev_accuracy": best.accuracy, **record})

@@ -30,10 +30,7 @@ class Found(Generic[Kept]):
 
 
 def search(points: Iterable[Point], train: Callable[[Point], Trained[Kept]]) -> Found[Kept]:
-    """The point with the best dev score, the first of equals.
-
-    A point whose loss diverges is recorded and passed over; raises TrainingError if all do.
-    """
+    """The point with the best dev score, the first of equals; diverging ones are passed over, TrainingError if all are."""
     best, grid = None, []
     for point in points:
         try:

@@ -35,9 +35,8 @@ def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finet
     problems += named.problems(shapes) if not problems else []
     if CLASSES.get(mode_of(checkpoint)) != CLASSES[cell.model.mode] and not problems:
         saved = ", ".join(checkpoint.config.get("architectures") or ["nothing"])
-        problems.append(
-            f"{checkpoint.title}: was saved from {saved}, which isn't what model.mode={cell.model.mode} reads"
-        )
+        why = f"which isn't what model.mode={cell.model.mode} reads"
+        problems.append(f"{checkpoint.title}: was saved from {saved}, {why}")
     theirs = labels_of(checkpoint) if anatomy.names([HEAD]) else []
     order, unknown = label_order(cell.task, theirs)
     problems += [f"{checkpoint.title}: {line}" for line in unknown]
