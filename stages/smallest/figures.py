@@ -41,10 +41,9 @@ def sizes_figure(found: Smallest) -> Figure | None:
         aside = SPREAD * ((number + 0.5) / len(found.localizers) - 0.5)
         _draw_sizes(panel, found, name, rows, aside, look | {"linestyle": "none"})
     panel.set_xscale("log")
-    panel.set_xlim(right=ARROW * panel.get_xlim()[1])
+    low, high = panel.set_xlim(right=ARROW * panel.get_xlim()[1])
     plain = FuncFormatter(lambda value, _: f"{value:,.0f}")
     panel.xaxis.set_major_formatter(plain)
-    low, high = panel.get_xlim()
     if high < 10 * low:  # one power of ten at most, between others
         panel.xaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         panel.xaxis.set_minor_formatter(plain)
@@ -70,12 +69,11 @@ def _draw_sizes(panel: Axes, found: Smallest, name: str, rows: list[str], aside:
             ends = (numbers.min(), numbers.max()) if len(numbers) else (np.nan, np.nan)
         # the mean of equal sizes may differ from them in the last digit
         whiskers = np.maximum([[middle - ends[0]], [ends[1] - middle]], 0)
-        label = words(name) if place == 0 else "_"
-        panel.errorbar([middle], [place + aside], xerr=whiskers, label=label, capsize=2, elinewidth=0.9, **look)
+        label, height = words(name) if place == 0 else "_", place + aside
+        panel.errorbar([middle], [height], xerr=whiskers, label=label, capsize=2, elinewidth=0.9, **look)
         if bound and middle == middle:
-            panel.annotate(
-                "", (middle * ARROW, place + aside), (middle, place + aside), arrowprops={"arrowstyle": "->", "color": look["color"]}
-            )  # fmt: skip
+            arrow = {"arrowstyle": "->", "color": look["color"]}
+            panel.annotate("", (middle * ARROW, height), (middle, height), arrowprops=arrow)
 
 
 def _smallest_of_all(found: Smallest) -> str:

@@ -14,11 +14,10 @@ from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import evidence_of
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
-from stages.lib.settings import ModelParams, Params
+from stages.lib.settings import Params
 from stages.lib.training.finetuning import TrainingCell, finetune
 from stages.lib.training.optimizers import settings_of
 
-# A new head instead of a prompt (figure 3), otherwise as `sgd`.
 STANDARD = "standard"
 
 
@@ -28,7 +27,9 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
     The model itself is not stored.  Agreement and retained score refer to it, and not to the model
     of the main pipeline.
     """
-    training = TrainingCell.open(task, seed, model_settings(paradigm, params.model), machine)
+    # a new head instead of a prompt (figure 3), otherwise as `sgd`
+    mode = {"mode": "standard"} if paradigm == STANDARD else {}
+    training = TrainingCell.open(task, seed, params.model.model_copy(update=mode), machine)
     settings = settings_of(paradigm, params.finetune, params.paradigm.adamw)
     settings = settings.model_copy(update={"max_steps": params.paradigm.max_steps})
     title = f"paradigm {paradigm} {task}-{seed}"
@@ -46,11 +47,6 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
     about = {**cell.about(), "paradigm": paradigm, "training": done.record}
     write_reading("paradigm", (paradigm,), about, predictions, scores)
     return f"{title}: {evaluation.describe()}"
-
-
-def model_settings(paradigm: str, settings: ModelParams) -> ModelParams:
-    """The `model` section, but for the paradigm that is about another way to read labels."""
-    return settings.model_copy(update={"mode": "standard"}) if paradigm == STANDARD else settings
 
 
 def predict_grafts(
