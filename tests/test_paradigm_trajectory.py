@@ -36,17 +36,7 @@ from stages.study.frames import Study, collect
 from stages.study.paradigms import finetune_and_graft, settings_of
 from stages.study.report import bound_lines, tables
 from stages.study.settings import Checkpoints
-from tests.pico import (
-    TOY,
-    all_localizers,
-    finetune_settings,
-    graft_settings,
-    model_settings,
-    runtime,
-    same,
-    toy_rows,
-    values_of,
-)
+from tests.pico import TOY, all_localizers, finetune_settings, model_settings, runtime, same, toy_rows, values_of
 
 SEED, STEPS = 13, 25
 SPARSITIES = [0.02, 1.0]
@@ -55,11 +45,11 @@ ADAMW = AdamWParams(learning_rate=3e-3, weight_decay=0.01, l1=0.001)
 TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2, batch_sizes=[4, 8], learning_rates=[3e-3])
 
 
-def params(mode: str = "standard", **changes: Any) -> SimpleNamespace:
+def params(mode: str = "standard", rule: str = "top_k", **changes: Any) -> SimpleNamespace:
     """All settings of both stages."""
     sections = {
-        "model": model_settings(mode), "finetune": TRAINING, "graft": graft_settings(), "localizer": all_localizers(steps=3),
-        "calibration": SimpleNamespace(bins=15), "study": SimpleNamespace(test_max=50),
+        "model": model_settings(mode), "finetune": TRAINING, "localizer": all_localizers(steps=3),
+        "graft": SimpleNamespace(region=["layers"], rule=rule), "calibration": SimpleNamespace(bins=15), "study": SimpleNamespace(test_max=50),
         "paradigm": paradigm_settings(), "trajectory": trajectory_settings(),
     }  # fmt: skip
     return SimpleNamespace(**{**sections, **changes})
@@ -114,32 +104,21 @@ def again(mode: str, watch: Callable[[LabelModel], Callable[[], object]]) -> dic
     return values_of(train_again(training_cell(mode), at_point(TRAINING, chosen_point("toy", SEED)), watch))
 
 
-def traced(mode: str, due: list[int]) -> tuple[dict[str, Tensor], Trace]:
-    sets = {"toy": ROWS["test"], train_set("toy"): ROWS["train"]}
-    seen = Trace(due, sets, [*read_json(paths.PRETRAINED / "anatomy.json")["groups"]])
-    return again(mode, seen.watch), seen
-
-
 # fine-tuning watched
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_the_last_checkpoint_is_the_fine_tuned_model_bit_for_bit(projects, mode):
+def test_training_that_is_looked_at_at_every_step_ends_at_the_fine_tuned_model_bit_for_bit(projects, mode):
     projects(mode)
-    after, seen = traced(mode, [10, 20, STEPS])
+    sets = {"toy": ROWS["test"], train_set("toy"): ROWS["train"]}
+    seen = Trace(range(1, STEPS + 1), sets, [*read_json(paths.PRETRAINED / "anatomy.json")["groups"]])
+    after = again(mode, seen.watch)
     stored = read_tensors(paths.finetuned("toy", SEED), after)
     assert same(after, stored) and same(seen.kept[STEPS], stored)
     assert {values.dtype for values in seen.kept[STEPS].values()} == {torch.float32}
     assert not same(seen.kept[20], stored) and not same(seen.kept[10], seen.kept[20]), "control"
-
-
-@pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_looking_at_every_step_does_not_change_the_training(projects, mode):
-    projects(mode)
-    alone = again(mode, lambda model: lambda: None)
-    assert same(traced(mode, [*range(1, STEPS + 1)])[0], alone)
     drawing = again(mode, lambda model: lambda: torch.rand(1))
-    assert not same(drawing, alone), "control: dropout draws from the same generator"
+    assert not same(drawing, stored), "control: dropout draws from the same generator"
 
 
 def record_of(stage: str, *axes: str) -> tuple[dict, Any]:
@@ -148,20 +127,14 @@ def record_of(stage: str, *axes: str) -> tuple[dict, Any]:
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_a_checkpoint_and_its_graft_of_everything_predict_the_same(projects, mode):
+def test_the_record_of_a_trajectory(projects, mode):
     projects(mode)
     assert "3 checkpoints, 2 regions of step 10" in trace("toy", SEED, params(mode), runtime())
-    _, predictions = record_of("trajectory")
+    record, predictions = record_of("trajectory")
     for variants in predictions.logits.values():
         for step in (10, 20, STEPS):
             np.testing.assert_array_equal(variants[f"grafted_{step}_1.0"], variants[f"checkpoint_{step}"])
             assert not np.array_equal(variants[f"grafted_{step}_0.02"], variants[f"checkpoint_{step}"]), "control"
-
-
-def test_the_record_of_a_trajectory(projects):
-    projects("standard")
-    trace("toy", SEED, params(), runtime())
-    record, predictions = record_of("trajectory")
     assert {*predictions.logits} == {"toy", "toy:train"} and len(predictions.labels["toy"]) == 50
     keys = {(row["test_set"], row["variant"], row["step"], row.get("sparsity")) for row in record["rows"]}
     steps, sets = (10, 20, STEPS), ("toy", "toy:train")
@@ -253,7 +226,7 @@ def test_a_new_head_is_another_way_than_the_prompt(projects):
 
 def test_a_movement_graft_is_as_large_as_the_learned_one(projects):
     projects("prompt")
-    finetune_and_graft("adamw", "toy", SEED, params("prompt", graft=graft_settings(rule="threshold")), runtime())
+    finetune_and_graft("adamw", "toy", SEED, params("prompt", "threshold"), runtime())
     record, _ = record_of("paradigm", "adamw")
     sizes = {kind: {row["selected"] for row in record["rows"] if row["variant"] == kind} for kind in GRAFTS}
     assert sizes[GRAFTED] == sizes[MOVEMENT_GRAFTED] and min(sizes[GRAFTED]) < int(0.02 * record["graftable"])

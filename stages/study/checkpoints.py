@@ -8,7 +8,6 @@ checkpoints, and 6.8 GB for RoBERTa-base's 85 million at 20.
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -94,7 +93,8 @@ def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
     with progress(f"trajectory {task}-{seed}", steps, "step") as bar:
         seen = Trace(due, {task: own, train_set(task): training.rows["train"]}, names, bar.update)
         model = train_again(training, settings, seen.watch)
-    repeated = equals_stored(model, paths.finetuned(task, seed))
+    stored = read_tensors(paths.finetuned(task, seed), model.parameters())
+    repeated = all(torch.equal(weight.detach().cpu(), stored[name]) for name, weight in model.parameters().items())
     cell = GraftCell.of(model, seed, params.graft.region)
     masks = regions_at(looks.region_step, seen, cell, training.rows["train"], params)
     predict_grafts(seen, cell, masks)
@@ -121,13 +121,6 @@ def checkpoints(steps: int, settings: Checkpoints) -> list[int]:
             f"there is one every {every} steps (trajectory.checkpoints.every), and the last after {steps}"
         )
     return due
-
-
-def equals_stored(model: LabelModel, folder: Path) -> bool:
-    """Whether every parameter has, to the last bit, the value stored in the folder."""
-    live = model.parameters()
-    stored = read_tensors(folder, live)
-    return all(torch.equal(weight.detach().cpu(), stored[name]) for name, weight in live.items())
 
 
 def regions_at(

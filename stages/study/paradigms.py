@@ -5,7 +5,6 @@ from typing import Any
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import study_sets, write_reading
 from stages.lib.graft.apply import graft
-from stages.lib.graft.mask import GraftMask
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.scores import score_rows
@@ -52,20 +51,16 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
 def predict_grafts(
     cell: GraftCell, train_rows: list[dict], params: Params, evaluation: Evaluation
 ) -> dict[str, dict[str, Any]]:
-    """Predict the movement and the learned graft of every size; gives name of the prediction -> its axes."""
+    """Predict the learned graft of every size, and the movement graft of as many parameters; gives name -> axes."""
     axes = {}
     for sparsity in params.paradigm.sparsities:
-        for variant, mask in masks(cell, train_rows, params, sparsity).items():
+        budget = Budget.of(cell.region, sparsity, params.graft.rule, "paradigm.sparsities")
+        evidence = evidence_of(cell, "learned", train_rows, cell.rows("dev"))
+        learned = find_mask("learned", evidence, params.localizer.learned, budget).mask
+        order = movement_order(cell.pretrained, cell.finetuned, cell.region, learned.selected)
+        moved = movement_mask(cell.region, order, learned.selected)
+        for variant, mask in ((MOVEMENT_GRAFTED, moved), (GRAFTED, learned)):
             cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
             evaluation.predict(f"{variant}_{sparsity}")
             axes[f"{variant}_{sparsity}"] = {"variant": variant, "sparsity": sparsity, "selected": mask.selected}
     return axes
-
-
-def masks(cell: GraftCell, train_rows: list[dict], params: Params, sparsity: float) -> dict[str, GraftMask]:
-    """The learned mask, and the movement mask of as many parameters, as the main pipeline compares them."""
-    budget = Budget.of(cell.region, sparsity, params.graft.rule, "paradigm.sparsities")
-    evidence = evidence_of(cell, "learned", train_rows, cell.rows("dev"))
-    learned = find_mask("learned", evidence, params.localizer.learned, budget).mask
-    order = movement_order(cell.pretrained, cell.finetuned, cell.region, learned.selected)
-    return {MOVEMENT_GRAFTED: movement_mask(cell.region, order, learned.selected), GRAFTED: learned}
