@@ -106,12 +106,16 @@ def of_each(test):
 # what is inserted
 
 
+@pytest.mark.parametrize("size", [1, 8])
 @of_each
-def test_at_first_the_logits_are_the_plain_models_bit_for_bit_and_then_not(load, kind, mode, method):
+def test_as_much_as_the_formula_says_is_inserted_and_at_first_changes_no_bit(load, kind, mode, method, size):
     model = load(kind, mode)
     examples = model.encode(toy_rows(20))
     plain = predict(model, examples)
-    trained = attached(model, method, 2)
+    trained = attached(model, method, size)
+    expected, head = closed_form(kind, method, size), HEADS[kind] if mode == "standard" else 0
+    count = {"parameters": expected, "with_head": expected + head, "share": expected / 1000}
+    assert trained_parameters(model, trained, 1000) == count
     assert torch.equal(predict(model, examples), plain)
     with torch.no_grad(), seeded_torch("other weights"):
         for name, weight in trained.items():
@@ -121,8 +125,8 @@ def test_at_first_the_logits_are_the_plain_models_bit_for_bit_and_then_not(load,
 
 
 @of_each
-def test_only_what_was_inserted_and_the_head_move(load, kind, mode, method):
-    model = load(kind, mode)
+def test_only_what_was_inserted_and_the_head_move_and_can_be_put_into_another_model(load, kind, mode, method):
+    model, other = load(kind, mode), load(kind, mode)
     before, head = every_value(model), {name for name, group in model.groups().items() if group == "head"}
     trained = attached(model, method, 2)
     assert bool(head) == (mode == "standard") and head <= {*trained}
@@ -131,6 +135,13 @@ def test_only_what_was_inserted_and_the_head_move(load, kind, mode, method):
     descend(model)
     assert changed(before, model) == {*trained}
     assert all(not torch.equal(start[name], weight) for name, weight in trained.items()), "each of them did move"
+    attached(other, method, 2)
+    examples = model.encode(toy_rows(20))
+    assert not torch.equal(predict(other, examples), predict(model, examples)), "control"
+    other.put({name: weight.detach() for name, weight in trained.items()})
+    assert torch.equal(predict(other, examples), predict(model, examples))
+    groups = model.groups()
+    assert {groups[name] for name in trained} == ({"layers", "head"} if mode == "standard" else {"layers"})
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -140,16 +151,6 @@ def test_a_base_that_is_not_frozen_would_be_noticed(load, method):
     model.parameters()["bert.encoder.layer.1.intermediate.dense.bias"].requires_grad_(True)
     descend(model)
     assert changed(before, model) - {*trained} == {"bert.encoder.layer.1.intermediate.dense.bias"}
-
-
-@pytest.mark.parametrize("size", [1, 8])
-@of_each
-def test_the_count_is_the_closed_formula(load, kind, mode, method, size):
-    model = load(kind, mode)
-    count = trained_parameters(model, attached(model, method, size), 1000)
-    expected = closed_form(kind, method, size)
-    head = HEADS[kind] if mode == "standard" else 0
-    assert count == {"parameters": expected, "with_head": expected + head, "share": expected / 1000}
 
 
 @pytest.mark.parametrize("rank", [1, 4])
@@ -188,20 +189,6 @@ def test_houlsby_has_two_bottlenecks_a_layer_and_pfeiffer_one_of_these(load):
     houlsby, pfeiffer = ({*attached(load("bert", "prompt"), method, 2)} for method in ("houlsby", "pfeiffer"))
     assert pfeiffer < houlsby
     assert {name for name in houlsby if "attention.output.dense" in name} == houlsby - pfeiffer
-
-
-@of_each
-def test_parameters_can_be_put_and_read_and_grouped_as_before(load, kind, mode, method):
-    model, other = load(kind, mode), load(kind, mode)
-    trained = attached(model, method, 2)
-    attached(other, method, 2)
-    descend(model)
-    examples = model.encode(toy_rows(20))
-    assert not torch.equal(predict(other, examples), predict(model, examples)), "control"
-    other.put({name: weight.detach() for name, weight in trained.items()})
-    assert torch.equal(predict(other, examples), predict(model, examples))
-    groups = model.groups()
-    assert {groups[name] for name in trained} == ({"layers", "head"} if mode == "standard" else {"layers"})
 
 
 # what is refused
