@@ -1,7 +1,7 @@
 """How small the grafts are that bring most of the gain: the tables, and what the claims measure."""
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from stages.lib.report.document import Report
 from stages.lib.report.format import counts, percent, points, small_percent, without_gain, words
 from stages.lib.report.stats import Estimate, estimate, paired
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
-from stages.smallest.frames import CELL, DELTA, PATCH_BITS, Smallest
+from stages.smallest.frames import CELL, DELTA, PATCH_BITS, Smallest, is_bound
 
 CLAIMS = Path(__file__).with_name("claims.yaml")
 
@@ -80,21 +80,16 @@ def _by_localizer(found: Smallest) -> list[Line]:
 def _by_task(found: Smallest) -> Table:
     """Sizes of every task, a column for each localizer."""
 
-    def of(name: str) -> Column:
-        def size(task: str) -> pd.Series:
-            rows = found.of(name)
-            return rows[rows.index.get_level_values("task") == task]
+    def size(name: str, task: str) -> str:
+        rows = found.of(name)
+        rows = rows[rows.index.get_level_values("task") == task]
+        mean = np.exp(np.log(rows.selected.astype(float)).mean())
+        return "at least " * is_bound(rows) + f"{mean:,.0f}" if len(rows) else ""
 
-        def value(task: str) -> str:
-            rows = size(task)
-            bound = "at least " * bool(len(rows) and not rows.enough.eq(True).all())
-            return bound + f"{np.exp(np.log(rows.selected.astype(float)).mean()):,.0f}" if len(rows) else ""
-
-        return Column(words(name), value, str)
-
+    columns = [Column(words(name), partial(size, name), str) for name in found.localizers]
     lines = [Line(task, task) for task in dict.fromkeys(found.sizes.task)]
     notes = ["parameters, geometric mean over seeds; at least: not enough in some seed"]
-    return Table("The same by task", ["task"], [of(name) for name in found.localizers], lines, notes)
+    return Table("The same by task", ["task"], columns, lines, notes)
 
 
 def _signs(found: Smallest) -> Table:

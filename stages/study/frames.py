@@ -306,11 +306,11 @@ def _overlaps(
         groups.setdefault(tuple(value for name, value in cell.items() if name != axis), []).append(cell)
     for cells in groups.values():
         read = {cell[axis]: read_mask(masks.file(cell)).mask for cell in cells}
-        size = next(iter(read.values())).region.size
         indices = {name: mask.region_indices().numpy() for name, mask in read.items()}
         shared = {name: value for name, value in cells[0].items() if name != axis}
         for first, second in pairs(indices, 2):
-            yield {**shared, "first": first, "second": second, **measure(indices[first], indices[second], size)}
+            common = measure(indices[first], indices[second], read[first].region.size)
+            yield {**shared, "first": first, "second": second, **common}
 
 
 def _iou(first: np.ndarray, second: np.ndarray, size: int) -> Row:
