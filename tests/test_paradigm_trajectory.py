@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -23,59 +25,43 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.sources import import_model
 from stages.lib.report.document import Table
+from stages.lib.report.load import grid
 from stages.lib.report.table import shown
 from stages.lib.settings import AdamWParams
-from stages.lib.training.finetuning import TrainingCell, at_point, finetune
+from stages.lib.training.finetuning import TrainingCell, at_point, chosen_point, finetune
 from stages.study import checkpoints as trajectory
-from stages.study.bound import ModelClass, examples_for, log_all_regions, variance_term
+from stages.study.bound import examples_for, log_all_regions, log_models, variance_term
 from stages.study.checkpoints import Trace, checkpoints, trace, train_again
-from stages.study.frames import AXES, Study, collect
+from stages.study.frames import Study, collect
 from stages.study.paradigms import finetune_and_graft, settings_of
 from stages.study.report import bound_lines, tables
 from stages.study.settings import Checkpoints
-from tests.pico import (
-    TOY,
-    all_localizers,
-    finetune_settings,
-    graft_settings,
-    model_settings,
-    runtime,
-    same,
-    toy_rows,
-    values_of,
-)
+from tests.pico import TOY, all_localizers, finetune_settings, model_settings, runtime, same, toy_rows, values_of
 
 SEED, STEPS = 13, 25
-LEAST = 0.05
 SPARSITIES = [0.02, 1.0]
 ROWS = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2), "test": toy_rows(60, 3)}
+ADAMW = AdamWParams(learning_rate=3e-3, weight_decay=0.01, l1=0.001)
 TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2, batch_sizes=[4, 8], learning_rates=[3e-3])
 
 
-def params(mode: str = "standard", **changes: Any) -> SimpleNamespace:
+def params(mode: str = "standard", rule: str = "top_k", **changes: Any) -> SimpleNamespace:
     """All settings of both stages."""
     sections = {
-        "model": model_settings(mode),
-        "finetune": TRAINING,
-        "graft": graft_settings(),
-        "localizer": all_localizers(steps=3),
-        "calibration": SimpleNamespace(bins=15),
-        "study": SimpleNamespace(test_max=50),
-        "paradigm": paradigm_settings(),
-        "trajectory": trajectory_settings(),
-    }
+        "model": model_settings(mode), "finetune": TRAINING, "localizer": all_localizers(steps=3),
+        "graft": SimpleNamespace(region=["layers"], rule=rule), "calibration": SimpleNamespace(bins=15), "study": SimpleNamespace(test_max=50),
+        "paradigm": paradigm_settings(), "trajectory": trajectory_settings(),
+    }  # fmt: skip
     return SimpleNamespace(**{**sections, **changes})
 
 
 def paradigm_settings(**changes: Any) -> SimpleNamespace:
-    adamw = AdamWParams(learning_rate=3e-3, weight_decay=0.01, l1=0.001)
-    settings = {"sparsities": SPARSITIES, "adamw": adamw, "max_steps": 20}
-    return SimpleNamespace(**{**settings, **changes})
+    return SimpleNamespace(**{"sparsities": SPARSITIES, "adamw": ADAMW, "max_steps": 20, **changes})
 
 
 def trajectory_settings(**changes: Any) -> SimpleNamespace:
-    settings = {"every": 10, "region_step": 10, "sparsities": SPARSITIES}
-    return SimpleNamespace(checkpoints=Checkpoints(**{**settings, **changes}))
+    settings = {"every": 10, "region_step": 10, "sparsities": SPARSITIES, **changes}
+    return SimpleNamespace(checkpoints=Checkpoints(**settings))
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +86,7 @@ def make_project(folder: Any, mode: str) -> None:
     write_rows(paths.ood_table("toy", "other"), toy_rows(20, 4))
     for split, rows in ROWS.items():
         write_rows(paths.sample("toy", SEED, split), rows)
-    done = finetune(TrainingCell(TOY, SEED, ROWS, model_settings(mode), runtime(), paths.PRETRAINED), TRAINING)
+    done = finetune(training_cell(mode), TRAINING)
     save_model(done.model.model, done.model.tokenizer, paths.finetuned("toy", SEED))
     write_json(paths.finetuned("toy", SEED) / "training.json", done.record)
     anchor = Evaluation(done.model, study_sets("toy", SEED, 50, with_train=True), variants=1)
@@ -109,69 +95,46 @@ def make_project(folder: Any, mode: str) -> None:
     write_predictions(paths.reading_logits("anchor", (), "toy", SEED), anchor.predictions())
 
 
+def training_cell(mode: str) -> TrainingCell:
+    return TrainingCell(TOY, SEED, ROWS, model_settings(mode), runtime())
+
+
 def again(mode: str, watch: Callable[[LabelModel], Callable[[], object]]) -> dict[str, Tensor]:
     """The weights after training again, watched by this."""
-    chosen = read_json(paths.finetuned("toy", SEED) / "training.json")["chosen"]
-    settings = at_point(TRAINING, chosen)
-    return values_of(train_again(TrainingCell(TOY, SEED, ROWS, model_settings(mode), runtime()), settings, watch))
-
-
-def not_at_all(_model: LabelModel) -> Callable[[], object]:
-    return lambda: None
-
-
-def drawing(_model: LabelModel) -> Callable[[], object]:
-    return lambda: torch.rand(1)
-
-
-def traced(mode: str, due: list[int]) -> tuple[dict[str, Tensor], Trace]:
-    sets = {"toy": ROWS["test"], train_set("toy"): ROWS["train"]}
-    seen = Trace(due, sets, [*read_json(paths.PRETRAINED / "anatomy.json")["groups"]])
-    return again(mode, seen.watch), seen
+    return values_of(train_again(training_cell(mode), at_point(TRAINING, chosen_point("toy", SEED)), watch))
 
 
 # fine-tuning watched
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_the_last_checkpoint_is_the_fine_tuned_model_bit_for_bit(projects, mode):
+def test_training_that_is_looked_at_at_every_step_ends_at_the_fine_tuned_model_bit_for_bit(projects, mode):
     projects(mode)
-    after, seen = traced(mode, [10, 20, STEPS])
+    sets = {"toy": ROWS["test"], train_set("toy"): ROWS["train"]}
+    seen = Trace(range(1, STEPS + 1), sets, [*read_json(paths.PRETRAINED / "anatomy.json")["groups"]])
+    after = again(mode, seen.watch)
     stored = read_tensors(paths.finetuned("toy", SEED), after)
     assert same(after, stored) and same(seen.kept[STEPS], stored)
     assert {values.dtype for values in seen.kept[STEPS].values()} == {torch.float32}
     assert not same(seen.kept[20], stored) and not same(seen.kept[10], seen.kept[20]), "control"
+    drawing = again(mode, lambda model: lambda: torch.rand(1))
+    assert not same(drawing, stored), "control: dropout draws from the same generator"
+
+
+def record_of(stage: str, *axes: str) -> tuple[dict, Any]:
+    record, logits = (place(stage, axes, "toy", SEED) for place in (paths.reading_record, paths.reading_logits))
+    return read_json(record), read_predictions(logits)
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_looking_at_every_step_does_not_change_the_training(projects, mode):
-    projects(mode)
-    alone = again(mode, not_at_all)
-    assert same(traced(mode, [*range(1, STEPS + 1)])[0], alone)
-    assert not same(again(mode, drawing), alone), "control: dropout draws from the same generator"
-
-
-def record_of(stage: str, axes: tuple[str, ...] = ()) -> tuple[dict, Any]:
-    return read_json(paths.reading_record(stage, axes, "toy", SEED)), read_predictions(
-        paths.reading_logits(stage, axes, "toy", SEED)
-    )
-
-
-@pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_a_checkpoint_and_its_graft_of_everything_predict_the_same(projects, mode):
+def test_the_record_of_a_trajectory(projects, mode):
     projects(mode)
     assert "3 checkpoints, 2 regions of step 10" in trace("toy", SEED, params(mode), runtime())
-    _, predictions = record_of("trajectory")
+    record, predictions = record_of("trajectory")
     for variants in predictions.logits.values():
         for step in (10, 20, STEPS):
             np.testing.assert_array_equal(variants[f"grafted_{step}_1.0"], variants[f"checkpoint_{step}"])
             assert not np.array_equal(variants[f"grafted_{step}_0.02"], variants[f"checkpoint_{step}"]), "control"
-
-
-def test_the_record_of_a_trajectory(projects):
-    projects("standard")
-    trace("toy", SEED, params(), runtime())
-    record, predictions = record_of("trajectory")
     assert {*predictions.logits} == {"toy", "toy:train"} and len(predictions.labels["toy"]) == 50
     keys = {(row["test_set"], row["variant"], row["step"], row.get("sparsity")) for row in record["rows"]}
     steps, sets = (10, 20, STEPS), ("toy", "toy:train")
@@ -182,38 +145,27 @@ def test_the_record_of_a_trajectory(projects):
     assert [row["agreement"] for row in last] == [1, 1], "it is the anchor's fine-tuned model"
     (small,) = {row["selected"] for row in record["rows"] if row.get("sparsity") == 0.02}
     assert small == int(0.02 * record["graftable"])
-    rows = collect({"trajectory": [{"seed": SEED, "task": "toy"}]}, LEAST, "prompt").rows("trajectory", "train")
+    rows = collect({"trajectory": [{"seed": SEED, "task": "toy"}]}, 0.05, "prompt").rows("trajectory", "train")
     assert {*rows.step} == {*steps} and {*rows.variant} == {"checkpoint", GRAFTED}
 
 
 def test_regions_are_learned_from_what_the_checkpoint_says(projects, monkeypatch):
     projects("standard")
-    labels = []
-
-    def noting(*arguments: Any) -> Any:
-        labels.append([row["label"] for row in arguments[2]])
-        return gathered(*arguments)
-
-    gathered = trajectory.evidence_of
-    monkeypatch.setattr(trajectory, "evidence_of", noting)
-    settings = trajectory_settings(every=2, region_step=2)
-    trace("toy", SEED, params(trajectory=settings), runtime())
-    _, predictions = record_of("trajectory")
-    said = predictions.logits["toy:train"]["checkpoint_2"].argmax(1)
+    gathered = Mock(side_effect=trajectory.evidence_of)
+    monkeypatch.setattr(trajectory, "evidence_of", gathered)
+    trace("toy", SEED, params(trajectory=trajectory_settings(every=2, region_step=2)), runtime())
+    labels = [[row["label"] for row in call.args[2]] for call in gathered.call_args_list]
+    said = record_of("trajectory")[1].logits["toy:train"]["checkpoint_2"].argmax(1)
     assert labels == 2 * [[TOY.labels[index] for index in said]]
     assert labels[0] != [row["label"] for row in ROWS["train"]], "control: it errs on some"
 
 
 def test_another_end_of_training_is_said(projects):
     projects("standard")
-    other = TRAINING.model_copy(update={"weight_decay": 0.5})
-    line = trace("toy", SEED, params(finetune=other), runtime())
-    assert (
-        "near, not at" in line
-        and not read_json(paths.reading_record("trajectory", (), "toy", SEED))["equals_finetuned"]
-    )
-    assert "near, not at" not in trace("toy", SEED, params(), runtime())
-    assert read_json(paths.reading_record("trajectory", (), "toy", SEED))["equals_finetuned"], "control"
+    for decay, equal in ((0.5, False), (TRAINING.weight_decay, True)):
+        settings = TRAINING.model_copy(update={"weight_decay": decay})
+        line = trace("toy", SEED, params(finetune=settings), runtime())
+        assert ("near, not at" in line) is not equal and record_of("trajectory")[0]["equals_finetuned"] is equal
 
 
 @pytest.mark.parametrize(
@@ -232,13 +184,14 @@ def test_checkpoints_that_are_not_there_are_refused_before_training(projects, mo
     assert isinstance(error.value, GraftError) and "\n" not in str(error.value)
 
 
-def test_checkpoints_are_evenly_apart_and_end_with_the_last_step():
-    assert checkpoints(25, trajectory_settings(every=10, region_step=25).checkpoints) == [10, 20, 25]
-    assert checkpoints(30, trajectory_settings(every=10, region_step=20).checkpoints) == [10, 20, 30]
-    assert checkpoints(25, trajectory_settings(every=25, region_step=25).checkpoints) == [25]
+@pytest.mark.parametrize(("steps", "every", "due"), [(25, 10, [10, 20, 25]), (30, 10, [10, 20, 30]), (25, 25, [25])])
+def test_checkpoints_are_evenly_apart_and_end_with_the_last_step(steps, every, due):
+    assert checkpoints(steps, trajectory_settings(every=every, region_step=due[-1]).checkpoints) == due
 
 
 # other ways of fine-tuning
+
+GRAFTS = (GRAFTED, MOVEMENT_GRAFTED)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +201,7 @@ def test_the_record_of_a_paradigm(projects, paradigm, mode):
     projects(mode)
     before = {path.name for path in paths.FINETUNED.rglob("*")}
     assert f"paradigm {paradigm} toy-13: " in finetune_and_graft(paradigm, "toy", SEED, params(mode), runtime())
-    record, predictions = record_of("paradigm", (paradigm,))
+    record, predictions = record_of("paradigm", paradigm)
     assert record["paradigm"] == paradigm and record["training"]["chosen"]["steps"] == 20
     keys = {(row["test_set"], row["variant"], row.get("sparsity")) for row in record["rows"]}
     grafts = {(name, kind, share) for name in ("toy", "other") for kind in GRAFTS for share in SPARSITIES}
@@ -267,26 +220,21 @@ def test_a_new_head_is_another_way_than_the_prompt(projects):
     logits = {}
     for paradigm in ("sgd", "standard"):
         finetune_and_graft(paradigm, "toy", SEED, params("prompt"), runtime())
-        logits[paradigm] = record_of("paradigm", (paradigm,))[1].logits["toy"][FINETUNED]
+        logits[paradigm] = record_of("paradigm", paradigm)[1].logits["toy"][FINETUNED]
     assert not np.allclose(logits["sgd"], logits["standard"], atol=0.1)
-
-
-GRAFTS = (GRAFTED, MOVEMENT_GRAFTED)
 
 
 def test_a_movement_graft_is_as_large_as_the_learned_one(projects):
     projects("prompt")
-    finetune_and_graft("adamw", "toy", SEED, params("prompt", graft=graft_settings(rule="threshold")), runtime())
-    record, _ = record_of("paradigm", ("adamw",))
+    finetune_and_graft("adamw", "toy", SEED, params("prompt", "threshold"), runtime())
+    record, _ = record_of("paradigm", "adamw")
     sizes = {kind: {row["selected"] for row in record["rows"] if row["variant"] == kind} for kind in GRAFTS}
     assert sizes[GRAFTED] == sizes[MOVEMENT_GRAFTED] and min(sizes[GRAFTED]) < int(0.02 * record["graftable"])
 
 
 def moved_far(paradigm: str, threshold: float) -> int:
-    settings = settings_of(
-        paradigm, finetune_settings(max_steps=40), paradigm_settings().adamw.model_copy(update={"learning_rate": 1e-3})
-    )
-    done = finetune(TrainingCell(TOY, SEED, ROWS, model_settings("prompt"), runtime(), paths.PRETRAINED), settings)
+    adamw = ADAMW.model_copy(update={"learning_rate": 1e-3})
+    done = finetune(training_cell("prompt"), settings_of(paradigm, finetune_settings(max_steps=40), adamw))
     before = read_tensors(paths.PRETRAINED, done.model.parameters())
     after = values_of(done.model)
     return sum(int(((after[name] - before[name]).abs() > threshold).sum()) for name in before)
@@ -301,15 +249,13 @@ def test_l1_keeps_parameters_where_they_were(projects):
 
 def test_a_paradigm_changes_what_it_is_about_and_nothing_else():
     plain = finetune_settings(optimizer="adamw", l1=0.5, learning_rates=[0.1, 0.2])
-    found = {name: vars(settings_of(name, plain, paradigm_settings().adamw)) for name in ("sgd", "adamw", "adamw_l1")}
-    assert {name: (one["optimizer"], one["l1"]) for name, one in found.items()} == {
-        "sgd": ("sgd", 0.0), "adamw": ("adamw", 0.0), "adamw_l1": ("adamw", 0.001),
-    }  # fmt: skip
-    assert found["sgd"]["learning_rates"] == [0.1, 0.2] and found["adamw"]["learning_rates"] == [3e-3]
-    assert found["sgd"]["weight_decay"] == 0.0 and found["adamw_l1"]["weight_decay"] == 0.01
-    changed = {"optimizer", "l1", "learning_rates", "weight_decay"}
-    kept = {name: value for name, value in vars(plain).items() if name not in changed}
-    assert all({name: one[name] for name in kept} == kept for one in found.values())
+    changes = {
+        "sgd": {"optimizer": "sgd", "l1": 0.0, "learning_rates": [0.1, 0.2], "weight_decay": 0.0},
+        "adamw": {"optimizer": "adamw", "l1": 0.0, "learning_rates": [3e-3], "weight_decay": 0.01},
+        "adamw_l1": {"optimizer": "adamw", "l1": 0.001, "learning_rates": [3e-3], "weight_decay": 0.01},
+    }
+    for name, changed in changes.items():
+        assert vars(settings_of(name, plain, ADAMW)) == vars(plain) | changed
 
 
 def test_a_region_of_less_than_one_parameter_names_its_setting(projects):
@@ -323,37 +269,31 @@ def test_a_region_of_less_than_one_parameter_names_its_setting(projects):
 # the generalization bound
 
 
-def write_errors(root: Any, stage: str, cell: tuple, variant: str, accuracies: dict[str, float], **header: int) -> None:
-    rows = [
-        {"test_set": name, "variant": variant, "n": 128 if ":" in name else 600, "accuracy": value, "score": value}
-        for name, value in accuracies.items()
-    ]
-    path = root.joinpath("metrics", stage, *map(str, cell[:-1]), f"{cell[-1]}.json")
-    write_json(path, {"stage": stage, "rows": rows, **header})
-
-
 @pytest.fixture
-def study(tmp_path, monkeypatch) -> Study:
+def study(project) -> Study:
     """Graft and retraining of two seeds: errors on (train, test) of (5, 10) and (1, 9) %, fine-tuned 8 % on test."""
-    cells: dict[str, list] = {"anchor": [], "readout": []}
-    for seed, more in ((13, 0.01), (21, -0.01)):
-        write_errors(tmp_path, "anchor", (seed, "toy"), FINETUNED, {"toy": 0.92 + more})
-        cells["anchor"].append((seed, "toy"))
-        for readout, (train, test) in {"graft": (0.95, 0.90), "retrain": (0.99, 0.91)}.items():
-            cell, accuracies = (readout, "learned", "0.01", seed, "toy"), {"toy": test + more, "toy:train": train}
-            write_errors(tmp_path, "readout", cell, readout, accuracies, selected=20, graftable=2000)
-            cells["readout"].append(cell)
-    monkeypatch.chdir(tmp_path)
-    return collect(
-        {stage: [dict(zip(AXES[stage], cell, strict=True)) for cell in group] for stage, group in cells.items()},
-        LEAST,
-        "prompt",
-    )
+    readouts = {"graft": (0.95, 0.90), "retrain": (0.99, 0.91)}
+    cells = {
+        "anchor": grid(seed=[13, 21], task=["toy"]),
+        "readout": grid(readout=[*readouts], localizer=["learned"], sparsity=["0.01"], seed=[13, 21], task=["toy"]),
+    }
+    for stage, cell in [(stage, cell) for stage, some in cells.items() for cell in some]:
+        variant = cell.get("readout", FINETUNED)
+        train, test = readouts.get(variant, (1.0, 0.92))
+        rows = [
+            {"test_set": name, "variant": variant, "n": n, "accuracy": value, "score": value}
+            for name, n, value in (("toy", 600, test + (17 - cell["seed"]) / 400), ("toy:train", 128, train))
+        ]
+        *folders, task = map(str, cell.values())
+        record = {"stage": stage, "rows": rows, "selected": 20, "graftable": 2000}
+        write_json(Path("metrics", stage, *folders, f"{task}.json"), record)
+    return collect(cells, 0.05, "prompt")
 
 
-def bound_table(study: Study) -> Table | None:
-    bounds = [table for table in shown(tables(study)) if table.title.startswith("Generalization bound")]
-    return bounds[0] if bounds else None
+def bound_table(study: Study, **frames: pd.DataFrame) -> Table | None:
+    """Of the study, with other frames in place of its own."""
+    found = shown(tables(replace(study, frames=study.frames | frames)))
+    return next((table for table in found if table.title.startswith("Generalization bound")), None)
 
 
 def test_a_bound_is_the_sum_of_what_was_measured_and_proved(study):
@@ -361,13 +301,13 @@ def test_a_bound_is_the_sum_of_what_was_measured_and_proved(study):
     assert (graft.model, retrain.model, graft.n) == ("graft", "retrain", 2)
     assert (graft.train, graft.test) == pytest.approx((0.05, 0.10))
     assert (retrain.selected, retrain.examples) == (20, 128)
-    assert graft.variance == pytest.approx(variance_term(ModelClass(20), 128, 0.025))
-    assert retrain.variance == pytest.approx(variance_term(ModelClass(20), 128, 0.05))
-    free = variance_term(ModelClass(20, log_regions=log_all_regions(20, 2000)), 128, 0.05)
+    assert graft.variance == pytest.approx(variance_term(log_models(20), 128, 0.025))
+    assert retrain.variance == pytest.approx(variance_term(log_models(20), 128, 0.05))
+    free = variance_term(log_models(20, log_all_regions(20, 2000)), 128, 0.05)
     assert retrain.any == pytest.approx(free + 0.01)
     assert graft.bound == pytest.approx(graft.variance + 0.04 + 0.01)
     assert retrain.bound == pytest.approx(retrain.variance + 0.01)
-    assert retrain.needed == examples_for(ModelClass(20), 1.0, 0.05) < retrain.needed_any
+    assert retrain.needed == examples_for(log_models(20), 1.0, 0.05) < retrain.needed_any
 
 
 def test_a_vacuous_bound_is_called_so_and_what_it_would_take_is_said(study):
@@ -375,20 +315,19 @@ def test_a_vacuous_bound_is_called_so_and_what_it_would_take_is_said(study):
     assert all(len(row.cells) == len(table.header) for row in table.rows)
     assert table.rows[1].cells[:7] == ["toy", "retrain", "2", "1.0", "9.0", "20", "128"]
     assert "vacuous" in table.notes[-1] and "in 2 of 2 lines" in table.notes[-1]
-    assert table.rows[1].cells[-2] == f"{examples_for(ModelClass(20), 1.0, 0.05):,}"
+    assert table.rows[1].cells[-2] == f"{examples_for(log_models(20), 1.0, 0.05):,}"
     assert any("not counting a new head" in note for note in table.notes)
 
 
 def test_a_bound_of_enough_examples_is_not_called_vacuous(study):
     frame = study.frames["readout"]
-    many = study.frames | {"readout": frame.assign(n=frame.n.where(frame["where"] != "train", 10_000.0))}
-    table = bound_table(replace(study, frames=many))
+    table = bound_table(study, readout=frame.assign(n=frame.n.where(frame["where"] != "train", 10_000.0)))
     assert table.notes[-1].startswith("no bound") and float(table.rows[0].cells[10]) < 1
 
 
 def test_without_training_rows_or_one_of_the_readouts_there_is_no_table(study):
     frame = study.frames["readout"]
     for part in (frame[frame["where"] != "train"], frame[frame.readout == "graft"], frame[:0]):
-        assert bound_table(replace(study, frames=study.frames | {"readout": part})) is None
-    alone = study.frames | {"anchor": pd.DataFrame(columns=frame.columns)}
-    assert bound_table(replace(study, frames=alone)).rows[0].cells[9] == "n/a"
+        assert bound_table(study, readout=part) is None
+    alone = bound_table(study, anchor=pd.DataFrame(columns=frame.columns))
+    assert alone.rows[0].cells[9] == "n/a"

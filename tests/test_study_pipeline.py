@@ -24,12 +24,8 @@ from tests.test_dvc_yaml import EXTENSIONS
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CELL = ("movies", 13)
-BEFORE = {
-    "fetch",
-    "model",
-    "reference@13",
-    *(f"{stage}@movies-13" for stage in ("sample", "finetune", "movement", "mask")),
-}
+OF_CELL = ("sample", "finetune", "movement", "mask")
+BEFORE = {"fetch", "model", "reference@13", *(f"{stage}@movies-13" for stage in OF_CELL)}
 STUDY, STUDY_FILE = EXTENSIONS["study"], "stages/study/dvc.yaml"
 LOCALIZERS = TINY_STUDY["sweep"]["localizers"]
 ADDED = ["attribution", "movement", "fish", "bias"]
@@ -77,11 +73,8 @@ def smaller_masks(copy: Copy) -> dict[str, Step]:
 
 def more_localizers(copy: Copy) -> dict[str, Step]:
     """Localizers that only rank, added to the first run's, with the stages switched on that were off."""
-    copy.set(
-        f"sweep.localizers=[{','.join([*LOCALIZERS, *ADDED])}]",
-        "paradigm.paradigms=[adamw]",
-        "trajectory.tasks=[movies]",
-    )
+    localizers = ",".join([*LOCALIZERS, *ADDED])
+    copy.set(f"sweep.localizers=[{localizers}]", "paradigm.paradigms=[adamw]", "trajectory.tasks=[movies]")
     return {"more": repro(copy)}
 
 
@@ -163,11 +156,8 @@ def test_another_mask_of_the_main_pipeline_runs_its_curve_and_the_report_alone(s
 def test_empty_lists_switch_stages_off_and_the_report_says_so(story):
     for name, off in {"first": OFF_AT_FIRST, "graft": OFF_AT_FIRST | {"readout"}, "more": set()}.items():
         files = story[name].files
-        lines = [
-            line
-            for line in files[str(paths.report("study").with_suffix(".md"))].decode().splitlines()
-            if OFF_LINE in line
-        ]
+        text = files[str(paths.report("study").with_suffix(".md"))].decode()
+        lines = [line for line in text.splitlines() if OFF_LINE in line]
         assert len(lines) == bool(off) and {stage for stage in TABLES for line in lines if stage in line} == off
         assert {*json.loads(files[str(paths.report_details("study"))])} & {*TABLES} == {*TABLES} - off
 
@@ -213,7 +203,8 @@ def test_the_learned_mask_of_the_sweep_is_that_of_the_main_pipeline_bit_for_bit(
 
 
 def test_every_record_has_all_measures_of_its_rows(story):
-    records = {name: json.loads(data) for name, data in story["more"].files.items() if is_record(name)}
+    own = {name for stage in STUDY for name in story["more"].files if name.startswith(f"metrics/{stage}/")}
+    records = {name: json.loads(story["more"].files[name]) for name in own if name.endswith(".json")}
     assert len(records) >= 13
     for name, record in records.items():
         assert record["task"] == "movies" and record["rows"], name
@@ -221,10 +212,3 @@ def test_every_record_has_all_measures_of_its_rows(story):
     fish, random = (records[str(paths.reading_record("sweep", (name, "0.01"), *CELL))] for name in ("fish", "random"))
     assert fish["about"]["gradient_examples"] == TINY_STUDY["localizer"]["fish"]["examples"]
     assert random["about"]["gradient_examples"] == 0
-
-
-def is_record(name: str) -> bool:
-    stage = name.split("/")[1]
-    return (
-        name.endswith(".json") and name.startswith("metrics/") and stage in STUDY and name != str(paths.report("study"))
-    )

@@ -3,6 +3,7 @@
 import json
 from contextlib import chdir
 from dataclasses import replace
+from itertools import permutations, product
 from math import prod
 from pathlib import Path
 
@@ -33,7 +34,7 @@ SPARSITIES = [0.0001, 0.001, 0.01]
 # what fine-tuning has to gain
 LEAST = 0.05
 LAYERS = 4
-MODULES = ("attention.self.query", "attention.self.value", "attention.output.dense", "intermediate.dense", "output.dense")  # fmt: skip
+MODULES = "attention.self.query attention.self.value attention.output.dense intermediate.dense output.dense".split()
 SHAPES = {
     **{f"m.layer.{layer}.{name}.weight": (200, 50) for layer in range(LAYERS) for name in MODULES},
     **{f"m.layer.{layer}.output.LayerNorm.weight": (50,) for layer in range(LAYERS)},
@@ -44,66 +45,56 @@ HEADER = {"format": "graft-mask", "version": 2, "shapes": SHAPES, "graftable": G
 CELLS = [(seed, task) for seed in SEEDS for task in TASKS]
 
 
-def file_of(root: Path, stage: str, cell: tuple) -> Path:
-    return root.joinpath("metrics", stage, *map(str, cell[:-1]), f"{cell[-1]}.json")
-
-
-def mask_of(root: Path, cell: tuple) -> Path:
-    return root.joinpath("masks/sweep", *map(str, cell[:-1]), f"{cell[-1]}.safetensors")
+def file_of(kind: str, stage: str, *cell: object) -> Path:
+    *folders, last = map(str, cell)
+    return Path(kind, stage, *folders, last + {"metrics": ".json", "masks": ".safetensors"}[kind])
 
 
 class Writer:
     """Writes records and masks; every draw comes from one generator."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.random, self.cells = root, np.random.default_rng(3), {stage: [] for stage in AXES}
-
-    def row(self, task: str, test_set: str, variant: str, score: float, ece: float, **axes: float) -> dict:
-        """A record row around these values."""
-        score = float(
-            np.clip(score + 0.008 * self.random.normal() - 0.1 * (":" not in test_set and test_set != task), 0, 1)
-        )
-        f1 = max(score - 0.05, 0.0)
-        measures = {"n": 300, "accuracy": score, "accuracy_se": 0.02, "f1": f1, "score": f1 if task == "qqp" else score}
-        kept = {"agreement": min(score + 0.05, 1.0), "retained": score / 0.92 if score else None, "ece": ece, "loss": 0.4}  # fmt: skip
-        return {"test_set": test_set, "variant": variant, **measures, **kept, **axes}
+    def __init__(self) -> None:
+        self.random, self.cells = np.random.default_rng(3), {stage: [] for stage in AXES}
 
     def rows(self, task: str, variant: str, score: float, ece: float, **axes: float) -> list[dict]:
-        """Rows on the own test set, the others, and the training rows."""
-        sets = [task, *SETS.get(task, []), f"{task}:train"]
-        return [self.row(task, name, variant, score + 0.06 * (name[-6:] == ":train"), ece, **axes) for name in sets]
+        """Rows around these values on the own test set, the others, and the training rows."""
+        rows = []
+        for name, more in {task: 0.0, **dict.fromkeys(SETS.get(task, []), -0.1), f"{task}:train": 0.06}.items():
+            own = float(np.clip(score + more + 0.008 * self.random.normal(), 0, 1))
+            f1 = max(own - 0.05, 0.0)
+            measures = {
+                "n": 300,
+                "accuracy": own,
+                "f1": f1,
+                "score": f1 if task == "qqp" else own,
+                "ece": ece,
+                "loss": 0.4,
+            }
+            kept = {"agreement": min(own + 0.05, 1.0), "retained": own / 0.92 if own else None}
+            rows.append({"test_set": name, "variant": variant, **measures, **kept, **axes})
+        return rows
 
     def record(self, stage: str, cell: tuple, rows: list[dict], **header: object) -> None:
         """Write one record."""
         sizes = {"selected": 20, "graftable": GRAFTABLE, "model_parameters": 3 * GRAFTABLE}
         axes = dict(zip(AXES[stage], cell, strict=True))
         self.cells[stage].append(axes)
-        write_json(file_of(self.root, stage, cell), {"stage": stage, **axes, **sizes, "rows": rows, **header})
+        write_json(file_of("metrics", stage, *cell), {"stage": stage, **axes, **sizes, "rows": rows, **header})
 
     def mask(self, cell: tuple, k: int, fixed: bool) -> None:
         """A random mask; `fixed` ones share their first parameters and lie in layer 2's values."""
-        path = mask_of(self.root, cell)
-        path.parent.mkdir(parents=True, exist_ok=True)
         name = "m.layer.2.attention.self.value.weight" if fixed else f"m.layer.{k % LAYERS}.intermediate.dense.weight"
         tensors = {f"indices/{name}": np.sort(self.random.choice(10_000, k, replace=False)).astype(np.int32)}
         tensors |= {f"values/{name}": np.zeros(k, np.float32)}
-        save_sealed(path, tensors, {**HEADER, "selected": k})
-
-
-def write_study(root: Path) -> dict[str, list]:
-    """Records of all stages, in which the paper's effects are there."""
-    writer = Writer(root)
-    for seed, task in CELLS:
-        write_cell(writer, seed, task)
-    return writer.cells
+        save_sealed(file_of("masks", "sweep", *cell), tensors, {**HEADER, "selected": k})
 
 
 def write_cell(writer: Writer, seed: int, task: str) -> None:
-    """Records of one (task, seed)."""
+    """Records of all stages of one (task, seed), in which the paper's effects are there."""
     rows, tail = writer.rows, (seed, task)
     pruned = [row for share in (0.5, 0.9) for row in rows(task, "pruned", 0.45 + 0.1 * share, 0.2, sparsity=share)]
     writer.record("anchor", tail, rows(task, "pretrained", 0.6, 0.1) + rows(task, "finetuned", 0.92, 0.09) + pruned)
-    for (name, less), (number, size) in ((a, b) for a in LOCALIZERS.items() for b in enumerate(SPARSITIES)):
+    for (name, less), (number, size) in product(LOCALIZERS.items(), enumerate(SPARSITIES)):
         about = {"seconds": 2.0, "gradient_examples": {"learned": 9600, "attribution": 1600, "fish": 1024}.get(name, 0)}
         grafted = rows(task, "grafted", 0.9 + 0.005 * number - less / (1 + number), 0.03 + 0.01 * number)
         k = int(size * GRAFTABLE)
@@ -113,32 +104,28 @@ def write_cell(writer: Writer, seed: int, task: str) -> None:
         for name in ("learned", "bias"):
             found = rows(task, readout, score, 0.04) + rows(task, "finetuned", 0.92, 0.09)
             writer.record("readout", (readout, name, 0.0001, *tail), found)
-    wise = [
-        row
-        for alpha in (0.0, 0.5, 1.0)
-        for name in ("wise_ft", "wise_graft")
-        for row in rows(task, name, 0.6 + 0.32 * alpha**0.5, 0.05, alpha=alpha)
-    ]
+    points = product((0.0, 0.5, 1.0), ("wise_ft", "wise_graft"))
+    wise = [row for alpha, name in points for row in rows(task, name, 0.6 + 0.32 * alpha**0.5, 0.05, alpha=alpha)]
     writer.record("wise", tail, wise)
     for method in ("lora_8", "houlsby_16"):
         writer.record("peft", (method, *tail), rows(task, "peft", 0.92, 0.1), trained=400)
     for paradigm, less in {"sgd": 0.02, "adamw": 0.3, "adamw_l1": 0.05}.items():
         grafts = [row for size in SPARSITIES for row in rows(task, "grafted", 0.92 - less, 0.05, sparsity=size)]
         writer.record("paradigm", (paradigm, *tail), rows(task, "finetuned", 0.92, 0.09) + grafts)
-    steps = [
-        row
-        for step in range(0, 500, 100)
-        for row in rows(task, "checkpoint", 0.6 + 0.3 * step / 400, 0.05, step=step, sparsity=None)
-        + rows(task, "grafted", 0.6 + 0.28 * min(step / 150, 1), 0.05, step=step, sparsity=0.01)
-    ]
+    steps = []
+    for step in range(0, 500, 100):
+        steps += rows(task, "checkpoint", 0.6 + 0.3 * step / 400, 0.05, step=step, sparsity=None)
+        steps += rows(task, "grafted", 0.6 + 0.28 * min(step / 150, 1), 0.05, step=step, sparsity=0.01)
     writer.record("trajectory", tail, steps)
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    root = tmp_path_factory.mktemp("study")
-    with chdir(root):
-        yield write_study(root)
+    writer = Writer()
+    with chdir(tmp_path_factory.mktemp("study")):
+        for seed, task in CELLS:
+            write_cell(writer, seed, task)
+        yield writer.cells
 
 
 @pytest.fixture(scope="module")
@@ -150,10 +137,22 @@ def collect(cells: dict[str, list], mode: str = "prompt") -> Study:
     return collect_in(cells, LEAST, mode)
 
 
-def claims(study: Study, of: str = "") -> list[Claim]:
-    """All claims, or those of a measure."""
-    rows = [row for row in read_statements(HERE / "claims.yaml") if of in ("", row.measure)]
-    return judge(rows, MEASURES, study, "toy model")
+def of(written: dict[str, list], tasks: list[str], seeds: list[int] = SEEDS) -> dict[str, list]:
+    """The cells of these tasks and seeds alone."""
+    return {
+        stage: [cell for cell in cells if cell["task"] in tasks and cell["seed"] in seeds]
+        for stage, cells in written.items()
+    }
+
+
+def changed(study: Study, **frames: pd.DataFrame) -> Study:
+    return replace(study, frames=study.frames | frames)
+
+
+def told_of(study: Study, measure: str = "", words: str = "") -> list[Claim]:
+    """All claims, or those of a measure, with these words."""
+    rows = [row for row in read_statements(HERE / "claims.yaml") if measure in ("", row.measure)]
+    return [claim for claim in judge(rows, MEASURES, study, "toy model") if words in claim.text]
 
 
 def table(study: Study, title: str) -> Table:
@@ -176,31 +175,26 @@ def test_missing_records_and_masks_are_named_with_what_makes_them(written):
     message = str(error.value)
     assert message.count("not there") == 4  # record and mask of both, and none of the others
     assert "masks/sweep/learned/0.5/13/qqp.safetensors" in message
-    assert (
-        "metrics/sweep/learned/0.5/13/sst2.json: not there; `dvc repro stages/study/dvc.yaml:sweep@learned-0.5-13`"
-        in message
-    )
+    made_by = "`dvc repro stages/study/dvc.yaml:sweep@learned-0.5-13`"
+    assert f"metrics/sweep/learned/0.5/13/sst2.json: not there; {made_by}" in message
 
 
-def test_damaged_files_are_named(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_json(file_of(tmp_path, "anchor", (13, "sst2")), {"stage": "anchor", "scores": []})
+def test_damaged_files_are_named(project):
+    write_json(file_of("metrics", "anchor", 13, "sst2"), {"stage": "anchor", "scores": []})
     with pytest.raises(DataError, match=r"13/sst2\.json: not a record of anchor.*anchor@13"):
         collect({"anchor": [{"seed": 13, "task": "sst2"}]})
     cell = ("learned", 0.1, 13, "sst2")
-    write_json(file_of(tmp_path, "sweep", cell), {"stage": "sweep", "rows": []})
-    mask_of(tmp_path, cell).parent.mkdir(parents=True)
-    mask_of(tmp_path, cell).write_bytes(b"no mask")
+    write_json(file_of("metrics", "sweep", *cell), {"stage": "sweep", "rows": []})
+    file_of("masks", "sweep", *cell).parent.mkdir(parents=True)
+    file_of("masks", "sweep", *cell).write_bytes(b"no mask")
     with pytest.raises(MaskError, match="damaged"):
         collect({"sweep": [dict(zip(AXES["sweep"], cell, strict=True))]})
 
 
 def test_localizers_stand_beside_the_learned_one_at_every_common_size(study):
     rows = {tuple(row.cells[:2]): row.cells for row in table(study, "Localizers").rows}
-    assert {size for _, size in rows} == {"0.010 %", "0.10 %", "1.00 %", ""} and rows["learned", "1.00 %"][-2:] == [
-        "9,600",
-        "",
-    ]
+    assert {size for _, size in rows} == {"0.010 %", "0.10 %", "1.00 %", ""}
+    assert rows["learned", "1.00 %"][-2:] == ["9,600", ""]
     assert float(rows["random", "0.010 %"][-1].split()[0]) == pytest.approx(-35, abs=3)
     assert nearest([0.001, 0.01]) == 0.001 and nearest([]) is None
 
@@ -212,25 +206,21 @@ def test_a_stage_s_own_rows():
 
 
 def test_tables_have_the_paper_s_values_beside_ours(written, study):
-    assert all(
-        len(row.cells) == len(one.header) for one in shown(tables(study)) for row in one.rows if row.kind != "group"
-    )
+    for one in shown(tables(study)):
+        assert {len(row.cells) for row in one.rows if row.kind != "group"} == {len(one.header)}
     models = table(study, "Tables 1, 3, 5, 6 and 7")
     group, theirs = "", {}
     for above, row in zip([None, *models.rows], models.rows, strict=False):
         group = row.cells[0] if row.kind == "group" else group
         if row.kind == "paper":
             theirs[group, above.cells[0]] = row.cells[2:]
-    assert (
-        theirs["sst2", "fine-tuned"] == ["92.3 (0.3)", "7.4 (0.3)"]
-        and theirs["qqp†", "graft of 1.00 %"][0] == "78.7 (0.2)"
-    )
+    assert theirs["sst2", "fine-tuned"] == ["92.3 (0.3)", "7.4 (0.3)"]
+    assert theirs["qqp†", "graft of 1.00 %"][0] == "78.7 (0.2)"
     assert theirs["sst2", "retrain learned of 0.010 %"] == ["92.2 (0.7)", "3.9 (0.7)"]
     assert theirs["sst2 -> yelp", "retrain bias of 0.010 %"] == ["89.0 (0.3)", ""]
     assert theirs["qnli -> mnli_2", "LoRA 8 (0.067 %)"] == ["64.2 (3.9)", ""]
     assert theirs["average", "LoRA 8 (0.067 %)"] == ["88.5", "8.9"], "the paper's own average, over the same tasks"
-    fewer = collect({stage: [cell for cell in cells if cell["task"] in TASKS[:2]] for stage, cells in written.items()})
-    rows = table(fewer, "Tables 1, 3").rows
+    rows = table(collect(of(written, TASKS[:2])), "Tables 1, 3").rows
     average = [row.cells[0] for row in rows].index("average")
     assert not any(row.kind == "paper" for row in rows[average:]), "the control: over other tasks"
     assert table(study, "Table 8").rows[1].cells[2] == "" and table(study, "Table 8").rows[1].cells[3] == "9.2 (1.3)"
@@ -279,26 +269,17 @@ def texts_of(name: str, study: Study) -> tuple[str, int]:
 
 
 def test_a_title_says_what_was_found_and_a_caption_what_is_drawn(written, study):
-    assert texts_of("localizers", study)[0].startswith(
-        "At 0.010 % grafts on the learned region score highest: 88.6 % (finetuned: 90.6 %"
-    )
+    highest = "At 0.010 % grafts on the learned region score highest: 88.6 % (finetuned: 90.6 %"
+    assert texts_of("localizers", study)[0].startswith(highest)
     assert "lies in attention value: 100.0 %, by chance 20" in texts_of("modules", study)[0]
     assert "lies in layer 3" in texts_of("layers", study)[0]
     assert "whiskers: 95 % interval" in texts_of("localizers", study)[0]
-    one = {
-        stage: [cell for cell in cells if (cell["task"], cell["seed"]) == ("sst2", 13)]
-        for stage, cells in written.items()
-    }
+    one, few = collect(of(written, ["sst2"], [13])), collect(of(written, ["sst2", "qqp"]))
     for name in ("localizers", "bias", "paradigm", "trajectory", "layers"):
-        text, panels = texts_of(name, collect(one))
-        assert "whiskers" not in text and "1 task, 1 seed" in text, name
-        assert panels == 1, name
-
-
-def test_figures_count_the_tasks_they_draw(written):
-    few = {stage: [cell for cell in cells if cell["task"] in ("sst2", "qqp")] for stage, cells in written.items()}
+        text, panels = texts_of(name, one)
+        assert "whiskers" not in text and "1 task, 1 seed" in text and panels == 1, name
     for name in ("ood_sparsity", "ood_tradeoff"):
-        assert "1 task, 2 seeds" in texts_of(name, collect(few))[0], "qqp has no other test set"
+        assert "1 task, 2 seeds" in texts_of(name, few)[0], "qqp has no other test set"
 
 
 def test_the_mean_of_the_tasks_is_of_curves_that_all_tasks_have(written):
@@ -330,25 +311,20 @@ def test_details_have_a_part_for_each_stage_and_the_headline_five_numbers(study)
     assert {*few} == {"sparsity", "finetuned", "retained", "gain"} and {*few["gain"]} == {"learned", "movement"}
 
 
-def told_of(study: Study, measure: str, words: str = "") -> list[Claim]:
-    return [claim for claim in claims(study, measure) if words in claim.text]
-
-
 def test_claims_say_what_was_put_in(study):
-    told = {claim.text: claim for claim in claims(study)}
-    holding = " ".join(text for text, claim in told.items() if claim.verdict is Verdict.HOLDS)
+    told = told_of(study)
+    holding = " ".join(claim.text for claim in told if claim.verdict is Verdict.HOLDS)
     for part in (
         "learned region score higher than on what moved most, at 0.10 %", "attribution region score higher", "moved most score higher",
         "learned region score higher than on the FISH", "FISH mask score higher", "learned region score higher than on biases",
         "fine-tuned model's ECE is higher", "trained alone", "region of 50.00 % alone", "after SGD", "l1 penalty", "earlier step", "middle third",
     ):  # fmt: skip
         assert part in holding, part
-    assert not any("grown" in text for text in told), "it was not in the sweep"
+    assert told_of(study, words="grown") == [], "it was not in the sweep"
     [gap] = told_of(study, "gap")
     assert gap.verdict is Verdict.UNCLEAR, "nothing of the kind was put in"
-    assert all(
-        claim.here.endswith("toy model; 4 tasks, 2 seeds") for claim in told.values() if "istribution" not in claim.text
-    )
+    inside = [claim for claim in told if "istribution" not in claim.text]
+    assert all(claim.here.endswith("toy model; 4 tasks, 2 seeds") for claim in inside)
 
 
 def test_a_claim_of_localizers_says_its_size_and_is_corrected_for_how_many_sizes_there_are(study):
@@ -359,8 +335,8 @@ def test_a_claim_of_localizers_says_its_size_and_is_corrected_for_how_many_sizes
     size, own = SPARSITIES[-1], frame.variant.eq("grafted") & frame["where"].eq("id")
     less = {"sst2": 0.015, "ag_news": 0.006, "qnli": 0.012, "qqp": 0.006}
     score = frame.score.mask(own, 0.9 - frame.localizer.eq("movement") * frame.task.map(less) * frame.sparsity.eq(size))
-    changed = replace(study, frames=study.frames | {"sweep": frame.assign(score=score)})
-    told = told_of(changed, "localizer_scores", "on the learned region score higher than on what moved most")
+    less = changed(study, sweep=frame.assign(score=score))
+    told = told_of(less, "localizer_scores", "on the learned region score higher than on what moved most")
     assert "Holm" not in told[0].figure and told[0].verdict is Verdict.UNCLEAR
     assert told[2].verdict is Verdict.UNCLEAR and "Holm's correction for 3 claims" in told[2].figure
 
@@ -369,9 +345,9 @@ def test_nothing_is_kept_where_fine_tuning_gained_nothing(study):
     assert {claim.verdict for claim in told_of(study, "kept", "keeps")} == {Verdict.HOLDS}, "the control"
     rows = study.frames["anchor"]
     untrained = rows.assign(score=rows.score.where(rows.variant != "finetuned", 0.6))
-    told = told_of(replace(study, frames=study.frames | {"anchor": untrained}), "kept")
+    told = told_of(changed(study, anchor=untrained), "kept")
     assert {claim.verdict for claim in told} == {Verdict.OPEN} and "shown to gain over the pretrained" in told[0].figure
-    told = told_of(replace(study, frames=study.frames | {"anchor": rows.assign(constant=rows.score)}), "kept")
+    told = told_of(changed(study, anchor=rows.assign(constant=rows.score)), "kept")
     assert {claim.verdict for claim in told} == {Verdict.OPEN} and "always the same label" in told[0].figure
 
 
@@ -391,10 +367,8 @@ def test_a_gain_is_between_the_two_models_and_a_random_mask_brings_none_of_it(st
 def test_no_gain_is_said_where_fine_tuning_gained_too_little_or_the_pretrained_model_is_unknown(written, study):
     shy = collect_in(written, 0.4, "prompt")
     [first, *_] = told_of(shy, "kept", "brings")
-    assert (
-        first.verdict is Verdict.OPEN
-        and "without 8 of 8 cells, in which fine-tuning gained less than 40" in first.figure
-    )
+    assert first.verdict is Verdict.OPEN
+    assert "without 8 of 8 cells, in which fine-tuning gained less than 40" in first.figure
     assert shy.frames["sweep"].gain.isna().all() and shy.frames["sweep"].retained.notna().all()
     assert any("without 8 of 8 cells" in note for note in table(shy, "Localizers").notes)
     for mode, known in (("prompt", True), ("standard", False)):
@@ -409,8 +383,7 @@ def test_no_gain_is_said_where_fine_tuning_gained_too_little_or_the_pretrained_m
 def test_one_trained_task_decides_nothing_out_of_distribution(written, study):
     words = "Out of distribution a learned graft of 0.010 % scores higher than the fine-tuned"
     assert told_of(study, "contrast", words)[0].verdict is not Verdict.OPEN, "the control: two trained tasks"
-    few = {stage: [cell for cell in cells if cell["task"] == "sst2"] for stage, cells in written.items()}
-    [told] = told_of(collect(few), "contrast", words)
+    [told] = told_of(collect(of(written, ["sst2"])), "contrast", words)
     assert told.verdict is Verdict.OPEN and "1 task, 2 seeds" in told.figure
 
 
@@ -422,21 +395,17 @@ def test_figure_4b_is_judged_by_the_pruned_models_of_all_tasks(written):
 
 
 def test_regions_are_compared_between_tasks_and_between_seeds_of_one(study):
-    pairs = [(first, second) for first in TASKS for second in TASKS if first != second]
-    between = [
-        {"seed": seed, "first": a, "second": b, "overlap": 0.1 + 0.01 * seed / 21} for seed in SEEDS for a, b in pairs
-    ]
-    among = [
-        {"task": task, "first": 13, "second": 21, "overlap": 0.3 + 0.01 * number} for number, task in enumerate(TASKS)
-    ]
+    between = [(seed, *pair, 0.1 + 0.01 * seed / 21) for seed in SEEDS for pair in permutations(TASKS, 2)]
+    among = [(task, 13, 21, 0.3 + 0.01 * number) for number, task in enumerate(TASKS)]
     frames = {
-        name: pd.DataFrame(rows).assign(localizer="learned", sparsity=0.01, chance=0.01)
-        for name, rows in {"task_overlap": between, "seed_overlap": among}.items()
+        f"{axis}_overlap": pd.DataFrame(rows, columns=[other, "first", "second", "overlap"]).assign(
+            localizer="learned", sparsity=0.01, chance=0.01
+        )
+        for axis, other, rows in (("task", "seed", between), ("seed", "task", among))
     }
-    [told] = told_of(replace(study, frames=study.frames | frames), "region_overlap")
-    assert told.verdict is Verdict.HOLDS and told.figure.startswith(
-        "31.5 against 10.8 % (by chance 1.0 %), +20.7 points"
-    )
+    [told] = told_of(changed(study, **frames), "region_overlap")
+    assert told.verdict is Verdict.HOLDS
+    assert told.figure.startswith("31.5 against 10.8 % (by chance 1.0 %), +20.7 points")
     told = told_of(study, "region_overlap")
     assert {claim.verdict for claim in told} == {Verdict.UNCLEAR}, "the control: regions drawn at random"
 
@@ -446,23 +415,20 @@ def test_regions_are_compared_between_tasks_and_between_seeds_of_one(study):
     [(0.1, 0.02, Verdict.HOLDS), (0.02, 0.1, Verdict.FAILS), (0.1, 0.1, Verdict.UNCLEAR)],
 )
 def test_overlap_is_said_to_fall_with_size_only_where_it_does(study, small, large, verdict):
-    cells = [{"task": task, "seed": seed, "first": "learned", "second": "fish"} for seed, task in CELLS]
     rows = [
-        {**cell, "sparsity": size, "iou": iou + 0.001 * number * (1 if size == 0.01 else -1) ** number, "chance": 0.001}
-        for size, iou in ((0.001, small), (0.01, large))
-        for number, cell in enumerate(cells)
+        (task, seed, size, iou + 0.001 * number * sign**number)
+        for size, iou, sign in ((0.001, small, -1), (0.01, large, 1))
+        for number, (seed, task) in enumerate(CELLS)
     ]
-    [told] = told_of(replace(study, frames=study.frames | {"localizer_overlap": pd.DataFrame(rows)}), "overlap_falls")
+    overlap = pd.DataFrame(rows, columns=["task", "seed", "sparsity", "iou"])
+    overlap = overlap.assign(first="learned", second="fish", chance=0.001)
+    [told] = told_of(changed(study, localizer_overlap=overlap), "overlap_falls")
     assert told.verdict is verdict
 
 
 @pytest.mark.parametrize("off", ["anchor", "sweep", "readout", "peft"])
 def test_any_stage_may_be_off(written, off):
-    few = {
-        stage: [cell for cell in cells if cell["task"] in ("sst2", "qnli") and cell["seed"] == SEEDS[0]]
-        for stage, cells in written.items()
-    }
-    study = collect(few | {off: []})
+    study = collect(of(written, ["sst2", "qnli"], SEEDS[:1]) | {off: []})
     told = report(study)
     assert study.off == [off] and off in told.facts[0]
     assert told.tables and told.claims and details(study) and any(draw(study) for draw in FIGURES.values())

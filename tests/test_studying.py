@@ -1,8 +1,9 @@
 """A cell of the study: the rows that it is measured on, what it is measured against, and what its masks cost."""
 
-import json
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -36,31 +37,31 @@ def cell(project, make_cell):
     made = make_cell("prompt")
     made.lay_out(SEED)
     write_rows(paths.ood_table(TASK, OTHER), toy_rows(30, 9))
-    write_anchor(made.load())
+    evaluation = Evaluation(made.load(), study_sets(TASK, SEED, 20, with_train=True), variants=1)
+    with evaluation.progress("anchor"):
+        evaluation.predict(FINETUNED)
+    store_anchor(evaluation.predictions())
     return made
 
 
-def write_anchor(model: Any) -> None:
-    evaluation = Evaluation(model, study_sets(TASK, SEED, 20, with_train=True), variants=1)
-    with evaluation.progress("anchor"):
-        evaluation.predict(FINETUNED)
-    write_predictions(paths.reading_logits("anchor", (), TASK, SEED), evaluation.predictions())
+def store_anchor(predictions: Predictions) -> None:
+    write_json(paths.card(TASK), {"task": TOY.model_dump()})
+    write_predictions(paths.reading_logits("anchor", (), TASK, SEED), predictions)
 
 
 def settings(keep: float = 0.1, **graft: Any) -> SimpleNamespace:
     """What the stages rank and sweep ask for."""
     return SimpleNamespace(
-        model=model_settings("prompt"),
-        movement=SimpleNamespace(keep=keep),
-        graft=graft_settings(**graft),
-        calibration=SimpleNamespace(bins=15),
-        study=SimpleNamespace(tasks=[TASK], test_max=20),
-        localizer=LOCALIZER,
-    )
+        model=model_settings("prompt"), movement=SimpleNamespace(keep=keep), graft=graft_settings(**graft),
+        calibration=SimpleNamespace(bins=15), study=SimpleNamespace(tasks=[TASK], test_max=20), localizer=LOCALIZER,
+    )  # fmt: skip
 
 
-def record(name: str, sparsity: str) -> dict[str, Any]:
-    return read_json(paths.reading_record("sweep", (name, sparsity), TASK, SEED))
+def swept(name: str, sparsity: str, keep: float = 0.1) -> tuple[str, dict[str, Any]]:
+    """What is said of a localizer's ranking and mask, and the record."""
+    rank(name, TASK, SEED, settings(keep), runtime())
+    said = sweep(name, sparsity, TASK, SEED, settings(keep), runtime())
+    return said, read_json(paths.reading_record("sweep", (name, sparsity), TASK, SEED))
 
 
 # --- Rows ------------------------------------------------------------------------------------------------------
@@ -99,27 +100,17 @@ def test_an_opened_cell_is_pretrained_and_remembers_what_was_fine_tuned(cell):
 def made_up(n: int, *variants: str, sets: tuple[str, ...] = (TASK,)) -> Predictions:
     """Logits of a few variants, each different, on n rows of every set."""
     labels = {name: np.arange(n) % 2 for name in sets}
-    logits = {
-        name: {
-            variant: np.eye(2, dtype=np.float32)[labels[name]] * (1 + number) for number, variant in enumerate(variants)
-        }
-        for name in sets
-    }
+    sure = np.eye(2, dtype=np.float32)[np.arange(n) % 2]
+    logits = {name: {variant: sure * number for number, variant in enumerate(variants, 1)} for name in sets}
     return Predictions(TOY.labels, labels, logits)
-
-
-def store_anchor(predictions: Predictions) -> None:
-    write_json(paths.card(TASK), {"task": TOY.model_dump()})
-    write_predictions(paths.reading_logits("anchor", (), TASK, SEED), predictions)
 
 
 def test_predictions_get_the_anchors_fine_tuned_logits_of_their_own_test_sets(project):
     stored = made_up(6, "pretrained", FINETUNED, sets=(TASK, OTHER, train_set(TASK)))
     store_anchor(stored)
     joined = against_finetuned(made_up(6, "mine", sets=(TASK, OTHER)), TASK, SEED)
-    assert {name: [*variants] for name, variants in joined.logits.items()} == {
-        name: ["mine", FINETUNED] for name in (TASK, OTHER)
-    }
+    found = {name: [*variants] for name, variants in joined.logits.items()}
+    assert found == {name: ["mine", FINETUNED] for name in (TASK, OTHER)}
     assert np.array_equal(joined.logits[OTHER][FINETUNED], stored.logits[OTHER][FINETUNED])
 
 
@@ -135,9 +126,7 @@ def test_an_anchor_of_other_rows_is_an_error(project):
 def test_only_ones_own_variants_get_a_row(project):
     store_anchor(made_up(6, FINETUNED, sets=(TASK, OTHER)))
     rows = variant_rows(made_up(6, "mine", "yours", sets=(TASK, OTHER)), TASK, SEED, 15)
-    assert [(row["test_set"], row["variant"]) for row in rows] == [
-        (name, variant) for name in (TASK, OTHER) for variant in ("mine", "yours")
-    ]
+    assert [(row["test_set"], row["variant"]) for row in rows] == [*product((TASK, OTHER), ("mine", "yours"))]
     assert all(row["agreement"] == row["retained"] == 1.0 for row in rows)
 
 
@@ -159,43 +148,28 @@ def spent(*calls: tuple[str, int | None], train: int = TRAIN) -> int:
 
 def test_every_example_whose_gradient_is_taken_is_counted_once_a_time():
     assert spent() == 0
-    assert spent(("batch_gradients", BATCH)) == BATCH
     assert spent(("batch_gradients", 100)) == TRAIN  # a batch is no larger than the training set
     assert spent(("full_gradient", None), ("full_gradient", None)) == 2 * TRAIN
-    assert spent(("squared_gradients", 5)) == 5
     assert spent(("squared_gradients", 100)) == TRAIN
     calls = ("batch_gradients", BATCH), ("full_gradient", None), ("squared_gradients", 3)
     assert spent(*calls) == BATCH + TRAIN + 3
 
 
 COSTS = {
-    "movement": 0,
-    "magnitude": 0,
-    "random": 0,
-    "bias": 0,
-    "layerwise": 0,
-    "tensorwise": 0,
-    "lota": 0,
+    **dict.fromkeys(("movement", "magnitude", "random", "bias", "layerwise", "tensorwise", "lota"), 0),
     "fish": LOCALIZER.fish.examples,
     "talos": LOCALIZER.talos.examples * (1 + LOCALIZER.talos.rounds),  # the stored order is a single round's
     "attribution": TRAIN * len(LOCALIZER.attribution.path_points),
     "grown": TRAIN * LOCALIZER.grown.rounds,
     "doubling": TRAIN * 9,  # from 5 to a tenth of the 17,088 parameters
     "stable": LOCALIZER.stable.draws * min(LOCALIZER.stable.batch_size, TRAIN),
-    "learned": BATCH * STEPS,
-    "stitch": BATCH * STEPS,
-    "stitch_exact": BATCH * STEPS,
+    **dict.fromkeys(("learned", "stitch", "stitch_exact"), BATCH * STEPS),
     "attribution_learned": TRAIN * len(LOCALIZER.attribution.path_points) + BATCH * STEPS,
 }
 
 
 def test_the_records_name_what_each_localizer_cost(cell):
-    params = settings()
-    for name in COSTS:
-        rank(name, TASK, SEED, params, runtime())
-        sweep(name, "0.02", TASK, SEED, params, runtime())
-    assert {name: record(name, "0.02")["about"]["gradient_examples"] for name in COSTS} == COSTS
-    assert {*NAMES} == {*COSTS}
+    assert {name: swept(name, "0.02")[1]["about"]["gradient_examples"] for name in NAMES} == COSTS
 
 
 # --- Masks -----------------------------------------------------------------------------------------------------
@@ -210,41 +184,26 @@ def test_a_ranking_is_as_long_as_is_kept(cell):
 
 
 def test_a_mask_of_the_sweep_is_the_head_of_its_ranking_and_its_graft_is_what_is_measured(cell):
-    params = settings()
-    rank("movement", TASK, SEED, params, runtime())
-    said = sweep("movement", "0.02", TASK, SEED, params, runtime())
+    said, found = swept("movement", "0.02")
     k = cell.region.budget(0.02)
     order, _ = read_order(paths.rank("movement", TASK, SEED))
     stored = read_mask(paths.sweep_mask("movement", "0.02", TASK, SEED))
     assert torch.equal(stored.mask.region_indices(), order[:k].sort().values) and f"{k:,} parameters" in said
-    found = record("movement", "0.02")
     assert (found["stage"], found["localizer"], found["sparsity"], found["selected"]) == ("sweep", "movement", 0.02, k)
-    assert [(row["test_set"], row["variant"], row["n"]) for row in found["rows"]] == [
-        (TASK, GRAFTED, 20),
-        (OTHER, GRAFTED, 20),
-    ]
+    rows = [(row["test_set"], row["variant"], row["n"]) for row in found["rows"]]
+    assert rows == [(TASK, GRAFTED, 20), (OTHER, GRAFTED, 20)]
     logits = read_predictions(paths.reading_logits("sweep", ("movement", "0.02"), TASK, SEED)).logits[TASK][GRAFTED]
     finetuned = read_predictions(paths.reading_logits("anchor", (), TASK, SEED)).logits[TASK][FINETUNED]
-    assert not np.array_equal(logits, finetuned)  # the control
-    assert json.dumps(found)  # plain numbers all through
-
-
-def test_the_whole_region_is_the_fine_tuned_model(cell):
-    params = settings(keep=1.0)
-    rank("movement", TASK, SEED, params, runtime())
-    sweep("movement", "1.0", TASK, SEED, params, runtime())
-    grafted = read_predictions(paths.reading_logits("sweep", ("movement", "1.0"), TASK, SEED))
-    finetuned = read_predictions(paths.reading_logits("anchor", (), TASK, SEED))
-    assert np.array_equal(grafted.logits[TASK][GRAFTED], finetuned.logits[TASK][FINETUNED])
+    assert not np.array_equal(logits, finetuned)  # the control of what follows
+    swept("movement", "1.0", keep=1.0)
+    whole = read_predictions(paths.reading_logits("sweep", ("movement", "1.0"), TASK, SEED)).logits[TASK][GRAFTED]
+    assert np.array_equal(whole, finetuned)
 
 
 def test_too_small_a_share_is_one_clear_error_that_stores_nothing(cell):
-    params = settings()
-    rank("movement", TASK, SEED, params, runtime())
-    with pytest.raises(
-        MaskError, match=r"^sweep\.sparsities: 1e-06 of [\d,]+ graftable parameters is less than one"
-    ) as end:
-        sweep("movement", "1e-06", TASK, SEED, params, runtime())
+    said = r"^sweep\.sparsities: 1e-06 of [\d,]+ graftable parameters is less than one"
+    with pytest.raises(MaskError, match=said) as end:
+        swept("movement", "1e-06")
     assert "\n" not in str(end.value)
     assert not paths.SWEEP.exists() and not paths.reading_dir("sweep", ("movement", "1e-06"), SEED).exists()
 
@@ -263,10 +222,7 @@ def test_a_ranking_of_another_model_is_refused(cell):
 
 
 def test_a_refinement_that_diverges_names_the_setting(cell, monkeypatch):
-    def diverge(*_: Any) -> None:
-        raise FloatingPointError("the loss is nan")
-
-    rank("learned", TASK, SEED, settings(), runtime())
+    diverge = Mock(side_effect=FloatingPointError("the loss is nan"))
     monkeypatch.setattr(learned, "LOCALIZER", Localizer("", learned.LOCALIZER.rank, diverge))
     with pytest.raises(GraftError, match=r"the loss is nan; lower localizer\.learned\.learning_rate \(1\.0\)"):
-        sweep("learned", "0.02", TASK, SEED, settings(), runtime())
+        swept("learned", "0.02")

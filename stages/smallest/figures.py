@@ -3,14 +3,13 @@
 from collections.abc import Callable
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from stages.lib.report.format import counted, counts, extent, percent, words
 from stages.lib.report.line_styles import explain, framed, line_styles, small_multiples
-from stages.smallest.frames import CELL, Smallest
+from stages.smallest.frames import CELL, Smallest, is_bound
 from stages.smallest.report import parameters
 
 ROW, MARGINS, PANEL_HEIGHT = 0.42, 0.9, 2.5
@@ -41,10 +40,9 @@ def sizes_figure(found: Smallest) -> Figure | None:
         aside = SPREAD * ((number + 0.5) / len(found.localizers) - 0.5)
         _draw_sizes(panel, found, name, rows, aside, look | {"linestyle": "none"})
     panel.set_xscale("log")
-    panel.set_xlim(right=ARROW * panel.get_xlim()[1])
+    low, high = panel.set_xlim(right=ARROW * panel.get_xlim()[1])
     plain = FuncFormatter(lambda value, _: f"{value:,.0f}")
     panel.xaxis.set_major_formatter(plain)
-    low, high = panel.get_xlim()
     if high < 10 * low:  # one power of ten at most, between others
         panel.xaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         panel.xaxis.set_minor_formatter(plain)
@@ -65,17 +63,15 @@ def _draw_sizes(panel: Axes, found: Smallest, name: str, rows: list[str], aside:
             ends = (middle, middle) if not value.units or value.error is None else (10**value.low, 10**value.high)
         else:
             part = sizes[sizes.index.get_level_values("task") == task]
-            numbers, bound = part.selected.astype(float), not part.enough.eq(True).all()
-            middle = np.exp(np.log(numbers).mean()) if len(numbers) else np.nan
-            ends = (numbers.min(), numbers.max()) if len(numbers) else (np.nan, np.nan)
+            numbers, bound = part.selected.astype(float), is_bound(part)
+            middle, ends = np.exp(np.log(numbers).mean()), (numbers.min(), numbers.max())
         # the mean of equal sizes may differ from them in the last digit
         whiskers = np.maximum([[middle - ends[0]], [ends[1] - middle]], 0)
-        label = words(name) if place == 0 else "_"
-        panel.errorbar([middle], [place + aside], xerr=whiskers, label=label, capsize=2, elinewidth=0.9, **look)
+        label, height = words(name) if place == 0 else "_", place + aside
+        panel.errorbar([middle], [height], xerr=whiskers, label=label, capsize=2, elinewidth=0.9, **look)
         if bound and middle == middle:
-            panel.annotate(
-                "", (middle * ARROW, place + aside), (middle, place + aside), arrowprops={"arrowstyle": "->", "color": look["color"]}
-            )  # fmt: skip
+            arrow = {"arrowstyle": "->", "color": look["color"]}
+            panel.annotate("", (middle * ARROW, height), (middle, height), arrowprops=arrow)
 
 
 def _smallest_of_all(found: Smallest) -> str:
@@ -91,8 +87,11 @@ def looks_figure(found: Smallest) -> Figure | None:
     if found.looks.empty:
         return None
     tasks, looks = [*dict.fromkeys(found.looks.task)], found.looks.astype({"gain": float})
+    # only a smaller part of the model can show that it brings more than fine-tuning did
+    best = looks.groupby(["localizer", *CELL]).gain.max()
     drawn = framed(
-        PANEL_HEIGHT * -(-len(tasks) // 2), _beyond(found, looks),
+        PANEL_HEIGHT * -(-len(tasks) // 2),
+        f"In {int((best > 1).sum())} of {len(best)} searches some graft gains more on dev than fine-tuning did",
         f"{counts(task=len(tasks), seed=looks.seed.nunique())}, {counted(len(looks), 'graft')}; sizes that the search looked at",
         f"Gain: (graft - pretrained) / (fine-tuned - pretrained), score on dev rows. Dashed: {percent(found.settings.gain, 0)} %, what is asked for.",
         [words(name) for name in found.localizers],
@@ -108,12 +107,6 @@ def looks_figure(found: Smallest) -> Figure | None:
         panel.set(xlabel="parameters of the graft" if last else "", ylabel="gain (%)" if first else "")
     explain(drawn, drawn.axes)
     return drawn
-
-
-def _beyond(found: Smallest, looks: pd.DataFrame) -> str:
-    """How often a graft brings more than fine-tuning did, which only a smaller part of the model can show."""
-    best = looks.groupby(["localizer", *CELL]).gain.max()
-    return f"In {int((best > 1).sum())} of {len(best)} searches some graft gains more on dev than fine-tuning did"
 
 
 FIGURES: dict[str, Callable[[Smallest], Figure | None]] = {"sizes": sizes_figure, "looks": looks_figure}

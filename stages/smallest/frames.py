@@ -54,11 +54,10 @@ class Smallest:
     def measure(self, localizer: str, variant: str, name: str, where: str = "test") -> pd.Series:
         """A measure of the grafts of a localizer that are enough on dev, by cell."""
         rows = self.scores
-        rows = rows[(rows.localizer == localizer) & (rows.variant == variant) & (rows["where"] == where)].set_index(
-            CELL
-        )
+        rows = rows[(rows.localizer == localizer) & (rows.variant == variant) & (rows["where"] == where)]
         found = self.of(localizer).enough.eq(True)
-        return rows.loc[rows.index.isin(found[found].index), name].astype(float)
+        values = rows.set_index(CELL)[name]
+        return values[values.index.isin(found[found].index)].astype(float)
 
     def size(self, localizer: str) -> Estimate:
         """log10 of the size, over the cells with an answer; where no size is enough, of the largest that was tried."""
@@ -76,27 +75,19 @@ class Smallest:
         `needed` at how many rows the promise would be below it.
         """
         rows = self.scores[(self.scores.variant == SIGNS) & (self.scores["where"] == "train")]
-        rows = rows.merge(self.sizes[self.sizes.enough.eq(True)][["localizer", *CELL, "bits"]], on=["localizer", *CELL])
-        found = [
-            {
-                **{name: row[name] for name in ("localizer", *CELL, "n", "bits")},
-                "error": 1 - row.accuracy, "baseline": 1 - row.majority,
-                "certified": certified_error(1 - row.accuracy, int(row.n), row.bits, DELTA),
-                "needed": rows_for(1 - row.accuracy, 1 - row.majority, row.bits, DELTA),
-            }
-            for _, row in rows.iterrows()
-        ]  # fmt: skip
-        return frame_of(found, ["localizer", *CELL, "n", "bits", "error", "baseline", "certified", "needed"])
+        search = ["localizer", *CELL]
+        rows = rows.merge(self.sizes[self.sizes.enough.eq(True)][[*search, "bits"]], on=search)
+        found = rows[[*search, "n", "bits"]].assign(error=1 - rows.accuracy, baseline=1 - rows.majority)
+        cells = [*found.itertuples()]
+        found["certified"] = [certified_error(cell.error, int(cell.n), cell.bits, DELTA) for cell in cells]
+        found["needed"] = [rows_for(cell.error, cell.baseline, cell.bits, DELTA) for cell in cells]
+        return found
 
     @property
     def plots(self) -> dict[str, pd.DataFrame]:
         """The data behind the figures."""
-        return {
-            "sizes": self.sizes.drop(columns="dev"),
-            "scores": self.scores,
-            "looks": self.looks,
-            "certificates": self.certificates,
-        }
+        own = {"scores": self.scores, "looks": self.looks, "certificates": self.certificates}
+        return {"sizes": self.sizes.drop(columns="dev"), **own}
 
 
 def log_size(searches: pd.DataFrame) -> Estimate:
@@ -112,9 +103,8 @@ def is_bound(searches: pd.DataFrame) -> bool:
 def collect(seeds: list[int], settings: SmallestParams, least_gain: float) -> Smallest:
     """Read the cells that the settings name; raises DataError for missing records."""
     cells = grid(localizer=settings.localizers, seed=seeds, task=settings.tasks)
-    records = Records(
-        "smallest", "search", "metrics/search/{localizer}/{seed}/{task}.json", cells, needs=("stage", "rows")
-    )
+    path = "metrics/search/{localizer}/{seed}/{task}.json"
+    records = Records("smallest", "search", path, cells, needs=("stage", "rows"))
     require_files("make smallest", records)
     sizes = frame_of(records.rows(lambda cell, record: [{**record, **cell}]), SIZES).astype({"enough": object})[SIZES]
     scores, by = frame_of(records.rows(_scores), SCORES), ["localizer", *CELL, "where"]

@@ -1,7 +1,7 @@
 """How small the grafts are that bring most of the gain: the tables, and what the claims measure."""
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from stages.lib.report.document import Report
 from stages.lib.report.format import counts, percent, points, small_percent, without_gain, words
 from stages.lib.report.stats import Estimate, estimate, paired
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
-from stages.smallest.frames import CELL, DELTA, PATCH_BITS, Smallest
+from stages.smallest.frames import CELL, DELTA, PATCH_BITS, Smallest, is_bound
 
 CLAIMS = Path(__file__).with_name("claims.yaml")
 
@@ -49,49 +49,47 @@ def _sizes(found: Smallest) -> Table:
         value = found.size(name)
         return small_percent(10**value.mean / found.of(name).graftable.astype(float).mean()) if value.units else ""
 
-    def measured(title: str, measure: str) -> Column:
-        return share(title, lambda name: found.measure(name, GRAFTED, measure), measure)
-
     enough = Column("enough", lambda name: f"{found.of(name).enough.eq(True).sum()} of {len(found.of(name))}", str)
     columns = [
         Column("n", lambda name: len(found.of(name)), str, "n"), enough,
         Column("parameters", text, str), Column("interval", lambda name: interval(found.size(name)), str), Column("of the region", of_region, str),
-        Column("", size, str, "log10_size"), measured("gain", "gain"), measured("score", "score"), measured("ECE", "ece"),
-        measured("agreement", "agreement"),
+        Column("", size, str, "log10_size"), *(_measured(title, found, GRAFTED) for title in ("gain", "score", "ECE", "agreement")),
         number("gradients", lambda name: found.of(name).gradient_examples, ",.0f", key="gradient_examples"),
     ]  # fmt: skip
-    missing = int(found.sizes.enough.isna().sum())
     notes = [
         f"parameters: geometric mean over tasks, interval: of 95 %; where no size up to {small_percent(found.settings.largest)} "
         "is enough it is the largest, and the mean is a lower bound",
         f"enough: cells in which a size brings {percent(found.settings.gain, 0)} % of the gain on dev rows, where the size is chosen; "
         "gain and what follows: on test rows, of those cells, mean in % (standard deviation over cells)",
         f"sizes by bisection, to a ratio of {found.settings.precision:g}; gradients: training examples that they take one of"
-        + without_gain(missing, len(found.sizes), "fine-tuning", found.least_gain),
+        + without_gain(int(found.sizes.enough.isna().sum()), len(found.sizes), "fine-tuning", found.least_gain),
     ]
-    lines = [Line(words(name), name, name) for name in found.localizers]
     title = f"The smallest grafts that bring {percent(found.settings.gain, 0)} % of the gain"
-    return Table(title, ["localizer"], columns, lines, notes, "sizes")
+    return Table(title, ["localizer"], columns, _by_localizer(found), notes, "sizes")
+
+
+def _measured(title: str, found: Smallest, variant: str) -> Column:
+    measure = title.lower()
+    return share(title, lambda name: found.measure(name, variant, measure), measure)
+
+
+def _by_localizer(found: Smallest) -> list[Line]:
+    return [Line(words(name), name, name) for name in found.localizers]
 
 
 def _by_task(found: Smallest) -> Table:
     """Sizes of every task, a column for each localizer."""
 
-    def of(name: str) -> Column:
-        def size(task: str) -> pd.Series:
-            rows = found.of(name)
-            return rows[rows.index.get_level_values("task") == task]
+    def size(name: str, task: str) -> str:
+        rows = found.of(name)
+        rows = rows[rows.index.get_level_values("task") == task]
+        mean = np.exp(np.log(rows.selected.astype(float)).mean())
+        return "at least " * is_bound(rows) + f"{mean:,.0f}" if len(rows) else ""
 
-        def value(task: str) -> str:
-            rows = size(task)
-            bound = "at least " * bool(len(rows) and not rows.enough.eq(True).all())
-            return bound + f"{np.exp(np.log(rows.selected.astype(float)).mean()):,.0f}" if len(rows) else ""
-
-        return Column(words(name), value, str)
-
+    columns = [Column(words(name), partial(size, name), str) for name in found.localizers]
     lines = [Line(task, task) for task in dict.fromkeys(found.sizes.task)]
     notes = ["parameters, geometric mean over seeds; at least: not enough in some seed"]
-    return Table("The same by task", ["task"], [of(name) for name in found.localizers], lines, notes)
+    return Table("The same by task", ["task"], columns, lines, notes)
 
 
 def _signs(found: Smallest) -> Table:
@@ -108,10 +106,8 @@ def _signs(found: Smallest) -> Table:
         return f"{PATCH_BITS / bits(name).mean():.1f}" if len(bits(name)) else ""
 
     columns = [
-        share("gain", lambda name: found.measure(name, SIGNS, "gain"), "gain"),
-        share("score", lambda name: found.measure(name, SIGNS, "score"), "score"),
-        Column("score - the graft's", less, Estimate.in_points, "minus_graft"),
-        share("ECE", lambda name: found.measure(name, SIGNS, "ece"), "ece"),
+        _measured("gain", found, SIGNS), _measured("score", found, SIGNS),
+        Column("score - the graft's", less, Estimate.in_points, "minus_graft"), _measured("ECE", found, SIGNS),
         number("bits a parameter", bits, ".1f", key="bits_each"), Column("a patch is larger by", smaller, str),
     ]  # fmt: skip
     notes = [
@@ -119,19 +115,15 @@ def _signs(found: Smallest) -> Table:
         f"bits: which parameters, their signs and the distances, and a new head whole; a patch has {PATCH_BITS} bits for each parameter",
         "score - the graft's: percentage points, with the 95 % interval over tasks",
     ]
-    lines = [Line(words(name), name, name) for name in found.localizers]
-    return Table("The same grafts in signs", ["localizer"], columns, lines, notes, "signs")
+    return Table("The same grafts in signs", ["localizer"], columns, _by_localizer(found), notes, "signs")
 
 
 def _certificates(found: Smallest) -> Table:
     """What the code lengths of grafts in signs promise about unseen rows."""
 
-    def measured(title: str, measure: str) -> Column:
-        return share(title, lambda rows: rows[measure], measure)
-
     columns = [
         Column("n", len, str, "n"), number("rows", "n", ",.0f", key="rows"), number("bits", "bits", ",.0f", key="bits"),
-        measured("train error", "error"), measured("certified error", "certified"), measured("one label", "baseline"),
+        share("train error", "error"), share("certified error", "certified"), share("one label", "baseline"),
         number("rows needed", "needed", ",.0f", key="needed"),
     ]  # fmt: skip
     notes = [

@@ -122,19 +122,18 @@ def sizes_by_model(found: pd.DataFrame) -> Figure:
     drawn = framed(
         PANEL_HEIGHT, _title(found), _sample(found),
         "Lines: geometric means over tasks, with 95 % intervals where there are two seeds. Small points: tasks. "
-        "Arrows: in some cell not even the largest size tried is enough. "
-        "Grey: the whole region.",
+        "Arrows: in some cell not even the largest size tried is enough. Grey: the whole region.",
         [words(name) for name in localizers],
     )  # fmt: skip
     panel = drawn.subplots()
     for number, (name, look) in enumerate(line_styles(localizers).items()):
         aside = SPREAD ** (number - (len(localizers) - 1) / 2)
         models = _models(found, name)
-        sizes = [size(part) for _, part in models]
-        means = [10**value.mean for value in sizes]
+        means = [10 ** size(part).mean for _, part in models]
         places = [aside * regions[model] for model, _ in models]
         panel.plot(places, means, label=words(name), **look)
-        for place, mean, value, (_, part) in zip(places, means, sizes, models, strict=True):
+        for place, mean, (_, part) in zip(places, means, models, strict=True):
+            value = size(part)
             if value.error is not None:
                 ends = [[mean - 10**value.low], [10**value.high - mean]]
                 panel.errorbar([place], [mean], yerr=ends, color=look["color"], capsize=3, elinewidth=0.9)
@@ -153,10 +152,8 @@ def sizes_by_model(found: pd.DataFrame) -> Figure:
 
 
 def _title(found: pd.DataFrame) -> str:
-    parts = [
-        f"{words(name)} {', '.join(_parameters(part) for _, part in _models(found, name))}"
-        for name in dict.fromkeys(found.localizer)
-    ]
+    names = dict.fromkeys(found.localizer)
+    parts = [f"{words(name)} {', '.join(_parameters(part) for _, part in _models(found, name))}" for name in names]
     return f"Fewest parameters that bring most of the gain, from the smallest model on: {'; '.join(parts)}"
 
 

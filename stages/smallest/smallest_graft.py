@@ -32,24 +32,24 @@ def search(name: str, task: str, seed: int, params: Params, machine: Runtime) ->
     Where no size is, or fine-tuning gained too little on dev to say, the largest is measured.
     """
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
-    settings, train, examples = params.smallest, cell.rows("train"), []
+    settings, own, least = params.smallest, getattr(params.localizer, name), params.summary.least_gain
+    train, dev, examples = cell.rows("train"), cell.model.encode(cell.rows("dev")), []
     evidence = counted(evidence_of(cell, name, train, cell.rows("dev")), len(train), examples.append)
     localizer, budget = localizer_of(name), Budget.of(cell.region, settings.largest, "top_k", "smallest.largest")
-    order = localizer.rank(evidence, getattr(params.localizer, name), budget.k)
+    order = localizer.rank(evidence, own, budget.k)
     largest = budget.k if localizer.refine else min(budget.k, len(order))
+    ends, asked, best = _dev_scores(cell), {}, []
+    worth_it = gained(*ends.values(), least)
 
     def mask_of(size: int) -> GraftMask:
-        return find_mask(name, evidence, getattr(params.localizer, name), Budget(size), order).mask
+        return find_mask(name, evidence, own, Budget(size), order).mask
 
-    ends, dev, asked = _dev_scores(task, seed, cell), cell.model.encode(cell.rows("dev")), {}
-    best: list[GraftMask] = []
-    worth_it = gained(*ends.values(), params.summary.least_gain)
     with progress(f"search {name} {task}-{seed}", most_looks(largest, settings.precision), "graft") as bar:
 
         def enough(size: int) -> bool:
             mask = mask_of(size)
             evidence.put_graft(mask)
-            asked[size] = relative_gain(_score(cell, dev), *ends.values(), params.summary.least_gain)
+            asked[size] = relative_gain(_score(cell, dev), *ends.values(), least)
             bar.update(1)
             # the last one that is enough will be the smallest; to find it again may take another course of learning
             if size == largest or asked[size] >= settings.gain:
@@ -82,9 +82,9 @@ def _in_words(found: int | None, largest: int, worth_it: bool) -> str:
     return f"{found:,} parameters are enough" if found else f"{largest:,} parameters are not enough"
 
 
-def _dev_scores(task: str, seed: int, cell: GraftCell) -> dict[str, float]:
-    stored = read_predictions(paths.predictions("reference", task, seed), dev=True)
-    scores = own_scores(stored, task, cell.model.task)
+def _dev_scores(cell: GraftCell) -> dict[str, float]:
+    stored = read_predictions(paths.predictions("reference", cell.task, cell.seed), dev=True)
+    scores = own_scores(stored, cell.task, cell.model.task)
     return {name: scores[name]["score"] for name in (PRETRAINED, FINETUNED)}
 
 

@@ -7,8 +7,7 @@ checkpoints, and 6.8 GB for RoBERTa-base's 85 million at 20.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -37,6 +36,7 @@ from stages.study.settings import Checkpoints
 CHECKPOINT = "checkpoint"
 
 
+@dataclass
 class Trace:
     """Looks at a model in training after the steps `due`: predicts `sets`, and copies the tensors `names`.
 
@@ -46,29 +46,26 @@ class Trace:
     kept: step -> name -> values, float32 on the CPU; axes: name of a prediction -> its axes.
     """
 
-    def __init__(
-        self,
-        due: Collection[int],
-        sets: dict[str, list[dict]],
-        names: Collection[str],
-        on_step: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._due, self._sets, self._names, self._on_step, self._step = due, sets, names, on_step, 0
-        self.kept: dict[int, dict[str, Tensor]] = {}
-        self.axes: dict[str, dict[str, Any]] = {}
+    due: Collection[int]
+    sets: dict[str, list[dict]]
+    names: Collection[str]
+    on_step: Callable[[], object] = lambda: None
+    step: int = 0
+    kept: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    axes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def watch(self, model: LabelModel) -> Callable[[], object]:
         """What to call after each training step of this model."""
-        self.evaluation = Evaluation(model, self._sets, variants=1)
+        self.evaluation = Evaluation(model, self.sets, variants=1)
         return self._after_step
 
     def _after_step(self) -> None:
-        self._on_step()
-        self._step += 1
-        if self._step in self._due:
+        self.on_step()
+        self.step += 1
+        if self.step in self.due:
             live = self.evaluation.model.parameters()
-            self.kept[self._step] = {name: live[name].detach().to("cpu", copy=True) for name in self._names}
-            self.predict(CHECKPOINT, step=self._step)
+            self.kept[self.step] = {name: live[name].detach().to("cpu", copy=True) for name in self.names}
+            self.predict(CHECKPOINT, step=self.step)
 
     def predict(self, variant: str, **axes: Any) -> None:
         """Predict all sets with the model as it is now."""
@@ -76,11 +73,6 @@ class Trace:
         with self.evaluation.progress(name):
             self.evaluation.predict(name)
         self.axes[name] = {"variant": variant, **axes}
-
-    def predicted_labels(self, step: int, test_set: str) -> list[str]:
-        """What the checkpoint of a step says of each row."""
-        found = self.evaluation.predictions()
-        return [found.label_names[index] for index in found.logits[test_set][f"{CHECKPOINT}_{step}"].argmax(1)]
 
 
 def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
@@ -101,7 +93,8 @@ def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
     with progress(f"trajectory {task}-{seed}", steps, "step") as bar:
         seen = Trace(due, {task: own, train_set(task): training.rows["train"]}, names, bar.update)
         model = train_again(training, settings, seen.watch)
-    repeated = equals_stored(model, paths.finetuned(task, seed))
+    stored = read_tensors(paths.finetuned(task, seed), model.parameters())
+    repeated = all(torch.equal(weight.detach().cpu(), stored[name]) for name, weight in model.parameters().items())
     cell = GraftCell.of(model, seed, params.graft.region)
     masks = regions_at(looks.region_step, seen, cell, training.rows["train"], params)
     predict_grafts(seen, cell, masks)
@@ -118,24 +111,16 @@ def checkpoints(steps: int, settings: Checkpoints) -> list[int]:
 
     Raises ParamsError if that is after the last step only, or `settings.region_step` is none of them.
     """
-    if settings.every > steps:
+    every, region_step = settings.every, settings.region_step
+    if every > steps:
+        raise ParamsError(f"trajectory.checkpoints.every: {every} is more than the {steps} steps of fine-tuning")
+    due = [*range(every, steps, every), steps]
+    if region_step not in due:
         raise ParamsError(
-            f"trajectory.checkpoints.every: {settings.every} is more than the {steps} steps of fine-tuning"
-        )
-    due = sorted({*range(settings.every, steps, settings.every), steps})
-    if settings.region_step not in due:
-        raise ParamsError(
-            f"trajectory.checkpoints.region_step: {settings.region_step} is not a checkpoint; "
-            f"there is one every {settings.every} steps (trajectory.checkpoints.every), and the last after {steps}"
+            f"trajectory.checkpoints.region_step: {region_step} is not a checkpoint; "
+            f"there is one every {every} steps (trajectory.checkpoints.every), and the last after {steps}"
         )
     return due
-
-
-def equals_stored(model: LabelModel, folder: Path) -> bool:
-    """Whether every parameter has, to the last bit, the value stored in the folder."""
-    live = model.parameters()
-    stored = read_tensors(folder, live)
-    return all(torch.equal(weight.detach().cpu(), stored[name]) for name, weight in live.items())
 
 
 def regions_at(
@@ -144,8 +129,10 @@ def regions_at(
     """Sparsity -> the region learned at a checkpoint, for what it says of the training rows instead of their labels."""
     at = {name: values.to(cell.model.runtime.device) for name, values in seen.kept[step].items()}
     cell.model.put(at)  # for its head; localizers overwrite the region
-    said = seen.predicted_labels(step, train_set(cell.task))
-    rows = [{**row, "label": label} for row, label in zip(train_rows, said, strict=True)]
+    predictions = seen.evaluation.predictions()
+    said = predictions.logits[train_set(cell.task)][f"{CHECKPOINT}_{step}"].argmax(1)
+    labels = [predictions.label_names[index] for index in said]
+    rows = [{**row, "label": label} for row, label in zip(train_rows, labels, strict=True)]
     then, found = replace(cell, finetuned=at), {}
     for sparsity in params.trajectory.checkpoints.sparsities:
         budget = Budget.of(cell.region, sparsity, params.graft.rule, "trajectory.checkpoints.sparsities")

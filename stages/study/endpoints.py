@@ -39,19 +39,14 @@ def anchor(task: str, seed: int, params: Params, machine: Runtime) -> str:
         for share in params.anchor.pruned:
             kept = top_k(cell.region, moved, cell.region.budget(share))
             model.put(prune(cell.finetuned, kept))
-            pruned.predict(_pruned(share))
+            pruned.predict(f"{PRUNED}_{share}")
     tested = first_rows(read_predictions(paths.predictions("reference", task, seed)), params.study.test_max)
     together = _join(tested, train.predictions(), pruned.predictions())
-    rows = score_rows(together, read_task(task), params.calibration.bins)
-    axes = {_pruned(share): {"variant": PRUNED, "sparsity": share} for share in params.anchor.pruned}
+    rows = score_rows(together, model.task, params.calibration.bins)
+    axes = {f"{PRUNED}_{share}": {"variant": PRUNED, "sparsity": share} for share in params.anchor.pruned}
     write_reading("anchor", (), cell.about(), together, [{**row, **axes.get(row["variant"], {})} for row in rows])
-    return f"anchor {task}-{seed}: " + ", ".join(
-        f"{row['variant']} {row['score']:.3f}" for row in rows if row["test_set"] == task
-    )
-
-
-def _pruned(share: float) -> str:
-    return f"{PRUNED}_{share}"
+    said = [f"{row['variant']} {row['score']:.3f}" for row in rows if row["test_set"] == task]
+    return f"anchor {task}-{seed}: {', '.join(said)}"
 
 
 def _join(*parts: Predictions) -> Predictions:

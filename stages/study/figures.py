@@ -40,7 +40,11 @@ def _score(rows: pd.DataFrame, measure: str = "score") -> float | None:
 def _found(parts: dict[str, pd.DataFrame]) -> str:
     """`name: 75.9 %, other name: 83.1 %`: scores of those parts that have rows, means over tasks."""
     means = {words(name): _score(rows) for name, rows in parts.items()}
-    return ", ".join(f"{name}: {percent(mean)}\N{NO-BREAK SPACE}%" for name, mean in means.items() if mean is not None)
+    return ", ".join(f"{name}: {_percent(mean)}" for name, mean in means.items() if mean is not None)
+
+
+def _percent(share: float) -> str:
+    return f"{percent(share)}\N{NO-BREAK SPACE}%"
 
 
 # --- Curves: a panel for each task and one for their mean, with levels across ---------------------------------------
@@ -88,12 +92,9 @@ class Chart:
     def _about_mean(self, names: list[str]) -> str:
         if MEAN not in names:
             return ""
-        parts = ["Last panel: of curves that all panels have"]
-        if any(len(self._means(curve, MEAN).dropna()) for curve in self.curves):
-            parts.append(
-                "whiskers: 95 % interval, over tasks, of the distance to the fine-tuned model; set apart sideways"
-            )
-        return "; ".join(parts) + "."
+        intervals = any(len(self._means(curve, MEAN).dropna()) for curve in self.curves)
+        about = "; whiskers: 95 % interval, over tasks, of the distance to the fine-tuned model; set apart sideways"
+        return f"Last panel: of curves that all panels have{about * intervals}."
 
     def _means(self, curve: Curve, name: str) -> pd.DataFrame:
         """x, mean, and half the width of the interval of the distance to the fine-tuned model, which only the last panel has."""
@@ -104,8 +105,7 @@ class Chart:
         for x, rows in curve.rows.groupby(self.x):
             if {*rows.panel} == {*self.panels}:
                 distance = None if whole is None else paired(by_cell(rows), by_cell(whole))
-                low = None if distance is None else distance.low
-                half = np.nan if low is None else distance.mean - low
+                half = np.nan if distance is None or distance.low is None else distance.mean - distance.low
                 found.append([x, rows.groupby(["panel", "seed"])["score"].mean().groupby("panel").mean().mean(), half])
         return pd.DataFrame(found, columns=[self.x, "mean", "half"])
 
@@ -124,21 +124,22 @@ class Chart:
                     x, 100 * means["mean"], 100 * means.half, label=curve.label, capsize=2.0, elinewidth=0.8, **curve.style
                 )  # fmt: skip
         panel.set_title(MEAN if name == MEAN else wrapped(self.panels[name], 26))
-        values = sorted({self.scale * value for curve in self.curves for value in curve.rows[self.x].dropna().round(9)})
         if self.logarithmic:
             panel.set_xscale("log")
+            self._decades(panel)
         else:
             panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if self.logarithmic and values:
-            _decades(panel, values[0] / 1.7, values[-1] * 1.7, values[0])
 
-
-def _decades(panel: Axes, low: float, high: float, least: float) -> None:
-    panel.set_xlim(low, high)
-    decades = [10.0**power for power in range(-6, 3) if low <= 10.0**power <= high]
-    panel.xaxis.set_major_locator(FixedLocator(decades or [least]))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    def _decades(self, panel: Axes) -> None:
+        values = {self.scale * value for curve in self.curves for value in curve.rows[self.x].dropna().round(9)}
+        if not values:
+            return
+        low, high = min(values) / 1.7, max(values) * 1.7
+        panel.set_xlim(low, high)
+        decades = [10.0**power for power in range(-6, 3) if low <= 10.0**power <= high]
+        panel.xaxis.set_major_locator(FixedLocator(decades or [min(values)]))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def localizers_figure(study: Study) -> Figure | None:
@@ -149,10 +150,10 @@ def localizers_figure(study: Study) -> Figure | None:
     means = {name: _score(study.grafts(name, sizes[0])) or 0.0 for name in study.localizers}
     best = max(means, key=means.get)
     parts = {FINETUNED: study.anchor(FINETUNED), PRETRAINED: study.anchor(PRETRAINED)}
-    parts |= {LEARNED: study.grafts(LEARNED, sizes[0])} if best != LEARNED else {}
-    title = f"At {small_percent(sizes[0])} grafts on the {best} region score highest: {percent(means[best])}\N{NO-BREAK SPACE}%"
-    beside = f" ({_found(parts)})" if _found(parts) else ""
-    return Chart(_by_localizer(study, _sized), _panels(study), _levels(study)).draw(study, title + beside)
+    beside = _found(parts | ({LEARNED: study.grafts(LEARNED, sizes[0])} if best != LEARNED else {}))
+    title = f"At {small_percent(sizes[0])} grafts on the {best} region score highest: {_percent(means[best])}"
+    title += f" ({beside})" if beside else ""
+    return Chart(_by_localizer(study, _sized), _panels(study), _levels(study)).draw(study, title)
 
 
 def bias_figure(study: Study) -> Figure | None:
@@ -173,9 +174,7 @@ def bias_figure(study: Study) -> Figure | None:
         for name, (_, rows) in sources.items()
         if {*rows.task} >= {*study.tasks}
     }
-    told = [
-        f"{name}: {percent(mean)}\N{NO-BREAK SPACE}% (at {small_percent(size)})" for name, (mean, size) in best.items()
-    ]
+    told = [f"{name}: {_percent(mean)} (at {small_percent(size)})" for name, (mean, size) in best.items()]
     title = f"Best scores: {'; '.join(told)}" if told else "Biases and regions with all else set to 0"
     return Chart(curves, _panels(study), _levels(study)).draw(study, title)
 
@@ -185,10 +184,9 @@ def paradigm_figure(study: Study) -> Figure | None:
     frame = study.rows("paradigm")
     if frame.empty:
         return None
-    # the fine-tuned model is the graft of everything
-    whole = frame[frame.variant == FINETUNED].assign(sparsity=1.0)
     grafts = frame[frame.variant == GRAFTED]
-    rows = pd.concat([grafts, whole])
+    # the fine-tuned model is the graft of everything
+    rows = pd.concat([grafts, frame[frame.variant == FINETUNED].assign(sparsity=1.0)])
     rows = rows.assign(share=rows.sparsity, panel=rows.task)
     styles = line_styles(frame.paradigm.unique())
     curves = [Curve(name, rows[rows.paradigm == name], style) for name, style in styles.items()]
@@ -197,16 +195,14 @@ def paradigm_figure(study: Study) -> Figure | None:
     kept = [f"{_kept(least[least.paradigm == name])} after {name}" for name in styles]
     gain = " (of its gain)" if least.gain.notna().any() else ""
     title = f"Grafts of {small_percent(grafts.sparsity.min())} keep of their model's score{gain} {', '.join(kept)}"
-    return Chart(curves, _panels(study, frame.task), levels).draw(
-        study, title, "At 100 %: the fine-tuned model itself."
-    )
+    chart = Chart(curves, _panels(study, frame.task), levels)
+    return chart.draw(study, title, "At 100 %: the fine-tuned model itself.")
 
 
 def _kept(rows: pd.DataFrame) -> str:
     """`92.0 % (71.3 %)`: what grafts keep of their model's score, and of its gain where that is said."""
     retained, gain = (_score(rows, measure) for measure in ("retained", "gain"))
-    share = "{}\N{NO-BREAK SPACE}%".format
-    return share(percent(retained)) + ("" if gain is None else f" ({share(percent(gain))})")
+    return _percent(retained) + ("" if gain is None else f" ({_percent(gain)})")
 
 
 def trajectory_figure(study: Study) -> Figure | None:
@@ -221,11 +217,12 @@ def trajectory_figure(study: Study) -> Figure | None:
         Curve(f"graft of {small_percent(size)}", grafts[grafts.sparsity == size], line_style(number))
         for number, size in enumerate(sparsities(grafts))
     ]
-    over_steps = {"x": "step", "x_label": "step of fine-tuning", "scale": 1.0, "logarithmic": False}
+    panels, levels = _panels(study, frame.task), _levels(study)
+    chart = Chart(curves, panels, levels, x="step", x_label="step of fine-tuning", scale=1.0, logarithmic=False)
     ends = study.saturation(0.95).mean()
     name = f"its graft of {small_percent(grafts.sparsity.max())}"
     title = f"95 % of the best score: the model after {percent(ends.model, 0)} % of the steps, {name} after {percent(ends.graft, 0)} %"
-    return Chart(curves, _panels(study, frame.task), _levels(study), **over_steps).draw(study, title)
+    return chart.draw(study, title)
 
 
 def ood_sparsity_figure(study: Study) -> Figure | None:
@@ -235,9 +232,8 @@ def ood_sparsity_figure(study: Study) -> Figure | None:
     curves = _by_localizer(study, lambda rows: _of_pairs(_sized(rows)), "ood")
     levels = {name: _of_pairs(rows) for name, rows in _levels(study, "ood").items()}
     panels = {f"{task} → {test}": f"{study.named(task)} → {test}" for task, test in study.pairs}
-    return Chart(curves, panels, levels).draw(
-        study, f"Out of distribution, {_outside(study)}", "Trained task → test set."
-    )
+    title = f"Out of distribution, {_outside(study)}"
+    return Chart(curves, panels, levels).draw(study, title, "Trained task → test set.")
 
 
 def _outside(study: Study) -> str:
@@ -284,9 +280,8 @@ def _details(rows: pd.DataFrame) -> str:
 def tradeoff_figure(study: Study) -> Figure | None:
     """Figure 7, second part: score on other test sets against that on the own one, for WiSE and grafts by size."""
     paths = _paths(study)
-    shown = [
-        task for task in study.tasks if any(task in {*rows.task[rows["where"] == "ood"]} for rows, _ in paths.values())
-    ]
+    outside = {task for rows, _ in paths.values() for task in rows.task[rows["where"] == "ood"]}
+    shown = [task for task in study.tasks if task in outside]
     if not shown:
         return None
     rows = pd.concat([part[part.task.isin(shown)] for part, _ in paths.values()])
@@ -302,30 +297,24 @@ def tradeoff_figure(study: Study) -> Figure | None:
             points = _points(rows[rows.task == task], by)
             if len(points):
                 panel.plot(points["id"], points["ood"], label=words(name), **styles[name])
-        panel.set(
-            title=study.named(task), xlabel="in distribution (%)", ylabel="out of distribution (%)" if first else ""
-        )
+        y_label = "out of distribution (%)" if first else ""
+        panel.set(title=study.named(task), xlabel="in distribution (%)", ylabel=y_label)
     explain(drawn, drawn.axes)
     return drawn
 
 
 def _paths(study: Study) -> dict[str, tuple[pd.DataFrame, str]]:
     """Name -> rows of both kinds of test sets, and the column the line runs along."""
-
-    def both(choose: Callable[[str], pd.DataFrame], **columns: int) -> pd.DataFrame:
-        return pd.concat([choose("id"), choose("ood")]).assign(**columns)
-
     paths = {
-        "graft by size": (both(lambda where: study.grafts(LEARNED, where=where)), "sparsity"),
-        "WiSE-FT": (both(lambda where: study.rows("wise", where, variant="wise_ft")), "alpha"),
-        "WiSE-graft": (both(lambda where: study.rows("wise", where, variant="wise_graft")), "alpha"),
+        "graft by size": (study.grafts(LEARNED, where=None), "sparsity"),
+        "WiSE-FT": (study.rows("wise", None, variant="wise_ft"), "alpha"),
+        "WiSE-graft": (study.rows("wise", None, variant="wise_graft"), "alpha"),
     }
-    for name in study.frames["peft"].method.unique():
-        rows = both(lambda where, name=name: own_rows(study.rows("peft", where, method=name)), point=0)
-        paths[name] = rows, "point"
-    for variant in (FINETUNED, PRETRAINED):
-        paths[variant] = both(lambda where, variant=variant: study.anchor(variant, where), point=0), "point"
-    return {name: (rows, by) for name, (rows, by) in paths.items() if (rows["where"] == "ood").any()}
+    models = {name: own_rows(study.rows("peft", None, method=name)) for name in study.frames["peft"].method.unique()}
+    models |= {name: study.anchor(name, None) for name in (FINETUNED, PRETRAINED)}
+    paths |= {name: (rows.assign(point=0), "point") for name, rows in models.items()}
+    tested = {name: (rows[rows["where"] != "train"], by) for name, (rows, by) in paths.items()}
+    return {name: (rows, by) for name, (rows, by) in tested.items() if (rows["where"] == "ood").any()}
 
 
 def _points(rows: pd.DataFrame, by: str) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import combinations, permutations, product
 from typing import Any
 
@@ -43,10 +43,9 @@ MASK_FRAMES = {
     "seed_overlap": ["localizer", "sparsity", "task", "first", "second", "overlap", "chance"],
     "cost": [*AXES["sweep"], "seconds", "gradient_examples"],
 }
-LEARNED, ATTRIBUTION, GROWN = "learned", "attribution", "grown"
-MOVEMENT, FISH, RANDOM, BIAS = "movement", "fish", "random", "bias"
+LEARNED, MOVEMENT, FISH, BIAS = "learned", "movement", "fish", "bias"
 # the localizers in the order in which they are compared
-ORDER = (LEARNED, ATTRIBUTION, GROWN, "stitch", MOVEMENT, FISH, "magnitude", BIAS, RANDOM)
+ORDER = (LEARNED, "attribution", "grown", "stitch", MOVEMENT, FISH, "magnitude", BIAS, "random")
 CELL = ["task", "seed"]
 # where two models' scores can be compared
 PLACE = [*CELL, "test_set"]
@@ -59,23 +58,19 @@ PAPER_SPARSITY = 0.0001
 
 def cells_of(params: Params) -> dict[str, list[Cell]]:
     """Stage -> its cells, in the order of its axes; a stage that is off has none."""
-    study, sweep, readout, peft = params.study, params.sweep, params.readout, params.peft
-    seeds, cell = params.seeds, {"seed": params.seeds, "task": study.tasks}
-    curved = [task for task in study.tasks if params.ood.sets.get(task)]
+    tasks, readout = params.study.tasks, params.readout
+    values = {
+        "anchor": [tasks],
+        "sweep": [params.sweep.localizers, params.sweep.sparsities, tasks],
+        "readout": [readout.readouts, readout.localizers, readout.sparsities, readout.tasks],
+        "wise": [[task for task in tasks if params.ood.sets.get(task) and params.wise.alphas]],
+        "peft": [params.peft.methods, params.peft.tasks],
+        "paradigm": [params.paradigm.paradigms, params.paradigm.tasks],
+        "trajectory": [params.trajectory.tasks],
+    }
     return {
-        "anchor": grid(**cell),
-        "sweep": grid(localizer=sweep.localizers, sparsity=sweep.sparsities, **cell),
-        "readout": grid(
-            readout=readout.readouts,
-            localizer=readout.localizers,
-            sparsity=readout.sparsities,
-            seed=seeds,
-            task=readout.tasks,
-        ),
-        "wise": grid(seed=seeds if params.wise.alphas else [], task=curved),
-        "peft": grid(method=peft.methods, seed=seeds, task=peft.tasks),
-        "paradigm": grid(paradigm=params.paradigm.paradigms, seed=seeds, task=params.paradigm.tasks),
-        "trajectory": grid(seed=seeds, task=params.trajectory.tasks),
+        stage: grid(**dict(zip(AXES[stage], [*axes, params.seeds, last], strict=True)))
+        for stage, (*axes, last) in values.items()
     }
 
 
@@ -95,36 +90,31 @@ class Study:
     off: list[str]
     least_gain: float
 
-    def rows(self, stage: str, where: str = "id", **axes: Any) -> pd.DataFrame:
-        """Rows of a stage on the own test set (`id`), on others (`ood`) or on training rows (`train`), at these axes' values.
-
-        An axis whose value is None is not looked at.  Asked for again they are the same frame, which nobody changes.
-        """
-        return self._known(stage, where, **axes)
-
     @cached_property
-    def _known(self) -> Callable[..., pd.DataFrame]:
+    def rows(self) -> Callable[..., pd.DataFrame]:
+        """rows(stage, where, **axes): on the own test set (`id`), on others (`ood`) or on training rows (`train`), at these axes' values.
+
+        `where`, or an axis, whose value is None is not looked at.  Asked for again they are the same frame, which nobody changes.
+        """
         return cache(self._select)
 
-    def _select(self, stage: str, where: str, **axes: Any) -> pd.DataFrame:
+    def _select(self, stage: str, where: str | None = "id", **axes: Any) -> pd.DataFrame:
         frame = self.frames[stage]
-        frame = frame[frame["where"] == where]
-        for name, value in axes.items():
+        for name, value in {"where": where, **axes}.items():
             frame = frame if value is None else frame[frame[name] == value]
         return frame
 
-    def anchor(self, variant: str, where: str = "id") -> pd.DataFrame:
+    def anchor(self, variant: str, where: str | None = "id") -> pd.DataFrame:
         """Rows of the pretrained or fine-tuned model."""
         return self.rows("anchor", where, variant=variant)
 
-    def grafts(self, localizer: str, sparsity: float | None = None, where: str = "id") -> pd.DataFrame:
+    def grafts(self, localizer: str, sparsity: float | None = None, where: str | None = "id") -> pd.DataFrame:
         """Grafted rows of a localizer, at one size or at all."""
         return self.rows("sweep", where, localizer=localizer, variant=GRAFTED, sparsity=sparsity)
 
-    def readout(self, name: str, localizer: str, sparsity: float | None = None, where: str = "id") -> pd.DataFrame:
+    def readout(self, name: str, localizer: str, size: float | None = None, where: str | None = "id") -> pd.DataFrame:
         """Rows of one readout of a localizer's region."""
-        rows = own_rows(self.rows("readout", where, readout=name, localizer=localizer))
-        return rows if sparsity is None else rows[rows.sparsity == sparsity]
+        return own_rows(self.rows("readout", where, readout=name, localizer=localizer, sparsity=size))
 
     @cached_property
     def localizers(self) -> list[str]:
@@ -175,16 +165,13 @@ class Study:
 
     def gaps(self) -> dict[str, pd.Series]:
         """Accuracy on training rows less that on test rows, by cell; for what ran with training rows."""
-        sources: dict[str, Callable[[str], pd.DataFrame]] = {
-            PRETRAINED: lambda where: self.anchor(PRETRAINED, where),
-            FINETUNED: lambda where: self.anchor(FINETUNED, where),
-            "graft": lambda where: self.readout("graft", LEARNED, None, where),
-            "retrain": lambda where: self.readout("retrain", LEARNED, None, where),
+        models = {name: partial(self.anchor, name) for name in (PRETRAINED, FINETUNED)}
+        models |= {name: partial(self.readout, name, LEARNED) for name in ("graft", "retrain")}
+        shares = {
+            name: [by_cell(rows(where=where), "accuracy") for where in ("train", "id")] for name, rows in models.items()
         }
-        gaps = {
-            name: by_cell(rows("train"), "accuracy") - by_cell(rows("id"), "accuracy") for name, rows in sources.items()
-        }
-        return {name: gap.dropna() for name, gap in gaps.items() if gap.notna().any()}
+        gaps = {name: (train - test).dropna() for name, (train, test) in shares.items()}
+        return {name: gap for name, gap in gaps.items() if len(gap)}
 
     def saturation(self, least: float) -> pd.DataFrame:
         """By cell the share of the steps of fine-tuning until the largest `graft` and the `model` first have so much of their best."""
@@ -192,11 +179,10 @@ class Study:
         grafts = rows[rows.variant == GRAFTED]
         last = rows.groupby(CELL)["step"].max()
         parts = {"graft": grafts[grafts.sparsity == grafts.sparsity.max()], "model": rows[rows.variant == "checkpoint"]}
-        enough = {
-            name: part[part.score >= least * part.groupby(CELL)["score"].transform("max")]
-            for name, part in parts.items()
-        }
-        return pd.DataFrame({name: part.groupby(CELL)["step"].min() / last for name, part in enough.items()}).dropna()
+        for name, part in parts.items():
+            enough = part[part.score >= least * part.groupby(CELL)["score"].transform("max")]
+            parts[name] = enough.groupby(CELL)["step"].min() / last
+        return pd.DataFrame(parts).dropna()
 
     def costs(self) -> pd.DataFrame:
         """localizer, sparsity, tasks, examples, seconds, retained, low, high, gain: means over tasks, common sizes only."""
@@ -228,22 +214,19 @@ def collect(cells: Mapping[str, Sequence[Cell]], least_gain: float, mode: str) -
     masks = _files("sweep", "masks/sweep", "safetensors", cells.get("sweep", []))
     require_files("make study", *records.values(), masks)
     frames = _with_gains({stage: _tidy(found.rows(_rows)) for stage, found in records.items()}, least_gain, mode)
-    rows = {
+    about_masks = {
         "composition": _composition(masks),
         "localizer_overlap": _overlaps(masks, "localizer", combinations, _iou),
         "task_overlap": _overlaps(masks, "task", permutations, _share_inside),
         "seed_overlap": _overlaps(masks, "seed", permutations, _share_inside),
         "cost": records["sweep"].rows(lambda cell, record: [{**cell, **record.get("about", {})}]),
     }
-    about_masks = {name: frame_of(rows[name], columns) for name, columns in MASK_FRAMES.items()}
-    return Study(
-        tasks=[*dict.fromkeys(cell["task"] for found in records.values() for cell in found.cells)],
-        seeds=[*dict.fromkeys(cell["seed"] for found in records.values() for cell in found.cells)],
-        frames=frames
-        | {name: part.assign(sparsity=pd.to_numeric(part.sparsity)) for name, part in about_masks.items()},
-        off=[stage for stage, found in records.items() if not found.cells],
-        least_gain=least_gain,
-    )
+    for name, columns in MASK_FRAMES.items():
+        part = frame_of(about_masks[name], columns)
+        frames[name] = part.assign(sparsity=pd.to_numeric(part.sparsity))
+    all_cells = [cell for found in records.values() for cell in found.cells]
+    tasks, seeds = ([*dict.fromkeys(cell[axis] for cell in all_cells)] for axis in ("task", "seed"))
+    return Study(tasks, seeds, frames, [stage for stage, found in records.items() if not found.cells], least_gain)
 
 
 def sparsities(frame: pd.DataFrame) -> list[float]:
@@ -323,11 +306,11 @@ def _overlaps(
         groups.setdefault(tuple(value for name, value in cell.items() if name != axis), []).append(cell)
     for cells in groups.values():
         read = {cell[axis]: read_mask(masks.file(cell)).mask for cell in cells}
-        size = next(iter(read.values())).region.size
         indices = {name: mask.region_indices().numpy() for name, mask in read.items()}
         shared = {name: value for name, value in cells[0].items() if name != axis}
         for first, second in pairs(indices, 2):
-            yield {**shared, "first": first, "second": second, **measure(indices[first], indices[second], size)}
+            common = measure(indices[first], indices[second], read[first].region.size)
+            yield {**shared, "first": first, "second": second, **common}
 
 
 def _iou(first: np.ndarray, second: np.ndarray, size: int) -> Row:

@@ -1,5 +1,8 @@
 """WiSE-FT and WiSE-graft of one cell (paper, section 4.2 and figure 7)."""
 
+from functools import partial
+from itertools import product
+
 from stages.lib import paths
 from stages.lib.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 from stages.lib.graft.interpolate import wise_ft, wise_graft
@@ -21,20 +24,14 @@ def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
     evaluation = study_evaluation(cell, params.study.test_max, variants=2 * len(params.wise.alphas))
     if len(evaluation.sets) == 1:
         return f"wise {task}-{seed}: no out-of-distribution test sets"
+    kinds, axes = {WISE_FT: wise_ft, WISE_GRAFT: partial(wise_graft, mask=mask)}, {}
     with evaluation.progress(f"wise {task}-{seed}"):
-        for alpha in params.wise.alphas:
-            cell.model.put(wise_ft(cell.pretrained, cell.finetuned, alpha))
-            evaluation.predict(_name(WISE_FT, alpha))
-            cell.model.put(wise_graft(cell.pretrained, cell.finetuned, mask, alpha))
-            evaluation.predict(_name(WISE_GRAFT, alpha))
+        for alpha, (kind, between) in product(params.wise.alphas, kinds.items()):
+            cell.model.put(between(cell.pretrained, cell.finetuned, alpha=alpha))
+            evaluation.predict(f"{kind}_{alpha}")
+            axes[f"{kind}_{alpha}"] = {"variant": kind, "alpha": alpha}
     predictions = evaluation.predictions()
-    kinds, alphas = (WISE_FT, WISE_GRAFT), params.wise.alphas
-    axes = {_name(kind, alpha): {"variant": kind, "alpha": alpha} for kind in kinds for alpha in alphas}
     rows = variant_rows(predictions, task, seed, params.calibration.bins)
     about = {**cell.about(), "selected": mask.selected}
     write_reading("wise", (), about, predictions, [{**row, **axes[row["variant"]]} for row in rows])
     return f"wise {task}-{seed}: {len(axes)} points on {len(evaluation.sets)} test sets"
-
-
-def _name(kind: str, alpha: float) -> str:
-    return f"{kind}_{alpha}"

@@ -5,7 +5,6 @@ from typing import Any
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import study_sets, write_reading
 from stages.lib.graft.apply import graft
-from stages.lib.graft.mask import GraftMask
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.scores import score_rows
@@ -14,11 +13,10 @@ from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import evidence_of
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
-from stages.lib.settings import ModelParams, Params
+from stages.lib.settings import Params
 from stages.lib.training.finetuning import TrainingCell, finetune
 from stages.lib.training.optimizers import settings_of
 
-# A new head instead of a prompt (figure 3), otherwise as `sgd`.
 STANDARD = "standard"
 
 
@@ -28,7 +26,9 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
     The model itself is not stored.  Agreement and retained score refer to it, and not to the model
     of the main pipeline.
     """
-    training = TrainingCell.open(task, seed, model_settings(paradigm, params.model), machine)
+    # a new head instead of a prompt (figure 3), otherwise as `sgd`
+    mode = {"mode": "standard"} if paradigm == STANDARD else {}
+    training = TrainingCell.open(task, seed, params.model.model_copy(update=mode), machine)
     settings = settings_of(paradigm, params.finetune, params.paradigm.adamw)
     settings = settings.model_copy(update={"max_steps": params.paradigm.max_steps})
     title = f"paradigm {paradigm} {task}-{seed}"
@@ -48,28 +48,19 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
     return f"{title}: {evaluation.describe()}"
 
 
-def model_settings(paradigm: str, settings: ModelParams) -> ModelParams:
-    """The `model` section, but for the paradigm that is about another way to read labels."""
-    return settings.model_copy(update={"mode": "standard"}) if paradigm == STANDARD else settings
-
-
 def predict_grafts(
     cell: GraftCell, train_rows: list[dict], params: Params, evaluation: Evaluation
 ) -> dict[str, dict[str, Any]]:
-    """Predict the movement and the learned graft of every size; gives name of the prediction -> its axes."""
+    """Predict the learned graft of every size, and the movement graft of as many parameters; gives name -> axes."""
     axes = {}
     for sparsity in params.paradigm.sparsities:
-        for variant, mask in masks(cell, train_rows, params, sparsity).items():
+        budget = Budget.of(cell.region, sparsity, params.graft.rule, "paradigm.sparsities")
+        evidence = evidence_of(cell, "learned", train_rows, cell.rows("dev"))
+        learned = find_mask("learned", evidence, params.localizer.learned, budget).mask
+        order = movement_order(cell.pretrained, cell.finetuned, cell.region, learned.selected)
+        moved = movement_mask(cell.region, order, learned.selected)
+        for variant, mask in ((MOVEMENT_GRAFTED, moved), (GRAFTED, learned)):
             cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
             evaluation.predict(f"{variant}_{sparsity}")
             axes[f"{variant}_{sparsity}"] = {"variant": variant, "sparsity": sparsity, "selected": mask.selected}
     return axes
-
-
-def masks(cell: GraftCell, train_rows: list[dict], params: Params, sparsity: float) -> dict[str, GraftMask]:
-    """The learned mask, and the movement mask of as many parameters, as the main pipeline compares them."""
-    budget = Budget.of(cell.region, sparsity, params.graft.rule, "paradigm.sparsities")
-    evidence = evidence_of(cell, "learned", train_rows, cell.rows("dev"))
-    learned = find_mask("learned", evidence, params.localizer.learned, budget).mask
-    order = movement_order(cell.pretrained, cell.finetuned, cell.region, learned.selected)
-    return {MOVEMENT_GRAFTED: movement_mask(cell.region, order, learned.selected), GRAFTED: learned}

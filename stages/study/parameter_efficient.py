@@ -1,7 +1,7 @@
 """Parameter-efficient training of one cell, seeded and trained as fine-tuning is."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
@@ -22,27 +22,18 @@ from stages.study.peft_methods import attach, trained_parameters
 from stages.study.settings import PeftTraining
 
 
-@dataclass(frozen=True)
-class Efficient:
-    """A model with what was inserted, live; the parameters that were trained, and the loss curve."""
-
-    model: LabelModel
-    weights: dict[str, Tensor]
-    curve: list[dict[str, float]]
-
-
 def train_efficiently(
     cell: TrainingCell, name: str, plans: list[TrainPlan], on_step: Callable[[], object] = lambda: None
-) -> tuple[Efficient, dict[str, Any]]:
-    """Train a method such as lora_8 on rows["train"] by the plan that is best on dev; gives that and its record.
+) -> tuple[LabelModel, dict[str, Tensor], dict[str, Any]]:
+    """Train a method such as lora_8 on rows["train"] by the plan that is best on dev.
 
-    Every plan starts from the same random numbers.  Raises ModelError if the method can't be attached,
-    TrainingError if every loss diverges.
+    Gives the model with what was inserted, live, the parameters that were trained, and the record.  Every plan starts
+    from the same random numbers.  Raises ModelError if the method can't be attached, TrainingError if every loss diverges.
     """
     method, _, size = name.rpartition("_")
     purpose = ("peft", method, int(size), cell.task.name, cell.seed)
 
-    def trained(point: Point) -> Trained[Efficient]:
+    def trained(point: Point) -> Trained[tuple[LabelModel, dict[str, Tensor], list[dict[str, float]]]]:
         plan = TrainPlan(**point)
         with seeded_torch(*purpose):
             model = cell.load(None)
@@ -50,11 +41,12 @@ def train_efficiently(
             examples = model.encode(cell.rows["train"])
             batches = batches_of(model, examples, plan.batch_size, numpy_generator(*purpose))
             curve = train(batches, weights, plan, Hooks(on_step=on_step, reads=(model, examples))).curve
-        return Trained(Efficient(model, weights, curve), dev_score(model, model.encode(cell.rows["dev"])))
+        return Trained((model, weights, curve), dev_score(model, model.encode(cell.rows["dev"])))
 
     best = search(map(asdict, plans), trained)
-    record = {"dev_accuracy": best.accuracy, "chosen": best.point, "grid": best.grid, "curve": best.kept.curve}
-    return best.kept, {"method": method, "size": int(size), **record}
+    model, weights, curve = best.kept
+    record = {"dev_accuracy": best.accuracy, "chosen": best.point, "grid": best.grid, "curve": curve}
+    return model, weights, {"method": method, "size": int(size), **record}
 
 
 def plans_of(settings: PeftTraining, chosen: Point) -> list[TrainPlan]:
@@ -70,14 +62,14 @@ def train_and_measure(name: str, task: str, seed: int, params: Params, machine: 
     graftable = read_anatomy(paths.PRETRAINED).region(params.graft.region).size
     plans = plans_of(params.peft.training, chosen_point(task, seed))
     with progress(f"peft {name} {task}-{seed}", sum(plan.steps for plan in plans), "step") as bar:
-        best, training = train_efficiently(cell, name, plans, bar.update)
-    training |= trained_parameters(best.model, best.weights, graftable)
-    evaluation = Evaluation(best.model, study_sets(task, seed, params.study.test_max, with_train=True), variants=1)
+        model, weights, training = train_efficiently(cell, name, plans, bar.update)
+    training |= trained_parameters(model, weights, graftable)
+    evaluation = Evaluation(model, study_sets(task, seed, params.study.test_max, with_train=True), variants=1)
     with evaluation.progress(f"peft {name} {task}-{seed}"):
         evaluation.predict(name)
     predictions = evaluation.predictions()
     scores = variant_rows(predictions, task, seed, params.calibration.bins)
-    trained = {"trained": training["parameters"], "graftable": graftable}
-    about = {"task": task, "seed": seed, **trained, "training": training}
+    sizes = {"trained": training["parameters"], "graftable": graftable}
+    about = {"task": task, "seed": seed, **sizes, "training": training}
     write_reading("peft", (name,), about, predictions, scores)
     return f"peft {name} {task}-{seed}: {evaluation.describe()}"

@@ -6,7 +6,6 @@ imported beside 5.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -42,53 +41,17 @@ class Bottleneck(nn.Module):
         return hidden + self.up(self.activation(self.down(hidden)))
 
 
-def insert_behind(projection: nn.Module, bottleneck: Bottleneck) -> None:
-    """Let a bottleneck change what a projection gives; its parameters become `<projection>.adapter.*`.
-
-    A hook rather than a module around the projection: every other parameter keeps its name.
-    """
-    projection.adapter = bottleneck.to(projection.weight.device)
-    projection.register_forward_hook(_through_adapter)
-
-
-def _through_adapter(projection: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
-    return projection.adapter(output)
-
-
 # alpha = 2 * rank, as in the scripts of Hu et al. (2022) for RoBERTa: an update is scaled by 2 at any rank.
 ALPHA_PER_RANK = 2
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where the projections of a block stand, as paths within it."""
-
-    query_value: tuple[str, ...]
-    attention_output: str
-    feed_forward_output: str
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """All of them."""
-        return (*self.query_value, self.attention_output, self.feed_forward_output)
-
-
+# Where the projections of a block stand, as paths within it: query and value, the attention's output, the feed-forward's.
 # A model is known by what its blocks consist of, not by its name: MiniLM is a BERT, Mistral a Llama.
 LAYOUTS = {
-    "BERT and RoBERTa": Layout(
-        ("attention.self.query", "attention.self.value"), "attention.output.dense", "output.dense"
-    ),
-    "GPT-2": Layout(("attn.c_attn",), "attn.c_proj", "mlp.c_proj"),
-    "Llama": Layout(("self_attn.q_proj", "self_attn.v_proj"), "self_attn.o_proj", "mlp.down_proj"),
+    "BERT and RoBERTa": ("attention.self.query", "attention.self.value", "attention.output.dense", "output.dense"),
+    "GPT-2": ("attn.c_attn", "attn.c_proj", "mlp.c_proj"),
+    "Llama": ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.down_proj"),
 }
-
-
-@dataclass(frozen=True)
-class Method:
-    """One way to add parameters; insert(transformers model, size) puts them in without changing any logit."""
-
-    about: str
-    insert: Callable[[Any, int], None]
 
 
 def attach(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
@@ -106,7 +69,7 @@ def attach(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
         raise ModelError(f"{method}: {size} is not allowed as its size: should be 1 or more")
     own = [*model.parameters().values()]  # held, so that no new parameter takes the identity of one of these
     known = {id(parameter) for parameter in own}
-    METHODS[method].insert(model.model, size)
+    METHODS[method](model.model, size)
     inserted = {name for name, parameter in model.parameters().items() if id(parameter) not in known}
     return model.train_only(inserted | _head(model))
 
@@ -127,14 +90,13 @@ def _head(model: LabelModel) -> set[str]:
 
 
 def _lora(model: Any, rank: int) -> None:
-    """W + 2 * B A for each query and value projection W, A random and B zero at first.
+    """Low-rank updates (Hu et al., 2022): W + 2 * B A for each query and value projection W, A random and B zero at first.
 
     GPT-2 has query, key and value in one matrix, so there the update is one of that whole matrix.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
-    layout, blocks = _blocks(model)
-    targets = _projections(blocks, layout.query_value)
+    targets = _projections(model, slice(-2))
     # GPT-2 stores its matrices the other way round
     transposed = not isinstance(model.get_submodule(targets[0]), nn.Linear)
     config = LoraConfig(r=rank, lora_alpha=ALPHA_PER_RANK * rank, target_modules=targets, fan_in_fan_out=transposed)
@@ -142,46 +104,42 @@ def _lora(model: Any, rank: int) -> None:
 
 
 def _houlsby(model: Any, size: int) -> None:
-    layout, blocks = _blocks(model)
-    paths = (layout.attention_output, layout.feed_forward_output)
-    _bottlenecks(model, _projections(blocks, paths), size, functional.gelu)
+    """Bottlenecks of this width with GELU behind attention and feed-forward (Houlsby et al., 2019)."""
+    _bottlenecks(model, slice(-2, None), size, functional.gelu)
 
 
 def _pfeiffer(model: Any, size: int) -> None:
-    layout, blocks = _blocks(model)
-    _bottlenecks(model, _projections(blocks, (layout.feed_forward_output,)), size, functional.relu)
+    """Bottlenecks of this width with ReLU behind the feed-forward alone (Pfeiffer et al., 2021)."""
+    _bottlenecks(model, slice(-1, None), size, functional.relu)
 
 
-def _bottlenecks(model: Any, projections: list[str], size: int, activation: Activation) -> None:
-    """A bottleneck right behind each of these projections, before dropout, residual sum and (in BERT) norm."""
-    for name in projections:
-        insert_behind(model.get_submodule(name), Bottleneck(model.config.hidden_size, size, activation))
+def _bottlenecks(model: Any, which: slice, size: int, activation: Activation) -> None:
+    """A bottleneck right behind each of these projections, before dropout, residual sum and (in BERT) norm.
+
+    A hook rather than a module around the projection: every other parameter keeps its name, and those of the bottleneck
+    become `<projection>.adapter.*`.
+    """
+    for name in _projections(model, which):
+        projection = model.get_submodule(name)
+        projection.adapter = Bottleneck(model.config.hidden_size, size, activation).to(projection.weight.device)
+        projection.register_forward_hook(_through_adapter)
 
 
-def _projections(blocks: list[str], paths: tuple[str, ...]) -> list[str]:
-    return [f"{block}.{path}" for block in blocks for path in paths]
+def _through_adapter(projection: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+    return projection.adapter(output)
 
 
-def _blocks(model: Any) -> tuple[Layout, list[str]]:
-    """The layout of a model and the names of its blocks: every module that has all projections of the layout."""
+def _projections(model: Any, which: slice) -> list[str]:
+    """Names of these of the layout's projections in every block, which is a module that has all of them."""
     modules = dict(model.named_modules())
     for layout in LAYOUTS.values():
-        blocks = [name for name in modules if all(f"{name}.{path}" in modules for path in layout.paths)]
+        blocks = [name for name in modules if all(f"{name}.{path}" in modules for path in layout)]
         if len(blocks) == model.config.num_hidden_layers:
-            return layout, blocks
+            return [f"{block}.{path}" for block in blocks for path in layout[which]]
     raise ModelError(
         f"{type(model).__name__}: its layers are built in no way that parameter-efficient methods know; known: {', '.join(LAYOUTS)}"
     )
 
 
-METHODS = {
-    "lora": Method("low-rank updates of the query and value projections (Hu et al., 2022); size: rank", _lora),
-    "houlsby": Method(
-        "bottlenecks with GELU behind attention and feed-forward (Houlsby et al., 2019); size: bottleneck width",
-        _houlsby,
-    ),
-    "pfeiffer": Method(
-        "bottlenecks with ReLU behind the feed-forward alone (Pfeiffer et al., 2021); size: bottleneck width",
-        _pfeiffer,
-    ),
-}
+# method(transformers model, size) inserts it, without changing any logit
+METHODS = {"lora": _lora, "houlsby": _houlsby, "pfeiffer": _pfeiffer}

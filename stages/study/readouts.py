@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
-
 from stages.lib import paths
 from stages.lib.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 from stages.lib.graft.apply import graft
@@ -53,7 +51,14 @@ def read_out(name: str, cell: GraftCell, mask: GraftMask, retrained: Callable[[]
         live = done.model.parameters()
         cell.model.put({name: live[name].detach().cpu().clone() for name in (*cell.region.shapes, *cell.head)})
         return done.record
-    cell.model.put({**_put_together(name, cell, mask), **cell.head})
+    made = {
+        GRAFT: lambda: graft(cell.pretrained, cell.finetuned, mask),
+        RESET: lambda: reset(cell.finetuned, cell.pretrained, mask),
+        PRUNE: lambda: prune(cell.finetuned, mask),
+    }
+    if name not in made:
+        raise ValueError(f"unknown read-out {name!r}")
+    cell.model.put({**made[name](), **cell.head})
     return {}
 
 
@@ -64,13 +69,3 @@ def own_grid(settings: FinetuneParams, learning_rates: list[float], batch_size: 
     3: re-training the grafting region), so both see the same examples.  A few parameters want a larger step than all.
     """
     return settings.model_copy(update={"learning_rates": learning_rates, "batch_sizes": [batch_size]})
-
-
-def _put_together(name: str, cell: GraftCell, mask: GraftMask) -> dict[str, Tensor]:
-    if name == GRAFT:
-        return graft(cell.pretrained, cell.finetuned, mask)
-    if name == RESET:
-        return reset(cell.finetuned, cell.pretrained, mask)
-    if name == PRUNE:
-        return prune(cell.finetuned, mask)
-    raise ValueError(f"unknown read-out {name!r}")

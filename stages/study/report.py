@@ -19,19 +19,7 @@ from stages.lib.report.load import published
 from stages.lib.report.stats import Estimate, estimate, paired
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
 from stages.study import bound
-from stages.study.frames import (
-    BIAS,
-    CELL,
-    FISH,
-    LEARNED,
-    MOVEMENT,
-    PRUNED,
-    RANDOM,
-    Study,
-    by_cell,
-    own_rows,
-    sparsities,
-)
+from stages.study.frames import BIAS, CELL, FISH, LEARNED, MOVEMENT, PRUNED, Study, by_cell, own_rows, sparsities
 
 HERE = Path(__file__).parent
 VALUES = "mean in % (standard deviation over seeds; of several tasks together, over tasks); n: cells, one for each task and seed"
@@ -64,9 +52,7 @@ def report(study: Study, here: str = "") -> Report:
 def tables(study: Study) -> list[Table]:
     """Tables in the order in which they are read."""
     paper = published(HERE / "paper.yaml")
-    return [
-        _localizers(study), _models(study, paper), _gaps(study), _bounds(study), _fish(study, paper["table8"]),
-    ]  # fmt: skip
+    return [_localizers(study), _models(study, paper), _gaps(study), _bounds(study), _fish(study, paper["table8"])]
 
 
 def headline(study: Study) -> dict[str, Any]:
@@ -75,36 +61,30 @@ def headline(study: Study) -> dict[str, Any]:
     finetuned = estimate(by_cell(study.anchor(FINETUNED))).mean
     if size is None:
         return {"finetuned": finetuned}
-    kept, gain, base = (
-        estimate(by_cell(study.grafts(name, size), measure)).mean
-        for name, measure in ((LEARNED, "retained"), (LEARNED, "gain"), (MOVEMENT, "gain"))
-    )
-    return {"sparsity": size, "finetuned": finetuned, "retained": kept, "gain": {LEARNED: gain, MOVEMENT: base}}
+    kept = estimate(by_cell(study.grafts(LEARNED, size), "retained")).mean
+    gain = {name: estimate(by_cell(study.grafts(name, size), "gain")).mean for name in (LEARNED, MOVEMENT)}
+    return {"sparsity": size, "finetuned": finetuned, "retained": kept, "gain": gain}
 
 
 def details(study: Study) -> dict[str, Any]:
     """Every number: n, mean and sd over cells of each measure (a fraction 0..1) by stage and its axes, and what tables say."""
-    cost, overlap, inside = (
-        [share("", name) for name in pair]
-        for pair in (("seconds", "gradient_examples"), ("iou", "chance"), ("overlap", "chance"))
-    )
-    return stored(
-        [
-            *(_stage(study, stage, axes) for stage, axes in STORED_BY.items()),
-            *(_stored(study, name, ["localizer", "sparsity"], inside) for name in ("task_overlap", "seed_overlap")),
-            _stored(study, "localizer_overlap", ["first", "second", "sparsity"], overlap),
-            _stored(study, "cost", ["localizer", "sparsity"], cost),
-            *tables(study),
-        ]
-    )
+    grafts = ["localizer", "sparsity"]
+    about_masks = {
+        "task_overlap": (grafts, ["overlap", "chance"]),
+        "seed_overlap": (grafts, ["overlap", "chance"]),
+        "localizer_overlap": (["first", "second", "sparsity"], ["iou", "chance"]),
+        "cost": (grafts, ["seconds", "gradient_examples"]),
+    }
+    of_masks = [
+        _stored(name, study.frames[name], axes, [share("", measure) for measure in measures])
+        for name, (axes, measures) in about_masks.items()
+    ]
+    return stored([*(_stage(study, stage, axes) for stage, axes in STORED_BY.items()), *of_masks, *tables(study)])
 
 
 def _stage(study: Study, stage: str, axes: list[str]) -> Table:
     def measured(where: str, measure: str, key: str) -> Column:
-        def of(rows: pd.DataFrame) -> pd.Series:
-            return by_cell(rows[rows["where"] == where], measure)
-
-        return Column("", of, str, key)
+        return Column("", lambda rows: by_cell(rows[rows["where"] == where], measure), str, key)
 
     rows = study.frames[stage]
     if stage in ("readout", "peft", "sweep"):
@@ -112,19 +92,17 @@ def _stage(study: Study, stage: str, axes: list[str]) -> Table:
     if stage == "trajectory":
         rows = rows[rows.step == rows.groupby("task")["step"].transform("max")]
     columns = [*(measured("id", name, name) for name in MEASURES_STORED), measured("ood", "score", "ood_score")]
-    return _stored(study, stage, axes, columns, rows)
+    return _stored(stage, rows, axes, columns)
 
 
-def _stored(study: Study, name: str, axes: list[str], columns: list[Column], rows: pd.DataFrame | None = None) -> Table:
+def _stored(name: str, rows: pd.DataFrame, axes: list[str], columns: list[Column]) -> Table:
     """A table without a title: a line for each combination of the axes' values, `all` where there is none."""
 
     def text(value: Any) -> str:
         return "all" if pd.isna(value) else value if isinstance(value, str) else f"{value:g}"
 
-    rows = study.frames[name] if rows is None else rows
     groups = rows.groupby([rows[axis].map(text) for axis in axes], sort=False)
-    lines = [Line("", part, key) for key, part in groups]
-    return Table("", (), columns, lines, name=name)
+    return Table("", (), columns, [Line("", part, key) for key, part in groups], name=name)
 
 
 # --- Localizers, readouts, the generalization gap and its bound ----------------------------------------------------
@@ -156,20 +134,19 @@ def _localizers(study: Study) -> Table:
         Line((name, small_percent(size)), study.grafts(name, size), None if name == LEARNED else (name, f"{size:g}"))
         for size, name in product(study.common_sparsities, study.localizers)
     ]
-    for variant in (PRETRAINED, FINETUNED) if lines else ():
-        rows = study.anchor(variant)
-        lines += [Line((variant, ""), rows, kind="average")] * bool(by_cell(rows).count())
+    ends = {name: study.anchor(name) for name in (PRETRAINED, FINETUNED) if lines}
+    lines += [Line((name, ""), rows, kind="average") for name, rows in ends.items() if by_cell(rows).count()]
     over = Column("score - learned's", gap, Estimate.in_points, "minus_learned")
     costs = study.costs().set_index(["localizer", "sparsity"]).examples
     cost = number("gradients", lambda rows: costs.get((rows.localizer.iloc[0], rows.sparsity.iloc[0])), ",.0f")
-    title = "Localizers, all tasks together"
     notes = [
         VALUES,
         f"retained: score / fine-tuned score; gain: (score - pretrained) / (fine-tuned - pretrained){_left_out(study)}",
         "gradients: training examples that it takes one of; score - learned's: percentage points, with the 95 % interval over "
         "tasks, not corrected for how many there are",
     ]
-    return Table(title, ["localizer", "sparsity"], [N, *MEASURED, cost, over], lines, notes, "localizers", [over.key])
+    columns, title = [N, *MEASURED, cost, over], "Localizers, all tasks together"
+    return Table(title, ["localizer", "sparsity"], columns, lines, notes, "localizers", [over.key])
 
 
 def _left_out(study: Study) -> str:
@@ -196,9 +173,12 @@ def bound_lines(study: Study) -> list[dict[str, Any]]:
         errors = {name: _errors(study, name, size, task) for name in ("graft", "retrain")}
         if all(map(len, errors.values())):
             measured = best[best.index.get_level_values("task") == task].mean()
-            bias = bound.measured_bias(errors["retrain"].test.mean(), measured) if measured == measured else None
-            short = bound.epsilon_2(*(errors[name].train.mean() for name in ("graft", "retrain")))
-            lines += [{"task": task, "model": name, **_bound(name, part, short, bias)} for name, part in errors.items()]
+            bias = bound.lacking(errors["retrain"].test.mean(), measured) if measured == measured else None
+            short = {"graft": bound.lacking(*(part.train.mean() for part in errors.values())), "retrain": 0.0}
+            # two models stand in the graft's theorem
+            delta = {"graft": DELTA / 2, "retrain": DELTA}
+            for name, part in errors.items():
+                lines.append({"task": task, "model": name, **_bound(part, delta[name], short[name], bias)})
     return lines
 
 
@@ -210,22 +190,17 @@ def _errors(study: Study, readout: str, size: float, task: str) -> pd.DataFrame:
     return pd.DataFrame(columns | {name: by_cell(train, name) for name in ("selected", "n", "graftable")}).dropna()
 
 
-def _bound(model: str, errors: pd.DataFrame, short: float, bias: float | None) -> dict[str, Any]:
+def _bound(errors: pd.DataFrame, delta: float, short: float, bias: float | None) -> dict[str, Any]:
     # the largest mask and the smallest training set of the seeds, so that the bound covers each of them
     selected, examples = int(errors.selected.max()), int(errors.n.min())
     regions = bound.log_all_regions(selected, int(errors.graftable.max()))
-    classes = bound.ModelClass(selected), bound.ModelClass(selected, log_regions=regions)
-    if model == "graft":
-        delta = DELTA / 2
-        fixed, free = (bound.grafted_bound(models, examples, DELTA, short, bias=bias) for models in classes)
-    else:
-        delta = DELTA
-        fixed, free = (bound.retrained_bound(models, examples, DELTA, bias=bias) for models in classes)
-    needed, needed_any = (bound.examples_for(models, NOTHING, delta) for models in classes)
+    fixed, free = bound.log_models(selected), bound.log_models(selected, regions)
+    variance, of_any = (bound.variance_term(models, examples, delta) for models in (fixed, free))
+    needed, needed_any = (bound.examples_for(models, NOTHING, delta) for models in (fixed, free))
     return {
         "n": len(errors), "train": float(errors.train.mean()), "test": float(errors.test.mean()), "selected": selected,
-        "examples": examples, "variance": fixed.variance, "eps_2": fixed.suboptimality, "bias": fixed.bias,
-        "bound": fixed.total, "any": free.total, "needed": needed, "needed_any": needed_any,
+        "examples": examples, "variance": variance, "eps_2": short, "bias": bias, "bound": variance + short + (bias or 0.0),
+        "any": of_any + short + (bias or 0.0), "needed": needed, "needed_any": needed_any,
     }  # fmt: skip
 
 
@@ -237,9 +212,8 @@ def _bounds(study: Study) -> Table:
         "bias": percent, "bound": two, "any": two, "needed": whole, "needed_any": whole,
     }  # fmt: skip
     titles = {"train": "train error", "test": "test error", "selected": "s", "any": "bound, any region"}
-    columns = [
-        Column(titles.get(key, key).replace("_any", ", any region"), key, form, key) for key, form in forms.items()
-    ]
+    titles |= {"needed_any": "needed, any region"}
+    columns = [Column(titles.get(key, key), key, form, key) for key, form in forms.items()]
     empty = sum(line["bound"] >= NOTHING for line in found)
     notes = [
         "errors in %, means over n seeds; bound on test error - that of the best model, within 0..1 (appendix D): variance + "
@@ -260,31 +234,25 @@ def _bounds(study: Study) -> Table:
 
 
 def models(study: Study) -> list[tuple[str, float, str, pd.DataFrame]]:
-    """Family, size, name and rows (own test sets and others) of each model of one task; the fine-tuned one is the graft of 100 %."""
-
-    def both(choose: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-        return pd.concat([choose("id"), choose("ood")])
-
+    """Family, size, name and rows (on all test sets) of each model of one task; the fine-tuned one is the graft of 100 %."""
     found = [
-        ("", 0.0, "pretrained", both(partial(study.anchor, PRETRAINED))),
-        ("graft", 1.0, "fine-tuned", both(partial(study.anchor, FINETUNED))),
+        ("", 0.0, "pretrained", study.anchor(PRETRAINED, None)),
+        ("graft", 1.0, "fine-tuned", study.anchor(FINETUNED, None)),
     ]
     for size in sparsities(study.grafts(LEARNED)):
-        found.append(("graft", size, f"graft of {small_percent(size)}", both(partial(study.grafts, LEARNED, size))))
+        found.append(("graft", size, f"graft of {small_percent(size)}", study.grafts(LEARNED, size, None)))
     regions = study.frames["readout"].groupby(["readout", "localizer", "sparsity"], sort=False)
     for readout, localizer, size in regions.groups:
         if (readout, localizer) != ("graft", LEARNED):
             family = "bitfit" if (readout, localizer) == ("retrain", BIAS) else readout
             label = f"{readout} {localizer} of {small_percent(size)}"
-            found.append((family, size, label, both(partial(study.readout, readout, localizer, size))))
+            found.append((family, size, label, study.readout(readout, localizer, size, None)))
     for method in study.frames["peft"].method.unique():
         family, _, size = method.rpartition("_")
-        rows = both(lambda where, method=method: own_rows(study.rows("peft", where, method=method)))
-        trained = (rows.trained / rows.model_parameters).dropna()
-        label = f"{FAMILIES.get(family, family)} {size}" + (
-            f" ({small_percent(trained.mean())})" if len(trained) else ""
-        )
-        found.append((family, float(size), label, rows))
+        rows = own_rows(study.rows("peft", None, method=method))
+        trained = (rows.trained / rows.model_parameters).mean()
+        share_ = "" if pd.isna(trained) else f" ({small_percent(trained)})"
+        found.append((family, float(size), f"{FAMILIES.get(family, family)} {size}{share_}", rows))
     return found
 
 
@@ -317,7 +285,7 @@ def _group(title: str, parts: list, paper: Mapping[str, Any], task: str, test_se
         for family, size, label, rows in parts
         if by_cell(rows).count()
     ]
-    return [Line(title), *lines] if lines else []
+    return [Line(title)] * bool(lines) + lines
 
 
 def _theirs(paper: Mapping[str, Any], family: str, size: float, task: str, test_set: str) -> dict[str, Any]:
@@ -343,10 +311,8 @@ def _fish(study: Study, paper: Mapping[str, Any]) -> Table:
     for task, size in product(study.tasks, sparsities(frame)):
         overlaps = frame[(frame.task == task) & (frame.sparsity == size)]
         theirs = paper.get(task, {}).get(size, {})
-        flat = {
-            f"{name} {key}": value for name, part in theirs.items() if name != "overlap" for key, value in part.items()
-        }
-        flat |= {"overlap": theirs["overlap"]} if theirs else {}
+        flat = {name: part for name, part in theirs.items() if name == "overlap"}
+        flat |= {f"{name} {key}": part[key] for name, part in theirs.items() if name != "overlap" for key in part}
         if len(overlaps):
             lines.append(Line((study.named(task), small_percent(size)), (task, size, overlaps), paper=flat))
     columns = [
@@ -354,10 +320,10 @@ def _fish(study: Study, paper: Mapping[str, Any]) -> Table:
         share("overlap", lambda data: data[2].iou, "overlap"),
         Column("chance", lambda data: data[2].chance.mean(), lambda value: percent(value, 2)),
     ]
-    for (name, title), (measure, of) in product(
-        {LEARNED: "graft", FISH: "FISH", RANDOM: "random"}.items(), {"score": "score", "ece": "ECE"}.items()
-    ):
-        columns.append(share(f"{title} {of}", partial(_of_task, study, name, measure), f"{name} {measure}"))
+    titles = {LEARNED: "graft", FISH: "FISH", "random": "random"}
+    for name, of in product(titles, ("score", "ECE")):
+        measure = of.lower()
+        columns.append(share(f"{titles[name]} {of}", partial(_of_task, study, name, measure), f"{name} {measure}"))
     notes = [VALUES, "overlap: intersection over union of the learned region and the FISH mask; paper: as above"]
     return Table("Table 8: the learned region and the FISH mask", ["task", "sparsity"], columns, lines, notes)
 
@@ -380,12 +346,16 @@ def _finding(values: pd.Series, size: float | None = None, write: Callable = poi
     return Finding(estimate(values), fields, short_of(values, write, ""), size=small_percent(size) if size else "")
 
 
+def _difference(first: pd.Series, second: pd.Series, size: float) -> Finding:
+    return _finding(first - second, size, first=first.mean(), second=second.mean())
+
+
 def gained(study: Study) -> list[Finding]:
     """Controls of all that is kept or compared: fine-tuning gains over the pretrained model with the same head, and over one label."""
     rows = study.anchor(FINETUNED)
     over = by_cell(rows) - by_cell(rows, "constant")
-    lacks = "fine-tuning has not been shown to gain over always the same label"
-    return [_gain(study, rows, "fine-tuning"), *([Finding(estimate(over), lacks=lacks)] if over.notna().any() else [])]
+    label = Finding(estimate(over), lacks="fine-tuning has not been shown to gain over always the same label")
+    return [_gain(study, rows, "fine-tuning")] + [label] * bool(over.notna().any())
 
 
 def gained_by_paradigm(study: Study) -> list[Finding]:
@@ -402,8 +372,7 @@ def _gain(study: Study, rows: pd.DataFrame, name: str) -> Finding:
 def localizer_scores(study: Study, better: str, worse: str) -> Iterator[Finding]:
     """Score of one localizer's grafts - another's, at every common size."""
     for size in study.common_sparsities if {better, worse} <= {*study.localizers} else []:
-        first, second = (by_cell(study.grafts(name, size)) for name in (better, worse))
-        yield _finding(first - second, size, first=first.mean(), second=second.mean())
+        yield _difference(*(by_cell(study.grafts(name, size)) for name in (better, worse)), size)
 
 
 def kept(study: Study, measure: str) -> Iterator[Finding]:
@@ -417,10 +386,10 @@ def kept(study: Study, measure: str) -> Iterator[Finding]:
 def contrast(study: Study, first: str, second: str, measure: str = "score", where: str = "id") -> Iterator[Finding]:
     """A measure of the first of SELECTIONS - of the second, with learned grafts of every size that both have."""
     for size in sparsities(study.grafts(LEARNED)):
-        values = [by_cell(SELECTIONS[name](study, size, where), measure) for name in (first, second)]
-        gap = (values[0] - values[1]).dropna()
-        if len(gap):
-            yield _finding(gap, size, first=values[0][gap.index].mean(), second=values[1][gap.index].mean())
+        one, other = (by_cell(SELECTIONS[name](study, size, where), measure) for name in (first, second))
+        both = (one - other).dropna().index
+        if len(both):
+            yield _difference(one[both], other[both], size)
 
 
 # what claims compare by name, at a size of the graft
@@ -447,14 +416,13 @@ def paradigms(study: Study, better: str, worse: str) -> Iterator[Finding]:
     """What grafts keep of the score of the model they were taken from, after one way of fine-tuning - after another."""
     rows = study.rows("paradigm", variant=GRAFTED)
     for size, part in rows.groupby("sparsity") if {better, worse} <= {*rows.paradigm} else []:
-        first, second = (by_cell(part[part.paradigm == name], "retained") for name in (better, worse))
-        yield _finding(first - second, size, first=first.mean(), second=second.mean())
+        yield _difference(*(by_cell(part[part.paradigm == name], "retained") for name in (better, worse)), size)
 
 
 def fish_overlap(study: Study) -> Iterator[Finding]:
     """Intersection over union of learned regions and FISH masks."""
     for size, rows in _learned_and_fish(study).groupby("sparsity"):
-        yield Finding(estimate(rows.set_index(CELL).iou), {"chance": rows.chance.mean()}, size=small_percent(size))
+        yield Finding(estimate(by_cell(rows, "iou")), {"chance": rows.chance.mean()}, size=small_percent(size))
 
 
 def overlap_falls(study: Study) -> Iterator[Finding]:
@@ -462,17 +430,15 @@ def overlap_falls(study: Study) -> Iterator[Finding]:
     rows = _learned_and_fish(study)
     sizes = sparsities(rows)
     if len(sizes) > 1:
-        small, large = (rows[rows.sparsity == size].set_index(CELL).iou for size in (sizes[0], sizes[-1]))
-        yield _finding(
-            small - large, None, small=small.mean(), smallest=sizes[0], large=large.mean(), largest=sizes[-1]
-        )
+        ends = {"smallest": sizes[0], "largest": sizes[-1]}
+        small, large = (by_cell(rows[rows.sparsity == size], "iou") for size in ends.values())
+        yield _finding(small - large, small=small.mean(), large=large.mean(), **ends)
 
 
 def region_overlap(study: Study) -> Iterator[Finding]:
     """Share of a task's learned region that lies in its own of another seed (mean of both tasks) - in that of another task."""
-    among, between = (
-        frame[frame.localizer == LEARNED] for frame in (study.frames["seed_overlap"], study.frames["task_overlap"])
-    )
+    frames = (study.frames[f"{axis}_overlap"] for axis in ("seed", "task"))
+    among, between = (frame[frame.localizer == LEARNED] for frame in frames)
     for size, rows in between.groupby("sparsity"):
         own = among[among.sparsity == size].groupby("task").overlap.mean()
         ceiling = (rows["first"].map(own) + rows["second"].map(own)) / 2

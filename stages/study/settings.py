@@ -103,15 +103,13 @@ SPARSITIES = {
 
 def problems(values: dict[str, Any]) -> list[str]:
     """Read-outs are of masks of the sweep.  A stage that an empty list switches off has no rules."""
-    rules = {
-        "paradigm": [_paradigm_problems],
-        "sweep": [
-            lambda values: name_problems(values, "sweep.localizers", values["sweep"].localizers),
-            lambda values: _size_problems(values) if is_on(values, "study") else [],
-        ],
-    }
-    found = [line for section in rules if is_on(values, section) for line in told(rules[section], values)]
-    return told([_readout_problems], values) + found
+    rules = [_readout_problems]
+    if is_on(values, "paradigm"):
+        rules.append(_paradigm_problems)
+    if is_on(values, "sweep"):
+        rules.append(lambda values: name_problems(values, "sweep.localizers", values["sweep"].localizers))
+        rules += [_size_problems] * is_on(values, "study")
+    return told(rules, values)
 
 
 def _readout_problems(values: dict[str, Any]) -> list[str]:
