@@ -128,9 +128,6 @@ def test_an_unknown_label_is_named_with_the_known_ones():
         encode([row("a"), row("b", label="fine")], TOY, WORDS, "prompt", 32)
 
 
-# label words
-
-
 def test_label_words_are_single_tokens_after_a_space():
     assert WORDS.convert_ids_to_tokens(label_word_ids(TOY.prompt, TOY.labels, WORDS)) == ["terrible", "great"]
     assert BYTES.convert_ids_to_tokens(label_word_ids(TOY.causal_prompt, TOY.labels, BYTES)) == ["Ġterrible", "Ġgreat"]
@@ -153,9 +150,6 @@ def test_a_word_that_is_not_one_token_of_its_own_is_named(negative, positive, sa
     prompt = Prompt(template="{mask}", verbalizer={"negative": negative, "positive": positive})
     with pytest.raises(ModelError, match=said):
         label_word_ids(prompt, TOY.labels, WORDS)
-
-
-# batches
 
 
 def examples_of(lengths: list[int]) -> list[Example]:

@@ -25,9 +25,6 @@ from tests.sealed import flip_bit
 AUTO = {"standard": hf.AutoModelForSequenceClassification, "prompt": hf.AutoModelForMaskedLM, "autoregressive": hf.AutoModelForCausalLM}  # fmt: skip
 
 
-# logits
-
-
 def by_hand(mode: str, folder: Path, model: LabelModel, examples: list) -> torch.Tensor:
     """One example at a time through the stock class, the whole vocabulary at every position."""
     stock, rows = AUTO[mode].from_pretrained(folder).eval(), []
@@ -111,9 +108,6 @@ def test_only_chosen_parameters_get_gradients(make_cell):
     assert [*chosen] == [name for name in model.parameters() if name in names], "in the model's order"
 
 
-# groups
-
-
 SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
 CONFIGS = {
     "bert": bert_config(),
@@ -169,9 +163,6 @@ def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mod
 ])  # fmt: skip
 def test_landmarks_are_in_their_group(name, mode, parameter, group):
     assert parameter_groups(AUTO[mode].from_config(CONFIGS[name]), mode)[parameter] == group
-
-
-# importing and loading
 
 
 def stored_names(folder) -> set[str]:

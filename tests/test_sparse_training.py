@@ -55,9 +55,6 @@ def changed(before: dict, after: dict) -> dict[str, Tensor]:
     return {name: indices for name, indices in found.items() if len(indices)}
 
 
-# without a mask
-
-
 def stepped(weights: list[Tensor], buffers: list, plan: TrainPlan, rate: float) -> None:
     """One step of SGD, written out."""
     for number, weight in enumerate(weights):
@@ -93,9 +90,6 @@ def test_dense_training_is_sgd_as_written_out_here_bit_for_bit(make_cell, plan):
                 stepped(weights, buffers, plan, rate)
     before, after = run(cell, plan)
     assert same(values_of(model), after) and not same(before, after)
-
-
-# with a mask
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -179,9 +173,6 @@ def test_nothing_to_train_and_a_frozen_selection_are_refused(triple):
         Leaves(dict(pretrained), GraftMask.empty(region))
     with pytest.raises(ValueError, match=r"selects from a\.bias, which is not trained"):
         Leaves({"b.weight": pretrained["b.weight"]}, GraftMask(region, {"a.bias": torch.tensor([1])}))
-
-
-# fine-tuning with a mask
 
 
 def finetuned(cell, only: GraftMask | None = None, **changes) -> dict[str, Tensor]:

@@ -227,9 +227,6 @@ def change(selection: str, task: str, seed: int, **values: Any) -> dict[str, Any
     return record["rows"][0]
 
 
-# --- Reading and runs that learned nothing -------------------------------------------------------------------------
-
-
 def test_frames_have_a_row_for_each_layer_and_each_fine_tuning(found):
     assert len(found.fim) == len(CELLS) * HEADS * len(TARGETS) * len(EXAMPLES) * len(AGGREGATIONS) * LAYERS
     for (task, _), scores in by_cell(found.chosen()).items():
@@ -305,9 +302,6 @@ def test_runs_less_than_the_margin_above_the_majority_are_flagged_and_no_others(
     assert (rows.score - rows.majority < 0.01).any() and not found.flagged.any(), "it is accuracy that counts"
 
 
-# --- Tables --------------------------------------------------------------------------------------------------------
-
-
 def test_selections_stand_beside_all_layers_and_random_ones_of_their_size(found, partly):
     rows = rows_of(found, SELECTIONS)
     random, top = rows["random_1"], rows["top_1"]
@@ -338,9 +332,6 @@ def test_where_the_graft_lies_stands_beside_a_random_ones_share(found):
     share = sum(2 * (32 + number) / (2 * (29 + number) + len(REGION.shapes)) for number in (0, 1)) / 2
     assert row["graft in top 2 (%)"] == f"{100 * share:.1f} ({100 * 2 * 200 / REGION.size:.1f})"
     assert float(row["score, graft"].split()[0]) > 0.5 and row["score, movement"] == "", "all layers move alike"
-
-
-# --- Claims --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -466,9 +457,6 @@ def test_without_masks_in_layers_nothing_is_claimed_of_grafts_but_layers_are_dra
     assert "top" in details(found)["bridge"] and "top" not in details(without)["bridge"]
     drawn, bare = (draw(data, folder)["layers.png"].read_bytes() for folder, data in (("a", found), ("b", without)))
     assert drawn != bare
-
-
-# --- Numbers, figures and files ------------------------------------------------------------------------------------
 
 
 def numbers_of(value: Any) -> Iterator[float]:

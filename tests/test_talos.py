@@ -80,9 +80,6 @@ def randomly_moved(values: dict[str, Tensor], size: float) -> dict[str, Tensor]:
     return {name: part + size * noise(part) for name, part in values.items()}
 
 
-# --- Sensitivity: the diagonal of the Fisher information ----------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_is_a_sum_of_squares_the_same_one_by_one_and_by_layer(make_cell, monkeypatch, mode):
     cell, rows = make_cell("prompt"), toy_rows(5)
@@ -115,9 +112,6 @@ def test_labels_are_drawn_by_their_probability_and_need_a_generator(make_cell):
     model = make_cell("prompt").load()
     with pytest.raises(ValueError, match="needs a generator"):
         squared_gradients(model, model.encode(toy_rows(1)), make_cell("prompt").region.shapes, "sampled")
-
-
-# --- Masks in rounds ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sparsity", [0.1, 0.013])
@@ -200,9 +194,6 @@ def test_selected_by_tensor_adds_up_to_the_mask(make_cell):
     weighted = np.average([row["share"] for row in rows], weights=[row["parameters"] for row in rows])
     assert weighted == pytest.approx(mask.sparsity)
     assert {row["part"] for row in rows} == {"weight", "bias"} and {row["layer"] for row in rows} == {0, 1}
-
-
-# --- Training within a mask ---------------------------------------------------------------------------------------
 
 
 def sparse_edit(cell, mask: GraftMask, method: str = "talos", plan: TrainPlan = PLAN) -> tuple[GraftCell, dict, dict]:
@@ -296,9 +287,6 @@ def test_attention_only_is_the_weights_of_its_projections(make_cell):
     assert all(".attention." in name and name.endswith("weight") and "LayerNorm" not in name for name in mask.indices)
 
 
-# --- The tangent space --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["prompt", "standard"])
 def test_the_linear_model_is_the_model_to_first_order(make_cell, mode):
     opened = study_cell(make_cell(mode))
@@ -328,9 +316,6 @@ def test_linear_fine_tuning_learns_and_its_logits_add_up(make_cell):
     np.testing.assert_allclose(at[0.5], (at[0.0] + at[1.0]) / 2, atol=1e-5)
     np.testing.assert_allclose(at[-1.0], 2 * at[0.0] - at[1.0], atol=1e-5)
     assert not np.allclose(at[0.0], at[1.0], atol=0.1)
-
-
-# --- Addition and negation ----------------------------------------------------------------------------------------
 
 
 def landscape(cell, models: dict[str, dict[str, Tensor]], kind: type = ArithmeticModel) -> ArithmeticModel:
@@ -418,9 +403,6 @@ def test_negation_of_a_cell_takes_its_accuracy_within_the_bound(make_cell):
     assert found["control_zero_shot"] == pytest.approx(single_scores(plane, "toy")["pretrained"]["test"])
 
 
-# --- Disentanglement ----------------------------------------------------------------------------------------------
-
-
 def test_errors_of_a_cell_vanish_on_the_axes_and_turn_over_with_the_tasks(make_cell):
     cell = make_cell("prompt")
     plane = landscape(cell, {"a": cell.finetuned(), "b": randomly_moved(cell.pretrained(), 0.1)})
@@ -459,9 +441,6 @@ def test_linear_tasks_on_coordinates_of_their_own_are_disentangled():
     assert errors(*entangled, labels=(2, 0, 1)) == errors(*entangled), "the names of labels play no part"
 
 
-# --- Pruning ------------------------------------------------------------------------------------------------------
-
-
 def test_pruning_nothing_changes_nothing_and_the_least_sensitive_costs_least(make_cell):
     """At the pretrained weights, as in figure 1; a saturated fine-tuned model doesn't keep the order."""
     cell = make_cell("prompt")
@@ -479,9 +458,6 @@ def test_pruning_nothing_changes_nothing_and_the_least_sensitive_costs_least(mak
     masks = [least_sensitive(scores, GraftMask.full(region), k), GraftMask.from_region_indices(region, random)]
     least, by_chance, most = (np.abs(margins(mask) - before).mean() for mask in (*masks, top_k(region, scores, k)))
     assert least < by_chance < most
-
-
-# --- Settings -----------------------------------------------------------------------------------------------------
 
 
 def test_the_variants_that_settings_allow_are_those_there_are():

@@ -196,9 +196,6 @@ def verdicts(data: Collected, *parts: str) -> list[Verdict]:
     return [claim.verdict for claim in told(data, *parts)]
 
 
-# --- What is read ----------------------------------------------------------------------------------------------
-
-
 def test_frames_have_a_row_for_every_cell_and_the_columns_that_are_named():
     data = written()
     pairs = 3  # of three tasks, and of three methods with masks
@@ -261,9 +258,6 @@ def test_methods_that_are_not_asked_for_make_no_claim():
     assert [text for text in everything if "linearised" not in text] == fewer != everything
 
 
-# --- Tables and numbers ----------------------------------------------------------------------------------------
-
-
 def test_tables_have_our_values_and_the_papers_below_them():
     data = written(weak=["movies"])
     added, negated, apart, errors, masks, costs = (
@@ -303,9 +297,6 @@ def test_the_headline_is_short_and_details_are_what_was_put_in():
     assert errors["searched"]["mean"] == pytest.approx(0.4) and errors["all"]["mean"] > 0.6
     assert values["compare"]["talos-full"]["negated"]["mean"] == pytest.approx(0.10), "positive where talos takes more"
     assert values["compare"]["graft-talos"]["negated"]["mean"] == pytest.approx(-0.05), "the control"
-
-
-# --- Claims ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -381,9 +372,6 @@ def test_pruning_is_harmless_where_its_interval_costs_little_and_kinds_are_told_
 def test_masks_are_alike_where_they_share_and_lie_where_they_lie(place, shared, expected):
     data = written(settings(arithmetic=[], disentangle=[]), place=place, shared=shared)
     assert verdicts(data, ALIKE, QUERY_KEY) == [expected, expected]
-
-
-# --- Figures ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("bare")

@@ -13,7 +13,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score, loss_gradient
 from stages.lib.training import finetuning
 from stages.lib.training.course import _optimizer
-from stages.lib.training.finetuning import TrainingCell, finetune, grid_of, steps_for, trained_names
+from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune, grid_of, steps_for, trained_names
 from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
 from tests.pico import TOY, finetune_settings, model_settings, runtime, values_of
 
@@ -29,13 +29,13 @@ def batches(model: LabelModel, cell, plan: TrainPlan) -> Batches:
     return batches_of(model, model.encode(cell.rows["train"]), plan.batch_size, np.random.default_rng(0))
 
 
-def run(cell, plan: TrainPlan, settings=None, **more) -> tuple[LabelModel, dict[str, Tensor], Training]:
+def run(cell, plan: TrainPlan, groups=("layers",), **more) -> tuple[LabelModel, dict[str, Tensor], Training]:
     """Train the pretrained model of a cell; gives it, what it was, and the record."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = cell.load("pretrained")
     before = values_of(model)
-    trained = model.train_only(trained_names(model.groups(), settings or finetune_settings()))
+    trained = model.train_only(trained_names(model.groups(), finetune_settings(train=[*groups])))
     return model, before, train(batches(model, cell, plan), trained, plan, Hooks(**more))
 
 
@@ -44,20 +44,21 @@ PLANS = [PLAN, replace(PLAN, momentum=0.9, **HARSH), replace(PLAN, optimizer="ad
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
-def test_frozen_parameters_keep_every_bit(make_cell, mode, plan):
-    model, before, _ = run(make_cell(mode), plan)
+@pytest.mark.parametrize(
+    ("mode", "chosen"),
+    [
+        ("standard", {"layers"}),
+        ("prompt", {"layers"}),
+        ("autoregressive", {"layers"}),
+        ("prompt", {"layers", "embeddings", "lm_head"}),
+    ],
+)
+def test_the_groups_that_are_trained_move_and_others_keep_every_bit(make_cell, mode, chosen, plan):
+    model, before, _ = run(make_cell(mode), plan, chosen)
     groups, changed = model.groups(), moved(before, values_of(model))
-    assert {groups[name] for name in changed} == ({"layers", "head"} if mode == "standard" else {"layers"})
+    assert {groups[name] for name in changed} == chosen | ({"head"} if mode == "standard" else set())
     unmoved = {name for name, group in groups.items() if group in ("layers", "head")} - changed
     assert all(name.endswith("key.bias") for name in unmoved), "a key's bias has no gradient: softmax ignores it"
-
-
-def test_every_group_can_be_trained(make_cell):
-    settings = finetune_settings(train=["layers", "embeddings", "lm_head"])
-    model, before, _ = run(make_cell("prompt"), PLAN, settings)
-    groups = model.groups()
-    assert {groups[name] for name in moved(before, values_of(model))} == {"layers", "embeddings", "lm_head"}
 
 
 def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(make_cell):
@@ -72,27 +73,20 @@ def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(m
     assert float(found[0][1].abs().max()) > 1e-4, "control: it is not all zero"
 
 
-def finetuned(cell, seed: int = 0, rows: dict | None = None, **changes):
-    settings = finetune_settings(**{"max_steps": 15, **changes})
-    where = TrainingCell(TOY, seed, rows or cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
-    return finetune(where, settings)
+def finetuned(cell, seed: int = 0, **changes) -> Finetuned:
+    where = TrainingCell(TOY, seed, cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
+    return finetune(where, finetune_settings(**{"max_steps": 15, **changes}))
 
 
-def test_one_seed_gives_one_model_and_another_seed_another(make_cell):
-    cell = make_cell("standard")
-    first, again, other = (values_of(finetuned(cell, seed, dropout=0.1).model) for seed in (3, 3, 4))
-    assert not moved(first, again)
-    assert {"classifier.weight"} < moved(first, other)
-
-
-def test_the_global_random_state_neither_matters_nor_changes(make_cell):
-    cell = make_cell("standard")
-    torch.manual_seed(1)
-    state = torch.get_rng_state()
-    first = values_of(finetuned(cell, dropout=0.1).model)
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(2)
-    assert not moved(first, values_of(finetuned(cell, dropout=0.1).model))
+def test_a_model_is_that_of_its_seed_whatever_the_global_random_state_which_stays(make_cell):
+    models = []
+    for state, seed in ((1, 3), (2, 3), (1, 4)):
+        torch.manual_seed(state)
+        before = torch.get_rng_state()
+        models.append(values_of(finetuned(make_cell("standard"), seed, dropout=0.1).model))
+        assert torch.equal(torch.get_rng_state(), before)
+    first, again, other = models
+    assert not moved(first, again) and {"classifier.weight"} < moved(first, other)
 
 
 def test_a_diverging_loss_names_what_to_lower(make_cell):

@@ -1,6 +1,6 @@
 """Surgical fine-tuning of one cell: some layers are trained, the others keep every bit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,22 +39,22 @@ def operate(selection: str, task: str, seed: int, params: Params, machine: Runti
     tests = {task: read_test_sets(task, seed)[task][: params.surgery.test_max or None]}
     title = f"surgery {selection} {task}-{seed}"
     sets = chosen_sets(selection, task, seed, params.surgery)
+    names = ["_".join(["layers", *map(str, layers)]) if layers else "none" for layers in sets]
     records: list[dict[str, Any]] = []
     predictions: Predictions | None = None
     with progress(title, len(sets) * cell.steps(training), "step") as bar:
-        for layers in sets:
+        for name, layers in zip(names, sets, strict=True):
             mask = mask_of(anatomy, layers, training.also)
             done = train_layers(cell, training, mask, bar.update)
             evaluation = Evaluation(done.model, tests, variants=1)
-            with evaluation.progress(name_of(layers)):
-                evaluation.predict(name_of(layers))
+            with evaluation.progress(name):
+                evaluation.predict(name)
             now = evaluation.predictions()
             predictions = now if predictions is None else predictions | now
             facts = {"draw": len(records), "layers": [*layers], "trained": trained_size(anatomy, mask)}
             records.append({**facts, **done.record, "peak_learning_rate": peak_learning_rate(training, done.record)})
     scores = own_scores(predictions, task, cell.task)
-    for row in records:
-        name = name_of(row["layers"])
+    for name, row in zip(names, records, strict=True):
         row |= {**scores[name], "loss": cross_entropy(predictions.logits[task][name], predictions.labels[task])}
     header = {"task": task, "seed": seed, "selection": selection, "model_parameters": anatomy.parameters}
     write_reading("surgery", (selection,), header, predictions, records)
@@ -79,11 +79,6 @@ def mask_of(anatomy: Anatomy, layers: Layers, also: list[str]) -> GraftMask:
 def trained_size(anatomy: Anatomy, mask: GraftMask) -> int:
     """Number of trained parameters, a new head among them."""
     return mask.selected + (anatomy.region([HEAD]).size if anatomy.names([HEAD]) else 0)
-
-
-def name_of(layers: Sequence[int]) -> str:
-    """The name of a set of layers among predictions: `layers_1_10`, or `none`."""
-    return "_".join(["layers", *map(str, layers)]) if layers else "none"
 
 
 def peak_learning_rate(training: LayerTraining, record: dict[str, Any]) -> float:
