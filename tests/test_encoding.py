@@ -9,12 +9,16 @@ from stages.lib.data.tasks import Prompt, TaskSpec
 from stages.lib.errors import DataError, ModelError
 from tests.pico import FILLERS, PAIRS, TOY, byte_tokenizer, runtime, word_tokenizer
 
-WORDS = word_tokenizer()
-BYTES = byte_tokenizer()
+WORDS, BYTES = word_tokenizer(), byte_tokenizer()
 
 
 def row(sentence1: str, sentence2: str | None = None, label: str = "positive") -> dict:
     return {"sentence1": sentence1, "sentence2": sentence2, "label": label}
+
+
+def encoded(*sentences: str | None, task: TaskSpec = TOY, mode: str = "prompt", most: int = 32, **more: str) -> Example:
+    (example,) = encode([row(*sentences, **more)], task, BYTES if mode == "autoregressive" else WORDS, mode, most)
+    return example
 
 
 def text_of(example: Example) -> str:
@@ -34,42 +38,34 @@ def long_text(words: int, seed: int = 0) -> str:
 
 
 def test_a_template_is_filled():
-    (example,) = encode([row("the film was good")], TOY, WORDS, "prompt", 32)
+    example = encoded("the film was good")
     assert text_of(example) == "[CLS] the film was good it was [MASK] . [SEP]"
     assert example.label == 1 and example.token_type_ids == [0] * 10
+    doubled = encoded("film", task=with_template("{{ {sentence1} }} {mask}"))
+    assert text_of(doubled) == "[CLS] { film } [MASK] [SEP]", "doubled braces are braces"
 
 
 def test_standard_mode_has_no_template():
-    one, two = encode([row("the film"), row("the film", "was good")], TOY, WORDS, "standard", 32)
+    one, two = (encoded("the film", second, mode="standard") for second in (None, "was good"))
     assert text_of(one) == "[CLS] the film [SEP]" and text_of(two) == "[CLS] the film [SEP] was good [SEP]"
     assert two.token_type_ids == [0, 0, 0, 0, 1, 1, 1] and one.position == two.position == 0
 
 
 def test_a_causal_template_ends_where_the_word_comes():
-    (example,) = encode([row("the film was good.")], TOY, BYTES, "autoregressive", 32)
+    example = encoded("the film was good.", mode="autoregressive")
     assert bytes_of(example) == "the film was good. It was" and example.position == len(example.input_ids) - 1
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{mask}", "{sentence2} {0} {}", "a {b} c"])
 def test_braces_in_a_text_stay_text(text):
     for mode, tokenizer in (("prompt", WORDS), ("autoregressive", BYTES)):
-        plain = tokenizer(text, add_special_tokens=False)["input_ids"]
-        ids = encode([row(text)], TOY, tokenizer, mode, 32)[0].input_ids
-        start = mode == "prompt"
-        assert ids[start : start + len(plain)] == plain
-
-
-def test_doubled_braces_in_a_template_are_braces():
-    (example,) = encode([row("film")], with_template("{{ {sentence1} }} {mask}"), WORDS, "prompt", 32)
-    assert text_of(example) == "[CLS] { film } [MASK] [SEP]"
+        plain, start = tokenizer(text, add_special_tokens=False)["input_ids"], mode == "prompt"
+        assert encoded(text, mode=mode).input_ids[start : start + len(plain)] == plain
 
 
 def test_a_mask_token_in_a_text_is_left_out():
-    (example,) = encode([row("the [MASK] film [MASK]")], TOY, WORDS, "prompt", 32)
-    assert text_of(example) == "[CLS] the film it was [MASK] . [SEP]"
-    assert WORDS("the [MASK] film")["input_ids"].count(WORDS.mask_token_id) == 1, (
-        "control: the tokenizer would have made one"
-    )
+    assert text_of(encoded("the [MASK] film [MASK]")) == "[CLS] the film it was [MASK] . [SEP]"
+    assert WORDS("the [MASK] film")["input_ids"].count(WORDS.mask_token_id) == 1, "control: the tokenizer makes one"
 
 
 @pytest.mark.parametrize(
@@ -85,59 +81,51 @@ def test_the_position_is_that_of_the_mask(template, max_length):
 
 @pytest.mark.parametrize("max_length", [8, 9, 15, 40])
 def test_cutting_takes_from_the_sentence_only_and_no_more_than_it_must(max_length):
+    ending = WORDS("it was [MASK] .", add_special_tokens=False)["input_ids"] + [WORDS.sep_token_id]
     for words in range(1, 30):
         text = long_text(words, words)
-        (example,) = encode([row(text)], TOY, WORDS, "prompt", max_length)
-        ending = WORDS("it was [MASK] .", add_special_tokens=False)["input_ids"] + [WORDS.sep_token_id]
-        assert example.input_ids[-len(ending) :] == ending
+        example = encoded(text, most=max_length)
         kept = min(words, max_length - 1 - len(ending))
+        assert example.input_ids[-len(ending) :] == ending and len(example.input_ids) == 1 + kept + len(ending)
         assert text_of(example).split()[1 : 1 + kept] == text.split()[:kept]
-        assert len(example.input_ids) == 1 + kept + len(ending)
 
 
 def test_cutting_keeps_byte_level_text_within_the_length():
     for words in range(1, 30):
         text = long_text(words, words) + " zzz qqq €"
-        (example,) = encode([row(text)], TOY, BYTES, "autoregressive", 12)
+        example = encoded(text, mode="autoregressive", most=12)
         assert len(example.input_ids) <= 12 and bytes_of(example).endswith(" It was")
         assert text.startswith(bytes_of(example).removesuffix(" It was").rstrip("\ufffd")), "a beginning of the text"
 
 
 def test_of_two_sentences_the_longer_gives_way():
-    (example,) = encode([row(long_text(30), "the end", "yes")], PAIRS, WORDS, "prompt", 16)
-    assert text_of(example).endswith("? [MASK] , the end [SEP]") and len(example.input_ids) == 16
-    (example,) = encode([row("the end", long_text(30), "maybe")], PAIRS, WORDS, "prompt", 16)
-    assert text_of(example).startswith("[CLS] the end ? [MASK] ,") and len(example.input_ids) == 16
-    assert example.label == 2
-    (example,) = encode([row(long_text(30), long_text(30, 1), "no")], PAIRS, WORDS, "prompt", 16)
-    assert len(example.input_ids) <= 16 and example.input_ids.count(WORDS.mask_token_id) == 1
-
-
-def test_standard_pairs_are_cut_to_the_length():
-    (example,) = encode([row(long_text(30), long_text(30, 1))], TOY, WORDS, "standard", 16)
-    assert len(example.input_ids) == 16 and example.input_ids.count(WORDS.sep_token_id) == 2
+    first, second, both = (
+        encoded(*sentences, task=PAIRS, most=16, label="maybe")
+        for sentences in ((long_text(30), "the end"), ("the end", long_text(30)), (long_text(30), long_text(30, 1)))
+    )
+    assert text_of(first).endswith("? [MASK] , the end [SEP]") and len(first.input_ids) == 16
+    assert text_of(second).startswith("[CLS] the end ? [MASK] ,") and len(second.input_ids) == 16
+    assert second.label == 2
+    assert len(both.input_ids) <= 16 and both.input_ids.count(WORDS.mask_token_id) == 1
+    plain = encoded(long_text(30), long_text(30, 1), mode="standard", most=16)
+    assert len(plain.input_ids) == 16 and plain.input_ids.count(WORDS.sep_token_id) == 2
 
 
 def test_a_length_below_the_template_is_refused():
-    with pytest.raises(
-        ModelError, match=r"model.max_length: 5 is shorter than the template '\{sentence1\} It was \{mask\}.' alone"
-    ):
-        encode([row("the film")], TOY, WORDS, "prompt", 5)
-    assert len(encode([row("the film")], TOY, WORDS, "prompt", 6)[0].input_ids) == 6, "control: the template alone fits"
+    said = r"model.max_length: 5 is shorter than the template '\{sentence1\} It was \{mask\}.' alone"
+    with pytest.raises(ModelError, match=said):
+        encoded("the film", most=5)
+    assert len(encoded("the film", most=6).input_ids) == 6, "control: the template alone fits"
 
 
-def test_an_empty_text_is_encoded():
-    for mode, tokenizer in (("prompt", WORDS), ("standard", WORDS), ("autoregressive", BYTES)):
-        (example,) = encode([row("")], TOY, tokenizer, mode, 32)
-        assert len(example.input_ids) >= 2
+@pytest.mark.parametrize("mode", ["prompt", "standard", "autoregressive"])
+def test_an_empty_text_is_encoded(mode):
+    assert len(encoded("", mode=mode).input_ids) >= 2
 
 
 def test_an_unknown_label_is_named_with_the_known_ones():
     with pytest.raises(DataError, match="toy: label 'fine' is not one of negative, positive"):
         encode([row("a"), row("b", label="fine")], TOY, WORDS, "prompt", 32)
-
-
-# label words
 
 
 def test_label_words_are_single_tokens_after_a_space():
@@ -146,22 +134,22 @@ def test_label_words_are_single_tokens_after_a_space():
     assert label_word_ids(TOY.prompt, TOY.labels[::-1], WORDS) == label_word_ids(TOY.prompt, TOY.labels, WORDS)[::-1]
 
 
+NOT_ONE = r"verbalizer word '{}' \(label 'positive'\) is . tokens.*\({}\)"
+
+
 @pytest.mark.parametrize(
-    ("word", "pieces"), [("greatness", "great ##ness"), ("zebra", r"\[UNK\]"), ("good film", "good film")]
+    ("negative", "positive", "said"),
+    [
+        ("terrible", "greatness", NOT_ONE.format("greatness", "great ##ness")),
+        ("terrible", "zebra", NOT_ONE.format("zebra", r"\[UNK\]")),
+        ("terrible", "good film", NOT_ONE.format("good film", "good film")),
+        ("Great", "great", "two labels have the same token"),
+    ],
 )
-def test_a_word_that_is_not_one_token_is_named_with_its_pieces(word, pieces):
-    prompt = Prompt(template="{mask}", verbalizer={"negative": "terrible", "positive": word})
-    with pytest.raises(ModelError, match=rf"verbalizer word '{word}' \(label 'positive'\) is . tokens.*\({pieces}\)"):
+def test_a_word_that_is_not_one_token_of_its_own_is_named(negative, positive, said):
+    prompt = Prompt(template="{mask}", verbalizer={"negative": negative, "positive": positive})
+    with pytest.raises(ModelError, match=said):
         label_word_ids(prompt, TOY.labels, WORDS)
-
-
-def test_two_labels_with_one_token_are_refused():
-    prompt = Prompt(template="{mask}", verbalizer={"negative": "Great", "positive": "great"})
-    with pytest.raises(ModelError, match="two labels have the same token"):
-        label_word_ids(prompt, TOY.labels, WORDS)
-
-
-# batches
 
 
 def examples_of(lengths: list[int]) -> list[Example]:
@@ -171,21 +159,15 @@ def examples_of(lengths: list[int]) -> list[Example]:
 LENGTHS = np.random.default_rng(0).integers(1, 60, 200).tolist()
 
 
-@pytest.mark.parametrize("batch_tokens", [16, 100, 2048])
+@pytest.mark.parametrize("batch_tokens", [16, 100, 512, 2048])
 def test_batches_by_length_hold_each_example_once_and_no_more_tokens_than_allowed(batch_tokens):
     batches = by_length(examples_of(LENGTHS), batch_tokens)
     assert sorted(index for batch in batches for index in batch) == [*range(200)]
-    assert all(
-        len(batch) == 1 or len(batch) * max(LENGTHS[index] for index in batch) <= batch_tokens for batch in batches
-    )
-    assert by_length([], batch_tokens) == []
-
-
-def test_batches_by_length_hardly_pad():
-    batches = by_length(examples_of(LENGTHS), 512)
-    padded = sum(len(batch) * max(LENGTHS[index] for index in batch) for batch in batches)
-    assert sum(LENGTHS) <= padded < 1.15 * sum(LENGTHS)
+    padded = [len(batch) * max(LENGTHS[index] for index in batch) for batch in batches]
+    assert all(len(batch) == 1 or size <= batch_tokens for batch, size in zip(batches, padded, strict=True))
+    assert batch_tokens > 512 or sum(padded) < 1.15 * sum(LENGTHS), "they hardly pad"
     assert 200 * max(LENGTHS) > 1.8 * sum(LENGTHS), "control: padding to the longest of all costs far more"
+    assert by_length([], batch_tokens) == []
 
 
 @pytest.mark.parametrize(("batch_size", "bucket"), [(8, 16), (7, 1), (200, 2), (1000, 16)])

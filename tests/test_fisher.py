@@ -114,25 +114,6 @@ def test_parameters_that_no_layer_covers_go_one_by_one(pico_bert, monkeypatch, m
             squared_gradients(model, examples, names, mode)
 
 
-def test_two_labels_have_gradients_of_opposite_sign_whose_squares_add_up(pico_bert):
-    """With d = gradient of the difference of two logits: grad(-log p_0) = -p_1 d and grad(-log p_1) = p_0 d."""
-    model = LabelModel.load(pico_bert, TOY, model_settings("prompt"), runtime())
-    names, example = layers_of(model), model.encode(toy_rows(1))[0]
-    both = [replace(example, label=label) for label in (0, 1)]
-    p = model.logits(model.batch([example])).softmax(1).detach()[0]
-    empirical, expected = (
-        squared_gradients(model, both, names),
-        squared_gradients(model, [example], names, "expected"),
-    )
-    scale = p[0] * p[1] / (p[0] ** 2 + p[1] ** 2)
-    assert_close(expected, {name: scale * squares for name, squares in empirical.items()})
-    loss_gradient(model, both)
-    batch = {name: (2 * model.parameters()[name].grad) ** 2 for name in names}
-    cancelled = (p[0] - p[1]) ** 2 / (p[0] ** 2 + p[1] ** 2)
-    assert cancelled < 0.9, "control: in the batch they cancel in part"
-    assert_close(batch, {name: cancelled * squares for name, squares in empirical.items()})
-
-
 def test_small_portions_and_batches_change_nothing(pico_bert, monkeypatch):
     model = LabelModel.load(pico_bert, TOY, model_settings("prompt"), runtime())
     examples, names = model.encode(toy_rows(EXAMPLES)), layers_of(model)

@@ -28,10 +28,11 @@ from stages.lib.report.stats import clean
 from stages.lib.report.style import save_all
 from stages.surgical import report as reporting
 from stages.surgical.figures import FIGURES, layer_figure
-from stages.surgical.frames import CELL, Surgical, collect
+from stages.surgical.frames import CELL, Surgical, collect, layer_text
 from stages.surgical.rankings import by_cell
-from stages.surgical.report import headline
 from tests.reports import once
+
+pytestmark = pytest.mark.usefixtures("project")
 
 report, details = once(reporting.report), once(reporting.details)
 # without the tables, which take longer
@@ -64,18 +65,22 @@ SCORES, WAYS, SELECTIONS, RANKING, BRIDGE = TITLES = [
     "FIM score of layers: empirical, sum_fro, 8 examples", "Ways to score: agreement with the one that chooses",
     "Fine-tuning of selected layers", "The ranking during fine-tuning", "Where the scores point and where grafts lie",
 ]  # fmt: skip
-ONE = {"tasks": ["sst2"], "seeds": [13]}
 
 
-def params(**changes: dict[str, Any]) -> SimpleNamespace:
-    """The sections of params.yaml, with changes of one setting each: params(surgery={"seeds": []})."""
+def params(seeds: list[int] = SEEDS, **changes: dict[str, Any]) -> SimpleNamespace:
+    """The sections of params.yaml, with changes of one setting each: params(surgery={"tasks": []})."""
     score = SimpleNamespace(target="empirical", aggregation="sum_fro", examples=8)
-    surgery = {"selections": [*ACCURACY], "tasks": TASKS, "seeds": SEEDS, "draws": len(DRAWN), "score": score}
     sections = {
-        "fim": {"tasks": TASKS, "seeds": SEEDS}, "surgery": surgery, "robustness": {"tasks": TASKS, "seeds": SEEDS},
+        "fim": {"tasks": TASKS}, "robustness": {"tasks": TASKS}, "graft": {"localizer": "learned"},
+        "surgery": {"selections": [*ACCURACY], "tasks": TASKS, "draws": len(DRAWN), "score": score},
         "surgical": {"margin": 0.01, "kept": 0.95, "steady": 0.9},
     }  # fmt: skip
-    return SimpleNamespace(**{name: SimpleNamespace(**{**values, **changes.get(name, {})}) for name, values in sections.items()})  # fmt: skip
+    own = {name: SimpleNamespace(**values | changes.get(name, {})) for name, values in sections.items()}
+    return SimpleNamespace(seeds=seeds, **own)
+
+
+def params_of(seeds: list[int], *tasks: str) -> SimpleNamespace:
+    return params(seeds, **{name: {"tasks": [*tasks]} for name in ("fim", "surgery", "robustness")})
 
 
 @dataclass
@@ -86,8 +91,7 @@ class Writer:
     `shuffled` has the checkpoints (task, seed, step) at which the ranking is turned round, `gain` is what a step brings on dev.
     """
 
-    root: Path
-    accuracy: dict[str, float] = field(default_factory=lambda: ACCURACY)
+    accuracy: dict[str, float] = field(default_factory=dict)
     flat: Collection[tuple[str, int]] = ()
     order: Callable[[str, int], list[int]] = lambda task, seed: ORDERS[task]
     inside: Callable[[list[int]], list[int]] = lambda order: order[:2]
@@ -96,12 +100,12 @@ class Writer:
 
     def write(self, settings: SimpleNamespace) -> None:
         """All files that the settings name."""
-        for cell in product(settings.fim.tasks, settings.fim.seeds):
+        for cell in product(settings.fim.tasks, settings.seeds):
             self.fim(*cell)
             self.mask(*cell)
-        for cell in product(settings.surgery.selections, settings.surgery.tasks, settings.surgery.seeds):
+        for cell in product(settings.surgery.selections, settings.surgery.tasks, settings.seeds):
             self.surgery(*cell)
-        for cell in product(settings.robustness.tasks, settings.robustness.seeds):
+        for cell in product(settings.robustness.tasks, settings.seeds):
             self.robustness(*cell)
 
     def scores(self, task: str, seed: int) -> list[float]:
@@ -115,7 +119,7 @@ class Writer:
             scores = [1 / score for score in scores] if target == "label_logit" else scores
             axes = {"target": target, "examples": examples, "used": examples, "head": head}
             rows.append({**axes, "aggregation": aggregation, "scores": scores})
-        self.store("fim", (), task, seed, rows)
+        store("fim", (), task, seed, rows)
 
     def surgery(self, selection: str, task: str, seed: int) -> None:
         order, number = self.order(task, seed), CELLS.index((task, seed))
@@ -125,10 +129,11 @@ class Writer:
         noise = 0.002 * number + (0.005 * (TASKS.index(task) - 1) if selection == "top_1" else 0.0)
         rows = []
         for layers, more in [([layer], more) for layer, more in drawn.items()] or [(sets[selection], 0.0)]:
-            accuracy = MAJORITY if (task, seed) in self.flat else self.accuracy[selection] + noise + more
+            accuracy = (ACCURACY | self.accuracy)[selection] + noise + more
+            accuracy = MAJORITY if (task, seed) in self.flat else accuracy
             shares = {"n": 100, "accuracy": accuracy, "score": accuracy - LESS, "majority": MAJORITY}
             rows.append({"draw": len(rows), **run(layers, number), **shares})
-        self.store("surgery", (selection,), task, seed, rows, selection=selection, model_parameters=MODEL)
+        store("surgery", (selection,), task, seed, rows, selection=selection, model_parameters=MODEL)
 
     def robustness(self, task: str, seed: int) -> None:
         rows = []
@@ -137,25 +142,26 @@ class Writer:
             scores = [1 / score for score in scores] if (task, seed, step) in self.shuffled else scores
             moved = {"moved": [0.01 * step] * LAYERS, "start": [10.0] * LAYERS}
             rows.append({"step": step, "scores": scores, **moved, "dev_accuracy": 0.5 + self.gain * step})
-        self.store("robustness", (), task, seed, rows)
-
-    def store(self, stage: str, axes: tuple[str, ...], task: str, seed: int, rows: list, **more: Any) -> None:
-        record = {"stage": stage, "task": task, "seed": seed, **more, "rows": rows}
-        write_json(self.root / paths.reading_record(stage, axes, task, seed), record)
+        store("robustness", (), task, seed, rows)
 
     def mask(self, task: str, seed: int) -> None:
         """One parameter in every tensor, and most of the first map in the layers that are inside."""
         counts = dict.fromkeys(REGION.shapes, 1)
         for layer in self.inside(self.order(task, seed)):
             counts[f"bert.encoder.layer.{layer}.attention.self.query.weight"] = 30 + CELLS.index((task, seed))
-        write_learned(self.root, task, seed, counts)
+        write_learned(task, seed, counts)
 
 
-def write_learned(root: Path, task: str, seed: int, counts: dict[str, int]) -> None:
+def store(stage: str, axes: tuple[str, ...], task: str, seed: int, rows: list, **more: Any) -> None:
+    record = {"stage": stage, "task": task, "seed": seed, **more, "rows": rows}
+    write_json(paths.reading_record(stage, axes, task, seed), record)
+
+
+def write_learned(task: str, seed: int, counts: dict[str, int]) -> None:
     """A learned mask with so many of the parameters of each tensor."""
     mask = GraftMask(REGION, {name: torch.arange(count) for name, count in counts.items()})
     values = {name: torch.ones(count) for name, count in counts.items()}
-    write_mask(root / paths.learned(task, seed), StoredMask(mask, values, {}, {"task": task, "seed": seed}))
+    write_mask(paths.learned(task, seed), StoredMask(mask, values, {}, {"task": task, "seed": seed}))
 
 
 def run(layers: list[int], cell: int) -> dict[str, Any]:
@@ -166,33 +172,30 @@ def run(layers: list[int], cell: int) -> dict[str, Any]:
     return {**trained, "curve": curve, "loss": 0.6 - apart + 0.001 * cell, "peak_learning_rate": 1e-3}
 
 
-def gather(root: Path, settings: SimpleNamespace | None = None, localizer: str = "learned") -> Surgical:
-    settings = settings or params()
-    with contextlib.chdir(root):
-        sections = settings.fim, settings.surgery, settings.robustness, settings.surgical
-        return collect(settings.fim.seeds, *sections, localizer)
-
-
-def found_in(root: Path, settings: SimpleNamespace | None = None, **effects: Any) -> Surgical:
-    Writer(root, **effects).write(settings or params())
-    return gather(root, settings)
+def made(settings: SimpleNamespace | None = None, **effects: Any) -> Surgical:
+    """What is read of records with these effects."""
+    Writer(**effects).write(settings or params())
+    return collect(settings or params())
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> Surgical:
-    return found_in(tmp_path_factory.mktemp("records"))
+    with contextlib.chdir(tmp_path_factory.mktemp("records")):
+        return made()
 
 
 @pytest.fixture(scope="module")
 def partly(tmp_path_factory) -> Surgical:
     """One task of which nothing was learned, by any layers."""
-    return found_in(tmp_path_factory.mktemp("flat"), flat=[("qnli", 13), ("qnli", 21)])
+    with contextlib.chdir(tmp_path_factory.mktemp("flat")):
+        return made(flat=[("qnli", 13), ("qnli", 21)])
 
 
-def draw(data: Surgical, folder: Path) -> Path:
-    save_all(FIGURES, data, folder)
-    plot_data(data.plots)(folder)
-    return folder
+def draw(data: Surgical, folder: str) -> dict[str, Path]:
+    """File name -> path."""
+    save_all(FIGURES, data, Path(folder))
+    plot_data(data.plots)(Path(folder))
+    return {path.name: path for path in Path(folder).iterdir()}
 
 
 def claim_of(data: Surgical, text: str) -> Claim:
@@ -204,6 +207,10 @@ def verdict(data: Surgical, text: str) -> Verdict:
     return claim_of(data, text).verdict
 
 
+def texts_of(data: Surgical) -> list[str]:
+    return [claim.text for claim in claims(data)]
+
+
 def rows_of(data: Surgical, title: str, lead: int = 1) -> dict[Any, dict[str, str]]:
     """First cells of each row of a table -> column -> cell."""
     [table] = [table for table in report(data).tables if table.title == title]
@@ -211,16 +218,13 @@ def rows_of(data: Surgical, title: str, lead: int = 1) -> dict[Any, dict[str, st
     return {key: dict(zip(table.header, row.cells, strict=True)) for key, row in zip(keys, table.rows, strict=True)}
 
 
-def change(root: Path, selection: str, task: str, seed: int, **values: Any) -> dict[str, Any]:
+def change(selection: str, task: str, seed: int, **values: Any) -> dict[str, Any]:
     """Other values in the first fine-tuning of a stored record; gives what it has then."""
-    path = root / paths.reading_record("surgery", (selection,), task, seed)
+    path = paths.reading_record("surgery", (selection,), task, seed)
     record = read_json(path)
     record["rows"][0] |= values
     write_json(path, record)
     return record["rows"][0]
-
-
-# --- Reading and runs that learned nothing -------------------------------------------------------------------------
 
 
 def test_frames_have_a_row_for_each_layer_and_each_fine_tuning(found):
@@ -229,20 +233,22 @@ def test_frames_have_a_row_for_each_layer_and_each_fine_tuning(found):
         # the means of two heads with half of it and with three halves
         assert [scores[layer] for layer in ORDERS[task]] == pytest.approx([0.5**place for place in range(LAYERS)])
     assert by_cell(found.chosen(head=0))["cr", 13][5] == pytest.approx(0.5)
-    random = found.runs[(found.runs.selection == "random_1") & (found.runs.task == "cr") & (found.runs.seed == 21)]
+    random = found.runs.query("selection == 'random_1' and task == 'cr' and seed == 21")
     assert random.draw.tolist() == [0, 1, 2] and random.layers.tolist() == [[0], [2], [4]] and {*random["size"]} == {1}
     assert found.runs[found.runs["size"].isna()].selection.unique().tolist() == ["all", "none"]
     assert len(found.robustness) == len(CELLS) * len(STEPS) * LAYERS and {*found.robustness.task} == {*TASKS}
-    mask = found.regions[(found.regions.task == "cr") & (found.regions.seed == 13)].set_index("layer")
+    mask = found.regions.query("task == 'cr' and seed == 13").set_index("layer")
     selected = 2 * 32 + len(REGION.shapes) - 2  # what lies outside the layers is in no row
     assert mask.share[[5, 3, 0]].tolist() == pytest.approx([34 / selected, 34 / selected, 3 / selected])
     assert mask.chance.tolist() == pytest.approx([200 / REGION.size] * LAYERS)
+    assert layer_text([0, 10]) == "1, 11" and layer_text([]) == "none"
 
 
-def test_what_is_not_asked_for_is_in_no_table_though_its_files_are_there(tmp_path):
-    Writer(tmp_path).write(params())
-    less = {"tasks": ["sst2", "cr"], "seeds": [21]}
-    only = gather(tmp_path, params(fim=less, surgery={**less, "selections": ["all", "top_1"]}, robustness=less))
+def test_what_is_not_asked_for_is_in_no_table_though_its_files_are_there():
+    Writer().write(params())
+    less = params_of([21], "sst2", "cr")
+    less.surgery.selections = ["all", "top_1"]
+    only = collect(less)
     text = to_markdown(report(only))
     assert "cr" in text and "qnli" not in text and "bottom_1" not in text and {*only.regions.seed} == {21}
 
@@ -256,14 +262,14 @@ def test_what_is_not_asked_for_is_in_no_table_though_its_files_are_there(tmp_pat
         ("masks/learned/21/cr.safetensors", "mask@cr-21"),
     ],
 )
-def test_a_file_that_is_damaged_or_not_there_is_named_with_the_command_that_makes_it(tmp_path, path, made_by):
-    Writer(tmp_path).write(params())
-    (tmp_path / path).write_bytes(b"{}")
+def test_a_file_that_is_damaged_or_not_there_is_named_with_the_command_that_makes_it(path, made_by):
+    Writer().write(params())
+    Path(path).write_bytes(b"{}")
     with pytest.raises(MaskError if path.startswith("masks") else DataError, match=path):
-        gather(tmp_path)
-    (tmp_path / path).unlink()
+        collect(params())
+    Path(path).unlink()
     with pytest.raises(DataError) as problem:
-        gather(tmp_path)
+        collect(params())
     assert str(problem.value) == f"{path}: not there; `dvc repro {made_by}` makes it"
 
 
@@ -276,16 +282,16 @@ def test_a_task_with_fewer_examples_is_scored_by_those_it_has_as_in_surgery(foun
     assert scores["sst2"].tolist() == whole["sst2"].tolist()  # the control: the others keep to 8
 
 
-def test_two_sets_of_layers_that_were_trained_alike_stop_the_report(tmp_path):
-    Writer(tmp_path).write(params())
-    twin = {name: value for name, value in change(tmp_path, "top_1", "cr", 21).items() if name in ("curve", "loss")}
+def test_two_sets_of_layers_that_were_trained_alike_stop_the_report():
+    Writer().write(params())
+    twin = {name: value for name, value in change("top_1", "cr", 21).items() if name in ("curve", "loss")}
     almost = [*twin["curve"][:-1], {"step": 2, "train_loss": twin["curve"][-1]["train_loss"] + 1e-9}]
-    change(tmp_path, "bottom_1", "cr", 21, curve=almost, loss=twin["loss"])
-    change(tmp_path, "bottom_1", "cr", 13, **twin)
-    gather(tmp_path)  # they differ at one step, or are of another cell
-    change(tmp_path, "bottom_1", "cr", 21, **twin)
+    change("bottom_1", "cr", 21, curve=almost, loss=twin["loss"])
+    change("bottom_1", "cr", 13, **twin)
+    collect(params())  # they differ at one step, or are of another cell
+    change("bottom_1", "cr", 21, **twin)
     with pytest.raises(DataError, match="training layers 6 and training layers 2 of cr-21 gave the same loss at every"):
-        gather(tmp_path)
+        collect(params())
 
 
 def test_runs_less_than_the_margin_above_the_majority_are_flagged_and_no_others(found):
@@ -293,12 +299,7 @@ def test_runs_less_than_the_margin_above_the_majority_are_flagged_and_no_others(
     rows = found.runs[found.runs.selection == "none"]
     data = replace(found, runs=rows.assign(majority=0.4, accuracy=[0.41, 0.4099, 0.40, 0.5, 0.39, 0.6]))
     assert data.flagged.tolist() == [False, True, True, False, True, False]
-    assert (rows.score - rows.majority < 0.01).any() and not found.flagged.any(), (
-        "it is accuracy that counts, not the score"
-    )
-
-
-# --- Tables --------------------------------------------------------------------------------------------------------
+    assert (rows.score - rows.majority < 0.01).any() and not found.flagged.any(), "it is accuracy that counts"
 
 
 def test_selections_stand_beside_all_layers_and_random_ones_of_their_size(found, partly):
@@ -333,9 +334,6 @@ def test_where_the_graft_lies_stands_beside_a_random_ones_share(found):
     assert float(row["score, graft"].split()[0]) > 0.5 and row["score, movement"] == "", "all layers move alike"
 
 
-# --- Claims --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("accuracy", "expected", "figure"),
     [
@@ -344,41 +342,39 @@ def test_where_the_graft_lies_stands_beside_a_random_ones_share(found):
         ({"top_1": 0.70}, Verdict.UNCLEAR, "+0.0 points"),
     ],
 )
-def test_an_effect_is_shown_where_it_is_there(tmp_path, accuracy, expected, figure):
-    data = found_in(tmp_path, accuracy=ACCURACY | accuracy)
+def test_an_effect_is_shown_where_it_is_there(accuracy, expected, figure):
+    data = made(accuracy=accuracy)
     assert verdict(data, BETTER) is expected and claim_of(data, BETTER).figure.startswith(figure)
-    rivals = [claim.text.partition("is better than ")[2] for claim in claims(data) if "is better" in claim.text]
+    rivals = [text.partition("is better than ")[2] for text in texts_of(data) if "is better" in text]
     assert rivals == ["bottom_1", "random_1"], "selections are compared with others of their size alone"
 
 
-def test_one_cell_is_too_few_to_measure_an_effect_and_leaves_no_deviation(tmp_path):
-    data = found_in(tmp_path, params(fim=ONE, surgery=ONE, robustness=ONE))
+def test_one_cell_is_too_few_to_measure_an_effect_and_leaves_no_deviation():
+    data = made(params_of([13], "sst2"))
     assert {claim.verdict for claim in claims(data)} == {Verdict.OPEN}
     assert claim_of(data, BETTER).figure.startswith("+17.5 points (no interval; 1 task, 1 seed; above 0 in 1 of 1)")
-    assert OWN not in {claim.text for claim in claims(data)}, "there are no pairs of cells"
+    assert OWN not in texts_of(data), "there are no pairs of cells"
     stored = clean(details(data))
     assert "sd" not in stored["surgery"]["top_1"]["score"] and all(map(math.isfinite, numbers_of(stored)))
     assert "score_movement" not in stored["bridge"], "all layers moved alike, so there is no rank"
 
 
-def test_what_few_layers_do_says_nothing_where_all_of_them_gained_nothing(tmp_path, found, partly):
-    for data in (partly, found_in(tmp_path / "flat", flat=CELLS)):
-        for text in (BETTER, ENOUGH):
-            claim = claim_of(data, text)
-            assert claim.verdict is Verdict.OPEN and "has not been shown to gain over none" in claim.figure
-    head = found_in(tmp_path / "head", accuracy=ACCURACY | {"none": 0.90})
-    assert verdict(head, ENOUGH) is Verdict.OPEN, "a new head alone does as well"
+def test_what_few_layers_do_says_nothing_where_all_of_them_gained_nothing(found, partly):
+    for data, text in product((partly, made(flat=CELLS)), (BETTER, ENOUGH)):
+        claim = claim_of(data, text)
+        assert claim.verdict is Verdict.OPEN and "has not been shown to gain over none" in claim.figure
+    assert verdict(made(accuracy={"none": 0.90}), ENOUGH) is Verdict.OPEN, "a new head alone does as well"
     constant = replace(found, runs=found.runs.assign(majority=0.9))
     assert "beat the most frequent label" in claim_of(constant, ENOUGH).figure
     assert verdict(found, ENOUGH) is Verdict.HOLDS, "the control"
 
 
-def test_one_layer_is_enough_where_the_interval_of_what_it_keeps_is_above_the_limit(tmp_path, found):
+def test_one_layer_is_enough_where_the_interval_of_what_it_keeps_is_above_the_limit(found):
     claim = claim_of(found, ENOUGH)
     assert claim.verdict is Verdict.HOLDS and claim.exceptions == [] and "3 tasks, 2 seeds" in claim.here
-    claim = claim_of(found_in(tmp_path, accuracy=ACCURACY | {"top_1": 0.865}), ENOUGH)
+    claim = claim_of(made(accuracy={"top_1": 0.865}), ENOUGH)
     assert claim.verdict is Verdict.UNCLEAR and claim.figure.startswith("96.0 %"), "the mean alone was enough before"
-    assert verdict(found_in(tmp_path, accuracy=ACCURACY | {"top_1": 0.83}), ENOUGH) is Verdict.FAILS
+    assert verdict(made(accuracy={"top_1": 0.83}), ENOUGH) is Verdict.FAILS
     nothing = (found.runs.selection == "all") & (found.runs.task == "cr")
     for score in (0.0, -0.2):  # has no share
         claim = claim_of(replace(found, runs=found.runs.assign(score=found.runs.score.mask(nothing, score))), ENOUGH)
@@ -390,46 +386,41 @@ def test_several_numbers_of_layers_are_one_family(found):
     whole, apart = runs.score.xs("all", level="selection"), pd.Series({"sst2": -1, "cr": 0, "qnli": 1})
     kept = {"top_1": 0.96 + 0.00357 * apart, "top_2": 0.95 + 0.01 * apart}  # p = 0.04 and 1
     for name, shares in kept.items():
-        runs.loc[(slice(None), slice(None), name), "score"] = (
-            whole * shares.reindex(whole.index, level="task")
-        ).to_numpy()
+        scores = whole * shares.reindex(whole.index, level="task")
+        runs.loc[(slice(None), slice(None), name), "score"] = scores.to_numpy()
     both = replace(found, runs=runs.reset_index())
     alone = replace(found, runs=both.runs[both.runs.selection != "top_2"])
     assert [verdict(data, ENOUGH) for data in (both, alone)] == [Verdict.UNCLEAR, Verdict.HOLDS]
     assert claim_of(both, ENOUGH).figure.endswith("not after Holm's correction for 2 claims")
 
 
-def test_a_ranking_that_stays_is_steady_and_one_that_changes_is_named(tmp_path, found):
+def test_a_ranking_that_stays_is_steady_and_one_that_changes_is_named(found):
     claim = claim_of(found, STEADY)
-    assert (
-        claim.verdict is Verdict.HOLDS
-        and claim.exceptions == []
-        and claim.paper.place == "Lodha et al., 2023, abstract"
-    )
+    assert claim.verdict is Verdict.HOLDS and claim.exceptions == []
+    assert claim.paper.place == "Lodha et al., 2023, abstract"
     assert "lowest of all 1.00" in claim.figure and "moved by 4.0 % of their norm" in claim.figure
-    claim = claim_of(found_in(tmp_path, shuffled=[("cr", 21, 20)]), STEADY)
+    claim = claim_of(made(shuffled=[("cr", 21, 20)]), STEADY)
     assert claim.verdict is Verdict.UNCLEAR and claim.exceptions == ["cr 0.00"]
     assert "lowest of all -1.00, after the last step 1.00" in claim.figure
-    turned = found_in(tmp_path, shuffled=[(*cell, 40) for cell in CELLS[1:]])
+    turned = made(shuffled=[(*cell, 40) for cell in CELLS[1:]])
     assert verdict(turned, STEADY) is Verdict.FAILS
-    rows = rows_of(turned, RANKING, 2)
-    last = rows["sst2", "40"]
+    first, middle, last = [*rows_of(turned, RANKING, 2).values()][: len(STEPS)]  # of sst2
     assert last["Spearman"] == last["Kendall tau-b"] == "0.00 (1.41)" and last["n"] == "2"  # 1 and -1
     assert last["moved (%)"] == "4.0 (0.0)" and last["dev accuracy (%)"] == "90.0 (0.0)"
-    assert rows["sst2", "20"]["Spearman"] == "1.00 (0.00)"
-    idle = found_in(tmp_path, gain=0.0)
+    assert first["Spearman"] == middle["Spearman"] == "1.00 (0.00)"
+    idle = made(gain=0.0)
     assert verdict(idle, STEADY) is Verdict.OPEN and "gain on dev" in claim_of(idle, STEADY).figure
     same = replace(found, robustness=found.robustness.assign(score=1.0))
-    assert not [claim for claim in claims(same) if claim.text == STEADY], "there is no ranking to keep"
+    assert STEADY not in texts_of(same), "there is no ranking to keep"
 
 
-def test_rankings_of_tasks_differ_more_than_those_of_seeds_where_they_do(tmp_path, found):
+def test_rankings_of_tasks_differ_more_than_those_of_seeds_where_they_do(found):
     turns = {"sst2": [5, 4, 3, 2, 1, 0], "cr": [3, 2, 1, 0, 5, 4], "qnli": [1, 0, 5, 4, 3, 2]}
-    claim = claim_of(found_in(tmp_path, order=lambda task, seed: turns[task]), OWN)
+    claim = claim_of(made(order=lambda task, seed: turns[task]), OWN)
     assert claim.verdict is Verdict.HOLDS and "1.00 between seeds" in claim.figure and "3 tasks, 2 seeds" in claim.here
     assert verdict(found, OWN) is Verdict.UNCLEAR, "two of three tasks have almost the same ranking"
     by_seed = {13: ORDERS["sst2"], 21: ORDERS["qnli"]}
-    assert verdict(found_in(tmp_path, order=lambda task, seed: by_seed[seed]), OWN) is Verdict.FAILS
+    assert verdict(made(order=lambda task, seed: by_seed[seed]), OWN) is Verdict.FAILS
 
 
 def test_two_layers_are_too_few_to_rank(found):
@@ -441,12 +432,12 @@ def test_two_layers_are_too_few_to_rank(found):
     assert FIGURES["robustness"](short).texts[0].get_text().startswith("The layers move by 4.0")
 
 
-def test_more_of_the_graft_than_by_chance_is_in_the_top_layers_where_it_was_put_there(tmp_path, found):
+def test_more_of_the_graft_than_by_chance_is_in_the_top_layers_where_it_was_put_there(found):
     assert verdict(found, INSIDE) is Verdict.HOLDS
-    assert verdict(found_in(tmp_path, inside=lambda order: order[-2:]), INSIDE) is Verdict.FAILS
+    assert verdict(made(inside=lambda order: order[-2:]), INSIDE) is Verdict.FAILS
     for task, seed in CELLS:  # everywhere
-        write_learned(tmp_path, task, seed, dict(zip(REGION.shapes, REGION.sizes, strict=True)))
-    assert verdict(gather(tmp_path), INSIDE) is Verdict.UNCLEAR
+        write_learned(task, seed, dict(zip(REGION.shapes, REGION.sizes, strict=True)))
+    assert verdict(collect(params()), INSIDE) is Verdict.UNCLEAR
 
 
 @pytest.mark.usefixtures("bare")
@@ -458,17 +449,14 @@ def test_what_found_the_masks_is_named_wherever_the_graft_is(found):
     assert "movement mask" in notes and "movement graft" in figure and "learned" not in notes + figure
 
 
-def test_without_masks_in_layers_nothing_is_claimed_of_grafts_but_layers_are_drawn(found, tmp_path):
+def test_without_masks_in_layers_nothing_is_claimed_of_grafts_but_layers_are_drawn(found):
     without = replace(found, regions=found.regions.iloc[:0])
-    texts, left = ([claim.text for claim in claims(data)] for data in (found, without))
+    texts, left = texts_of(found), texts_of(without)
     assert left == [text for text in texts if "graft" not in text] and len(texts) - len(left) == 2
     assert [table.title for table in report(without).tables] == TITLES[:-1]
     assert "top" in details(found)["bridge"] and "top" not in details(without)["bridge"]
-    drawn, bare = (draw(data, tmp_path / name) / "layers.png" for name, data in (("a", found), ("b", without)))
-    assert drawn.read_bytes() != bare.read_bytes()
-
-
-# --- Numbers, figures and files ------------------------------------------------------------------------------------
+    drawn, bare = (draw(data, folder)["layers.png"].read_bytes() for folder, data in (("a", found), ("b", without)))
+    assert drawn != bare
 
 
 def numbers_of(value: Any) -> Iterator[float]:
@@ -480,7 +468,7 @@ def numbers_of(value: Any) -> Iterator[float]:
 
 
 def test_the_headline_is_short_and_details_have_means_deviations_and_intervals(found, partly):
-    short, stored = clean(headline(found)), clean(details(found))
+    short, stored = clean(reporting.headline(found)), clean(details(found))
     assert len([*numbers_of(short)]) == 5 and short["kept"] == {"top_2": pytest.approx(0.98857, abs=1e-4)}
     assert short["score"] == pytest.approx({"all": 0.875, "none": 0.505}) and short["lowest_agreement"] == 1
     assert {*stored} == {"fim", "surgery", "robustness", "bridge"} and [*stored["surgery"]] == [*ACCURACY]
@@ -498,54 +486,47 @@ def test_the_headline_is_short_and_details_have_means_deviations_and_intervals(f
     assert flagged == dict.fromkeys(ACCURACY, 2) | {"random_1": 6}
 
 
-def test_titles_say_what_was_found_and_whiskers_are_there_where_seeds_are(found, tmp_path):
-    one = found_in(tmp_path, params(**{name: {"seeds": [13]} for name in ("fim", "surgery", "robustness")}))
-    for name, told in {
-        "selections": "2 of 6 layers keep of the score of all",
-        "robustness": "at least 1.00",
-        "layers": "+0.",
-    }.items():
+def test_titles_say_what_was_found_and_whiskers_are_there_where_seeds_are(found):
+    one = made(params([13]))
+    titles = {"selections": "2 of 6 layers keep of the score of all", "robustness": "at least 1.00", "layers": "+0."}
+    for name, told in titles.items():
         many, few = FIGURES[name](found), FIGURES[name](one)
         assert told in many.texts[0].get_text()
         assert "over seeds" in many.texts[1].get_text() and "over seeds" not in few.texts[1].get_text()
     assert FIGURES["layers"](found).axes[0].get_xticklabels()[0].get_text() == "1"
 
 
-def test_figures_and_the_data_behind_them_are_files(partly, tmp_path):
-    drawn = draw(partly, tmp_path)
-    assert {path.name for path in drawn.iterdir()} == {
-        *(f"{name}.png" for name in FIGURES), "fim.csv", "surgery.csv", "robustness.csv", "regions.csv",
-    }  # fmt: skip
+def test_figures_and_the_data_behind_them_are_files(partly):
+    drawn = draw(partly, "plots")
+    names = ("fim", "robustness", "regions", "surgery")
+    assert {*drawn} == {*(f"{name}.png" for name in FIGURES), *(f"{name}.csv" for name in names)}
     for name in FIGURES:
-        image = imread(drawn / f"{name}.png")[..., :3]
+        image = imread(drawn[f"{name}.png"])[..., :3]
         # frames and words are grey: what has a colour is data
         assert image.shape[1] > 1000 and (image.max(-1) - image.min(-1) > 0.2).mean() > 0.002
-    frames = {name: pd.read_csv(drawn / f"{name}.csv") for name in ("fim", "robustness", "regions")}
-    assert [len(frame) for frame in frames.values()] == [len(partly.fim), len(CELLS) * len(STEPS), 36]
-    assert {*frames["fim"].layer} == {*frames["regions"].layer} == {*range(1, LAYERS + 1)}, "for people, from 1"
-    rows = pd.read_csv(drawn / "surgery.csv", dtype={"layers": str})
+    fim, robustness, regions, rows = (pd.read_csv(drawn[f"{name}.csv"], dtype={"layers": str}) for name in names)
+    assert [*map(len, (fim, robustness, regions))] == [len(partly.fim), len(CELLS) * len(STEPS), 36]
+    assert {*fim.layer} == {*regions.layer} == {*range(1, LAYERS + 1)}, "for people, from 1"
     assert len(rows) == len(partly.runs) and (rows.flagged == (rows.task == "qnli")).all()
     assert rows.query("selection == 'top_2' and task == 'cr'").layers.tolist() == ["4 6", "4 6"]
 
 
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(
-    ("change_of", "figure", "stage", "gone"),
+    ("stage", "emptied", "figure", "gone"),
     [
-        ({"surgery": {"selections": []}}, "selections", "surgery", SELECTIONS),
-        ({"surgery": {"tasks": []}}, "selections", "surgery", SELECTIONS),
-        ({"robustness": {"tasks": []}}, "robustness", "robustness", RANKING),
+        ("surgery", "selections", "selections", SELECTIONS),
+        ("surgery", "tasks", "selections", SELECTIONS),
+        ("robustness", "tasks", "robustness", RANKING),
     ],
 )
-def test_a_stage_that_is_off_leaves_its_figure_its_tables_and_its_numbers_out(tmp_path, change_of, figure, stage, gone):
-    data = found_in(tmp_path, params(**change_of))
-    files = {path.name for path in draw(data, tmp_path / "plots").iterdir()}
+def test_a_stage_that_is_off_leaves_its_figure_its_tables_and_its_numbers_out(stage, emptied, figure, gone):
+    data = made(params(**{stage: {emptied: []}}))
     stages = {"fim", "surgery", "robustness", "regions"} - {stage}
-    assert files == {f"{name}.png" for name in {*FIGURES} - {figure}} | {f"{name}.csv" for name in stages}
-    made, text = report(data), f"off, so without tables and figures: {stage}"
-    assert not details(data)[stage] and [table.title for table in made.tables] == [
-        title for title in TITLES if title != gone
-    ]
-    assert text in made.facts and made.setting == "3 tasks, 2 seeds, 6 layers"
-    texts = {claim.text for claim in made.claims}
-    assert (STEADY in texts, BETTER in texts) == (stage != "robustness", stage != "surgery")
+    assert {*draw(data, "plots")} == {f"{name}.png" for name in {*FIGURES} - {figure}} | {
+        f"{name}.csv" for name in stages
+    }
+    said = report(data)
+    assert not details(data)[stage] and [table.title for table in said.tables] == [one for one in TITLES if one != gone]
+    assert f"off, so without tables and figures: {stage}" in said.facts and said.setting == "3 tasks, 2 seeds, 6 layers"
+    assert (STEADY in texts_of(data), BETTER in texts_of(data)) == (stage != "robustness", stage != "surgery")

@@ -53,13 +53,13 @@ def test_vectors_are_sparse_and_both_ends_are_models_that_are_there_already(made
     copy, _, _ = made
     mask = read_mask(copy.folder / paths.edited("talos", "movies", 13)).mask
     assert mask.selected == mask.region.budget(0.1)
-    grafts = [
-        read_mask(copy.folder / path) for path in (paths.edited("graft", "movies", 13), paths.learned("movies", 13))
-    ]
-    assert grafts[0].mask.equals(grafts[1].mask)
-    reference = read_predictions(copy.folder / paths.predictions("reference", "movies", 13)).logits["movies"]
-    full = read_predictions(copy.folder / paths.reading_logits("edit", ("full",), "movies", 13)).logits["movies"]
-    talos = read_predictions(copy.folder / paths.reading_logits("edit", ("talos",), "movies", 13)).logits["movies"]
+    edited, learned = paths.edited("graft", "movies", 13), paths.learned("movies", 13)
+    assert read_mask(copy.folder / edited).mask.equals(read_mask(copy.folder / learned).mask)
+    stored = [paths.reading_logits("edit", (method,), "movies", 13) for method in ("full", "talos")]
+    full, talos, reference = (
+        read_predictions(copy.folder / path).logits["movies"]
+        for path in (*stored, paths.predictions("reference", "movies", 13))
+    )
     for ours, theirs in ((full["movies"], reference[FINETUNED]), (full[PRETRAINED], reference[PRETRAINED])):
         np.testing.assert_allclose(ours, theirs[:30], atol=1e-5)
     assert np.array_equal(full[PRETRAINED], talos[PRETRAINED]), "one head for every method"
@@ -72,8 +72,7 @@ def test_records_say_what_was_chosen_and_what_it_took(made):
         record = json.loads(files[str(paths.reading_record("arithmetic", (method,), "movies", 13))])
         assert {*record["added"]} == ({"sum", "ties", "dare"} if method == "full" else {"sum"})
         assert record["added"]["sum"]["alpha"] in (0.0, 0.5, 1.0) and record["negated"]["control"] == "products"
-        curve = dict(map(tuple, record["negated"]["control_curve"]))
-        alpha = record["negated"]["alpha"]
+        curve, alpha = dict(record["negated"]["control_curve"]), record["negated"]["alpha"]
         assert alpha == 0 or curve[alpha] >= 0.95 * curve[0.0]
     cost = json.loads(files[str(paths.reading_record("edit", ("talos",), "movies", 13))])["cost"]
     assert cost["gradient_examples"] == 2 * 8 and cost["trained"] * 8 == cost["optimizer_bytes"]

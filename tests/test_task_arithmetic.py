@@ -45,21 +45,20 @@ def test_one_task_at_alpha_1_is_its_finetuned_model_bit_for_bit(triple):
 
 def test_a_model_keeps_its_type_and_the_inputs_stay_as_they_are(triple):
     _, pretrained, finetuned = triple
-    before = {name: values.clone() for name, values in pretrained.items()}
     vectors = {"b": task_vector(pretrained, finetuned), "a": task_vector(pretrained, another(pretrained, 1))}
-    first = {name: values.clone() for name, values in vectors["a"].items()}
+    before, first = ({name: values.clone() for name, values in part.items()} for part in (pretrained, vectors["a"]))
     merged = shifted(pretrained, add(vectors), 0.3)
     assert {values.dtype for values in merged.values()} == {torch.float32}
     assert same(pretrained, before) and same(vectors["a"], first)
 
 
 def test_a_sum_has_the_same_bits_in_every_order_of_tasks(triple):
-    _, pretrained, _ = triple
-    wide = {name: values.double() for name, values in pretrained.items()}
+    wide = {name: values.double() for name, values in triple[1].items()}
     vectors = {name: task_vector(wide, another(wide, number)) for number, name in enumerate("dbca")}
-    sums = [add({name: vectors[name] for name in order}) for order in permutations(vectors)]
+    orders = [*permutations(vectors)]
+    sums = [add({name: vectors[name] for name in order}) for order in orders]
     assert all(same(total, sums[0]) for total in sums)
-    plain = [{key: sum(vectors[name][key] for name in order) for key in pretrained} for order in permutations(vectors)]
+    plain = [{key: sum(vectors[name][key] for name in order) for key in wide} for order in orders]
     assert not all(same(total, plain[0]) for total in plain), "the control: plain sums differ"
 
 
@@ -73,8 +72,8 @@ def test_what_is_added_is_taken_away_by_its_negative(triple):
 
 
 def test_a_grid_has_both_ends_and_plain_numbers():
-    assert alpha_grid(21)[:3] == [0.0, 0.05, 0.1] and alpha_grid(21)[-1] == 1.0
-    assert alpha_grid(21)[3] == 0.15 and len(alpha_grid(21)) == 21
+    grid = alpha_grid(21)
+    assert (grid[:4], grid[-1], len(grid)) == ([0.0, 0.05, 0.1, 0.15], 1.0, 21)
     assert alpha_grid(3, 2.0) == [0.0, 1.0, 2.0]
     with pytest.raises(ValueError, match="2 points"):
         alpha_grid(1)

@@ -13,7 +13,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score, loss_gradient
 from stages.lib.training import finetuning
 from stages.lib.training.course import _optimizer
-from stages.lib.training.finetuning import TrainingCell, finetune, grid_of, steps_for, trained_names
+from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune, grid_of, steps_for, trained_names
 from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
 from tests.pico import TOY, finetune_settings, model_settings, runtime, values_of
 
@@ -24,76 +24,41 @@ def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-def batches(model: LabelModel, cell, plan: TrainPlan, seed: int = 0, size: int = 0) -> Batches:
+def batches(model: LabelModel, cell, plan: TrainPlan) -> Batches:
     """The training rows of a cell in shuffled batches."""
-    return batches_of(model, model.encode(cell.rows["train"]), size or plan.batch_size, np.random.default_rng(seed))
+    return batches_of(model, model.encode(cell.rows["train"]), plan.batch_size, np.random.default_rng(0))
 
 
-def run(cell, plan: TrainPlan, settings=None, seed: int = 0, **more) -> tuple[LabelModel, dict[str, Tensor], Training]:
+def run(cell, plan: TrainPlan, groups=("layers",), **more) -> tuple[LabelModel, dict[str, Tensor], Training]:
     """Train the pretrained model of a cell; gives it, what it was, and the record."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = cell.load("pretrained")
     before = values_of(model)
-    trained = model.train_only(trained_names(model.groups(), settings or finetune_settings()))
-    return (
-        model,
-        before,
-        train(batches(model, cell, plan, seed), trained, plan, Hooks(**more)),
-    )
-
-
-def distance(cell, **changes) -> float:
-    model, before, _ = run(cell, replace(PLAN, **changes))
-    return sum(float((value - before[name]).abs().sum()) for name, value in values_of(model).items())
+    trained = model.train_only(trained_names(model.groups(), finetune_settings(train=[*groups])))
+    return model, before, train(batches(model, cell, plan), trained, plan, Hooks(**more))
 
 
 HARSH = {"weight_decay": 0.1, "clip_norm": 0.5}
-
-
 PLANS = [PLAN, replace(PLAN, momentum=0.9, **HARSH), replace(PLAN, optimizer="adamw", learning_rate=0.003, l1=0.01, **HARSH)]  # fmt: skip
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
-def test_frozen_parameters_keep_every_bit(make_cell, mode, plan):
-    model, before, _ = run(make_cell(mode), plan)
+@pytest.mark.parametrize(
+    ("mode", "chosen"),
+    [
+        ("standard", {"layers"}),
+        ("prompt", {"layers"}),
+        ("autoregressive", {"layers"}),
+        ("prompt", {"layers", "embeddings", "lm_head"}),
+    ],
+)
+def test_the_groups_that_are_trained_move_and_others_keep_every_bit(make_cell, mode, chosen, plan):
+    model, before, _ = run(make_cell(mode), plan, chosen)
     groups, changed = model.groups(), moved(before, values_of(model))
-    assert {groups[name] for name in changed} == ({"layers", "head"} if mode == "standard" else {"layers"})
+    assert {groups[name] for name in changed} == chosen | ({"head"} if mode == "standard" else set())
     unmoved = {name for name, group in groups.items() if group in ("layers", "head")} - changed
     assert all(name.endswith("key.bias") for name in unmoved), "a key's bias has no gradient: softmax ignores it"
-
-
-def test_every_group_can_be_trained(make_cell):
-    settings = finetune_settings(train=["layers", "embeddings", "lm_head"])
-    model, before, _ = run(make_cell("prompt"), PLAN, settings)
-    groups = model.groups()
-    assert {groups[name] for name in moved(before, values_of(model))} == {"layers", "embeddings", "lm_head"}
-
-
-@pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_bias_only_moves_biases_and_a_new_head(make_cell, mode):
-    model, before, _ = run(make_cell(mode), replace(PLAN, weight_decay=0.1), finetune_settings(bias_only=True))
-    groups, changed = model.groups(), moved(before, values_of(model))
-    assert all((name.endswith(".bias") and groups[name] == "layers") or groups[name] == "head" for name in changed)
-    assert len([name for name in changed if groups[name] == "layers"]) >= 14
-    assert ("classifier.weight" in changed) == (mode == "standard")
-
-
-def test_a_batch_of_all_rows_is_plain_gradient_descent(make_cell):
-    cell = make_cell("prompt")
-    model, fresh = (
-        LabelModel.load(cell.pretrained_folder, TOY, model_settings("prompt"), runtime(), 0.0) for _ in range(2)
-    )
-    names = trained_names(model.groups(), finetune_settings())
-    rows, before = model.encode(cell.rows["train"]), values_of(model)
-    train(batches(model, cell, PLAN, 0, 1000), model.train_only(names), TrainPlan(1, 0.1, 1000))
-    gradients = fresh.train_only(names)
-    loss_gradient(fresh, rows)
-    assert moved(before, values_of(model)), "control"
-    for name, value in values_of(model).items():
-        step = 0.1 * gradients[name].grad if name in names else torch.zeros(())
-        assert torch.allclose(value, before[name] - step, atol=1e-6), name
 
 
 def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(make_cell):
@@ -108,27 +73,20 @@ def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(m
     assert float(found[0][1].abs().max()) > 1e-4, "control: it is not all zero"
 
 
-def finetuned(cell, seed: int = 0, rows: dict | None = None, **changes):
-    settings = finetune_settings(**{"max_steps": 15, **changes})
-    where = TrainingCell(TOY, seed, rows or cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
-    return finetune(where, settings)
+def finetuned(cell, seed: int = 0, **changes) -> Finetuned:
+    where = TrainingCell(TOY, seed, cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
+    return finetune(where, finetune_settings(**{"max_steps": 15, **changes}))
 
 
-def test_one_seed_gives_one_model_and_another_seed_another(make_cell):
-    cell = make_cell("standard")
-    first, again, other = (values_of(finetuned(cell, seed, dropout=0.1).model) for seed in (3, 3, 4))
-    assert not moved(first, again)
-    assert {"classifier.weight"} < moved(first, other)
-
-
-def test_the_global_random_state_neither_matters_nor_changes(make_cell):
-    cell = make_cell("standard")
-    torch.manual_seed(1)
-    state = torch.get_rng_state()
-    first = values_of(finetuned(cell, dropout=0.1).model)
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(2)
-    assert not moved(first, values_of(finetuned(cell, dropout=0.1).model))
+def test_a_model_is_that_of_its_seed_whatever_the_global_random_state_which_stays(make_cell):
+    models = []
+    for state, seed in ((1, 3), (2, 3), (1, 4)):
+        torch.manual_seed(state)
+        before = torch.get_rng_state()
+        models.append(values_of(finetuned(make_cell("standard"), seed, dropout=0.1).model))
+        assert torch.equal(torch.get_rng_state(), before)
+    first, again, other = models
+    assert not moved(first, again) and {"classifier.weight"} < moved(first, other)
 
 
 def test_a_diverging_loss_names_what_to_lower(make_cell):
@@ -150,11 +108,8 @@ def test_the_best_grid_point_is_kept(make_cell):
     done = finetuned(cell, learning_rates=[1e-6, 1e-2, 1e-6], batch_sizes=[8, 4], max_steps=30)
     best = max(done.record["grid"], key=lambda point: (point["dev_accuracy"], -point["dev_loss"]))
     assert len(done.record["grid"]) == 6 and done.record["chosen"]["learning_rate"] == 1e-2 == best["learning_rate"]
-    assert (
-        done.record["dev_accuracy"]
-        == best["dev_accuracy"]
-        == dev_score(done.model, done.model.encode(cell.rows["dev"]))[0]
-    )
+    score = dev_score(done.model, done.model.encode(cell.rows["dev"]))
+    assert done.record["dev_accuracy"] == best["dev_accuracy"] == score[0]
     assert min(point["dev_accuracy"] for point in done.record["grid"]) < best["dev_accuracy"], "control"
 
 
@@ -165,45 +120,12 @@ def test_every_grid_point_starts_from_the_same_weights(make_cell):
 
 
 def test_l1_shrinks_the_movement(make_cell):
-    cell = make_cell("prompt")
-    free, light, heavy = (
-        distance(cell, optimizer="adamw", learning_rate=0.003, steps=25, l1=l1) for l1 in (0.0, 0.01, 1.0)
-    )
-    assert heavy < 0.5 * free and light < free
+    def distance(l1: float) -> float:
+        plan = replace(PLAN, optimizer="adamw", learning_rate=0.003, steps=25, l1=l1)
+        model, before, _ = run(make_cell("prompt"), plan)
+        return sum(float((value - before[name]).abs().sum()) for name, value in values_of(model).items())
 
-
-def test_clipping_shortens_the_step(make_cell):
-    cell = make_cell("prompt")
-    assert distance(cell, clip_norm=0.01) < 0.1 * distance(cell)
-
-
-def test_weight_decay_draws_to_zero(make_cell):
-    cell = make_cell("prompt")
-    sizes = []
-    for decay in (0.0, 0.5):
-        model, _, _ = run(cell, replace(PLAN, weight_decay=decay))
-        sizes.append(
-            sum(float(value.norm()) for name, value in values_of(model).items() if model.groups()[name] == "layers")
-        )
-    assert sizes[1] < 0.9 * sizes[0]
-
-
-def test_eval_steps_keep_the_best_and_the_first_of_equals(make_cell):
-    scores, seen = iter([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.6, -0.5)]), []
-    cell = make_cell("prompt")
-    with torch.random.fork_rng():
-        model = cell.load("pretrained")
-    trained = model.train_only(trained_names(model.groups(), finetune_settings()))
-
-    def score() -> tuple[float, float]:
-        seen.append(values_of(model))
-        return next(scores)
-
-    plan = replace(PLAN, steps=10, eval_steps=3)
-    done = train(batches(model, cell, plan), trained, plan, Hooks(score))
-    assert done.step == 6 and [entry["step"] for entry in done.dev] == [3, 6, 9, 10]
-    assert not moved(seen[1], values_of(model))
-    assert moved(seen[2], values_of(model)), "control: later weights are others"
+    assert distance(1.0) < 0.5 * distance(0.0) and distance(0.01) < distance(0.0)
 
 
 def test_without_eval_steps_the_last_weights_stay(make_cell):
@@ -219,14 +141,9 @@ def test_the_curve_is_the_mean_of_ten_steps_and_falls(make_cell):
     assert done.curve[-1]["train_loss"] < 0.5 * done.curve[0]["train_loss"]
 
 
-@pytest.mark.parametrize(
-    ("labels", "examples", "steps"), [(2, 128, 2048), (2, 1, 16), (2, 1024, 16384), (2, 8192, 16384), (3, 8192, 24576)]
-)
-def test_steps_are_sixteen_for_each_example_up_to_the_cap(labels, examples, steps):
-    assert steps_for(finetune_settings(max_steps=None), labels, examples) == steps
-
-
-def test_steps_are_capped_once_more_and_never_none():
+def test_steps_are_sixteen_for_each_example_up_to_the_caps_and_never_none():
+    steps = {(2, 128): 2048, (2, 1): 16, (2, 1024): 16384, (2, 8192): 16384, (3, 8192): 24576}
+    assert {sizes: steps_for(finetune_settings(max_steps=None), *sizes) for sizes in steps} == steps
     assert steps_for(finetune_settings(max_steps=300), 2, 128) == 300
     assert steps_for(finetune_settings(max_steps=None, steps_per_example=0.001), 2, 128) == 1
     assert len(grid_of(finetune_settings(batch_sizes=[2, 4], learning_rates=[1, 2, 3]))) == 6
@@ -244,9 +161,8 @@ def rates(plan: TrainPlan) -> list[float]:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_the_linear_schedule_falls_evenly_to_0(optimizer):
-    assert rates(replace(PLAN, steps=5, schedule="linear", optimizer=optimizer)) == pytest.approx(
-        [0.05, 0.04, 0.03, 0.02, 0.01, 0.0]
-    )
+    falling = rates(replace(PLAN, steps=5, schedule="linear", optimizer=optimizer))
+    assert falling == pytest.approx([0.05, 0.04, 0.03, 0.02, 0.01, 0.0])
     assert rates(replace(PLAN, steps=5, optimizer=optimizer)) == [0.05] * 6, "control: constant"
 
 

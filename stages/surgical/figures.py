@@ -11,7 +11,7 @@ from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import counted, counts, extent, percent
 from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style, small_multiples
 from stages.lib.report.stats import estimate
-from stages.lib.report.style import COLORS, HATCHES
+from stages.lib.report.style import bar_style
 from stages.surgical.frames import Surgical, layer_text
 from stages.surgical.rankings import bridges
 from stages.surgical.report import few, kept_by, steady, unranked
@@ -36,7 +36,7 @@ def layer_figure(data: Surgical) -> Figure:
         [SCORE, _graft(data), CHANCE],
     )  # fmt: skip
     for panel, task, first, last in small_multiples(drawn, tasks, sharex=True, sharey=True):
-        _draw_layers(panel, _graft(data), *_shares(data, task))
+        _draw_layers(panel, data, task)
         panel.set(title=task, xlabel="layer" if last else "", ylabel="share (%)" if first else "")
         panel.tick_params(labelbottom=True)
     explain(drawn, drawn.axes[:1])
@@ -63,22 +63,17 @@ def _whiskers(frame: pd.DataFrame, *more: str) -> str:
     return f" Whiskers: standard deviation over {' and '.join(over)}." if over else ""
 
 
-def _shares(data: Surgical, task: str) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
-    """Seeds by layers: share of the score and of the mask; and the share of a random mask by layer."""
+def _draw_layers(panel: Axes, data: Surgical, task: str) -> None:
     scores = data.chosen().loc[[task]].unstack("layer")
     regions = data.regions[data.regions.task == task]
-    masks = regions.pivot(index="seed", columns="layer", values="share")
-    return scores.div(scores.sum(axis=1), axis=0), masks, regions.groupby("layer").chance.mean()
-
-
-def _draw_layers(panel: Axes, graft: str, scores: pd.DataFrame, masks: pd.DataFrame, chance: pd.Series) -> None:
+    masks, chance = regions.pivot(index="seed", columns="layer", values="share"), regions.groupby("layer").chance.mean()
+    bars = (SCORE, FINETUNED, scores.div(scores.sum(axis=1), axis=0), -0.5), (_graft(data), GRAFTED, masks, 0.5)
     places = np.arange(len(scores.columns))
-    for label, variant, shares, offset in ((SCORE, FINETUNED, scores, -0.5), (graft, GRAFTED, masks, 0.5)):
+    for label, variant, shares, offset in bars:
         if len(shares):
             panel.bar(
-                places + offset * HALF, 100 * shares.mean(), HALF, yerr=100 * shares.std(ddof=1),
-                color=COLORS[variant], hatch=HATCHES[variant], edgecolor="black", linewidth=0.6, label=label, capsize=2,
-                error_kw={"elinewidth": 1.0},
+                places + offset * HALF, 100 * shares.mean(), HALF, yerr=100 * shares.std(ddof=1), label=label, capsize=2,
+                error_kw={"elinewidth": 1.0}, **bar_style(variant),
             )  # fmt: skip
     if len(chance):
         edges = np.arange(len(chance) + 1) - 0.5

@@ -1,6 +1,7 @@
 """FIM scores of one cell: which layers of the pretrained model its training rows have most information about."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -37,9 +38,8 @@ def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:
                 model = LabelModel.load(paths.PRETRAINED, spec, params.model, machine)
             examples = model.encode(rows)
             for target in params.fim.scores.targets:
-                for count, scores in scores_by_count(
-                    model, examples, params.fim.scores.examples, layers, target
-                ).items():
+                found = scores_by_count(model, examples, params.fim.scores.examples, layers, target)
+                for count, scores in found.items():
                     axes = {"target": target, "examples": count, "used": min(count, len(examples)), "head": head}
                     scored += [{**axes, "aggregation": name, "scores": values} for name, values in scores.items()]
                 bar.update()
@@ -55,9 +55,8 @@ def layers_of(anatomy: Anatomy) -> dict[int, list[str]]:
 
 def layer_sizes(anatomy: Anatomy) -> list[int]:
     """Number of parameters of each layer."""
-    region = anatomy.region([LAYERS])
-    sizes = dict(zip(region.shapes, region.sizes, strict=True))
-    return [sum(sizes[name] for name in names) for names in by_layer(region).values()]
+    shapes = anatomy.region([LAYERS]).shapes
+    return [sum(prod(shapes[name]) for name in names) for names in layers_of(anatomy).values()]
 
 
 def scores_by_count(

@@ -13,8 +13,9 @@ from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.composition import composition
 from stages.lib.metrics.ranks import kendall, spearman
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
-from stages.surgical.selections import Selection
-from stages.surgical.settings import FimParams, RobustnessParams, SurgeryParams, SurgicalParams
+from stages.lib.settings import Params
+from stages.surgical.selections import parse
+from stages.surgical.settings import SurgeryParams, SurgicalParams
 
 CELL = ["task", "seed"]
 LAYER = [*CELL, "layer"]
@@ -90,30 +91,23 @@ class Surgical:
         return {"fim": fim, "surgery": runs, "robustness": self.checkpoints, "regions": regions}
 
 
-def collect(
-    seeds: list[int],
-    fim: FimParams,
-    surgery: SurgeryParams,
-    robustness: RobustnessParams,
-    limits: SurgicalParams,
-    localizer: str,
-) -> Surgical:
-    """Read the cells that the settings name, and the masks of the scored ones, which that localizer found.
+def collect(params: Params) -> Surgical:
+    """Read the cells that the settings name, and the masks of the scored ones, which graft.localizer found.
 
     Raises DataError for missing records, and where two selections of different layers were trained alike.
     """
-    scored, needs = grid(seed=seeds, task=fim.tasks), ("stage", "rows")
+    needs, seeds, scored = ("stage", "rows"), params.seeds, grid(seed=params.seeds, task=params.fim.tasks)
+    operated = grid(selection=params.surgery.selections, seed=seeds, task=params.surgery.tasks)
+    trained = grid(seed=seeds, task=params.robustness.tasks)
     fims = Records("surgical", "fim", "metrics/fim/{seed}/{task}.json", scored, needs=needs)
-    operated = grid(selection=surgery.selections, seed=seeds, task=surgery.tasks)
     operations = Records("surgical", "surgery", "metrics/surgery/{selection}/{seed}/{task}.json", operated, needs=needs)
-    trained = grid(seed=seeds, task=robustness.tasks)
     steps = Records("surgical", "robustness", "metrics/robustness/{seed}/{task}.json", trained, needs=needs)
     masks = Records("", "mask", "masks/learned/{seed}/{task}.safetensors", scored, "{task}-{seed}")
     require_files("make surgical", fims, operations, steps, masks)
     runs = operations.rows(_runs)
     require_distinct(runs)
     return Surgical(
-        surgery, limits, localizer,
+        params.surgery, params.surgical, params.graft.localizer,
         frame_of(fims.rows(_layers), FIM),
         frame_of(runs, SURGERY),
         frame_of(steps.rows(_layers), ROBUSTNESS),
@@ -130,8 +124,8 @@ def _layers(cell: Cell, record: Row) -> Iterator[Row]:
 
 
 def _runs(cell: Cell, record: Row) -> list[Row]:
-    selection = Selection.parse(cell["selection"])
-    more = {**cell, "kind": selection.kind, "size": selection.size, "model_parameters": record["model_parameters"]}
+    kind, size = parse(cell["selection"])
+    more = {**cell, "kind": kind, "size": size, "model_parameters": record["model_parameters"]}
     return [{**row, **more} for row in record["rows"]]
 
 

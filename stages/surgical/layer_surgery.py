@@ -1,6 +1,6 @@
 """Surgical fine-tuning of one cell: some layers are trained, the others keep every bit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,14 +13,13 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.scores import cross_entropy, own_scores
 from stages.lib.models.anatomy import HEAD, LAYERS, Anatomy, read_anatomy
-from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator
 from stages.lib.settings import Params
 from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune, plan_for
 from stages.surgical.fisher_scores import read_scores
 from stages.surgical.layers import whole_layers
-from stages.surgical.selections import Layers, Selection, choose
+from stages.surgical.selections import Layers, choose, parse
 from stages.surgical.settings import LayerTraining
 
 
@@ -40,20 +39,22 @@ def operate(selection: str, task: str, seed: int, params: Params, machine: Runti
     tests = {task: read_test_sets(task, seed)[task][: params.surgery.test_max or None]}
     title = f"surgery {selection} {task}-{seed}"
     sets = chosen_sets(selection, task, seed, params.surgery)
+    names = ["_".join(["layers", *map(str, layers)]) if layers else "none" for layers in sets]
     records: list[dict[str, Any]] = []
     predictions: Predictions | None = None
     with progress(title, len(sets) * cell.steps(training), "step") as bar:
-        for layers in sets:
+        for name, layers in zip(names, sets, strict=True):
             mask = mask_of(anatomy, layers, training.also)
             done = train_layers(cell, training, mask, bar.update)
-            now = predictions_of(done.model, tests, name_of(layers))
+            evaluation = Evaluation(done.model, tests, variants=1)
+            with evaluation.progress(name):
+                evaluation.predict(name)
+            now = evaluation.predictions()
             predictions = now if predictions is None else predictions | now
-            record = {**done.record, "peak_learning_rate": peak_learning_rate(training, done.record)}
             facts = {"draw": len(records), "layers": [*layers], "trained": trained_size(anatomy, mask)}
-            records.append({**facts, **record})
+            records.append({**facts, **done.record, "peak_learning_rate": peak_learning_rate(training, done.record)})
     scores = own_scores(predictions, task, cell.task)
-    for row in records:
-        name = name_of(row["layers"])
+    for name, row in zip(names, records, strict=True):
         row |= {**scores[name], "loss": cross_entropy(predictions.logits[task][name], predictions.labels[task])}
     header = {"task": task, "seed": seed, "selection": selection, "model_parameters": anatomy.parameters}
     write_reading("surgery", (selection,), header, predictions, records)
@@ -64,11 +65,10 @@ def operate(selection: str, task: str, seed: int, params: Params, machine: Runti
 def chosen_sets(selection: str, task: str, seed: int, surgery: SimpleNamespace) -> list[Layers]:
     """The sets of layers of a selection for a cell, by its stored scores; raises ParamsError if it is too large."""
     scores = read_scores(task, seed, surgery.score.target, surgery.score.aggregation, surgery.score.examples)
-    parsed = Selection.parse(selection)
-    if (parsed.size or 0) > len(scores):
+    _, size = parse(selection)
+    if (size or 0) > len(scores):
         raise ParamsError(f"surgery.selections: {selection} is more than the model's {len(scores)} layers")
-    generator = numpy_generator("random_layers", task, seed, parsed.size)
-    return choose(parsed, scores, surgery.draws, generator)
+    return choose(selection, scores, surgery.draws, numpy_generator("random_layers", task, seed, size))
 
 
 def mask_of(anatomy: Anatomy, layers: Layers, also: list[str]) -> GraftMask:
@@ -78,21 +78,7 @@ def mask_of(anatomy: Anatomy, layers: Layers, also: list[str]) -> GraftMask:
 
 def trained_size(anatomy: Anatomy, mask: GraftMask) -> int:
     """Number of trained parameters, a new head among them."""
-    heads = anatomy.names([HEAD])
-    return mask.selected + (anatomy.region([HEAD]).size if heads else 0)
-
-
-def predictions_of(model: LabelModel, tests: dict[str, list[dict]], name: str) -> Predictions:
-    """Predictions of a model for the test rows, under this name."""
-    evaluation = Evaluation(model, tests, variants=1)
-    with evaluation.progress(name):
-        evaluation.predict(name)
-    return evaluation.predictions()
-
-
-def name_of(layers: Sequence[int]) -> str:
-    """The name of a set of layers among predictions: `layers_1_10`, or `none`."""
-    return "_".join(["layers", *map(str, layers)]) if layers else "none"
+    return mask.selected + (anatomy.region([HEAD]).size if anatomy.names([HEAD]) else 0)
 
 
 def peak_learning_rate(training: LayerTraining, record: dict[str, Any]) -> float:

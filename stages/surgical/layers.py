@@ -3,7 +3,8 @@
 The score is one number for each layer, from the diagonal of its Fisher information.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from math import prod
 
 import torch
@@ -13,25 +14,19 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
 from stages.lib.metrics.composition import layer_of
 
+
+def _sum(numbers: Iterable[Tensor]) -> Tensor:
+    return torch.stack([*numbers]).sum()
+
+
 # Each takes the mean squared gradients of a layer's tensors, in float64.
-Aggregation = Callable[[list[Tensor]], Tensor]
-
-
-def _concatenated(tensors: list[Tensor]) -> Tensor:
-    return torch.stack([tensor.square().sum() for tensor in tensors]).sum().sqrt()
-
-
-def _trace(tensors: list[Tensor]) -> Tensor:
-    return torch.stack([tensor.sum() for tensor in tensors]).sum()
-
-
-AGGREGATIONS: dict[str, Aggregation] = {
+AGGREGATIONS: dict[str, Callable[[list[Tensor]], Tensor]] = {
     # sum over tensors of each one's Frobenius norm, as in the authors' code
-    "sum_fro": lambda tensors: torch.stack([tensor.square().sum().sqrt() for tensor in tensors]).sum(),
+    "sum_fro": lambda tensors: _sum(tensor.square().sum().sqrt() for tensor in tensors),
     # the norm of the whole layer as one vector
-    "fro_concat": _concatenated,
-    "trace": _trace,
-    "mean": lambda tensors: _trace(tensors) / sum(tensor.numel() for tensor in tensors),
+    "fro_concat": lambda tensors: _sum(tensor.square().sum() for tensor in tensors).sqrt(),
+    "trace": lambda tensors: _sum(tensor.sum() for tensor in tensors),
+    "mean": lambda tensors: _sum(tensor.sum() for tensor in tensors) / sum(tensor.numel() for tensor in tensors),
 }
 
 
@@ -52,7 +47,8 @@ def layer_scores(
 
 def layer_norms(tensors: Mapping[str, Tensor], layers: Mapping[int, Sequence[str]]) -> list[float]:
     """Euclidean norm of each layer, all its tensors taken as one vector."""
-    return [float(_concatenated([tensors[name].double() for name in names])) for names in layers.values()]
+    norm = AGGREGATIONS["fro_concat"]
+    return [float(norm([tensors[name].double() for name in names])) for names in layers.values()]
 
 
 def by_layer(region: Region) -> dict[int, list[str]]:
@@ -61,11 +57,8 @@ def by_layer(region: Region) -> dict[int, list[str]]:
     The number is read out of a name as a whole: a test of what the name starts with would take
     layer 10 for a part of layer 1.
     """
-    layers: dict[int, list[str]] = {}
-    for name in region.shapes:
-        if (layer := layer_of(name)) is not None:
-            layers.setdefault(layer, []).append(name)
-    return dict(sorted(layers.items()))
+    names = sorted((name for name in region.shapes if layer_of(name) is not None), key=layer_of)
+    return {layer: [*part] for layer, part in groupby(names, layer_of)}
 
 
 def whole_layers(region: Region, layers: Sequence[int], besides: Sequence[str] = ()) -> GraftMask:

@@ -17,10 +17,7 @@ PAIR = ["first", "second"]
 
 def by_cell(scores: pd.Series) -> dict[tuple[str, Any], list[float]]:
     """(task, seed) -> scores by layer, from a series indexed by task, seed, layer."""
-    cells: dict[tuple[str, Any], dict[int, float]] = {}
-    for (task, seed, layer), score in scores.items():
-        cells.setdefault((task, seed), {})[layer] = score
-    return {cell: [layers[layer] for layer in sorted(layers)] for cell, layers in cells.items()}
+    return {cell: part.sort_index().tolist() for cell, part in scores.groupby(level=CELL, sort=False)}
 
 
 def agreement(first: pd.Series, second: pd.Series, measure: Callable[..., float | None] = spearman) -> Estimate:

@@ -69,7 +69,6 @@ def tables(data: Surgical) -> list[Table]:
 
 def _scores(data: Surgical) -> Table:
     """Layers in the order of their scores, task by task."""
-
     columns = [
         Column("n", len, str),
         Column("layers, highest score first", lambda cells: layer_text(order([*cells.mean()])).replace(",", ""), str),
@@ -174,11 +173,9 @@ def _bridge(data: Surgical) -> Table:
     """Do the scores point to where the grafts lie?"""
 
     def inside(size: int) -> Column:
-        means = caught(data, size).groupby("task").mean()
+        means, form = caught(data, size).groupby("task").mean(), "{} ({})".format
         return Column(
-            f"graft in top {size} (%)",
-            lambda part: means.loc[part["task"]],
-            lambda row: "{} ({})".format(*map(percent, row)),
+            f"graft in top {size} (%)", lambda part: means.loc[part["task"]], lambda row: form(*map(percent, row))
         )
 
     columns = [
@@ -257,11 +254,8 @@ def inside(data: Surgical) -> Iterable[Finding]:
     for size in sizes(data, "top"):
         rows = caught(data, size)
         if len(rows):
-            fields = {
-                "layers": top(size),
-                "localizer": data.localizer,
-                **{name: estimate(rows[name]).mean for name in rows},
-            }
+            means = {name: estimate(rows[name]).mean for name in rows}
+            fields = {"layers": top(size), "localizer": data.localizer, **means}
             yield Finding(paired(rows.share, rows.chance), fields)
 
 
@@ -281,9 +275,8 @@ def above_constant(data: Surgical) -> Finding:
 def learned(data: Surgical) -> Finding:
     """Control of the ranking that stays: the same training gains on dev; a model that learns nothing keeps every ranking."""
     found = data.checkpoints.sort_values("step").groupby(CELL).dev_accuracy.agg(["first", "last"])
-    return Finding(
-        paired(found["last"], found["first"]), lacks="not measurable where training has not been shown to gain on dev"
-    )
+    lacks = "not measurable where training has not been shown to gain on dev"
+    return Finding(paired(found["last"], found["first"]), lacks=lacks)
 
 
 MEASURES = {

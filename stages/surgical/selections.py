@@ -5,7 +5,6 @@ Loads neither torch nor NumPy, since settings are checked with it.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import comb
 from typing import TYPE_CHECKING
 
@@ -13,37 +12,20 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-# what a selection is called without its size, and what it selects
-KINDS = {
-    "all": "every layer",
-    "none": "no layer, so that a new head alone is trained",
-    "top": "the highest scores",
-    "bottom": "the lowest scores",
-    "random": "drawn at random, several times",
-    "first": "a block at the start",
-    "middle": "a block in the middle",
-    "last": "a block at the end",
-}
+# every layer; no layer, so that a new head alone is trained
 UNSIZED = ("all", "none")
-SIZED = [kind for kind in KINDS if kind not in UNSIZED]
+# with the highest or the lowest scores, drawn at random several times, a block at the start, in the middle or at the end
+SIZED = ("top", "bottom", "random", "first", "middle", "last")
 PATTERN = re.compile(rf"({'|'.join(UNSIZED)})|({'|'.join(SIZED)})_[1-9][0-9]{{0,2}}")
 ALLOWED = "all, none, or top_K, bottom_K, random_K, first_K, middle_K, last_K with K layers, for instance top_2"
 
 
-@dataclass(frozen=True)
-class Selection:
-    """A kind of KINDS and how many layers; None where the kind says it."""
-
-    kind: str
-    size: int | None
-
-    @classmethod
-    def parse(cls, name: str) -> "Selection":
-        """Take a name apart; raises ValueError that says what is allowed."""
-        if not PATTERN.fullmatch(name):
-            raise ValueError(ALLOWED)
-        kind, _, size = name.partition("_")
-        return cls(kind, int(size) if size else None)
+def parse(name: str) -> tuple[str, int | None]:
+    """What a selection is called without its size, and that, None where there is none; raises ValueError that says what is allowed."""
+    if not PATTERN.fullmatch(name):
+        raise ValueError(ALLOWED)
+    kind, _, size = name.partition("_")
+    return kind, int(size) if size else None
 
 
 Layers = tuple[int, ...]
@@ -54,23 +36,22 @@ def order(scores: Sequence[float]) -> list[int]:
     return sorted(range(len(scores)), key=lambda layer: (-scores[layer], layer))
 
 
-def choose(selection: Selection, scores: Sequence[float], draws: int, generator: "np.random.Generator") -> list[Layers]:
+def choose(selection: str, scores: Sequence[float], draws: int, generator: "np.random.Generator") -> list[Layers]:
     """The sets of layers, each rising, that a selection stands for: one, or for `random` one a draw.
 
     Draws differ from each other, so there are fewer of them where there are fewer sets of that size;
     with the same generator more draws begin with the same ones.  Raises ValueError if the selection
     is larger than the model.
     """
-    count = len(scores)
-    size = {"all": count, "none": 0}.get(selection.kind, selection.size)
+    (kind, size), count, ranked = parse(selection), len(scores), order(scores)
+    size = {"all": count, "none": 0}.get(kind, size)
     if size > count:
         raise ValueError(f"{size} of {count} layers can't be selected")
-    if selection.kind == "random":
+    if kind == "random":
         return _drawn(size, count, draws, generator)
-    ranked = order(scores)
-    start = {"middle": (count - size) // 2, "last": count - size}.get(selection.kind, 0)
+    start = {"middle": (count - size) // 2, "last": count - size}.get(kind, 0)
     chosen = {"top": ranked[:size], "bottom": ranked[count - size :]}
-    return [tuple(sorted(chosen.get(selection.kind, range(start, start + size))))]
+    return [tuple(sorted(chosen.get(kind, range(start, start + size))))]
 
 
 def _drawn(size: int, count: int, draws: int, generator: "np.random.Generator") -> list[Layers]:

@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from stages.lib.settings import Choice, Rate, Section, Share, Tasks, is_on, not_among, told
-from stages.surgical.selections import Selection
+from stages.surgical.selections import parse
 
 Target = Literal["label_logit", "empirical", "expected"]
 
 
 def _checked(name: str) -> str:
-    Selection.parse(name)
+    parse(name)
     return name
 
 

@@ -18,7 +18,7 @@ def main() -> None:
     from stages.surgical.frames import collect
     from stages.surgical.report import details, headline, report
 
-    data = collect(params.seeds, params.fim, params.surgery, params.robustness, params.surgical, params.graft.localizer)
+    data = collect(params)
     made, draw = report(data, measured_with(params)), (plot_data(data.plots), figures(FIGURES, data))
     publish("surgical", made, headline(data), details(data), *draw, settings=params)
 

@@ -96,13 +96,12 @@ class ArithmeticModel:
     def logits(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
         """(task, split) -> logits (n, labels) with these multiples of the named vectors added to the pretrained model."""
         point, keys = _point(coefficients), [*keys]
-        new = [key for key in keys if (point, key) not in self._known]
-        predicted = self._predicted(coefficients, new) if new else {}
-        return {key: predicted[key] if key in predicted else self._known[point, key] for key in keys}
+        known = {key: self._known[point, key] for key in keys if (point, key) in self._known}
+        new = [key for key in keys if key not in known]
+        return known | (self._predicted(coefficients, new) if new else {})
 
     def _predicted(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
-        self._keep([name for name, alpha in coefficients.items() if alpha])
-        self.put(combined(self.pretrained, self._vectors, coefficients))
+        self._move(coefficients)
         return {key: self.current(key) for key in keys}
 
     def current(self, key: Key) -> np.ndarray:
@@ -117,15 +116,16 @@ class ArithmeticModel:
         """Overwrite the region, which all views share."""
         next(iter(self.views.values())).put(dict(region))
 
-    def vector(self, name: str) -> dict[str, Tensor]:
-        """The vector of a task, or a merged one, float64."""
+    def _move(self, coefficients: Mapping[str, float]) -> None:
+        # no more vectors than are in use: one takes eight bytes a parameter
+        used = [name for name, alpha in coefficients.items() if alpha]
+        self._vectors = {name: self._vectors[name] if name in self._vectors else self._vector(name) for name in used}
+        self.put(combined(self.pretrained, self._vectors, coefficients))
+
+    def _vector(self, name: str) -> dict[str, Tensor]:
         if name in self.mergers:
             return self.mergers[name](self.pretrained, self.models)
         return task_vector(self.pretrained, self.models[name])
-
-    def _keep(self, names: list[str]) -> None:
-        # as few as are in use: one takes eight bytes a parameter
-        self._vectors = {name: self._vectors[name] if name in self._vectors else self.vector(name) for name in names}
 
 
 class LinearArithmeticModel(ArithmeticModel):
@@ -137,21 +137,16 @@ class LinearArithmeticModel(ArithmeticModel):
         self._changes: dict[tuple[str, Key], np.ndarray] = {}
 
     def _predicted(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
-        logits = {}
-        for key in keys:
-            total = self._change("", key).astype(np.float64)
-            for name, alpha in coefficients.items():
-                if alpha:
-                    total = total + alpha * self._change(name, key)
-            logits[key] = total.astype(np.float32)
-        return logits
+        def at_point(key: Key) -> np.ndarray:
+            moved = (alpha * self._change(name, key) for name, alpha in coefficients.items() if alpha)
+            return sum(moved, self._change("", key)).astype(np.float32)
+
+        return {key: at_point(key) for key in keys}
 
     def _change(self, name: str, key: Key) -> np.ndarray:
         """The change of a set's logits by a vector; without a name the pretrained logits themselves."""
         if (name, key) not in self._changes:
-            moved = {name: 1.0} if name else {}
-            self._keep([*moved])
-            self.put(combined(self.pretrained, self._vectors, moved))
+            self._move({name: 1.0} if name else {})
             logits = predict(self._readers[key[0]], self.sets[key]).numpy().astype(np.float64)
             self._changes[name, key] = logits - self._change("", key) if name else logits
         return self._changes[name, key]

@@ -32,24 +32,14 @@ def error_grid(logits: Logits, alphas: Sequence[float]) -> list[dict[str, Any]]:
     second = {alpha: logits(0.0, alpha, 1) for alpha in alphas}
     rows = []
     for one, two in product(alphas, alphas):
-        e1, e2 = (disagreement(alone, logits(one, two, task)) for task, alone in enumerate((first[one], second[two])))
+        e1, e2 = (1 - agreement(alone, logits(one, two, task)) for task, alone in enumerate((first[one], second[two])))
         rows.append({"alpha1": one, "alpha2": two, "e1": e1, "e2": e2, "mean": (e1 + e2) / 2})
     return rows
 
 
-def disagreement(first: np.ndarray, second: np.ndarray) -> float:
-    """Share of rows on which two models predict different labels."""
-    return 1 - agreement(first, second)
-
-
-def mean_within(rows: Sequence[dict[str, Any]], reach: float) -> float:
-    """Mean of the errors at the points with |alpha1| and |alpha2| of at most `reach`, where alpha is searched."""
-    inside = [row["mean"] for row in rows if max(abs(row["alpha1"]), abs(row["alpha2"])) <= reach]
-    return float(np.mean(inside))
-
-
-# alpha is searched within 0..1 for addition and -1..0 for negation
-SEARCHED = 1.0
+def searched_mean(rows: Sequence[dict[str, Any]]) -> float:
+    """Mean error at the points where alpha is searched: within 0..1 for addition and -1..0 for negation."""
+    return float(np.mean([row["mean"] for row in rows if max(abs(row["alpha1"]), abs(row["alpha2"])) <= 1]))
 
 
 def disentangle(method: str, seed: int, params: Params, machine: Runtime) -> list[str]:
@@ -57,8 +47,9 @@ def disentangle(method: str, seed: int, params: Params, machine: Runtime) -> lis
     settings, lines = params.disentangle.grid, []
     for first, second in settings.pairs.items():
         model = open_model(method, [first, second], seed, params, machine, {"test": settings.rows})
-        rows = error_grid(pair_logits(model, first, second), alphas(settings.reach, settings.points))
-        pair, inside = f"{first}+{second}", mean_within(rows, SEARCHED)
+        places = np.linspace(-settings.reach, settings.reach, settings.points)
+        rows = error_grid(pair_logits(model, first, second), [round(float(alpha), 10) for alpha in places])
+        pair, inside = f"{first}+{second}", searched_mean(rows)
         record = {
             "stage": "disentangle", "method": method, "pair": [first, second], "seed": seed,
             "n": [len(part) for part in model.sets.values()], "within_search": inside, "rows": rows,
@@ -76,8 +67,3 @@ def pair_logits(model: ArithmeticModel, first: str, second: str) -> Logits:
         return model.logits({first: one, second: two}, [key])[key]
 
     return logits
-
-
-def alphas(reach: float, points: int) -> list[float]:
-    """Evenly spaced alphas from -reach to reach."""
-    return [round(float(alpha), 10) for alpha in np.linspace(-reach, reach, points)]

@@ -58,19 +58,17 @@ def localization_figure(talos: Collected) -> Figure | None:
     if not len(frame):
         return None
     squares = {name: _square(frame[frame.method == name], "trained_on", talos.tasks) for name in ordered(frame.method)}
-    own = {name: (np.nanmean(values.diagonal()), _others(values)) for name, values in squares.items() if name in MAIN}
+    others = ~np.eye(len(talos.tasks), dtype=bool)
     told = ", ".join(
-        f"{title(name)} {percent(one)} and {percent(two)}\N{NO-BREAK SPACE}%" for name, (one, two) in own.items()
+        f"{title(name)} {percent(np.nanmean(square.diagonal()))} and {percent(np.nanmean(square[others]))}\N{NO-BREAK SPACE}%"
+        for name, square in squares.items()
+        if name in MAIN
     )
     return _ratios(
         talos, {title(name): values for name, values in squares.items()}, "trained on",
         f"Own task (diagonal) and other tasks, of the zero-shot accuracy: {told or 'see the panels'}",
         f"Test accuracy of each task's model / zero-shot accuracy of the pretrained model (n = {extent(frame.n)} test rows a task).",
     )  # fmt: skip
-
-
-def _others(square: np.ndarray) -> float:
-    return float(np.nanmean(square[~np.eye(len(square), dtype=bool)]))
 
 
 def disentangle_figure(talos: Collected) -> Figure | None:
@@ -84,7 +82,7 @@ def disentangle_figure(talos: Collected) -> Figure | None:
     drawn = figure(
         len(pairs) * (PLANES_INCHES / len(methods) + 0.5), f"Predictions that the other task's vector changes, in the box: {errors}",
         "Share of test predictions that change when the other task's vector is added. Box: where alpha is searched.",
-        _caption(talos, f"mean of both tasks' errors; pairs of tasks: {', '.join(pairs)}"),
+        f"mean of both tasks' errors; pairs of tasks: {', '.join(pairs)}; mean over {counts(seed=len(talos.seeds))}.",
     )  # fmt: skip
     axes = drawn.subplots(len(pairs), len(methods), squeeze=False)
     highest = frame.groupby(["pair", "method", "alpha1", "alpha2"])["mean"].mean().max()
@@ -120,11 +118,13 @@ def _square(part: pd.DataFrame, row: str, tasks: list[str]) -> np.ndarray:
 
 def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, headline: str, details: str) -> Figure:
     tasks = talos.tasks
-    rows, columns = _arranged(len(panels), len(tasks))
+    # as few columns as leave room for a number in each of the cells beside each other
+    most = min(MOST_COLUMNS, len(panels), max(1, int(WIDTH_INCHES / (NUMBER_INCHES * len(tasks)))))
+    rows = math.ceil(len(panels) / most)
+    columns = math.ceil(len(panels) / rows)
     height = min(CELL_INCHES * len(tasks), (WIDTH_INCHES - LABELS_INCHES) / columns) + LABELS_INCHES
-    drawn = figure(
-        rows * height, headline, details, _caption(talos, f"rows: {rows_are}; columns: tested on; 1: no change")
-    )
+    caption = f"rows: {rows_are}; columns: tested on; 1: no change; mean over {counts(seed=len(talos.seeds))}."
+    drawn = figure(rows * height, headline, details, caption)
     known = np.concatenate([values[~np.isnan(values)] for values in panels.values()])
     away = float(np.abs(known - 1).max(initial=0.0)) or 0.1
     norm = TwoSlopeNorm(1.0, 1 - away, 1 + away)
@@ -137,10 +137,6 @@ def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, head
         panel.grid(visible=False)
     drawn.colorbar(image, ax=[*drawn.axes], label="accuracy ratio", shrink=0.6)
     return drawn
-
-
-def _caption(talos: Collected, more: str) -> str:
-    return f"{more}; mean over {counts(seed=len(talos.seeds))}."
 
 
 def _list(shares: Mapping[str, float]) -> str:
@@ -169,9 +165,8 @@ def addition_figure(talos: Collected) -> Figure | None:
     )  # fmt: skip
     upper, lower = drawn.subplots(2, 1, height_ratios=[3, 2], sharex=True)
     groups = {"single-task models": "single", "one model for all, added": "accuracy"}
-    names = [*map(title, parts)]
     bars = {label: [_over_tasks(part, column) for part in parts.values()] for label, column in groups.items()}
-    _draw_bars(upper, bars, names)
+    _draw_bars(upper, bars, [*map(title, parts)])
     upper.axhline(
         100 * frame.pretrained.mean(), color="#555555", linestyle=":", linewidth=1.4, label="pretrained, zero-shot"
     )
@@ -191,28 +186,27 @@ def addition_figure(talos: Collected) -> Figure | None:
 def mask_figure(talos: Collected) -> Figure | None:
     """Share of the parameters of each kind and layer that masks select."""
     frame = talos.frames["tensors"]
-    parts = {name: frame[frame.method == name] for name in ordered(frame.method) if name in COMPARED}
+    parts = {title(name): frame[frame.method == name] for name in ordered(frame.method) if name in COMPARED}
     if not parts:
         return None
-    kinds = [kind for kind in KINDS if kind in {*frame.kind}]
-    layers = sorted({*frame.layer.dropna()})
-    shares = {name: [estimate(share_of(part[part.kind == kind])) for kind in kinds] for name, part in parts.items()}
-    by_layer = {
-        name: [estimate(share_of(part[part.layer == layer])) for layer in layers] for name, part in parts.items()
-    }
-    most = {
-        name: max(zip(kinds, values, strict=True), key=lambda pair: pair[1].mean) for name, values in shares.items()
-    }
-    told = _list({f"{title(name)} of {kind}": value.mean for name, (kind, value) in most.items()})
+
+    def shares(column: str, values: Sequence[Any]) -> dict[str, list[Estimate]]:
+        return {name: [estimate(share_of(part[part[column] == one])) for one in values] for name, part in parts.items()}
+
+    kinds, layers = [kind for kind in KINDS if kind in {*frame.kind}], sorted({*frame.layer.dropna()})
+    by_kind, told = shares("kind", kinds), {}
+    for name, means in by_kind.items():
+        kind, most = max(zip(kinds, means, strict=True), key=lambda pair: pair[1].mean)
+        told[f"{name} of {kind}"] = most.mean
     drawn = framed(
-        5.6, f"Selected most: {told}",
+        5.6, f"Selected most: {_list(told)}",
         "Share of the parameters of each kind of tensor, and of each layer, that the mask selects, in %.",
         f"bars: mean over {counts(task=len(talos.tasks), seed=len(talos.seeds))}, {WHISKERS}; a mask without preferences would "
-        "have equal bars.", [*map(title, parts)],
+        "have equal bars.", [*parts],
     )  # fmt: skip
     upper, lower = drawn.subplots(2, 1)
-    _draw_bars(upper, {title(name): values for name, values in shares.items()}, [wrapped(kind, 13) for kind in kinds])
-    _draw_bars(lower, {title(name): values for name, values in by_layer.items()}, [str(int(layer)) for layer in layers])
+    _draw_bars(upper, by_kind, [wrapped(kind, 13) for kind in kinds])
+    _draw_bars(lower, shares("layer", layers), [str(int(layer)) for layer in layers])
     lower.set_xlabel("layer")
     for panel in (upper, lower):
         panel.set_ylabel("% selected")
@@ -223,21 +217,21 @@ def mask_figure(talos: Collected) -> Figure | None:
 def overlap_figure(talos: Collected) -> Figure | None:
     """IoU of the masks of two tasks, for every method that has masks of its own."""
     frame = talos.frames["task_iou"]
-    parts = {name: frame[frame.method == name] for name in ordered(frame.method) if name != "attention"}
+    parts = {title(name): frame[frame.method == name] for name in ordered(frame.method) if name != "attention"}
     if not parts:
         return None
-    overlaps, chances = (
-        [estimate(part.set_index([*PAIR, "seed"])[column].astype(float), PAIR) for part in parts.values()]
-        for column in ("iou", "chance")
-    )
-    told = _list({title(name): value.mean for name, value in zip(parts, overlaps, strict=True)})
+    bars = {
+        label: [estimate(part.set_index([*PAIR, "seed"])[column].astype(float), PAIR) for part in parts.values()]
+        for label, column in {"two tasks": "iou", "by chance": "chance"}.items()
+    }
+    told = {name: value.mean for name, value in zip(parts, bars["two tasks"], strict=True)}
     drawn = framed(
-        3.2, f"IoU of two tasks' masks: {told}",
+        3.2, f"IoU of two tasks' masks: {_list(told)}",
         f"Intersection over union of the masks of two tasks, in %; {counts(task=len(talos.tasks), seed=len(talos.seeds))}.",
-        "bars: mean over pairs of tasks, whiskers: standard deviation over pairs.", ["two tasks", "by chance"],
+        "bars: mean over pairs of tasks, whiskers: standard deviation over pairs.", [*bars],
     )  # fmt: skip
     panel = drawn.subplots()
-    _draw_bars(panel, {"two tasks": overlaps, "by chance": chances}, [*map(title, parts)])
+    _draw_bars(panel, bars, [*parts])
     panel.set_ylabel("IoU in %")
     explain(drawn, [panel])
     return drawn
@@ -270,13 +264,6 @@ def _write_values(
         if not np.isnan(value):
             color = "white" if dark[row, column] else "black"
             panel.text(along[column], along[row], f"{value:.2f}", ha="center", va="center", fontsize=size, color=color)
-
-
-def _arranged(panels: int, cells: int = 1) -> tuple[int, int]:
-    """Rows and columns of panels; as few columns as leave room for a number in each of a panel's `cells` beside each other."""
-    columns = min(MOST_COLUMNS, panels, max(1, int(WIDTH_INCHES / (NUMBER_INCHES * cells))))
-    rows = math.ceil(panels / columns)
-    return rows, math.ceil(panels / rows)
 
 
 FIGURES: dict[str, Callable[[Collected], Figure | None]] = {

@@ -14,7 +14,7 @@ from stages.lib.metrics.gain import relative_gain
 from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.metrics.variants import PRETRAINED
 from stages.lib.report.load import Cell, Collected, Records, Row, frame_of, grid, require_files
-from stages.talos.settings import ArithmeticParams, DisentangleParams, EditParams, TalosParams
+from stages.lib.settings import Params
 
 # these have no mask that was chosen by looking at the model
 WHOLE = ("full", "linear")
@@ -35,36 +35,36 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def collect(
-    seeds: list[int], talos: TalosParams, edit: EditParams, arithmetic: ArithmeticParams, disentangle: DisentangleParams,
-    least_gain: float,
-) -> Collected:  # fmt: skip
+def collect(params: Params) -> Collected:
     """Read the records of the cells that the settings name; raises DataError for a missing one, MaskError for a damaged mask.
 
-    `gain` of an added model is its relative gain, of full fine-tuning's own single model, where that gained `least_gain`.
+    `gain` of an added model is its relative gain, of full fine-tuning's own single model, where that gained summary.least_gain.
     """
-    tasks = talos.tasks
-    pairs = [f"{first}+{second}" for first, second in disentangle.grid.pairs.items()]
+    tasks, seeds, least = params.talos.tasks, params.seeds, params.summary.least_gain
+    pairs = [f"{first}+{second}" for first, second in params.disentangle.grid.pairs.items()]
     edited, scored, added, crossed = (
         Records("talos", stage, f"metrics/{stage}/{path}.json", cells)
         for stage, path, cells in (
-            ("edit", "{method}/{seed}/{task}", grid(seed=seeds, method=edit.methods, task=tasks)),
+            ("edit", "{method}/{seed}/{task}", grid(seed=seeds, method=params.edit.methods, task=tasks)),
             ("sensitivity", "{seed}/{task}", grid(seed=seeds, task=tasks)),
-            ("arithmetic", "{method}/{seed}/{task}", grid(seed=seeds, method=arithmetic.methods, task=tasks)),
-            ("disentangle", "{method}/{seed}/{pair}", grid(seed=seeds, method=disentangle.methods, pair=pairs)),
+            ("arithmetic", "{method}/{seed}/{task}", grid(seed=seeds, method=params.arithmetic.methods, task=tasks)),
+            ("disentangle", "{method}/{seed}/{pair}", grid(seed=seeds, method=params.disentangle.methods, pair=pairs)),
         )
     )
     require_files("make talos", edited, scored, added, crossed)
+    curves = added.rows(partial(_curve_rows, least))
     rows = {
-        "addition": added.rows(partial(_with_gain, least_gain)),
+        "addition": added.rows(partial(_added_rows, least)),
         "negation": added.rows(_negated_rows),
-        "curve": [row for row in added.rows(_curve_rows) if row["task"] == tasks[0]],  # one alpha for all tasks
-        "localization": edited.rows(_localized_rows),
+        "curve": [row for row in curves if row["task"] == tasks[0]],  # one alpha for all tasks
+        "localization": edited.rows(
+            lambda cell, record: ({**row, **cell, "trained_on": row["variant"]} for row in _ratios(record))
+        ),
         "cost": edited.rows(lambda cell, record: [{**_sizes(record), **record["cost"], **cell}]),
         "disentangle": crossed.rows(lambda cell, record: ({**row, **cell} for row in record["rows"])),
         "pruned": scored.rows(_pruned_rows),
         "overlap": scored.rows(lambda cell, record: ({**row, **cell} for row in record["overlaps"])),
-        **_mask_rows([method for method in edit.methods if method not in WHOLE], tasks, seeds),
+        **_mask_rows([method for method in params.edit.methods if method not in WHOLE], tasks, seeds),
     }
     frames = {name: frame_of(rows[name], columns, more=name == "cost") for name, columns in COLUMNS.items()}
     frames["tensors"]["layer"] = pd.to_numeric(frames["tensors"].layer) + 1  # for people
@@ -88,30 +88,21 @@ def _share(accuracy: float, start: float) -> float | None:
     return accuracy / start if start else None
 
 
-def _localized_rows(cell: Cell, record: Row) -> Iterator[Row]:
-    for row in _ratios(record):
-        yield {**row, **cell, "trained_on": row["variant"]}
-
-
 def _pruned_rows(cell: Cell, record: Row) -> Iterator[Row]:
     for row in _ratios(record):
         kind, _, scored_on = row["variant"].partition("_")
         yield {**row, **cell, "pruned": record["pruned"], "kind": kind, "scored_on": scored_on}
 
 
-def _added_rows(cell: Cell, record: Row) -> Iterator[Row]:
+def _added_rows(least: float, cell: Cell, record: Row) -> Iterator[Row]:
     """The sum of the method's vectors, and what else was merged of them, each a method."""
     for merger, part in record["added"].items():
-        yield {**record, **part, **cell, "method": cell["method"] if merger == "sum" else merger}
+        gain = relative_gain(part["accuracy"], record["pretrained"], record["full"], least)
+        yield {**record, **part, **cell, "method": cell["method"] if merger == "sum" else merger, "gain": gain}
 
 
-def _with_gain(least: float, cell: Cell, record: Row) -> Iterator[Row]:
-    for row in _added_rows(cell, record):
-        yield {**row, "gain": relative_gain(row["accuracy"], row["pretrained"], row["full"], least)}
-
-
-def _curve_rows(cell: Cell, record: Row) -> Iterator[Row]:
-    for row in _added_rows(cell, record):
+def _curve_rows(least: float, cell: Cell, record: Row) -> Iterator[Row]:
+    for row in _added_rows(least, cell, record):
         yield from ({**row, "alpha": alpha, "normalised": value} for alpha, value in row["curve"])
 
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
 from stages.lib.data.batching import Batch
-from stages.lib.data.encoding import Example
 from stages.lib.graft.region import Tensors
 from stages.lib.models.label_model import LabelModel
 
@@ -33,16 +32,9 @@ class LinearisedModel:
         self.model, self.task, self.mode = inner.model, inner.task, inner.mode
         # recomputing knows no forward-mode derivative either
         self.runtime = replace(inner.runtime, gradient_checkpointing=False)
+        self.encode, self.batch = inner.encode, inner.batch
         self._inner, self._reader = inner, _Reader(inner)
         self._start = {f"{_MODEL}{name}": values.detach().to(inner.runtime.device) for name, values in start.items()}
-
-    def encode(self, rows: list[dict]) -> list[Example]:
-        """As LabelModel.encode."""
-        return self._inner.encode(rows)
-
-    def batch(self, examples: list[Example]) -> Batch:
-        """As LabelModel.batch."""
-        return self._inner.batch(examples)
 
     def logits(self, batch: Batch) -> Tensor:
         """Label logits of the linear model at the live weights, float32, shape (B, labels)."""

@@ -109,12 +109,8 @@ def _apart(talos: Collected) -> pd.DataFrame:
 
 
 def _localization(talos: Collected) -> Table:
-    columns = [
-        N,
-        share("own task", "own"),
-        share("other tasks", "other"),
-        share("distance from 1 on other tasks", "away"),
-    ]
+    far = share("distance from 1 on other tasks", "away")
+    columns = [N, share("own task", "own"), share("other tasks", "other"), far]
     notes = [
         f"accuracy / zero-shot accuracy of the pretrained model, in %; {VALUES}",
         "a vector that does nothing for its own task leaves others alone too: look at the own task first",
@@ -133,16 +129,15 @@ def _errors(talos: Collected) -> Table:
 
         return share(f"{name} {part}", of, part if name == "mean" else "")
 
-    columns = [
-        count("pair", "seed"),
-        *(error(name, part) for part in ("searched", "all") for name in ("e1", "e2", "mean")),
-    ]
+    errors = [error(name, part) for part in ("searched", "all") for name in ("e1", "e2", "mean")]
     notes = [
         "share of predictions that change when the other task's vector is added, in %, mean over the grid; searched: |alpha| of at most 1",
         "a vector that changes nothing has no error either: look at the own task in the table above",
     ]
     lines = by(talos.frames["disentangle"], "method", title, ordered)
-    return Table("Weight-disentanglement error", ["method"], columns, lines, notes, "disentangle")
+    return Table(
+        "Weight-disentanglement error", ["method"], [count("pair", "seed"), *errors], lines, notes, "disentangle"
+    )
 
 
 def _pruning(talos: Collected) -> Table:
@@ -173,9 +168,8 @@ def _calibration(talos: Collected) -> Table:
         "tells how much chance alone changes",
     ]
     columns = [N, share("IoU", "iou"), share("by chance", "chance")]
-    lines = by(talos.frames["overlap"], "variant", lambda name: name.replace("_", " "))
-    name = "Calibration of the TaLoS mask in other ways"
-    return Table(name, ["calibration"], columns, lines, notes, "calibration", ("iou",))
+    lines, heading = by(talos.frames["overlap"], "variant", title), "Calibration of the TaLoS mask in other ways"
+    return Table(heading, ["calibration"], columns, lines, notes, "calibration", ("iou",))
 
 
 def _costs(talos: Collected) -> Table:
@@ -272,10 +266,8 @@ def pruned(talos: Collected, *kinds: str) -> Finding:
 def alike(talos: Collected) -> Finding:
     """IoU of the TaLoS masks of two tasks, and that by chance."""
     frame = talos.frames["task_iou"]
-    rows = frame[frame.method == "talos"].melt([*PAIR, "seed"], ["iou", "chance"], "side", "value")
-    return _sized(
-        talos, _contrast(rows.rename(columns={"side": "method"}), "value", ("iou", "chance"), PAIR), ["talos"]
-    )
+    rows = frame[frame.method == "talos"].melt([*PAIR, "seed"], ["iou", "chance"], "method", "value")
+    return _sized(talos, _contrast(rows, "value", ("iou", "chance"), PAIR), ["talos"])
 
 
 def query_and_key(talos: Collected) -> Finding:
@@ -287,26 +279,30 @@ def query_and_key(talos: Collected) -> Finding:
     return _sized(talos, _contrast(rows, "share", [*parts], ["task"]), ["talos"])
 
 
+def _control(rows: pd.DataFrame, first: str, second: str, missing: str) -> Finding:
+    """How far one column is above another; without that what it is a control of says nothing."""
+    cells = rows.set_index(CELL)
+    lacks = f"not measurable where {missing}"
+    return Finding(estimate((cells[first] - cells[second]).astype(float)), lacks=lacks)
+
+
 def gains(talos: Collected, method: str) -> Finding:
-    """Control: what the models of single tasks gain over the pretrained one; without that all else says nothing."""
+    """Control: what the models of single tasks gain over the pretrained one."""
     frame = talos.frames["localization"]
-    own = frame[(frame.method == method) & (frame.trained_on == frame.task)].set_index(CELL)
-    lacks = f"not measurable where {title(method)} has not been shown to gain over the pretrained model"
-    return Finding(estimate((own.accuracy - own.pretrained).astype(float)), lacks=lacks)
+    own, missing = frame.trained_on == frame.task, "has not been shown to gain over the pretrained model"
+    return _control(frame[(frame.method == method) & own], "accuracy", "pretrained", f"{title(method)} {missing}")
 
 
 def above_constant(talos: Collected) -> Finding:
     """Control of pruning: how far the pretrained model is above always answering with the most frequent label."""
-    rows = talos.frames["pruned"].drop_duplicates(CELL).set_index(CELL)
-    lacks = "not measurable where the pretrained model has not been shown to beat the most frequent label"
-    return Finding(estimate((rows.pretrained - rows.majority).astype(float)), lacks=lacks)
+    missing = "the pretrained model has not been shown to beat the most frequent label"
+    return _control(talos.frames["pruned"].drop_duplicates(CELL), "pretrained", "majority", missing)
 
 
 def controlled(talos: Collected) -> Finding:
     """Control of negation: how far the task that has to keep its accuracy starts above the most frequent label."""
-    rows = _kept_apart(talos).drop_duplicates(CELL).set_index(CELL)
-    lacks = "not measurable where the control task has not been shown to start above the most frequent label"
-    return Finding(estimate((rows.control_zero_shot - rows.control_majority).astype(float)), lacks=lacks)
+    missing = "the control task has not been shown to start above the most frequent label"
+    return _control(_kept_apart(talos).drop_duplicates(CELL), "control_zero_shot", "control_majority", missing)
 
 
 def _where_asked(stage: str, measure: Callable[..., Finding]) -> Measure:
@@ -335,10 +331,8 @@ def report(talos: Collected, here: str = "") -> Report:
 
 def headline(talos: Collected) -> dict[str, Any]:
     """What `dvc metrics` shows: accuracy after addition, share kept by pruning, IoU of two tasks' masks; means over tasks."""
-    frame, kept = talos.frames["addition"], pruned(talos, "least").value.mean
-    means = {
-        name: estimate(frame[frame.method == name].set_index(CELL).accuracy).mean for name in ("full", "talos", "graft")
-    }
+    frame, kept = talos.frames["addition"].set_index(CELL), pruned(talos, "least").value.mean
+    means = {name: estimate(frame.accuracy[frame.method == name]).mean for name in ("full", "talos", "graft")}
     overlap = talos.frames["task_iou"].groupby("method").iou.mean().get("talos")
     return {"added": means, "pruned_least_kept": kept, "task_iou": overlap}
 

@@ -3,19 +3,20 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Tensors
+from stages.lib.graft.region import Region, Tensors
 from stages.lib.graft.select import top_k
 from stages.lib.io import read_rows, write_json
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.random import rank_at_random
 from stages.lib.localizers.registry import Budget
-from stages.lib.localizers.settings import NoSettings, Talos
+from stages.lib.localizers.settings import NoSettings
 from stages.lib.localizers.talos import calibrate, least_sensitive, sensitivity
 from stages.lib.metrics.classification import accuracy, majority_share
 from stages.lib.metrics.overlap import chance_iou, iou
@@ -45,36 +46,34 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str]:
     """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; gives a line for each."""
     tasks = params.talos.tasks
-    anatomy = read_anatomy(paths.PRETRAINED)
-    region = anatomy.region(params.graft.region)
+    region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
     pretrained = read_tensors(paths.PRETRAINED, region.shapes)
     views = open_views(tasks, seed, params.model, machine)
     model = ArithmeticModel(views, pretrained, {}, encode_rows(views, seed, {"test": params.talos.test_max}))
-    keys = [(task, "test") for task in tasks]
-    logits: dict[str, dict[str, Any]] = {
-        task: {PRETRAINED: model.logits({}, [key])[key]} for task, key in zip(tasks, keys, strict=True)
-    }
+    start = model.logits({}, model.sets)
+    logits: dict[str, dict[str, Any]] = {key[0]: {PRETRAINED: start[key]} for key in model.sets}
     overlaps = {}
     with progress(f"sensitivity {seed}", len(tasks), "task") as bar:
         for task in tasks:
-            evidence = evidence_of(model, task, seed, params)
+            evidence = evidence_of(model, region, task, seed)
             for kind, mask in masks(evidence, params).items():
                 model.put(prune(pretrained, mask))
-                for key in keys:
+                for key in model.sets:
                     logits[key[0]][f"{kind}_{task}"] = model.current(key)
             overlaps[task] = compare(evidence, params, task, seed)
             bar.update()
-    for key in keys:
-        write_task(model, key[0], seed, logits[key[0]], overlaps[key[0]], params)
-    return [f"sensitivity {task}-{seed}: {describe(overlaps[task])}" for task in tasks]
+    lines = []
+    for task in tasks:
+        write_task(model, task, seed, logits[task], overlaps[task], params)
+        told = ", ".join(f"{row['variant']} {row['iou']:.3f}" for row in overlaps[task]) or "no variants"
+        lines.append(f"sensitivity {task}-{seed}: {told}")
+    return lines
 
 
-def evidence_of(model: ArithmeticModel, task: str, seed: int, params: Params) -> Evidence:
+def evidence_of(model: ArithmeticModel, region: Region, task: str, seed: int) -> Evidence:
     """Evidence about the pretrained backbone under the head of a task; there is no fine-tuned one to look at."""
-    view = model.views[task]
-    region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
+    view, rows = model.views[task], read_rows(paths.sample(task, seed, "train"))
     pretrained = {name: values.to(view.runtime.device) for name, values in model.pretrained.items()}
-    rows = read_rows(paths.sample(task, seed, "train"))
     return evidence_about(view, region, pretrained, pretrained, rows, ("sensitivity", task, seed))
 
 
@@ -98,24 +97,20 @@ def prune(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
 
 def compare(evidence: Evidence, params: Params, task: str, seed: int) -> list[dict[str, Any]]:
     """Overlap of the talos mask with those of other ways to calibrate it."""
-    region, rows = evidence.region, []
+    region, names, rows = evidence.region, params.sensitivity.variants, []
     budget = Budget.of(region, params.talos.sparsity, "top_k", "talos.sparsity")
-    names = params.sensitivity.variants
-    usual = calibrated(evidence, params.localizer.talos, {}, budget, (task, seed)) if names else None
+
+    def calibrated(changes: dict[str, Any], *words: object) -> np.ndarray:
+        """Region indices of a mask, labels drawn by these words."""
+        drawing = replace(evidence, generator=draws("talos", *words))
+        *_, mask = calibrate(drawing, params.localizer.talos.model_copy(update=changes), budget)
+        return mask.region_indices().numpy()
+
+    usual = calibrated({}, task, seed) if names else None
     for name in names:
-        words = (name, task, seed) if name == "other_draw" else (task, seed)
-        other = calibrated(evidence, params.localizer.talos, VARIANTS[name], budget, words)
+        other = calibrated(VARIANTS[name], *[name] * (name == "other_draw"), task, seed)
         rows.append({"variant": name, "iou": iou(usual, other), "chance": chance_iou(budget.k, budget.k, region.size)})
     return rows
-
-
-def calibrated(
-    evidence: Evidence, settings: Talos, changes: dict[str, Any], budget: Budget, words: tuple[object, ...]
-) -> Any:
-    """Region indices of a talos mask, labels drawn by these words."""
-    drawing = replace(evidence, generator=draws("talos", *words))
-    *_, mask = calibrate(drawing, settings.model_copy(update=changes), budget)
-    return mask.region_indices().numpy()
 
 
 def write_task(
@@ -129,8 +124,3 @@ def write_task(
     rows = [{"variant": name, **shared, "accuracy": accuracy(part, labels)} for name, part in logits.items()]
     record = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
     write_json(paths.reading_record("sensitivity", (), task, seed), {**record, "rows": rows, "overlaps": overlaps})
-
-
-def describe(overlaps: list[dict[str, Any]]) -> str:
-    """One line about the overlaps."""
-    return ", ".join(f"{row['variant']} {row['iou']:.3f}" for row in overlaps) or "no variants"

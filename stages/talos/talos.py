@@ -18,8 +18,7 @@ def main() -> None:
     from stages.talos.frames import collect
     from stages.talos.report import details, headline, report
 
-    least = params.summary.least_gain
-    talos = collect(params.seeds, params.talos, params.edit, params.arithmetic, params.disentangle, least)
+    talos = collect(params)
     made, draw = report(talos, measured_with(params)), (plot_data(talos.frames), figures(FIGURES, talos))
     publish("talos", made, headline(talos), details(talos), *draw, settings=params)
 

@@ -12,7 +12,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.checkpoint import regained_seconds
-from stages.lib.data.encoding import Example
 from stages.lib.data.task_cards import read_task
 from stages.lib.errors import MaskError
 from stages.lib.evaluation.study_cell import write_reading
@@ -56,13 +55,8 @@ FLOAT_BYTES = INDEX_BYTES = 4
 STATES = {"adamw": (2, 2), "sgd": (0, 1)}
 
 
-@dataclass(frozen=True)
-class TaskVector:
-    """The change of a model by a method for a task: the mask, its values, and a record of their making."""
-
-    mask: GraftMask
-    values: dict[str, Any]
-    record: dict[str, Any]
+# the change of a model by a method for a task: the mask, its values, and a record of their making
+TaskVector = tuple[GraftMask, dict[str, Tensor], dict[str, Any]]
 
 
 def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> list[str]:
@@ -74,11 +68,11 @@ def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> li
         finetuned = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine, dropout)
         cell = GraftCell.of(finetuned, seed, params.graft.region)
         make = vector_at_hand if method in AT_HAND else train_vector
-        vector = make(method, cell, params)
-        records[task] = {"selected": vector.mask.selected, "graftable": cell.region.size, **vector.record}
+        mask, values, record = make(method, cell, params)
+        records[task] = {"selected": mask.selected, "graftable": cell.region.size, **record}
         if method != FULL:
-            write_mask(paths.edited(method, task, seed), StoredMask(vector.mask, vector.values, {}, cell.origin()))
-        del finetuned, cell, vector
+            write_mask(paths.edited(method, task, seed), StoredMask(mask, values, {}, cell.origin()))
+        del finetuned, cell, values
     return predict_all(method, seed, params, machine, records)
 
 
@@ -88,13 +82,8 @@ def vector_at_hand(method: str, cell: GraftCell, params: Params) -> TaskVector:
     if method == GRAFT:
         stored = read_mask(paths.learned(cell.task, cell.seed))
         mask, values = stored.mask, stored.values
-    cost = {
-        "steps": chosen_point(cell.task, cell.seed)["steps"],
-        "trained": size,
-        "optimizer_bytes": optimizer_bytes(params.finetune.optimizer, params.finetune.momentum, size),
-        "checkpoint_bytes": checkpoint_bytes(mask.selected, size),
-    }
-    return TaskVector(mask, values, {"cost": cost})
+    steps = chosen_point(cell.task, cell.seed)["steps"]
+    return mask, values, {"cost": {"steps": steps, **sizes(params.finetune, size, mask)}}
 
 
 def train_vector(method: str, cell: GraftCell, params: Params) -> TaskVector:
@@ -112,11 +101,9 @@ def train_vector(method: str, cell: GraftCell, params: Params) -> TaskVector:
         "steps": steps,
         "train_seconds": time.monotonic() - chosen + regained_seconds(),
         "peak_bytes": peak_bytes(cell.model.runtime.device),
-        "trained": mask.selected,
-        "optimizer_bytes": optimizer_bytes(plan.optimizer, plan.momentum, mask.selected),
-        "checkpoint_bytes": checkpoint_bytes(mask.selected, cell.region.size),
+        **sizes(plan, mask.selected, mask),
     }
-    return TaskVector(mask, values, {"cost": cost, **record})
+    return mask, values, {"cost": cost, **record}
 
 
 def choose_mask(method: str, cell: GraftCell, params: Params) -> tuple[GraftMask, int]:
@@ -160,46 +147,29 @@ def plans_of(settings: EditTraining, chosen: Point) -> list[TrainPlan]:
 def best_of(
     method: str, cell: GraftCell, mask: GraftMask, plans: list[TrainPlan], on_step: Callable[[], object]
 ) -> tuple[TrainPlan, dict[str, Tensor], dict[str, Any]]:
-    """The plan with the best dev score (see grid.search), the values that it left, and a record of all."""
-    reader = reader_of(method, cell)
+    """Train the mask's entries of the cell's model by each plan, from the pretrained values on.
+
+    Gives the plan with the best dev score (see grid.search), the values that it left, and a record of all.  The order
+    of batches and the dropout are the same for every method and every plan.
+    """
+    reader = LinearisedModel(cell.model, cell.pretrained) if method == LINEAR else cell.model
     encoded = {split: reader.encode(cell.rows(split)) for split in ("train", "dev")}
-    by_rate = {plan.learning_rate: plan for plan in plans}
+    by_rate, words = {plan.learning_rate: plan for plan in plans}, ("edit", cell.task, cell.seed)
 
     def trained(point: Point) -> Trained[tuple[dict[str, Tensor], list[dict[str, float]]]]:
-        curve, score = train_within(reader, cell, mask, by_rate[point["learning_rate"]], encoded, on_step)
-        parameters = cell.model.parameters()
-        values = values_at({name: parameters[name] for name in mask.indices}, mask)
-        return Trained(({name: part.cpu() for name, part in values.items()}, curve), score)
+        plan = by_rate[point["learning_rate"]]
+        cell.model.put(cell.pretrained)
+        weights = cell.model.train_only({*mask.indices})
+        with seeded_torch(*words):
+            batches = batches_of(reader, encoded["train"], plan.batch_size, numpy_generator(*words))
+            hooks = Hooks(on_step=on_step, reads=(type(reader).__name__, cell.model, cell.pretrained, encoded))
+            curve = train(batches, weights, plan, hooks, mask).curve
+        values = {name: part.cpu() for name, part in values_at(weights, mask).items()}
+        return Trained((values, curve), dev_score(reader, encoded["dev"]))
 
     best = search(({"learning_rate": rate} for rate in by_rate), trained)
     values, curve = best.kept
     return by_rate[best.point["learning_rate"]], values, {**best.point, "grid": best.grid, "curve": curve}
-
-
-def reader_of(method: str, cell: GraftCell) -> LabelModel | LinearisedModel:
-    """The model that reads the trained weights: itself, or its linear approximation at the pretrained ones."""
-    return LinearisedModel(cell.model, cell.pretrained) if method == LINEAR else cell.model
-
-
-def train_within(
-    reader: LabelModel | LinearisedModel,
-    cell: GraftCell,
-    mask: GraftMask,
-    plan: TrainPlan,
-    encoded: dict[str, list[Example]],
-    on_step: Callable[[], object],
-) -> tuple[list[dict[str, float]], tuple[float, float]]:
-    """Train the mask's entries of the cell's model, pretrained at first; gives the losses and the score on dev.
-
-    The order of batches and the dropout are the same for every method and every plan.
-    """
-    cell.model.put(cell.pretrained)
-    weights = cell.model.train_only({*mask.indices})
-    with seeded_torch("edit", cell.task, cell.seed):
-        batches = batches_of(reader, encoded["train"], plan.batch_size, numpy_generator("edit", cell.task, cell.seed))
-        hooks = Hooks(on_step=on_step, reads=(type(reader).__name__, cell.model, cell.pretrained, encoded))
-        done = train(batches, weights, plan, hooks, mask)
-    return done.curve, dev_score(reader, encoded["dev"])
 
 
 def predict_all(method: str, seed: int, params: Params, machine: Runtime, records: dict[str, Any]) -> list[str]:
@@ -213,10 +183,9 @@ def predict_all(method: str, seed: int, params: Params, machine: Runtime, record
         task, labels, rows = key[0], model.labels(key), []
         variants = {trained_on: values[key] for trained_on, values in logits.items()}
         for variant, values in variants.items():
-            share = accuracy(values, labels)
-            scores = {"n": len(labels), "majority": majority_share(labels)}
-            scores |= {"accuracy": share, "accuracy_se": standard_error(share, len(labels))}
-            rows.append({"variant": variant, **scores})
+            share, n = accuracy(values, labels), len(labels)
+            scores = {"accuracy": share, "accuracy_se": standard_error(share, n)}
+            rows.append({"variant": variant, "n": n, "majority": majority_share(labels), **scores})
         predictions = Predictions(model.views[task].task.labels, {task: labels}, {task: variants})
         header = {"method": method, "task": task, "seed": seed, **records[task]}
         write_reading("edit", (method,), header, predictions, rows)
@@ -232,11 +201,14 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def optimizer_bytes(optimizer: str, momentum: float, trained: int) -> int:
-    """State of an optimizer that knows `trained` parameters and nothing else."""
-    return STATES[optimizer][momentum > 0] * FLOAT_BYTES * trained
+def sizes(training: Any, trained: int, mask: GraftMask) -> dict[str, int]:
+    """How many parameters are trained, and bytes of the optimizer's state for them and of what has to be stored.
 
-
-def checkpoint_bytes(selected: int, graftable: int) -> int:
-    """Bytes that have to be stored: an index and a value for each parameter, or the values alone of a whole region."""
-    return FLOAT_BYTES * graftable if selected == graftable else (INDEX_BYTES + FLOAT_BYTES) * selected
+    The latter is an index and a value for each parameter of the mask, or the values alone of a whole region.  `training`
+    names the optimizer and its momentum.
+    """
+    state = STATES[training.optimizer][training.momentum > 0]
+    stored = FLOAT_BYTES if mask.selected == mask.region.size else INDEX_BYTES + FLOAT_BYTES
+    return {
+        "trained": trained, "optimizer_bytes": state * FLOAT_BYTES * trained, "checkpoint_bytes": stored * mask.selected,
+    }  # fmt: skip
