@@ -75,9 +75,9 @@ def project_of(project, make_cell):
             write_json(paths.card(task.name), {"task": task.model_dump()})
             for split, rows in ROWS[task.name].items():
                 write_rows(paths.sample(task.name, SEED, split), rows)
-        done = train(paths.PRETRAINED, mode)
-        save_joint(done.shared, paths.joint("sgd", SEED))
-        return done.shared
+        made, _ = train(paths.PRETRAINED, mode)
+        save_joint(made, paths.joint("sgd", SEED))
+        return made
 
     return make
 
@@ -108,19 +108,17 @@ def test_batches_are_of_one_task_each_and_come_from_all_alike(make_cell):
 
 def test_one_model_learns_both_tasks_and_repeats_itself(make_cell):
     folder = make_cell("standard").pretrained_folder
-    done = train(folder, "standard")
-    assert pico.same(pico.values_of(done.shared), pico.values_of(train(folder, "standard").shared))
-    assert {name for name in pico.values_of(done.shared) if ":" in name} >= {
+    made, record = train(folder, "standard")
+    assert pico.same(pico.values_of(made), pico.values_of(train(folder, "standard")[0]))
+    assert {name for name in pico.values_of(made) if ":" in name} >= {
         "toy:classifier.weight",
         "pairs:classifier.weight",
     }
-    assert done.record["chosen"]["steps"] == 40 and 0 <= done.record["dev_accuracy"] <= 1
+    assert record["chosen"]["steps"] == 40 and 0 <= record["dev_accuracy"] <= 1
     with seeded_torch("joint", SEED):
         before = SharedModel.load(folder, TASKS, model_settings("standard"), runtime())
     moved = {
-        name
-        for name, value in pico.values_of(done.shared).items()
-        if not torch.equal(value, pico.values_of(before)[name])
+        name for name, value in pico.values_of(made).items() if not torch.equal(value, pico.values_of(before)[name])
     }
     assert any(".layer.0." in name for name in moved) and not any("embeddings" in name for name in moved)
     assert {name.split(":")[0] for name in moved if ":" in name} == {*NAMES}
@@ -128,18 +126,18 @@ def test_one_model_learns_both_tasks_and_repeats_itself(make_cell):
 
 def test_the_grid_is_judged_by_the_mean_over_tasks_and_what_diverges_is_passed_over(make_cell):
     folder = make_cell("prompt").pretrained_folder
-    done = train(folder, "prompt", learning_rates=[1e-12, 3e-3], max_steps=10, eval_steps=5)
-    scores = [(point["dev_accuracy"], -point["dev_loss"]) for point in done.record["grid"]]
-    assert done.record["chosen"]["learning_rate"] == [1e-12, 3e-3][scores.index(max(scores))]
-    assert [entry["step"] for entry in done.record["dev"]] == [5, 10, 15, 20]
+    _, record = train(folder, "prompt", learning_rates=[1e-12, 3e-3], max_steps=10, eval_steps=5)
+    scores = [(point["dev_accuracy"], -point["dev_loss"]) for point in record["grid"]]
+    assert record["chosen"]["learning_rate"] == [1e-12, 3e-3][scores.index(max(scores))]
+    assert [entry["step"] for entry in record["dev"]] == [5, 10, 15, 20]
     with pytest.raises(TrainingError, match="loss became"):
         train(folder, "prompt", learning_rates=[1e12], optimizer="sgd", clip_norm=0.0, max_steps=10)
 
 
 def test_a_head_trained_first_leaves_the_backbone_for_later(make_cell):
     folder = make_cell("standard").pretrained_folder
-    plain, ahead = train(folder, "standard", max_steps=2), train(folder, "standard", max_steps=2, head_first_steps=5)
-    assert not pico.same(pico.values_of(plain.shared), pico.values_of(ahead.shared))
+    plain, ahead = (train(folder, "standard", max_steps=2, head_first_steps=steps)[0] for steps in (0, 5))
+    assert not pico.same(pico.values_of(plain), pico.values_of(ahead))
 
 
 # --- The folder ------------------------------------------------------------------------------------------------

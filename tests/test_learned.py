@@ -114,13 +114,6 @@ def test_learning_is_the_papers_equations_2_to_4(dtype):
     assert distance(learned, literal(small, ABSOLUTE, sign=-1)) > 1, "control: a wrong sign on the base"
 
 
-def test_a_gradient_step_moves_the_base_out_as_well_as_others_in():
-    small = Small()
-    mask = small.learn(ABSOLUTE, small.region.size, "threshold")[0].mask
-    base, learned = ({*each.region_indices().tolist()} for each in (small.base, mask))
-    assert base - learned and learned - base and base & learned
-
-
 def test_blending_ends_at_the_two_models():
     small = Small()
     for offset, values in ((50.0, small.finetuned), (-50.0, small.pretrained)):

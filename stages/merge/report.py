@@ -148,14 +148,10 @@ def report(merged: Merged, here: str) -> Report:
     if not merged.methods:
         return Report("Several tasks in one model", size, [], ["combination: off, so without any merged model"], [])
     claims = judge(read_statements(CLAIMS), MEASURES, merged, here)
-    return Report("Several tasks in one model", size, shown(tables(merged)), _at_the_edge(merged), claims)
-
-
-def _at_the_edge(merged: Merged) -> list[str]:
-    """Methods for which dev chose the largest alpha there was."""
     largest, models = merged.frames["dev"].alpha.max(), merged.frames["models"]
     names = ", ".join(merged.label(name) for name in models[models.alpha == largest].method.unique())
-    return [f"The largest alpha, {largest:g}, was chosen for {names}: a larger one may be better."] if names else []
+    edge = f"The largest alpha, {largest:g}, was chosen for {names}: a larger one may be better."
+    return Report("Several tasks in one model", size, shown(tables(merged)), [edge] * bool(names), claims)
 
 
 # --- Tables and numbers ----------------------------------------------------------------------------------------
@@ -180,10 +176,7 @@ MODEL_COLUMNS = [
     share("worst of FT", lambda model: model.cells("retained").groupby("seed").min()),
     Column("", _merged_only(lambda model: model.rows.bytes), str, "bytes"),
     Column(
-        "alpha",
-        lambda model: model.rows.alpha.dropna(),
-        lambda alphas: ", ".join(f"{alpha:g}" for alpha in alphas),
-        "alpha",
+        "alpha", lambda model: model.rows.alpha.dropna(), lambda alphas: ", ".join(map("{:g}".format, alphas)), "alpha"
     ),
     Column("MB", Model.megabytes, str),
 ]
