@@ -19,9 +19,6 @@ def some(region: Region, k: int, seed: int) -> GraftMask:
     return GraftMask.from_region_indices(region, torch.randperm(region.size, generator=generator)[:k])
 
 
-# --- Regions that grow -----------------------------------------------------------------------------------------
-
-
 def test_what_is_left_of_a_region_and_what_was_taken_are_disjoint_and_make_up_the_union(triple):
     masks = [some(triple[0], 30, seed) for seed in range(4)]
     pieces: list[GraftMask] = []
@@ -46,9 +43,6 @@ def test_pieces_of_one_model_put_together_are_the_graft_of_their_union(triple):
         assert same(put_together(pretrained, order), expected)
     assert not same(put_together(pretrained, pieces[:1]), expected)  # the control
     assert same(put_together(pretrained, []), pretrained)
-
-
-# --- Elastic weight consolidation ------------------------------------------------------------------------------
 
 
 def test_the_penalties_of_all_tasks_are_one():
@@ -91,9 +85,6 @@ def test_a_leaf_without_a_gradient_or_of_a_new_head_is_left_alone():
     assert not head.grad.any() and idle.grad is None
 
 
-# --- Replay ----------------------------------------------------------------------------------------------------
-
-
 def test_the_first_rows_of_every_class_are_stored():
     rows = [{"sentence1": str(number), "label": label} for number, label in enumerate("aababbba")]
     assert [row["sentence1"] for row in stored_rows(rows, ["a", "b"], 2)] == ["0", "1", "2", "4"]
@@ -107,8 +98,6 @@ def test_stored_batches_come_in_turn_and_the_new_ones_in_their_own_order():
     assert found == [0, 1, "x0", 2, 3, "y0", 4, 5, "x1"]
     assert [*islice(mixed(count(), [], 2), 4)] == [0, 1, 2, 3]
 
-
-# --- Measures --------------------------------------------------------------------------------------------------
 
 NAN = np.nan
 R = np.array([[0.9, NAN, NAN], [0.7, 0.8, NAN], [0.75, 0.6, 0.5]])

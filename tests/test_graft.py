@@ -25,9 +25,6 @@ def scores_of(region: Region, kind: str = "distinct") -> dict:
     return {name: part.reshape(shape) for (name, shape), part in zip(region.shapes.items(), parts, strict=True)}
 
 
-# grafting
-
-
 def test_grafts_of_everything_and_of_nothing_are_the_two_models_bit_for_bit(triple):
     region, pretrained, finetuned = triple
     everything, nothing = (graft(pretrained, finetuned, end(region)) for end in (GraftMask.full, GraftMask.empty))
@@ -88,9 +85,6 @@ def test_both_ends_of_grafting_hold_on_a_real_model(make_cell, mode):
     assert torch.equal(predict(model, examples), bare), "all zeros"
 
 
-# selection
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_k_highest_scores_are_selected_and_ties_go_to_the_lower_index(triple, kind):
     region = triple[0]
@@ -138,9 +132,6 @@ def test_nan_scores_are_refused(triple, place, k):
 def test_k_outside_the_region_is_refused(triple, k):
     with pytest.raises(ValueError, match=r"k must be within 0\.\.71"):
         top_k(triple[0], scores_of(triple[0]), k)
-
-
-# regions and masks
 
 
 def test_region_indices_count_through_the_tensors_in_order(triple):

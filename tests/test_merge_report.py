@@ -99,9 +99,6 @@ def test_the_headline_is_short_and_the_details_and_the_main_table_have_the_rest(
     assert {"own graft of each task", "own fine-tuned model of each task", "pretrained, own heads"} <= {*rows}
 
 
-# --- Settings --------------------------------------------------------------------------------------------------
-
-
 def test_a_name_says_what_a_method_merges():
     assert {*TUNED} <= {*NAMES} and all(read_localized(name) is None for name in (*NAMES, "stitch_0", "0.5", "a_2"))
     assert read_localized("stitch_0.01") == ("stitch", 0.01) and read_localized("attribution_learned_1")[1] == 1
@@ -111,17 +108,14 @@ def test_a_name_says_what_a_method_merges():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"merge": {"groups": {"two": ["movies", "movies"]}}}, "merge.groups.two: movies stands twice"),
-        ({"merge": {"groups": {"two": ["movies", "tweet"]}}}, r"merge.groups: unknown task 'tweet' \(did you mean 'tweets'"),
-        ({"combination": {"methods": ["stich_mean"]}}, r"combination.methods: unknown method 'stich_mean' \(did you mean 'stitch_mean'"),
-        ({"combination": {"methods": ["stich_0.01"]}}, r"combination.methods: unknown localizer 'stich' \(did you mean 'stitch'"),
-        ({"combination": {"search": {"alphas": [-0.5], "dev_max": 32}}}, "combination.search.alphas.0: -0.5 is not allowed"),
-        ({"combination": {"shares": {"ties": 0.2, "dare": 0.0}}}, "combination.shares.dare: 0.0 is not allowed"),
+        ({"methods": ["stich_mean"]}, r"combination.methods: unknown method 'stich_mean' \(did you mean 'stitch_mean'"),
+        ({"methods": ["stich_0.01"]}, r"combination.methods: unknown localizer 'stich' \(did you mean 'stitch'"),
+        ({"search": {"alphas": [-0.5], "dev_max": 32}}, "combination.search.alphas.0: -0.5 is not allowed"),
+        ({"shares": {"ties": 0.2, "dare": 0.0}}, "combination.shares.dare: 0.0 is not allowed"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_named_with_what_is_allowed(change, message):
     raw = load_yaml(paths.PARAMS, ParamsError)
-    for section, settings in change.items():
-        raw[section] = {**raw[section], **settings}
+    raw["combination"] = raw["combination"] | change
     with pytest.raises(ParamsError, match=message):
         validate(raw, asked=SECTIONS)

@@ -17,8 +17,6 @@ from stages.multitask.settings import read_name
 from stages.multitask.unions import purify, summed_gradient, union
 from tests.pico import localizer_settings, same
 
-# --- Relative gain ---------------------------------------------------------------------------------------------
-
 
 def test_the_pretrained_model_gains_0_and_the_joint_model_1_whatever_scale_and_origin():
     for scale, origin in ((1, 0), (0.5, 0.1)):
@@ -50,9 +48,6 @@ def test_gains_of_a_frame_are_those_of_its_rows_and_nothing_where_an_end_is_unkn
     assert add_gain(rows[:0], scores_of_ends(rows[:0], ["seed"]), 0.05).gain.dtype == float
 
 
-# --- Unions ----------------------------------------------------------------------------------------------------
-
-
 def some(region, *indices: int) -> GraftMask:
     return GraftMask.from_region_indices(region, torch.tensor(indices, dtype=torch.int64))
 
@@ -77,9 +72,6 @@ def test_masks_of_different_regions_have_no_union(triple, make_cell):
         union([some(triple[0], 1), GraftMask.empty(make_cell("prompt").region)])
     with pytest.raises(ValueError, match="one mask or more"):
         union([])
-
-
-# --- Purified unions -------------------------------------------------------------------------------------------
 
 
 def linear(triple, wanted: list[int], weights: dict | None = None) -> Evidence:
@@ -126,9 +118,6 @@ def test_the_gradients_of_all_tasks_are_added_whatever_was_there_before(triple):
     for _ in range(2):  # what the first call leaves is not added to by the second
         torch.testing.assert_close(left_by(together), apart[0] + apart[1])
     assert apart[1].abs().sum() > 0  # the control
-
-
-# --- Names -----------------------------------------------------------------------------------------------------
 
 
 def test_a_name_may_have_the_share_of_a_base():
