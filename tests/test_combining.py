@@ -1,7 +1,8 @@
 """Merged models on real (pico) models: every task reads the shared weights with its own head, and alpha is found on dev."""
 
-import json
 import shutil
+from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,21 +17,22 @@ from stages.lib.evaluation.evaluation import Evaluation, predict_reference
 from stages.lib.graft.apply import transplant, values_at
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.select import top_k
-from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.io import read_json, read_rows, write_json, write_rows
 from stages.lib.localizers.movement import movement
 from stages.lib.merging.names import LOCALIZED, MERGED
 from stages.lib.merging.stitch import stitch
-from stages.lib.metrics.predictions import read_predictions, write_predictions
+from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.models.anatomy import HEAD, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
+from stages.lib.models.predicting import predict
 from stages.lib.report.stats import clean
 from stages.lib.training.finetuning import TrainingCell, finetune
 from stages.lib.yaml12 import load_yaml
 from stages.merge.figures import FIGURES
 from stages.merge.merged_models import Group, alpha_curve, combine
-from stages.merge.report import Model, collect, details, report
+from stages.merge.report import collect, details, report
 from stages.merge.settings import CombinationParams, MergeParams
 from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
@@ -41,7 +43,7 @@ TASKS = ["toy", "other"]
 GROUP = "both"
 
 
-def settings(mode: str = "standard", **combination: object) -> SimpleNamespace:
+def params(mode: str = "standard", **combination: object) -> SimpleNamespace:
     search = SimpleNamespace(**{"alphas": [0.0, 0.5, 1.0], "strictness": [0.2, 0.6], "dev_max": 0, **combination})
     return SimpleNamespace(
         model=model_settings(mode),
@@ -58,14 +60,12 @@ def settings(mode: str = "standard", **combination: object) -> SimpleNamespace:
 def made(request, make_cell, tmp_path_factory):
     """A folder with all that the main pipeline makes of two tasks, for each mode."""
     cell, folder = make_cell(request.param), tmp_path_factory.mktemp("merge")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+    with chdir(folder):
         shutil.copytree(cell.pretrained_folder, paths.PRETRAINED)
         shutil.copytree(cell.finetuned_folder, paths.finetuned("toy", SEED))
         rows = {"train": toy_rows(32, 11), "dev": toy_rows(32, 12), "test": toy_rows(100, 13)}
-        training = finetune_settings(learning_rates=[1e-2], max_steps=40)
-        model_of = model_settings(request.param)
-        done = finetune(TrainingCell(OTHER, 1, rows, model_of, runtime(), paths.PRETRAINED), training)
+        how = TrainingCell(OTHER, 1, rows, model_settings(request.param), runtime(), paths.PRETRAINED)
+        done = finetune(how, finetune_settings(learning_rates=[1e-2], max_steps=40))
         save_model(done.model.model, done.model.tokenizer, paths.finetuned("other", SEED))
         for task, parts in ((TOY, cell.rows), (OTHER, rows)):
             write_task(task, parts, request.param)
@@ -77,22 +77,28 @@ def write_task(task, rows: dict, mode: str) -> None:
     for split, part in rows.items():
         write_rows(paths.sample(task.name, SEED, split), part)
     predict_reference(task.name, SEED, model_settings(mode), runtime())
-    stored = graft_of(task.name, mode)
-    write_mask(paths.learned(task.name, SEED), stored)
-    model = LabelModel.load(paths.finetuned(task.name, SEED), task, model_settings(mode), runtime())
-    evaluation = Evaluation(model, {task.name: rows["test"]}, variants=1)
-    model.put(transplant(read_tensors(paths.PRETRAINED, stored.mask.region.shapes), stored.values, stored.mask))
-    with evaluation.progress("graft"):
-        evaluation.predict(GRAFTED)
-    write_predictions(paths.predictions("evaluate", task.name, SEED), evaluation.predictions())
+    graft = graft_of(task.name, mode)
+    write_mask(paths.learned(task.name, SEED), graft)
+    pretrained = read_tensors(paths.PRETRAINED, graft.mask.region.shapes)
+    made = predictions(task.name, mode, transplant(pretrained, graft.values, graft.mask), GRAFTED, len(rows["test"]))
+    write_predictions(paths.predictions("evaluate", task.name, SEED), made)
+
+
+def predictions(task: str, mode: str, tensors: dict, variant: str, n: int = 60) -> Predictions:
+    """Of a task's own fine-tuned model with these tensors in it, on the first n test rows."""
+    model = LabelModel.load(paths.finetuned(task, SEED), read_task(task), model_settings(mode), runtime())
+    model.put(tensors)
+    evaluation = Evaluation(model, {task: read_rows(paths.sample(task, SEED, "test"))[:n]}, variants=1)
+    with evaluation.progress(variant):
+        evaluation.predict(variant)
+    return evaluation.predictions()
 
 
 def graft_of(task: str, mode: str) -> StoredMask:
     anatomy = read_anatomy(paths.PRETRAINED)
     region = anatomy.region(["layers"])
-    pretrained, finetuned = (
-        read_tensors(folder, region.shapes) for folder in (paths.PRETRAINED, paths.finetuned(task, SEED))
-    )
+    folders = (paths.PRETRAINED, paths.finetuned(task, SEED))
+    pretrained, finetuned = (read_tensors(folder, region.shapes) for folder in folders)
     mask = top_k(region, movement(pretrained, finetuned, region), region.budget(0.2))
     head = read_tensors(paths.finetuned(task, SEED), anatomy.names([HEAD]))
     about = {"model": "pico", "fingerprint": region.fingerprint(pretrained), "mode": mode, "task": task, "seed": SEED}
@@ -108,10 +114,13 @@ def mode(made, project):
 
 
 def predicted(method: str, mode: str, **combination: object) -> dict[str, np.ndarray]:
-    combine(method, GROUP, SEED, settings(mode, **combination), runtime())
-    return {
-        task: read_predictions(paths.merged_logits(method, GROUP, task, SEED)).logits[task][MERGED] for task in TASKS
-    }
+    combine(method, GROUP, SEED, params(mode, **combination), runtime())
+    files = {task: paths.merged_logits(method, GROUP, task, SEED) for task in TASKS}
+    return {task: read_predictions(file).logits[task][MERGED] for task, file in files.items()}
+
+
+def recorded(method: str) -> dict:
+    return read_json(paths.merged_record(method, GROUP, SEED))
 
 
 def same(left: dict, right: dict) -> bool:
@@ -130,13 +139,8 @@ def test_a_stitched_model_predicts_as_each_task_alone_with_those_values(mode):
     pretrained = read_tensors(paths.PRETRAINED, grafts[0].mask.region.shapes)
     joined = stitch(grafts, pretrained, "mean")
     for task in TASKS:
-        model = LabelModel.load(paths.finetuned(task, SEED), read_task(task), model_settings(mode), runtime())
-        model.put(transplant(pretrained, joined.values, joined.mask))
-        rows = [json.loads(line) for line in paths.sample(task, SEED, "test").read_text().splitlines()][:60]
-        evaluation = Evaluation(model, {task: rows}, variants=1)
-        with evaluation.progress("alone"):
-            evaluation.predict(MERGED)
-        assert np.array_equal(evaluation.predictions().logits[task][MERGED], logits[task])
+        alone = predictions(task, mode, transplant(pretrained, joined.values, joined.mask), MERGED)
+        assert np.array_equal(alone.logits[task][MERGED], logits[task])
     assert not same(logits, stored(GRAFTED))  # the control
 
 
@@ -155,42 +159,35 @@ def test_methods_that_are_one_at_some_weight_agree_bit_for_bit(mode):
 def test_a_localizer_named_with_a_share_has_its_own_masks_stitched_by_the_mean(mode):
     assert same(predicted("movement_0.2", mode), predicted("stitch_mean", mode)), "these grafts are of that size"
     assert not same(predicted("grown_0.2", mode), predicted("movement_0.2", mode))  # the control
-    rows = read_json(paths.merged_record("movement_0.2", GROUP, SEED))["rows"]
+    rows = recorded("movement_0.2")["rows"]
     scores = {(row["task"], row["variant"]): row["score"] for row in rows}
     assert all(scores[task, LOCALIZED] == scores[task, GRAFTED] for task in TASKS)
-    assert read_json(paths.merged_record("movement_0.2", GROUP, SEED))["kind"] == LOCALIZED
+    assert recorded("movement_0.2")["kind"] == LOCALIZED
 
 
 def test_consensus_adds_what_two_tasks_select_each_by_its_own_lambda(mode):
-    combine("consensus", GROUP, SEED, settings(mode, strictness=[0.0, 0.3, 1e9]), runtime())
-    record = read_json(paths.merged_record("consensus", GROUP, SEED))
+    combine("consensus", GROUP, SEED, params(mode, strictness=[0.0, 0.3, 1e9]), runtime())
+    record = recorded("consensus")
     assert {*record["lambdas"]} == {*TASKS} and {*record["lambdas"].values()} <= {0.0, 0.3, 1e9}
     assert 0 < record["selected"] <= read_anatomy(paths.PRETRAINED).region(["layers"]).size
     everything = predicted("consensus", mode, strictness=[0.0], alphas=[0.5])
     assert same(everything, predicted("average", mode)), "with a lambda of 0 all that both tasks moved is in"
-    assert same(predicted("consensus", mode, strictness=[1e9], alphas=[0.5]), stored(PRETRAINED)), (
-        "and with a huge one nothing"
-    )
+    nothing = predicted("consensus", mode, strictness=[1e9], alphas=[0.5])
+    assert same(nothing, stored(PRETRAINED)), "and with a huge one nothing"
 
 
-def test_of_one_task_everything_is_its_own_model(mode):
-    for kind, variant in ((FINETUNED, FINETUNED), (GRAFTED, GRAFTED)):
-        group = Group.open("average" if kind == FINETUNED else "stitch_mean", ["toy"], SEED, settings(mode), runtime())
-        model = LabelModel.load(paths.PRETRAINED, TOY, model_settings(mode), runtime())
-        model.put(
-            {**group.models["toy"], **{name: part.detach() for name, part in group.shared.heads()["toy"].items()}}
-        )
-        rows = [json.loads(line) for line in paths.sample("toy", SEED, "test").read_text().splitlines()][:60]
-        evaluation = Evaluation(model, {"toy": rows}, variants=1)
-        with evaluation.progress("own"):
-            evaluation.predict("own")
-        assert np.array_equal(evaluation.predictions().logits["toy"]["own"], stored(variant)["toy"])
+@pytest.mark.parametrize(("method", "variant"), [("average", FINETUNED), ("stitch_mean", GRAFTED)])
+def test_of_one_task_everything_is_its_own_model(mode, method, variant):
+    group = Group.open(method, ["toy"], SEED, params(mode), runtime())
+    group.shared.first.put(group.models["toy"])
+    examples = group.shared.first.encode(read_rows(paths.sample("toy", SEED, "test"))[:60])
+    assert np.array_equal(predict(group.shared.first, examples).numpy(), stored(variant)["toy"])
 
 
 def test_a_record_says_how_the_model_was_made(mode):
     for method in ("stitch_largest", "ties"):
-        combine(method, GROUP, SEED, settings(mode), runtime())
-    grafts, whole = (read_json(paths.merged_record(name, GROUP, SEED)) for name in ("stitch_largest", "ties"))
+        combine(method, GROUP, SEED, params(mode), runtime())
+    grafts, whole = (recorded(name) for name in ("stitch_largest", "ties"))
     assert {(row["task"], row["variant"]) for row in grafts["rows"]} == {
         (task, variant) for task in TASKS for variant in (PRETRAINED, FINETUNED, GRAFTED, MERGED)
     }
@@ -207,21 +204,21 @@ def test_a_record_says_how_the_model_was_made(mode):
 
 
 def test_alpha_looks_at_dev_rows_alone_and_at_so_many(mode):
-    group = Group.open("average", TASKS, SEED, settings(mode), runtime())
+    group = Group.open("average", TASKS, SEED, params(mode), runtime())
     vector = {name: torch.zeros_like(values, dtype=torch.float64) for name, values in group.pretrained.items()}
     for task in TASKS:
         paths.sample(task, SEED, "test").unlink()
-    short = alpha_curve(group, vector, settings(alphas=[0.0, 1.0], dev_max=7).combination.search)
+    short = alpha_curve(group, vector, params(alphas=[0.0, 1.0], dev_max=7).combination.search)
     assert short[0.0] == short[1.0], "nothing to add"
-    whole = alpha_curve(group, vector, settings(alphas=[0.0], dev_max=0).combination.search)
+    whole = alpha_curve(group, vector, params(alphas=[0.0], dev_max=0).combination.search)
     assert whole[0.0] != short[0.0]  # the control
 
 
 def test_a_mask_of_another_model_is_refused(mode):
-    stranger = read_mask(paths.learned("other", SEED))
-    write_mask(paths.learned("other", SEED), StoredMask(stranger.mask, stranger.values, stranger.head, {**stranger.about, "fingerprint": "beef"}))  # fmt: skip
+    graft = read_mask(paths.learned("other", SEED))
+    write_mask(paths.learned("other", SEED), replace(graft, about={**graft.about, "fingerprint": "beef"}))
     with pytest.raises(MaskError, match=r"other\.safetensors: was made for pico \(fingerprint beef\)"):
-        combine("stitch_mean", GROUP, SEED, settings(mode), runtime())
+        combine("stitch_mean", GROUP, SEED, params(mode), runtime())
 
 
 def chosen(methods: list[str]) -> tuple[MergeParams, CombinationParams, float]:
@@ -235,18 +232,15 @@ def chosen(methods: list[str]) -> tuple[MergeParams, CombinationParams, float]:
 def test_the_report_has_every_method_and_tells_what_is_missing(mode):
     methods = ["stitch_mean", "average", "ties"]
     for method in methods:
-        combine(method, GROUP, SEED, settings(mode), runtime())
+        combine(method, GROUP, SEED, params(mode), runtime())
     merged = collect([SEED], *chosen(methods))
     assert len(merged.frames["scores"]) == (len(methods) + 3) * len(TASKS)
     stored = clean(details(merged))
     assert {*stored["model"][GROUP]} == {PRETRAINED, FINETUNED, GRAFTED, *methods}
-    assert stored["model"][GROUP]["average"]["retained"]["mean"] == pytest.approx(
-        np.mean(Model(merged, GROUP, "average").cells("retained")), abs=1e-6
-    )
-    record = read_json(paths.merged_record("ties", GROUP, SEED))
-    scores = {(row["task"], row["variant"]): row["score"] for row in record["rows"]}
+    scores = {(row["task"], row["variant"]): row["score"] for row in recorded("ties")["rows"]}
     own = [scores[task, MERGED] / scores[task, FINETUNED] for task in TASKS]
-    assert stored["model"][GROUP]["ties"]["own"]["mean"] == pytest.approx(np.mean(own), abs=1e-6)
+    for measure in ("own", "retained"):
+        assert stored["model"][GROUP]["ties"][measure]["mean"] == pytest.approx(np.mean(own), abs=1e-6)
     written = report(merged, "some model")
     assert {claim.text.partition(": ")[0] for claim in written.claims} == {GROUP} and len(written.tables) == 3
     assert all(draw(merged) for draw in FIGURES.values())

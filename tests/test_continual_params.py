@@ -16,16 +16,9 @@ ORDERS = {"there": ["movies", "bbc"], "back": ["bbc", "movies"]}
 FINE = {"methods": ["naive", "ewc"], "orders": ["there"], "max_steps": None, "test_max": 0}
 
 
-def raw(sequence: dict[str, Any], orders: Any = ORDERS, **others: Any) -> dict[str, Any]:
-    settings = load_yaml(PARAMS, ParamsError)
+def raw(sequence: dict[str, Any], orders: Any = ORDERS) -> dict[str, Any]:
     main = {"tasks": ["movies", "products", "bbc"], "seeds": [13, 21]}
-    return settings | main | {"sequence": FINE | sequence, "order": orders} | others
-
-
-def problems(*arguments: Any, asked: str = "sequence", **others: Any) -> list[str]:
-    with pytest.raises(ParamsError) as caught:
-        validate(raw(*arguments, **others), asked=[asked])
-    return [line.strip() for line in str(caught.value).splitlines()[1:]]
+    return load_yaml(PARAMS, ParamsError) | main | {"sequence": FINE | sequence, "order": orders}
 
 
 @pytest.mark.parametrize(
@@ -34,20 +27,16 @@ def problems(*arguments: Any, asked: str = "sequence", **others: Any) -> list[st
         ({"orders": ["their"]}, ORDERS, "sequence.orders: 'their' is not among order (there, back) (did you mean 'there'?)"),
         ({"orders": ["there"]}, {}, "sequence.orders: 'there' is not among order (empty)"),
         ({}, {"there": ["bbc", "movies", "bbc"]}, "order.there: bbc stands twice"),
+        ({"methods": ["nave"]}, ORDERS, "sequence.methods.0: 'nave' is not allowed: should be 'naive', 'grafting', 'replay' or 'ewc' (did you mean 'naive'?)"),
         ({"orders": ["a.b"]}, {"a.b": ["bbc", "movies"]}, "order: 'a.b' has a dot in it, which stands between a section and its settings; use _ instead"),
     ],
-    ids=["unknown", "none", "twice", "dot"],
+    ids=["unknown", "none", "twice", "method", "dot"],
 )  # fmt: skip
 def test_what_does_not_fit_is_named_where_sequences_are_used_and_nowhere_else(sequence, orders, expected):
-    assert problems(sequence, orders) == [expected]
+    with pytest.raises(ParamsError) as caught:
+        validate(raw(sequence, orders), asked=["sequence"])
+    assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [expected]
     assert validate(raw(sequence, orders), asked=["finetune"])
-
-
-def test_what_makes_no_sense_by_itself_is_named_too():
-    [line] = problems({"methods": ["nave"]})
-    assert line == (
-        "sequence.methods.0: 'nave' is not allowed: should be 'naive', 'grafting', 'replay' or 'ewc' (did you mean 'naive'?)"
-    )
 
 
 def test_a_stage_that_is_off_has_no_rules():

@@ -2,8 +2,10 @@
 
 from contextlib import chdir
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,45 +33,42 @@ MODEL = 4_000_000
 HERE = "some model, prompt, 64 shots, graft of 1.00 %"
 
 
-def settings(**changes: object) -> SimpleNamespace:
-    return SimpleNamespace(**{"methods": METHODS, "orders": [*ORDERS], "seeds": SEEDS, **changes})
-
-
 def write_records(root: Path, effects: dict = EFFECTS, orders: dict = ORDERS, methods: list[str] = METHODS) -> None:
     """Records in which every method loses as much in every step, with a little noise over seeds."""
-    for method in methods:
-        for order, tasks in orders.items():
-            for seed in SEEDS:
-                for place, task in enumerate(tasks, 1):
-                    write_record(root, effects[method], method, order, seed, place, task, tasks)
+    for method, (order, tasks), seed in product(methods, orders.items(), SEEDS):
+        (learned, lost), noise = effects[method], 0.001 * seed / 13
+        for place, task in enumerate(tasks, 1):
+            rows = [scores("finetuned", 0, None, 0.92 + noise), scores("pretrained", 0, None, 0.5)]
+            for step, after in [*enumerate(tasks, 1)][place - 1 :]:
+                accuracy = max(learned + noise - lost * (1 + noise) * (step - place), 0.0)
+                same = method == "grafting" or step == place
+                known = {"unchanged": same, "agreement_with_own": 1.0 if same else 0.9}
+                rows.append(scores(f"after_{after}", step, after, accuracy) | known)
+            record = {"method": method, "order": order, "seed": seed, "task": task, "place": place, "tasks": tasks}
+            skill = SKILL[method] if method == "ewc" else SKILL[method] * place
+            record |= {"kept_bytes": {"head": 3_000 * place, "skill": skill}, "model_bytes": MODEL, "rows": rows}
+            if method == "grafting":
+                record |= {"region": 10_000, "own": 10_000 - 500 * (place - 1)}
+            write_json(root / paths.reading_record("sequence", (method, order), task, seed), record)
 
 
-def write_record(
-    root: Path, effect: tuple, method: str, order: str, seed: int, place: int, task: str, tasks: list[str]
-) -> None:
-    learned, lost = effect
-    noise = 0.001 * seed / 13
-    rows = [row("finetuned", 0, None, 0.92 + noise), row("pretrained", 0, None, 0.5)]
-    for step in range(place, len(tasks) + 1):
-        accuracy = max(learned + noise - lost * (1 + noise) * (step - place), 0.0)
-        same = method == "grafting" or step == place
-        rows.append(row(f"after_{tasks[step - 1]}", step, tasks[step - 1], accuracy, same))
-    whole = SKILL[method] if method == "ewc" else SKILL[method] * place
-    taken = {"region": 10_000, "own": 10_000 - 500 * (place - 1)} if method == "grafting" else {}
-    about = {"method": method, "order": order, "seed": seed, "task": task, "place": place, "tasks": tasks}
-    kept = {"kept_bytes": {"head": 3_000 * place, "skill": whole}, "model_bytes": MODEL}
-    path = root / paths.reading_record("sequence", (method, order), task, seed)
-    write_json(path, {**about, **kept, **taken, "rows": rows})
+def scores(variant: str, step: int, after: str | None, accuracy: float) -> dict[str, Any]:
+    measures = dict.fromkeys(("accuracy", "score", "f1", "ece", "loss", "agreement"), accuracy)
+    return {"variant": variant, "step": step, "after": after, "n": 250, "accuracy_se": 0.02, **measures}
 
 
-def row(variant: str, step: int, after: str | None, accuracy: float, unchanged: bool | None = None) -> dict:
-    measures = dict.fromkeys(("score", "f1", "ece", "loss", "agreement"), accuracy)
-    known = {} if unchanged is None else {"unchanged": unchanged, "agreement_with_own": 1.0 if unchanged else 0.9}
-    return {"variant": variant, "step": step, "after": after, "n": 250, "accuracy": accuracy, "accuracy_se": 0.02, **measures, **known}  # fmt: skip
+def change_last(method: str, order: str, task: str, seed: int, **values: object) -> None:
+    """Other values after the last step, in a stored record."""
+    path = paths.reading_record("sequence", (method, order), task, seed)
+    record = read_json(path)
+    record["rows"][-1] |= values
+    write_json(path, record)
 
 
-def read(settings: SimpleNamespace, orders: dict[str, list[str]]) -> Sequences:
-    return collect(settings.seeds, settings, orders)
+def read(known: dict[str, list[str]] = ORDERS, **changes: object) -> Sequences:
+    """What was written of these methods, orders and seeds."""
+    settings = {"methods": METHODS, "orders": [*known], "seeds": SEEDS, **changes}
+    return collect(settings["seeds"], SimpleNamespace(**settings), known)
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +76,7 @@ def data(tmp_path_factory) -> Sequences:
     folder = tmp_path_factory.mktemp("records")
     write_records(folder)
     with chdir(folder):
-        return read(settings(), ORDERS)
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty folder, to read records from."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        return read()
 
 
 def table(data: Sequences, title: str) -> dict[str, list[str]]:
@@ -111,33 +103,32 @@ def test_a_matrix_has_a_row_for_each_step_and_nothing_before_a_task_was_learned(
     assert values[2, 0] == pytest.approx(0.901 - 0.2 * 1.001) and values[1, 1] == pytest.approx(0.901)
 
 
-def test_a_missing_record_and_one_of_other_tasks_are_named_with_what_makes_them(here):
-    write_records(here, methods=["naive"])
-    assert read(settings(methods=["naive"], seeds=[21]), ORDERS).methods == ["naive"]
+def test_a_record_of_other_tasks_is_named_with_what_makes_it(project):
+    write_records(project, methods=["naive"])
+    naive = {"methods": ["naive"], "seeds": [21]}
+    assert read(**naive).methods == ["naive"]
     made_by = "`dvc repro stages/continual/dvc.yaml:sequence@naive-back-21` makes it"
     with pytest.raises(DataError, match=f"naive/back/21/sst2.json: is about other tasks than order.back; {made_by}"):
-        read(settings(methods=["naive"], seeds=[21]), ORDERS | {"back": ["sst2", "qnli", "ag_news"]})
-    path = here / paths.reading_record("sequence", ("naive", "back"), "qnli", 21)
-    write_json(path, {"rows": []})
-    with pytest.raises(DataError, match=f"qnli.json: not a record of sequence; {made_by}"):
-        read(settings(methods=["naive"], seeds=[21]), ORDERS)
-    path.unlink()
+        read(ORDERS | {"back": ["sst2", "qnli", "ag_news"]}, **naive)
+    paths.reading_record("sequence", ("naive", "back"), "qnli", 21).unlink()
     with pytest.raises(DataError, match=f"qnli.json: not there; {made_by}"):
-        read(settings(methods=["naive"], seeds=[21]), ORDERS)
+        read(**naive)
 
 
-def test_cells_that_are_not_asked_for_are_in_no_table(here):
-    write_records(here)
-    only = read(settings(methods=["grafting"], orders=["back"], seeds=[21]), ORDERS)
-    assert (
-        {*only.accuracy.method} == {"grafting"} and {*only.accuracy.order} == {"back"} and {*only.accuracy.seed} == {21}
-    )
+def test_cells_that_are_not_asked_for_are_in_no_table(project):
+    write_records(project)
+    only = read(methods=["grafting"], orders=["back"], seeds=[21])
+    assert [only.accuracy[name].unique().tolist() for name in ("method", "order", "seed")] == [
+        ["grafting"],
+        ["back"],
+        [21],
+    ]
     assert "naive" not in to_markdown(report(only, HERE)).replace("naive is the paper's", "")
 
 
 @pytest.mark.parametrize("empty", ["methods", "orders"])
-def test_an_empty_list_makes_an_empty_report_that_says_so(here, empty):
-    off = read(settings(**{empty: []}), ORDERS)
+def test_an_empty_list_makes_an_empty_report_that_says_so(project, empty):
+    off = read(**{empty: []})
     written = report(off, HERE)
     assert written.facts == [OFF] and not written.tables and not written.claims
     assert details(off) == headline(off) == {} and makers(off) == {} and off.accuracy.empty
@@ -172,7 +163,7 @@ def test_orders_are_averaged_within_a_seed_and_the_difference_within_a_task(data
     assert stored["order"]["paper"]["grafting"]["qnli"]["mean"] == pytest.approx(0.8913, abs=1e-3)
 
 
-def test_calibration_is_shown_where_the_records_have_it(here, data):
+def test_calibration_is_shown_where_the_records_have_it(data):
     assert table(data, "Over all orders and seeds")["naive"][5] == "80.1 (0.0)"
     bare = replace(data, accuracy=data.accuracy.assign(ece=np.nan))
     assert len(table(bare, "Over all orders and seeds")["naive"]) == 4
@@ -191,12 +182,12 @@ def test_memory_is_what_is_kept_after_the_last_task_over_the_number_of_tasks(dat
     ]  # fmt: skip
 
 
-def test_the_paper_s_claims_hold_where_they_are_built_in_and_not_where_they_are_not(here, data):
+def test_the_paper_s_claims_hold_where_they_are_built_in_and_not_where_they_are_not(project, data):
     seen = verdicts(data)
     assert [*seen.values()] == ["holds"] * 5 + ["does not hold", "holds"]
     turned = EFFECTS | {"naive": (0.95, 0.0), "grafting": (0.6, 0.0)}
-    write_records(here, turned)
-    other = verdicts(read(settings(), ORDERS))
+    write_records(project, turned)
+    other = verdicts(read())
     holding = {text for text, verdict in other.items() if verdict == "holds"}
     assert holding == {
         "Grafting predicts earlier tasks as before",
@@ -206,71 +197,60 @@ def test_the_paper_s_claims_hold_where_they_are_built_in_and_not_where_they_are_
     assert other["Grafting barely costs newer tasks"] == "does not hold"
 
 
-def test_two_orders_with_one_seed_are_not_two_samples(here, data):
-    write_records(here)
-    alone = read(settings(seeds=[13]), ORDERS)
+def test_two_orders_with_one_seed_are_not_two_samples(project, data):
+    write_records(project)
+    alone = read(seeds=[13])
     judged = [claim for claim in claims(alone) if "interval" in claim.figure]
     assert len(judged) == 5 and {claim.verdict for claim in judged} == {"not measurable"}
     assert all("3 tasks, 1 seed" in claim.figure for claim in judged)
     assert "3 tasks, 2 seeds" in claims(data)[1].figure  # the control
 
 
-def test_the_claim_on_the_end_says_what_remains_without_the_last_task_of_each_order(here):
+def test_the_claim_on_the_end_says_what_remains_without_the_last_task_of_each_order(project):
     """All of the gap is on the task that was learned last, where nothing can be forgotten."""
     orders = {"one": ["sst2", "ag_news", "qnli"]}
-    write_records(here, EFFECTS | {"naive": (0.89, 0.0)}, orders)
+    write_records(project, EFFECTS | {"naive": (0.89, 0.0)}, orders)
     for seed in SEEDS:
-        path = here / paths.reading_record("sequence", ("naive", "one"), "qnli", seed)
-        record = read_json(path)
-        record["rows"][-1]["accuracy"] = 0.5
-        write_json(path, record)
-    found = {claim.text: claim for claim in claims(read(settings(orders=["one"]), orders))}
-    [end] = [claim for text, claim in found.items() if "all tasks together" in text]
+        change_last("naive", "one", "qnli", seed, accuracy=0.5)
+    found = claims(read(orders))
+    [end] = [claim for claim in found if "all tasks together" in claim.text]
     assert "+13.0 points" in end.figure and end.figure.partition("forgotten, ")[2].startswith("+0.0 points")
-    [less] = [claim for text, claim in found.items() if "forgets less" in text]
+    [less] = [claim for claim in found if "forgets less" in claim.text]
     assert "+0.0 points" in less.figure and less.verdict != "holds"
 
 
-def test_one_changed_prediction_breaks_the_claim_of_forgetting_nothing(here):
-    write_records(here)
-    path = here / paths.reading_record("sequence", ("grafting", "back"), "sst2", 13)
-    record = read_json(path)
-    record["rows"][-1]["unchanged"] = False
-    write_json(path, record)
-    [claim] = [claim for claim in claims(read(settings(), ORDERS)) if "bit for bit" in claim.text]
-    assert (
-        claim.verdict == "does not hold"
-        and "11 of 12 later tests" in claim.figure
-        and "naive in 0 of 12" in claim.figure
-    )
+def test_one_changed_prediction_breaks_the_claim_of_forgetting_nothing(project):
+    write_records(project)
+    change_last("grafting", "back", "sst2", 13, unchanged=False)
+    [claim] = [claim for claim in claims(read()) if "bit for bit" in claim.text]
+    assert claim.verdict == "does not hold"
+    assert "11 of 12 later tests" in claim.figure and "naive in 0 of 12" in claim.figure
 
 
-def test_claims_about_methods_that_did_not_run_are_left_out(here):
-    write_records(here)
-    only = read(settings(methods=["replay"]), ORDERS)
-    assert claims(only) == []
-    assert len(claims(read(settings(methods=["grafting"]), ORDERS))) == 2
+def test_claims_about_methods_that_did_not_run_are_left_out(project):
+    write_records(project)
+    assert [len(claims(read(methods=[method]))) for method in ("replay", "grafting")] == [0, 2]
 
 
 # --- Figures ---------------------------------------------------------------------------------------------------
 
 
-def test_figures_are_there_for_every_order_and_the_same_each_time(here, data):
+def test_figures_are_there_for_every_order_and_the_same_each_time(project, data):
     names = [f"steps_{order}" for order in ORDERS]
     assert [*makers(data)] == names
     for folder in ("first", "again"):
-        figures(makers(data), data)(here / folder)
+        figures(makers(data), data)(project / folder)
     for name in names:
-        path = here / "first" / f"{name}.png"
-        assert path.read_bytes() == (here / "again" / path.name).read_bytes()
+        path = project / "first" / f"{name}.png"
+        assert path.read_bytes() == (project / "again" / path.name).read_bytes()
         image = imread(path)
         assert image.shape[1] > 1000 and image[..., :3].std() > 0.05
 
 
 @pytest.mark.usefixtures("bare")
-def test_thirteen_tasks_fit(here):
+def test_thirteen_tasks_fit(project):
     orders = {"long": [f"task_{number}" for number in range(13)]}
-    write_records(here, orders=orders)
-    long = read(settings(orders=["long"]), orders)
-    figures(makers(long), long)(here)
-    assert all(imread(path).shape[0] > 1000 for path in here.glob("*.png"))
+    write_records(project, orders=orders)
+    long = read(orders)
+    figures(makers(long), long)(project)
+    assert all(imread(path).shape[0] > 1000 for path in project.glob("*.png"))

@@ -8,6 +8,7 @@ from stages.lib.graft.interpolate import wise_ft, wise_graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
 from stages.lib.models.predicting import predict
+from tests.pico import values_of
 
 ALPHAS = [0.0, 0.1, 0.25, 0.5, 0.7, 0.9, 1.0]
 
@@ -30,6 +31,12 @@ def mask(triple):
     return GraftMask.from_region_indices(triple[0], chosen)
 
 
+@pytest.fixture
+def wide(triple):
+    """The two models in float64."""
+    return [{name: values.double() for name, values in model.items()} for model in triple[1:]]
+
+
 def test_the_ends_are_the_two_models_bit_for_bit(triple, mask):
     _, pretrained, finetuned = triple
     # the ends of these would not survive arithmetic
@@ -43,13 +50,16 @@ def test_the_ends_are_the_two_models_bit_for_bit(triple, mask):
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_outside_the_mask_every_bit_is_pretrained(triple, mask, alpha):
-    region, pretrained, finetuned = triple
-    found, before = (region.flatten(part) for part in (wise_graft(pretrained, finetuned, mask, alpha), pretrained))
-    outside = torch.ones(region.size, dtype=torch.bool)
-    outside[mask.region_indices()] = False
-    assert torch.equal(found[outside].view(torch.int32), before[outside].view(torch.int32))
-    assert bool((found[~outside] != before[~outside]).all()) == (alpha > 0), "control"
+def test_outside_the_mask_every_bit_is_pretrained_and_inside_alpha_of_the_way_is_walked(triple, wide, mask, alpha):
+    region, *models = triple
+    found, before = map(region.flatten, (wise_graft(*models, mask, alpha), models[0]))
+    inside = torch.zeros(region.size, dtype=torch.bool)
+    inside[mask.region_indices()] = True
+    assert torch.equal(found[~inside].view(torch.int32), before[~inside].view(torch.int32))
+    assert bool((found[inside] != before[inside]).all()) == (alpha > 0), "control"
+    start, end, here = map(region.flatten, (wide[0], graft(*wide, mask), wise_graft(*wide, mask, alpha)))
+    assert torch.allclose(here - start, alpha * (end - start), rtol=1e-6, atol=1e-12)
+    assert float((end - start).norm()) > 0.1, "control"
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -62,30 +72,16 @@ def test_equal_values_stay_where_a_weighted_sum_would_round_them(alpha):
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_a_full_mask_is_wise_ft_and_an_empty_one_a_single_point(triple, alpha):
-    region, pretrained, finetuned = triple
-    assert close(
-        wise_graft(pretrained, finetuned, GraftMask.full(region), alpha), wise_ft(pretrained, finetuned, alpha)
-    )
-    assert same_bits(wise_graft(pretrained, finetuned, GraftMask.empty(region), alpha), pretrained)
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_the_distance_walked_is_alpha_of_the_way(triple, mask, alpha):
     region, *models = triple
-    pretrained, finetuned = ({name: values.double() for name, values in model.items()} for model in models)
-    way = region.flatten(graft(pretrained, finetuned, mask)) - region.flatten(pretrained)
-    walked = region.flatten(wise_graft(pretrained, finetuned, mask, alpha)) - region.flatten(pretrained)
-    assert torch.allclose(walked, alpha * way, rtol=1e-6, atol=1e-12)
-    assert float(walked.norm()) == pytest.approx(alpha * float(way.norm()), rel=1e-6)
-    assert float(way.norm()) > 0.1, "control"
+    assert close(wise_graft(*models, GraftMask.full(region), alpha), wise_ft(*models, alpha))
+    assert same_bits(wise_graft(*models, GraftMask.empty(region), alpha), models[0])
 
 
-def test_half_of_the_way_twice_is_a_quarter(triple, mask):
-    pretrained, finetuned = ({name: values.double() for name, values in model.items()} for model in triple[1:])
-    half = wise_graft(pretrained, finetuned, mask, 0.5)
-    assert close(wise_graft(pretrained, half, mask, 0.5), wise_graft(pretrained, finetuned, mask, 0.25))
+def test_half_of_the_way_twice_is_a_quarter(wide, mask):
+    pretrained, finetuned = wide
+    half, quarter = (wise_graft(pretrained, finetuned, mask, alpha) for alpha in (0.5, 0.25))
+    assert close(wise_graft(pretrained, half, mask, 0.5), quarter) and not close(half, quarter)
     assert close(wise_ft(pretrained, wise_ft(pretrained, finetuned, 0.5), 0.5), wise_ft(pretrained, finetuned, 0.25))
-    assert not close(half, wise_graft(pretrained, finetuned, mask, 0.25)), "control"
 
 
 def test_whole_numbers_are_copied_never_blended():
@@ -95,14 +91,9 @@ def test_whole_numbers_are_copied_never_blended():
 
 
 def test_tied_weights_are_interpolated_once_and_stay_tied(make_cell):
-    cell = make_cell("prompt")
-    before, after = (
-        {name: weight.detach().clone() for name, weight in cell.load(which).parameters().items()}
-        for which in ("pretrained", "finetuned")
-    )
-    name = "bert.embeddings.word_embeddings.weight"
+    model, after = (make_cell("prompt").load(which) for which in ("pretrained", "finetuned"))
+    name, before, after = "bert.embeddings.word_embeddings.weight", values_of(model), values_of(after)
     after[name] += 1.0
-    model = cell.load("pretrained")
     model.put(wise_ft(before, after, 0.5))
     decoder, embeddings = model.model.get_output_embeddings().weight, model.model.get_input_embeddings().weight
     assert decoder is embeddings and torch.allclose(embeddings, before[name] + 0.5, atol=1e-6)
@@ -110,37 +101,34 @@ def test_tied_weights_are_interpolated_once_and_stay_tied(make_cell):
 
 def test_both_ends_predict_like_the_two_models(make_cell):
     cell = make_cell("prompt")
-    model = cell.load()
+    model, found = cell.load(), []
     examples = model.encode(cell.rows["test"][:40])
-    expected = [predict(cell.load(which), examples) for which in ("pretrained", "finetuned")]
-    found = []
-    for alpha in (0.0, 1.0):
+    for alpha, which in ((0.0, "pretrained"), (1.0, "finetuned")):
         model.put(wise_ft(cell.pretrained(), cell.finetuned(), alpha))
         found.append(predict(model, examples))
-    assert all(torch.equal(left, right) for left, right in zip(found, expected, strict=True))
+        assert torch.equal(found[-1], predict(cell.load(which), examples))
     assert not torch.equal(*found), "control"
 
 
 def test_the_inputs_stay_and_share_no_memory(triple, mask):
-    _, pretrained, finetuned = triple
-    copies = [{name: values.clone() for name, values in model.items()} for model in (pretrained, finetuned)]
+    models = triple[1:]
+    copies = [{name: values.clone() for name, values in model.items()} for model in models]
     for alpha in ALPHAS:
-        for made in (wise_ft(pretrained, finetuned, alpha), wise_graft(pretrained, finetuned, mask, alpha)):
+        for made in (wise_ft(*models, alpha), wise_graft(*models, mask, alpha)):
             for values in made.values():
                 values.fill_(9)
-    assert same_bits(pretrained, copies[0]) and same_bits(finetuned, copies[1])
+    assert all(map(same_bits, models, copies))
 
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.01, float("nan")])
-def test_alpha_beyond_the_two_models_is_refused(triple, alpha):
-    with pytest.raises(ValueError, match=r"alpha must be within 0\.\.1"):
-        wise_ft(triple[1], triple[2], alpha)
-    with pytest.raises(ValueError, match=r"alpha must be within 0\.\.1"):
-        wise_graft(triple[1], triple[2], GraftMask.empty(triple[0]), alpha)
+def test_alpha_beyond_the_two_models_is_refused(triple, mask, alpha):
+    for refused in (lambda: wise_ft(*triple[1:], alpha), lambda: wise_graft(*triple[1:], mask, alpha)):
+        with pytest.raises(ValueError, match=r"alpha must be within 0\.\.1"):
+            refused()
 
 
 def test_transposed_tensors_keep_their_logical_order():
-    region = Region({"w": (3, 4)})
-    before, after = {"w": torch.zeros(4, 3).t()}, {"w": torch.arange(12.0).reshape(4, 3).t()}
-    found = wise_graft(before, after, GraftMask(region, {"w": torch.tensor([1, 5])}), 0.5)["w"]
-    assert found[0, 1] == after["w"][0, 1] / 2 and found[1, 1] == after["w"][1, 1] / 2 and int((found != 0).sum()) == 2
+    before, after = torch.zeros(4, 3).t(), torch.arange(12.0).reshape(4, 3).t()
+    mask = GraftMask(Region({"w": (3, 4)}), {"w": torch.tensor([1, 5])})
+    found = wise_graft({"w": before}, {"w": after}, mask, 0.5)["w"]
+    assert found[0, 1] == after[0, 1] / 2 and found[1, 1] == after[1, 1] / 2 and int((found != 0).sum()) == 2

@@ -23,6 +23,7 @@ from stages.multitask.joint_training import JointPlan, mixed_batches, train_join
 from stages.multitask.task_masks import find_task_masks, task_masks
 from stages.multitask.transfer_matrix import PURIFIED, SINGLE, UNION, transfer
 from stages.multitask.unions import union
+from tests import pico
 from tests.pico import PAIRS, TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 SEED, SIZE = 0, 0.05
@@ -74,19 +75,11 @@ def project_of(project, make_cell):
             write_json(paths.card(task.name), {"task": task.model_dump()})
             for split, rows in ROWS[task.name].items():
                 write_rows(paths.sample(task.name, SEED, split), rows)
-        done = train(paths.PRETRAINED, mode)
-        save_joint(done.shared, paths.joint("sgd", SEED))
-        return done.shared
+        made, _ = train(paths.PRETRAINED, mode)
+        save_joint(made, paths.joint("sgd", SEED))
+        return made
 
     return make
-
-
-def values(shared: SharedModel) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().clone() for name, weight in shared.parameters().items()}
-
-
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 # --- Training --------------------------------------------------------------------------------------------------
@@ -103,42 +96,48 @@ def test_batches_are_of_one_task_each_and_come_from_all_alike(make_cell):
     with seeded_torch("x"):
         shared = SharedModel.load(make_cell("prompt").pretrained_folder, TASKS, model_settings("prompt"), runtime())
     encoded = {name: shared.views[name].encode(ROWS[name]["train"]) for name in NAMES}
-    drawn = [*islice(mixed_batches(shared, encoded, 8, SEED), 400)]
-    tasks = [view.task.name for view, _ in drawn]
-    assert all(example in encoded[view.task.name] for view, examples in drawn[:20] for example in examples)
+    drawn = islice(mixed_batches(shared, encoded, 8, SEED), 20)
+    assert all(example in encoded[view.task.name] for view, examples in drawn for example in examples)
+    tasks, again, other = (
+        [view.task.name for view, _ in islice(mixed_batches(shared, encoded, 8, seed), 400)]
+        for seed in (SEED, SEED, SEED + 1)
+    )
     assert 160 < tasks.count("toy") < 240 and 100 < sum(a != b for a, b in pairwise(tasks)) < 300
-    again = [view.task.name for view, _ in islice(mixed_batches(shared, encoded, 8, SEED), 400)]
-    other = [view.task.name for view, _ in islice(mixed_batches(shared, encoded, 8, SEED + 1), 400)]
     assert again == tasks != other
 
 
 def test_one_model_learns_both_tasks_and_repeats_itself(make_cell):
     folder = make_cell("standard").pretrained_folder
-    done = train(folder, "standard")
-    assert equal(values(done.shared), values(train(folder, "standard").shared))
-    assert {name for name in values(done.shared) if ":" in name} >= {"toy:classifier.weight", "pairs:classifier.weight"}
-    assert done.record["chosen"]["steps"] == 40 and 0 <= done.record["dev_accuracy"] <= 1
+    made, record = train(folder, "standard")
+    assert pico.same(pico.values_of(made), pico.values_of(train(folder, "standard")[0]))
+    assert {name for name in pico.values_of(made) if ":" in name} >= {
+        "toy:classifier.weight",
+        "pairs:classifier.weight",
+    }
+    assert record["chosen"]["steps"] == 40 and 0 <= record["dev_accuracy"] <= 1
     with seeded_torch("joint", SEED):
         before = SharedModel.load(folder, TASKS, model_settings("standard"), runtime())
-    moved = {name for name, value in values(done.shared).items() if not torch.equal(value, values(before)[name])}
+    moved = {
+        name for name, value in pico.values_of(made).items() if not torch.equal(value, pico.values_of(before)[name])
+    }
     assert any(".layer.0." in name for name in moved) and not any("embeddings" in name for name in moved)
     assert {name.split(":")[0] for name in moved if ":" in name} == {*NAMES}
 
 
 def test_the_grid_is_judged_by_the_mean_over_tasks_and_what_diverges_is_passed_over(make_cell):
     folder = make_cell("prompt").pretrained_folder
-    done = train(folder, "prompt", learning_rates=[1e-12, 3e-3], max_steps=10, eval_steps=5)
-    scores = [(point["dev_accuracy"], -point["dev_loss"]) for point in done.record["grid"]]
-    assert done.record["chosen"]["learning_rate"] == [1e-12, 3e-3][scores.index(max(scores))]
-    assert [entry["step"] for entry in done.record["dev"]] == [5, 10, 15, 20]
+    _, record = train(folder, "prompt", learning_rates=[1e-12, 3e-3], max_steps=10, eval_steps=5)
+    scores = [(point["dev_accuracy"], -point["dev_loss"]) for point in record["grid"]]
+    assert record["chosen"]["learning_rate"] == [1e-12, 3e-3][scores.index(max(scores))]
+    assert [entry["step"] for entry in record["dev"]] == [5, 10, 15, 20]
     with pytest.raises(TrainingError, match="loss became"):
         train(folder, "prompt", learning_rates=[1e12], optimizer="sgd", clip_norm=0.0, max_steps=10)
 
 
 def test_a_head_trained_first_leaves_the_backbone_for_later(make_cell):
     folder = make_cell("standard").pretrained_folder
-    plain, ahead = train(folder, "standard", max_steps=2), train(folder, "standard", max_steps=2, head_first_steps=5)
-    assert not equal(values(plain.shared), values(ahead.shared))
+    plain, ahead = (train(folder, "standard", max_steps=2, head_first_steps=steps)[0] for steps in (0, 5))
+    assert not pico.same(pico.values_of(plain), pico.values_of(ahead))
 
 
 # --- The folder ------------------------------------------------------------------------------------------------
@@ -146,11 +145,11 @@ def test_a_head_trained_first_leaves_the_backbone_for_later(make_cell):
 
 @pytest.mark.parametrize("mode", ["standard", "prompt"])
 def test_a_joint_model_comes_back_bit_for_bit_with_its_heads(project_of, mode):
-    made = values(project_of(mode))
-    assert equal(made, values(load_joint(paths.joint("sgd", SEED), NAMES, model_settings(mode), runtime())))
+    made = pico.values_of(project_of(mode))
+    assert pico.same(made, pico.values_of(load_joint(paths.joint("sgd", SEED), NAMES, model_settings(mode), runtime())))
     fewer = load_joint(paths.joint("sgd", SEED), ["pairs"], model_settings(mode), runtime())
-    assert equal({name: made[name] for name in values(fewer)}, values(fewer))
-    assert any("pairs:" in name for name in values(fewer)) == (mode == "standard")
+    assert pico.same({name: made[name] for name in pico.values_of(fewer)}, pico.values_of(fewer))
+    assert any("pairs:" in name for name in pico.values_of(fewer)) == (mode == "standard")
 
 
 def test_a_joint_folder_is_an_ordinary_one_and_a_missing_head_is_named(project_of):
@@ -175,12 +174,11 @@ def cell_of(mode: str = "standard") -> JointCell:
 
 
 def test_an_opened_cell_is_pretrained_but_for_the_heads(project_of, make_cell):
-    made = values(project_of("standard"))
+    made = pico.values_of(project_of("standard"))
     cell, before = cell_of(), make_cell("standard").pretrained()
-    live = values(cell.shared)
-    assert all(torch.equal(live[name], before[name]) for name in cell.region.shapes)
-    assert all(torch.equal(cell.finetuned[name], made[name]) for name in cell.region.shapes)
-    assert not all(torch.equal(cell.finetuned[name], before[name]) for name in cell.region.shapes)  # the control
+    live = pico.values_of(cell.shared)
+    assert pico.same({name: live[name] for name in before}, before)
+    assert pico.same(cell.finetuned, {name: made[name] for name in before}) and not pico.same(cell.finetuned, before)
     assert all(torch.equal(live[name], made[name]) for name in live if ":" in name)
 
 
@@ -189,14 +187,11 @@ def test_regions_are_those_of_each_task_of_the_size_asked_for_and_without_a_base
     cell, sizes = cell_of(), params()
     sizes.skill.sparsities = [SIZE, 0.01]
     found = {task: task_masks(cell, task, "learned", sizes) for task in NAMES}
-    assert {mask.selected for masks in found.values() for mask in masks.values()} == {
-        cell.region.budget(SIZE),
-        cell.region.budget(0.01),
-    }
+    sizes = {mask.selected for masks in found.values() for mask in masks.values()}
+    assert sizes == {cell.region.budget(SIZE), cell.region.budget(0.01)}
     assert not found["toy"][SIZE].equals(found["pairs"][SIZE])
-    assert task_masks(cell, "toy", "learned", params())[SIZE].equals(found["toy"][SIZE]), (
-        "whatever other sizes there are"
-    )
+    alone = task_masks(cell, "toy", "learned", params())
+    assert alone[SIZE].equals(found["toy"][SIZE]), "whatever other sizes there are"
     based = {task: task_masks(cell, task, "learned_1.0", params())[SIZE] for task in NAMES}
     assert overlap(*based.values()) > overlap(*(found[task][SIZE] for task in NAMES)), "figures 11 and 12"
 
@@ -208,13 +203,18 @@ def overlap(one: Any, other: Any) -> int:
 # --- Transfer --------------------------------------------------------------------------------------------------
 
 
+def run(localizer: str, chosen: SimpleNamespace) -> None:
+    """All that follows from the joint model."""
+    find_task_masks("sgd", localizer, SEED, chosen, runtime())
+    measure_baselines("sgd", SEED, chosen, runtime())
+    transfer("sgd", localizer, str(chosen.skill.sparsities[0]), SEED, chosen, runtime())
+
+
 @pytest.mark.parametrize("mode", ["standard", "prompt"])
 def test_every_region_and_union_is_tested_on_every_task(project_of, mode):
     project_of(mode)
     chosen = params(mode)
-    find_task_masks("sgd", "learned", SEED, chosen, runtime())
-    measure_baselines("sgd", SEED, chosen, runtime())
-    transfer("sgd", "learned", str(SIZE), SEED, chosen, runtime())
+    run("learned", chosen)
     axes = ("sgd", "learned", str(SIZE))
     for task in NAMES:
         record = read_json(paths.reading_record("transfer", axes, task, SEED))
@@ -230,14 +230,10 @@ def test_a_graft_of_everything_is_the_joint_model_and_one_of_nothing_the_pretrai
     project_of("standard")
     chosen = params(steps=0)
     chosen.skill.sparsities = [1.0]
-    find_task_masks("sgd", "movement", SEED, chosen, runtime())
-    measure_baselines("sgd", SEED, chosen, runtime())
-    transfer("sgd", "movement", "1.0", SEED, chosen, runtime())
+    run("movement", chosen)
     for task in NAMES:
-        levels = read_predictions(paths.reading_logits("level", ("sgd",), task, SEED)).logits[task]
-        grafted = read_predictions(paths.reading_logits("transfer", ("sgd", "movement", "1.0"), task, SEED)).logits[
-            task
-        ]
+        files = (("level", ("sgd",)), ("transfer", ("sgd", "movement", "1.0")))
+        levels, grafted = (read_predictions(paths.reading_logits(*file, task, SEED)).logits[task] for file in files)
         assert all((logits == levels[FINETUNED]).all() for logits in grafted.values()) and len(grafted) == 4
         assert not (levels[PRETRAINED] == levels[FINETUNED]).all()  # the control
 
@@ -245,8 +241,7 @@ def test_a_graft_of_everything_is_the_joint_model_and_one_of_nothing_the_pretrai
 def test_a_region_of_another_model_is_refused(project_of):
     project_of("standard")
     chosen = params()
-    find_task_masks("sgd", "movement", SEED, chosen, runtime())
-    measure_baselines("sgd", SEED, chosen, runtime())
+    run("movement", chosen)
     path = paths.skill_mask("sgd", "movement", str(SIZE), "toy", SEED)
     stored = read_mask(path)
     write_mask(path, replace(stored, about={**stored.about, "fingerprint": "0" * 64}))

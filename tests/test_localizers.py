@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -24,11 +25,11 @@ from stages.lib.localizers.layerwise import layer_of
 from stages.lib.localizers.learned import MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-from stages.lib.localizers.settings import ARRAYS, NAMES
+from stages.lib.localizers.settings import ARRAYS, NAMES, Learning
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import draws, evidence_about, from_tensors
 from tests.memory import PeakBytes
-from tests.pico import localizer_settings
+from tests.pico import localizer_settings, same
 
 ROOT = Path(__file__).parents[1]
 LOCALIZERS = {name: localizer_of(name) for name in NAMES}
@@ -44,6 +45,10 @@ def evidence_of(cell, seed: int = 0) -> Evidence:
 
 def mask_of(name: str, evidence: Evidence, k: int, **changes: Any) -> GraftMask:
     return find_mask(name, evidence, localizer_settings(name, **changes), Budget(k)).mask
+
+
+def moved_most(region: Region, pretrained: Tensors, finetuned: Tensors, k: int) -> GraftMask:
+    return movement_mask(region, movement_order(pretrained, finetuned, region, k), k)
 
 
 def ranked(name: str, evidence: Evidence, k: int) -> Tensor:
@@ -71,6 +76,18 @@ class Quadratic:
             self.weights[name].grad = gradient
         return self.loss(self.weights)
 
+    def gains(self, mask: GraftMask) -> Tensor:
+        """What moving each parameter brings at the graft of a mask, to first order; by region index."""
+        gradients = self.gradient_at(graft(self.pretrained, self.finetuned, mask))
+        return self.region.flatten({n: -g * (self.finetuned[n] - self.pretrained[n]) for n, g in gradients.items()})
+
+    def moved_most(self, k: int) -> GraftMask:
+        return moved_most(self.region, self.pretrained, self.finetuned, k)
+
+    def learn(self, base: GraftMask, settings: Learning, budget: Budget) -> GraftMask:
+        start = MaskLogits.around(base, self.pretrained, self.finetuned, settings.offset)
+        return learn_mask(self.weights, start, budget, settings, self.backward).mask
+
     def evidence(self, squares: Tensors | None = None) -> Evidence:
         return Evidence(
             self.region, self.pretrained, self.finetuned, self.weights, lambda _size: self.backward, self.backward,
@@ -85,12 +102,14 @@ def quadratic(triple):
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_a_localizer_makes_as_many_arrays_of_the_region_as_it_says(name):
-    region = Region({f"tensor{number}": (100, 200) for number in range(10)})
-    generator = torch.Generator().manual_seed(0)
-    starts, ends, squares = (
+    region, generator = (
+        Region({f"tensor{number}": (100, 200) for number in range(10)}),
+        torch.Generator().manual_seed(0),
+    )
+    *models, squares = (
         {tensor: torch.rand(shape, generator=generator) for tensor, shape in region.shapes.items()} for _ in range(3)
     )
-    evidence = Quadratic(region, starts, ends).evidence(squares)
+    evidence = Quadratic(region, *models).evidence(squares)
     with PeakBytes() as counted:
         find_mask(name, evidence, localizer_settings(name), Budget(200))
     # the quadratic's own gradient is an array more
@@ -105,15 +124,9 @@ def test_a_localizer_makes_as_many_arrays_of_the_region_as_it_says(name):
 def test_exactly_k_on_a_real_model(make_cell, name, k):
     cell = make_cell("prompt")
     evidence = evidence_of(cell)
-    before = [
-        {n: values.clone() for n, values in tensors.items()} for tensors in (evidence.pretrained, evidence.finetuned)
-    ]
     mask = mask_of(name, evidence, k)
     assert mask.selected <= k and (mask.selected == k or name == "stitch") and mask.region == cell.region
-    for kept, tensors in zip(before, (evidence.pretrained, evidence.finetuned), strict=True):
-        assert all(torch.equal(kept[n], tensors[n]) for n in kept), "the two models are never changed"
-    values = graft(evidence.pretrained, evidence.finetuned, mask)
-    assert {*values} == {*cell.region.shapes}
+    assert same(evidence.pretrained, cell.pretrained()) and same(evidence.finetuned, cell.finetuned())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -147,32 +160,24 @@ def test_masks_without_refinement_are_nested_and_heads_of_one_ranking(make_cell,
 @pytest.mark.parametrize("name", NAMES)
 def test_ties_are_broken_by_region_index(name):
     region = Region({"z.bias": (6,), "a.weight": (2, 3)})
-    same = {n: torch.zeros(shape) for n, shape in region.shapes.items()}
-    toy = Quadratic(region, same, {n: values + 1 for n, values in same.items()})
-    toy.target, toy.curve = ({n: values + 1 for n, values in same.items()} for _ in range(2))
+    zeros, ones = ({n: make(shape) for n, shape in region.shapes.items()} for make in (torch.zeros, torch.ones))
+    toy = Quadratic(region, zeros, ones)
+    toy.target = toy.curve = ones
     first = mask_of(name, toy.evidence(toy.curve), 4).region_indices().tolist()
-    if name == "random":
-        assert first != [0, 1, 2, 3], "control: this one has no ties"
-    elif name == "tensorwise":
-        assert first == [0, 1, 6, 7]
-    elif name == "stitch":
-        assert first == [], "control: nothing crosses the threshold"
-    else:
-        assert first == [0, 1, 2, 3]
+    # nothing crosses the threshold of stitch
+    expected = {"tensorwise": [0, 1, 6, 7], "stitch": []}.get(name, [0, 1, 2, 3])
+    assert (first == expected) == (name != "random"), "control: that one has no ties"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_needs_no_model_gets_none(triple, name):
     region, pretrained, finetuned = triple
     evidence, localizer = from_tensors(region, pretrained, finetuned, np.random.default_rng(0)), LOCALIZERS[name]
-    if localizer.rank_needs_model:
-        with pytest.raises(RuntimeError, match="has no model to take gradients of"):
-            ranked(name, evidence, 9)
-    else:
+    if not localizer.rank_needs_model:
         assert len(ranked(name, evidence, 9)) == 9
-    if localizer.refine and not localizer.rank_needs_model:
+    if localizer.rank_needs_model or localizer.refine:
         with pytest.raises(RuntimeError, match="has no model to take gradients of"):
-            mask_of(name, evidence, 9)
+            (ranked if localizer.rank_needs_model else mask_of)(name, evidence, 9)
 
 
 @pytest.mark.parametrize("name", WITHOUT_MODEL)
@@ -212,25 +217,39 @@ for name in ("", "stitch"):
 def test_baselines_are_what_they_say(triple):
     region, pretrained, finetuned = triple
     evidence = from_tensors(region, pretrained, finetuned, np.random.default_rng(0))
-    assert mask_of("movement", evidence, 20).equals(
-        movement_mask(region, movement_order(pretrained, finetuned, region, 20), 20)
-    )
-    assert mask_of("magnitude", evidence, 20).equals(
-        top_k(region, {name: values**2 for name, values in pretrained.items()}, 20)
-    )
+    assert mask_of("movement", evidence, 20).equals(moved_most(*triple, 20))
+    squares = {name: values**2 for name, values in pretrained.items()}
+    assert mask_of("magnitude", evidence, 20).equals(top_k(region, squares, 20))
     assert {*mask_of("bias", evidence, 5).indices} == {*biases(region)} == {"a.bias"}
     alone = Region({"a.bias": (11,)})
     order = movement_order(pretrained, finetuned, alone, 5)
     assert torch.equal(mask_of("bias", evidence, 5).indices["a.bias"], order.sort().values)
 
 
+def test_movement_orders_by_distance_either_way_and_ties_by_index():
+    region = Region({"w": (2, 3), "b": (2,)})
+    pretrained = {"w": torch.ones(2, 3), "b": torch.zeros(2)}
+    finetuned = {"w": torch.tensor([[1.0, -1.0, 1.5], [3.0, 1.0, 1.0]]), "b": torch.tensor([-0.5, 7.0])}
+    assert movement(pretrained, finetuned, region)["w"].tolist() == [[0, 2, 0.5], [2, 0, 0]]
+    assert movement_order(pretrained, finetuned, region, 8).tolist() == [7, 1, 3, 2, 6, 0, 4, 5]
+
+
+def test_movement_masks_do_not_depend_on_how_much_of_the_order_was_stored(triple):
+    region, *models = triple
+    short, long = (movement_order(*models, region, k) for k in (20, region.size))
+    assert torch.equal(short, long[:20]) and sorted(long.tolist()) == [*range(region.size)]
+    assert movement_mask(region, short, 12).equals(movement_mask(region, long, 12))
+    assert not movement_mask(region, short, 12).equals(movement_mask(region, long, 13)), "control"
+    assert movement_mask(region, short, 0).selected == 0
+    with pytest.raises(ValueError, match="has 20 parameters, 21 were asked for"):
+        movement_mask(region, short, 21)
+
+
 def test_random_places_are_spread_over_the_region():
     region = Region({"small.weight": (100,), "large.weight": (900,)})
-    same = {name: torch.zeros(shape) for name, shape in region.shapes.items()}
-    counts = []
-    for seed in range(200):
-        mask = mask_of("random", from_tensors(region, same, same, np.random.default_rng(seed)), 100)
-        counts.append(len(mask.indices.get("small.weight", [])))
+    zeros = {name: torch.zeros(shape) for name, shape in region.shapes.items()}
+    drawn = (from_tensors(region, zeros, zeros, np.random.default_rng(seed)) for seed in range(200))
+    counts = [len(mask_of("random", evidence, 100).indices.get("small.weight", [])) for evidence in drawn]
     # hypergeometric: mean 10, standard deviation 2.85, so 0.2 for the mean of 200
     assert abs(np.mean(counts) - 10) < 0.8 and np.std(counts) > 1.5
 
@@ -239,7 +258,7 @@ def test_fish_is_the_fisher_information_at_the_pretrained_weights(make_cell):
     cell = make_cell("prompt")
     evidence = evidence_of(cell)
     mask = mask_of("fish", evidence, 150)
-    assert all(torch.equal(evidence.weights[name], values) for name, values in evidence.pretrained.items())
+    assert same({name: evidence.weights[name] for name in cell.region.shapes}, cell.pretrained())
     squares = evidence.squared_gradients(12)
     assert mask.equals(top_k(cell.region, squares, 150))
     mean = {name: values / 12 for name, values in squares.items()}
@@ -252,7 +271,7 @@ def test_more_examples_than_there_are_means_all(make_cell):
     cell = make_cell("prompt")
     evidence = evidence_of(cell)
     every, some, beyond = (evidence.squared_gradients(n) for n in (32, 12, 1000))
-    assert all(torch.equal(every[name], beyond[name]) for name in every)
+    assert same(every, beyond)
     assert all(bool((some[name] <= every[name] * (1 + 1e-4) + 1e-12).all()) for name in every), "a part of the same sum"
     assert any(bool((some[name] < 0.9 * every[name]).any()) for name in every), "control: but only a part"
 
@@ -276,27 +295,20 @@ def test_layers_are_told_by_their_number(name, layer):
 @pytest.mark.parametrize("name", ["layerwise", "tensorwise"])
 def test_every_group_gives_the_same_share_to_one_parameter(make_cell, name, k):
     cell = make_cell("prompt")
-    group_of = layer_of if name == "layerwise" else str
     mask = mask_of(name, from_tensors(cell.region, cell.pretrained(), cell.finetuned(), np.random.default_rng(0)), k)
-    sizes: dict[Any, int] = {}
-    taken: dict[Any, int] = {}
-    for tensor, size in zip(cell.region.shapes, cell.region.sizes, strict=True):
-        group = group_of(tensor)
-        sizes[group] = sizes.get(group, 0) + size
-        taken[group] = taken.get(group, 0) + len(mask.indices.get(tensor, []))
-    low = max((taken[group] - 0.5) / sizes[group] for group in sizes)
-    high = min((taken[group] + 0.5) / sizes[group] for group in sizes)
-    assert low <= high, "one share, of which each group gives its part to the half of a parameter"
+    rows = pd.DataFrame({"size": cell.region.sizes, "taken": 0}, [*cell.region.shapes])
+    rows["taken"] = pd.Series(mask.counts).reindex(rows.index, fill_value=0)
+    groups = rows.groupby(layer_of if name == "layerwise" else str).sum()
+    low, high = (groups.taken - 0.5) / groups["size"], (groups.taken + 0.5) / groups["size"]
+    assert low.max() <= high.min(), "one share, of which each group gives its part to the half of a parameter"
     if name == "layerwise":
-        assert len(sizes) == 2 and max(abs(taken[g] - k * sizes[g] / cell.region.size) for g in sizes) <= 1
+        assert len(groups) == 2 and (groups.taken - k * groups["size"] / cell.region.size).abs().max() <= 1
 
 
 def test_taken_evenly_layer_11_is_not_layer_1():
     region = Region({f"layer.{number}.weight": (100,) for number in (1, 10, 11)} | {"embeddings.weight": (200,)})
-    pretrained = {name: torch.zeros(shape) for name, shape in region.shapes.items()}
-    finetuned = {
-        name: torch.rand(shape, generator=torch.Generator().manual_seed(1)) for name, shape in region.shapes.items()
-    }
+    pretrained, generator = {name: torch.zeros(shape) for name, shape in region.shapes.items()}, torch.Generator()
+    finetuned = {name: torch.rand(shape, generator=generator.manual_seed(1)) for name, shape in region.shapes.items()}
     finetuned["layer.1.weight"] *= 100
     evidence = from_tensors(region, pretrained, finetuned, np.random.default_rng(0))
     even = mask_of("layerwise", evidence, 50)
@@ -321,27 +333,16 @@ def test_attribution_of_a_quadratic_loss_is_the_analytic_one(quadratic):
     assert not either.equals(signed), "control: some movement is harmful"
 
 
-def test_attribution_at_the_middle_adds_up_to_the_loss_saved(quadratic):
-    """The integral of a linear gradient is its value at the middle."""
-    saved = quadratic.loss(quadratic.pretrained) - quadratic.loss(quadratic.finetuned)
-    total = {p: sum(float(a.sum()) for a in attribution(quadratic.evidence(), [p]).values()) for p in (0.0, 0.5)}
-    assert total[0.5] == pytest.approx(saved, rel=1e-4)
-    assert total[0.0] != pytest.approx(saved, rel=1e-2), "control: at one end it does not"
-
-
 def test_grown_masks_add_what_the_graft_gains_most_from(quadratic):
-    q, k = quadratic, 30
-    order = movement_order(q.pretrained, q.finetuned, q.region, k)
-    mask = movement_mask(q.region, order, 10)
+    q, mask = quadratic, quadratic.moved_most(10)
     for size in (20, 30):
-        gradients = q.gradient_at(graft(q.pretrained, q.finetuned, mask))
-        gains = q.region.flatten({n: -g * (q.finetuned[n] - q.pretrained[n]) for n, g in gradients.items()})
+        gains = q.gains(mask)
         gains[mask.region_indices()] = torch.inf
         mask = GraftMask.from_region_indices(q.region, gains.topk(size).indices)
-    grown = mask_of("grown", q.evidence(), k)
+    grown = mask_of("grown", q.evidence(), 30)
     assert grown.equals(mask)
-    assert {*order[:10].tolist()} <= {*grown.region_indices().tolist()}
-    assert not grown.equals(movement_mask(q.region, order, k)), "control"
+    assert {*q.moved_most(10).region_indices().tolist()} <= {*grown.region_indices().tolist()}
+    assert not grown.equals(q.moved_most(30)), "control"
 
 
 @pytest.mark.parametrize(("first", "rounds", "selected"), [(1.0, 0, 10), (0.9, 1, 20)])
@@ -360,9 +361,7 @@ def test_doubling_masks_add_as_many_as_there_are_by_what_the_graft_gains_most_fr
     q, k = quadratic, 40
     order = movement_order(q.pretrained, q.finetuned, q.region, 5)
     for size in (10, 20, 40):
-        mask = GraftMask.from_region_indices(q.region, order)
-        gradients = q.gradient_at(graft(q.pretrained, q.finetuned, mask))
-        gains = q.region.flatten({n: -g * (q.finetuned[n] - q.pretrained[n]) for n, g in gradients.items()})
+        gains = q.gains(GraftMask.from_region_indices(q.region, order))
         gains[order] = -torch.inf
         order = torch.cat([order, gains.topk(size - len(order)).indices])
     found = ranked("doubling", q.evidence(), k)
@@ -385,9 +384,9 @@ def test_stable_masks_hold_what_most_draws_choose(quadratic):
 
     evidence = replace(q.evidence(), batch_gradients=lambda size: next_gradient)
     found = find_mask("stable", evidence, localizer_settings("stable", draws=6), Budget(k))
-    settled = movement_mask(q.region, movement_order(q.pretrained, q.finetuned, q.region, k - 1), k - 1)
+    settled = q.moved_most(k - 1).region_indices()
     assert len(drawn) == 6 and found.mask.selected == k
-    assert {*settled.region_indices().tolist()} - {0, 1} <= {*found.mask.region_indices().tolist()}
+    assert {*settled.tolist()} - {0, 1} <= {*found.mask.region_indices().tolist()}
     assert found.record["draws"] == 6 and k - 2 <= found.record["stable"] < k
     alone = find_mask("stable", evidence, localizer_settings("stable", draws=1), Budget(k))
     assert alone.record["stable"] == k, "control: one draw agrees with itself"
@@ -396,8 +395,7 @@ def test_stable_masks_hold_what_most_draws_choose(quadratic):
 def test_the_graft_put_in_place_is_the_graft(quadratic):
     mask = mask_of("random", quadratic.evidence(), 25)
     quadratic.evidence().put_graft(mask)
-    wanted = graft(quadratic.pretrained, quadratic.finetuned, mask)
-    assert all(torch.equal(quadratic.weights[name], values) for name, values in wanted.items())
+    assert same(quadratic.weights, graft(quadratic.pretrained, quadratic.finetuned, mask))
 
 
 @pytest.mark.parametrize("batch_size", [8, 128])
@@ -416,25 +414,21 @@ def test_learning_from_attribution_starts_from_its_order(make_cell):
 
 
 def test_stitching_to_exactly_k_is_learning_from_the_whole_top_k_with_l1(quadratic):
-    q, order = quadratic, movement_order(quadratic.pretrained, quadratic.finetuned, quadratic.region, 25)
     how = {"l1": 0.1, "rate_kind": "absolute", "learning_rate": 1000.0, "offset": 5.0}
-    stitched = mask_of("stitch_exact", q.evidence(), 25, **how)
-    start = MaskLogits.around(movement_mask(q.region, order, 25), q.pretrained, q.finetuned, 5.0)
-    settings = localizer_settings("stitch_exact", **how)
-    assert stitched.equals(learn_mask(q.weights, start, Budget(25), settings, q.backward).mask)
-    without = settings.model_copy(update={"l1": 0.0})
-    start = MaskLogits.around(movement_mask(q.region, order, 25), q.pretrained, q.finetuned, 5.0)
-    assert not stitched.equals(learn_mask(q.weights, start, Budget(25), without, q.backward).mask), "control"
+    stitched, base = mask_of("stitch_exact", quadratic.evidence(), 25, **how), quadratic.moved_most(25)
+    learned = [
+        quadratic.learn(base, localizer_settings("stitch_exact", **(how | change)), Budget(25))
+        for change in ({}, {"l1": 0.0})
+    ]
+    assert [mask.equals(stitched) for mask in learned] == [True, False], "control: without l1 it is another"
 
 
 def test_stitching_as_its_authors_do_keeps_what_crosses_the_threshold(quadratic):
     q, k = quadratic, 60
     how = {"base_share": 0.1, "rate_kind": "absolute", "learning_rate": 5.0, "l1": 0.02, "offset": 1.0, "steps": 20}
     stitched = mask_of("stitch", q.evidence(), k, **how)
-    order = movement_order(q.pretrained, q.finetuned, q.region, k)
-    start = MaskLogits.around(movement_mask(q.region, order, q.region.budget(0.1)), q.pretrained, q.finetuned, 1.0)
-    settings = localizer_settings("stitch", **how)
-    assert stitched.equals(learn_mask(q.weights, start, Budget(k, "threshold"), settings, q.backward).mask)
+    base, settings = q.moved_most(q.region.budget(0.1)), localizer_settings("stitch", **how)
+    assert stitched.equals(q.learn(base, settings, Budget(k, "threshold")))
     assert 0 < stitched.selected < k == mask_of("stitch_exact", q.evidence(), k, **how).selected, "control: no exact k"
 
 
@@ -449,8 +443,7 @@ def penalised(q: Quadratic, logits: dict[str, Tensor], l1: float) -> Tensor:
 @pytest.mark.parametrize("l1", [0.0, 0.3])
 def test_the_gradient_with_l1_is_autograds(quadratic, l1):
     q = quadratic
-    base = movement_mask(q.region, movement_order(q.pretrained, q.finetuned, q.region, 20), 20)
-    logits = MaskLogits.around(base, q.pretrained, q.finetuned, 1.5)
+    logits = MaskLogits.around(q.moved_most(20), q.pretrained, q.finetuned, 1.5)
     logits.blend_into(q.weights)
     q.backward()
     leaves = {name: t.clone().requires_grad_() for name, t in logits.logits.items()}
@@ -464,24 +457,3 @@ def test_the_gradient_with_l1_is_autograds(quadratic, l1):
     before = {name: t.clone() for name, t in logits.logits.items()}
     logits.step(q.weights, 2.0, l1)
     torch.testing.assert_close(logits.logits, {name: before[name] - 2.0 * wanted[name] for name in before})
-
-
-def test_a_heavier_l1_keeps_fewer_above_the_threshold(quadratic):
-    q, sizes = quadratic, []
-    base = movement_mask(q.region, movement_order(q.pretrained, q.finetuned, q.region, 20), 20)
-    how = localizer_settings("learned", steps=20, learning_rate=5.0, rate_kind="absolute", offset=1.0)
-    budget = Budget(q.region.size, "threshold")
-    for l1 in (0.0, 0.02, 5.0):
-        start = MaskLogits.around(base, q.pretrained, q.finetuned, 1.0)
-        sizes.append(learn_mask(q.weights, start, budget, how.model_copy(update={"l1": l1}), q.backward).mask.selected)
-    assert sizes[0] > sizes[1] > sizes[2] == 0
-
-
-def test_movement_scores_of_both_kinds_of_evidence_are_alike(make_cell):
-    cell = make_cell("prompt")
-    evidence = evidence_of(cell)
-    ours, files = (
-        movement(*pair, cell.region)
-        for pair in ((evidence.pretrained, evidence.finetuned), (cell.pretrained(), cell.finetuned()))
-    )
-    assert all(torch.equal(ours[name], files[name]) for name in files)

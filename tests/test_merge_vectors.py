@@ -10,41 +10,31 @@ from stages.lib.merging.consensus import agreed, tall_mask, within
 from stages.lib.merging.vectors import dared, elected, summed
 from tests.pico import same
 
+SHAPES = {"w": (40, 5), "b": (30,)}
+
 
 @pytest.fixture
 def several():
     """(pretrained, models): three tasks on two tensors."""
     generator = torch.Generator().manual_seed(3)
-    shapes = {"w": (40, 5), "b": (30,)}
-    pretrained = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    models = {
-        task: {name: values + torch.randn(values.shape, generator=generator) for name, values in pretrained.items()}
-        for task in ("first", "second", "third")
-    }
-    return pretrained, models
+    pretrained, *models = (
+        {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()} for _ in range(4)
+    )
+    return pretrained, dict(zip(("first", "second", "third"), models, strict=True))
 
 
-def test_summed_one_tensor_at_a_time_is_the_sum_of_whole_vectors(several):
+def test_ties_is_that_of_peft_on_the_whole_region_and_a_sum_that_of_whole_vectors(several):
     pretrained, models = several
-    whole = add({task: task_vector(pretrained, model) for task, model in models.items()})
-    assert same(summed(pretrained, models), whole)
-
-
-def test_ties_is_that_of_peft_on_the_whole_region(several):
-    pretrained, models = several
-    region = Region({name: tuple(values.shape) for name, values in pretrained.items()})
+    vectors = {task: task_vector(pretrained, model) for task, model in models.items()}
+    assert same(summed(pretrained, models), add(vectors))
+    region = Region(SHAPES)
     for share in (0.1, 0.5):
-        vectors = [region.flatten(task_vector(pretrained, models[task])) for task in sorted(models)]
-        theirs = merge_utils.ties(vectors, torch.ones(3), share)
+        theirs = merge_utils.ties([region.flatten(vector) for vector in vectors.values()], torch.ones(3), share)
         assert torch.equal(region.flatten(elected(pretrained, models, share)), theirs)
-    per_tensor = torch.cat(
-        [
-            merge_utils.ties([task_vector(pretrained, models[task])[name] for task in sorted(models)], torch.ones(3), 0.5)
-            .reshape(-1)
-            for name in region.shapes
-        ]
-    )  # fmt: skip
-    assert not torch.equal(region.flatten(elected(pretrained, models, 0.5)), per_tensor), "the control"
+    by_tensor = {
+        name: merge_utils.ties([vector[name] for vector in vectors.values()], torch.ones(3), 0.5) for name in SHAPES
+    }
+    assert not same(elected(pretrained, models, 0.5), by_tensor), "the control"
 
 
 def test_ties_keeps_exactly_its_share_even_among_equals():

@@ -1,5 +1,6 @@
 """Overlap of regions against sets counted by hand and chance simulated, and where parameters lie, by name."""
 
+from collections import Counter
 from math import comb
 
 import numpy as np
@@ -19,9 +20,6 @@ def test_overlap_by_hand():
     assert asymmetric_overlap(second, first) == 2 / 4
     assert iou(first, first) == asymmetric_overlap(first, first) == 1
     assert iou(first, np.array([0, 2])) == 0
-
-
-def test_empty_regions_have_nothing_in_common():
     nothing = np.zeros(0, np.int64)
     assert iou(nothing, nothing) == asymmetric_overlap(np.arange(3), nothing) == 0
     assert chance_iou(0, 0, 10) == chance_asymmetric_overlap(3, 0, 10) == 0
@@ -44,15 +42,10 @@ def test_chance_is_the_hypergeometric_expectation(first, second, size):
 
 def test_random_regions_overlap_as_chance_says():
     generator = np.random.default_rng(5)
-    draws = [
-        (generator.choice(4000, 400, replace=False), generator.choice(4000, 900, replace=False)) for _ in range(60)
-    ]
+    draws = [[generator.choice(4000, size, replace=False) for size in (400, 900)] for _ in range(60)]
     assert np.mean([iou(*draw) for draw in draws]) == pytest.approx(chance_iou(400, 900, 4000), rel=0.03)
     found = np.mean([asymmetric_overlap(*draw) for draw in draws])
     assert found == pytest.approx(chance_asymmetric_overlap(400, 900, 4000), rel=0.03)
-
-
-def test_sets_larger_than_the_region_are_a_mistake():
     with pytest.raises(ValueError, match="do not fit among 10"):
         chance_iou(11, 3, 10)
 
@@ -62,25 +55,20 @@ BERT = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, int
 GPT2 = GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=20, n_positions=16, bos_token_id=0, eos_token_id=0)
 LLAMA = LlamaConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, **SMALL)
 FOUR = {places.QUERY: 1, places.KEY: 1, places.VALUE: 1, places.ATTENTION_OUTPUT: 1}
-KINDS_IN_LAYER = {
-    "bert": FOUR | {places.FIRST: 1, places.SECOND: 1, places.LAYER_NORM: 4, places.BIAS: 6},
-    "gpt2": {places.FUSED: 1, places.ATTENTION_OUTPUT: 1, places.FIRST: 1, places.SECOND: 1, places.LAYER_NORM: 4, places.BIAS: 4},
-    "llama": FOUR | {places.FIRST: 2, places.SECOND: 1, places.LAYER_NORM: 2},
-}  # fmt: skip
+FAMILIES = [
+    (BertForMaskedLM, BERT, FOUR | {places.FIRST: 1, places.SECOND: 1, places.LAYER_NORM: 4, places.BIAS: 6}),
+    (GPT2LMHeadModel, GPT2, {places.FUSED: 1, places.ATTENTION_OUTPUT: 1, places.FIRST: 1, places.SECOND: 1, places.LAYER_NORM: 4, places.BIAS: 4}),
+    (LlamaForCausalLM, LLAMA, FOUR | {places.FIRST: 2, places.SECOND: 1, places.LAYER_NORM: 2}),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("family", "model"),
-    [("bert", (BertForMaskedLM, BERT)), ("gpt2", (GPT2LMHeadModel, GPT2)), ("llama", (LlamaForCausalLM, LLAMA))],
-)
-def test_every_parameter_of_a_layer_has_a_kind(family, model):
-    make, config = model
+@pytest.mark.parametrize(("make", "config", "expected"), FAMILIES, ids=["bert", "gpt2", "llama"])
+def test_every_parameter_of_a_layer_has_a_kind(make, config, expected):
     names = [name for name, _ in make(config).named_parameters()]
     assert {layer_of(name) for name in names} == {None, 0, 1}
     for layer in (0, 1):
         kinds = [kind_of(name) for name in names if layer_of(name) == layer]
-        assert {kind: kinds.count(kind) for kind in kinds} == KINDS_IN_LAYER[family]
-        assert places.OTHER not in kinds
+        assert Counter(kinds) == expected and places.OTHER not in expected
     assert any(kind_of(name) == places.OTHER for name in names)  # a control: embeddings are nothing of the kind
 
 
@@ -94,12 +82,9 @@ def test_roberta_and_attention_output_are_told_from_feed_forward_output():
 
 
 def test_composition_adds_up():
-    shapes = {
-        "m.layer.0.attention.self.value.weight": (4, 5),
-        "m.layer.0.attention.self.value.bias": (5,),
-        "m.layer.1.intermediate.dense.weight": (5, 15),
-    }
-    rows = composition({"m.layer.0.attention.self.value.weight": 3, "m.layer.1.intermediate.dense.weight": 1}, shapes)
+    value, dense = "m.layer.0.attention.self.value", "m.layer.1.intermediate.dense"
+    shapes = {f"{value}.weight": (4, 5), f"{value}.bias": (5,), f"{dense}.weight": (5, 15)}
+    rows = composition({f"{value}.weight": 3, f"{dense}.weight": 1}, shapes)
     assert [(row["layer"], row["kind"], row["selected"], row["parameters"]) for row in rows] == [
         (0, places.VALUE, 3, 20), (0, places.BIAS, 0, 5), (1, places.FIRST, 1, 75),
     ]  # fmt: skip

@@ -1,7 +1,10 @@
 """Tasks learned one after another on pico models: what each method may move, what it keeps, and what it leaves as it was."""
 
 import json
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import cycle, islice
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,12 +45,10 @@ TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2)
 
 def rows_of(task: TaskSpec) -> dict[str, list[dict]]:
     rows = {"train": toy_rows(16, 1), "dev": toy_rows(8, 2), "test": toy_rows(32, 3)}
-    if task is TOY:
-        return rows
-    return {
-        split: [{**row, "sentence2": "it was", "label": PAIRS.labels[n % 3]} for n, row in enumerate(part)]
-        for split, part in rows.items()
-    }
+    if task is PAIRS:
+        for row, label in ((row, label) for part in rows.values() for row, label in zip(part, cycle(PAIRS.labels))):
+            row |= {"sentence2": "it was", "label": label}
+    return rows
 
 
 @pytest.fixture(scope="module")
@@ -95,22 +96,18 @@ def write_region(task: str, model: LabelModel) -> None:
     write_mask(paths.learned(task, SEED), StoredMask(mask, values_at(after, mask), {}, about))
 
 
-def params(mode: str, **changes: Any) -> SimpleNamespace:
+def params(mode: str) -> SimpleNamespace:
     """All settings of the stage."""
-    sections = {
-        "model": model_settings(mode),
-        "finetune": TRAINING,
-        "calibration": SimpleNamespace(bins=15),
-        "sequence": SimpleNamespace(max_steps=STEPS, test_max=TEST),
-        "order": SimpleNamespace(forward=ORDER, backward=ORDER[::-1]),
-        "method": SimpleNamespace(
-            naive=NoParams(),
-            grafting=NoParams(),
-            replay=ReplayParams(examples=2, every=2),
-            ewc=EwcParams(strength=100.0, fisher="expected", examples=8),
-        ),
+    methods = {
+        "replay": ReplayParams(examples=2, every=2),
+        "ewc": EwcParams(strength=100.0, fisher="expected", examples=8),
     }
-    return SimpleNamespace(**{**sections, **changes})
+    return SimpleNamespace(
+        model=model_settings(mode), finetune=TRAINING, calibration=SimpleNamespace(bins=15),
+        sequence=SimpleNamespace(max_steps=STEPS, test_max=TEST),
+        order=SimpleNamespace(forward=ORDER, backward=ORDER[::-1]),
+        method=SimpleNamespace(naive=NoParams(), grafting=NoParams(), **methods),
+    )  # fmt: skip
 
 
 def learner(method: str, mode: str, order: list[str] = ORDER, **settings: Any) -> Naive:
@@ -120,16 +117,26 @@ def learner(method: str, mode: str, order: list[str] = ORDER, **settings: Any) -
     return METHODS[method](TaskSequence.open(order, SEED, chosen, runtime()), own)
 
 
+def learned(method: str, mode: str, tasks: list[str] = ORDER, **settings: Any) -> Naive:
+    """A method after these tasks."""
+    made = learner(method, mode, **settings)
+    for task in tasks:
+        made.learn(task)
+    return made
+
+
 def weights_of(made: Naive) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in made.sequence.shared.parameters().items()}
 
 
-def after_all(method: str, mode: str, **settings: Any) -> dict[str, Tensor]:
-    """The weights after both tasks."""
-    made = learner(method, mode, **settings)
-    for task in ORDER:
-        made.learn(task)
-    return weights_of(made)
+@contextmanager
+def restored(path: Path) -> Iterator[Path]:
+    """A file of the project, which is as it was afterwards."""
+    content = path.read_bytes()
+    try:
+        yield path
+    finally:
+        path.write_bytes(content)
 
 
 # --- One task at a time ----------------------------------------------------------------------------------------
@@ -191,14 +198,11 @@ def test_a_changed_prediction_is_an_error(projects):
 @pytest.mark.parametrize("mode", MODES)
 def test_grafting_moves_only_what_no_earlier_task_has(projects, mode):
     projects(mode)
-    made = learner("grafting", mode)
-    before = weights_of(made)
-    made.learn("toy")
+    before, made = weights_of(learner("grafting", mode)), learned("grafting", mode, ["toy"])
     first = weights_of(made)
     made.learn("pairs")
-    both, pieces = weights_of(made), made.pieces
-    taken = pieces["toy"].mask.region_indices()
-    own = pieces["pairs"].mask.region_indices()
+    both = weights_of(made)
+    taken, own = (made.pieces[task].mask.region_indices() for task in ORDER)
     flat = made.region.flatten
     assert 0 < len(own) < made.masks["pairs"].selected and not torch.isin(own, taken).any()
     moved = (flat(both) != flat(first)).nonzero().reshape(-1)
@@ -216,15 +220,11 @@ def test_grafting_moves_only_what_no_earlier_task_has(projects, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_every_method_moves_a_parameter_of_the_first_task_by_the_same_step(projects, monkeypatch, mode):
     projects(mode)
-    one_step = {"optimizer": "sgd", "clip_norm": 1e-3}
-    monkeypatch.setitem(globals(), "TRAINING", TRAINING.model_copy(update=one_step))
+    one_step = TRAINING.model_copy(update={"optimizer": "sgd", "clip_norm": 1e-3})
+    monkeypatch.setitem(globals(), "TRAINING", one_step)
     monkeypatch.setitem(globals(), "STEPS", 1)
-    moved = {}
-    for method in METHODS:
-        made = learner(method, mode)
-        before = weights_of(made)
-        made.learn("toy")
-        moved[method] = weights_of(made)
+    before = weights_of(learner("naive", mode))
+    moved = {method: weights_of(learned(method, mode, ["toy"])) for method in METHODS}
     chosen = read_mask(paths.learned("toy", SEED)).mask
     flat = chosen.region.flatten
     inside, start = chosen.region_indices(), flat(before)
@@ -259,15 +259,12 @@ def test_a_region_that_is_taken_as_a_whole_is_an_error_where_no_head_is_left_to_
 
 def test_a_region_of_another_model_is_an_error(projects):
     projects("prompt")
-    stored = paths.learned("toy", SEED).read_bytes()
-    try:
-        region = read_anatomy(paths.PRETRAINED).region(["layers"])
-        about = {"fingerprint": "0", "model": "other", "task": "toy", "seed": SEED}
-        write_mask(paths.learned("toy", SEED), StoredMask(GraftMask.empty(region), {}, {}, about))
+    region = read_anatomy(paths.PRETRAINED).region(["layers"])
+    about = {"fingerprint": "0", "model": "other", "task": "toy", "seed": SEED}
+    with restored(paths.learned("toy", SEED)) as path:
+        write_mask(path, StoredMask(GraftMask.empty(region), {}, {}, about))
         with pytest.raises(MaskError, match=r"toy\.safetensors: was made for other"):
             learner("grafting", "prompt")
-    finally:
-        paths.learned("toy", SEED).write_bytes(stored)
 
 
 # --- Replay and EWC --------------------------------------------------------------------------------------------
@@ -276,18 +273,17 @@ def test_a_region_of_another_model_is_an_error(projects):
 @pytest.mark.parametrize("mode", MODES)
 def test_replay_that_never_comes_and_a_penalty_without_strength_are_naive_bit_for_bit(projects, mode):
     projects(mode)
-    naive = after_all("naive", mode)
-    assert same(after_all("replay", mode, every=STEPS + 1), naive)
-    assert same(after_all("ewc", mode, strength=0.0), naive)
-    assert not same(after_all("replay", mode), naive) and not same(after_all("ewc", mode), naive)  # the control
+    naive = weights_of(learned("naive", mode))
+    for method, without in (("replay", {"every": STEPS + 1}), ("ewc", {"strength": 0.0})):
+        assert same(weights_of(learned(method, mode, **without)), naive)
+        assert not same(weights_of(learned(method, mode)), naive)  # the control
 
 
 def test_a_stronger_penalty_leaves_weights_nearer_to_where_the_first_task_ended(projects):
     projects("prompt")
     distances = []
     for strength in (0.0, 1e2, 1e6):
-        made = learner("ewc", "prompt", strength=strength)
-        made.learn("toy")
+        made = learned("ewc", "prompt", ["toy"], strength=strength)
         first = weights_of(made)
         made.learn("pairs")
         distances.append(sum(float((weight - first[name]).norm()) for name, weight in weights_of(made).items()))
@@ -298,8 +294,7 @@ def test_replay_trains_the_heads_of_earlier_tasks_along(projects):
     projects("standard")
     moved = {}
     for method in ("replay", "naive"):
-        made = learner(method, "standard")
-        made.learn("toy")
+        made = learned(method, "standard", ["toy"])
         head = made.sequence.head("toy")
         made.learn("pairs")
         moved[method] = not same(head, made.sequence.head("toy"))
@@ -311,12 +306,7 @@ def test_replay_trains_the_heads_of_earlier_tasks_along(projects):
 
 def test_what_is_kept_is_counted_in_bytes(projects):
     projects("standard")
-    kept = {}
-    for method in METHODS:
-        made = learner(method, "standard")
-        made.learn("toy")
-        made.learn("pairs")
-        kept[method] = made.kept()
+    kept = {method: learned(method, "standard").kept() for method in METHODS}
     heads = 4 * (32 * 2 + 2 + 32 * 3 + 3)
     assert {found["head"] for found in kept.values()} == {heads}
     grafting, region = learner("grafting", "standard"), read_anatomy(paths.PRETRAINED).region(["layers"])
@@ -351,11 +341,7 @@ def test_a_sequence_stores_logits_of_every_task_after_every_step_since_its_own(p
 
 def test_a_task_that_was_not_fine_tuned_is_named(projects):
     projects("standard")
-    path = paths.finetuned("toy", SEED) / "training.json"
-    text = path.read_text()
-    try:
+    with restored(paths.finetuned("toy", SEED) / "training.json") as path:
         path.unlink()
         with pytest.raises(ModelError, match=r"toy/training\.json: no such file"):
             TaskSequence.open(ORDER, SEED, params("standard"), runtime())
-    finally:
-        path.write_text(text)

@@ -15,32 +15,23 @@ from stages.lib.metrics.gain import add_gain, gained, relative_gain, scores_of_e
 from stages.lib.models.evidence import from_tensors
 from stages.multitask.settings import read_name
 from stages.multitask.unions import purify, summed_gradient, union
-from tests.pico import localizer_settings
-
-# --- Relative gain ---------------------------------------------------------------------------------------------
+from tests.pico import localizer_settings, same
 
 
-def test_the_pretrained_model_gains_0_and_the_joint_model_1():
-    assert relative_gain(0.5, 0.5, 0.9, 0.05) == 0.0
-    assert relative_gain(0.9, 0.5, 0.9, 0.05) == 1.0
-    assert relative_gain(0.8, 0.5, 0.9, 0.05) == pytest.approx(0.75)
-    assert relative_gain(0.4, 0.5, 0.9, 0.05) == pytest.approx(-0.25)
-
-
-def test_it_is_the_same_for_any_scale_and_origin_of_accuracy():
-    plain = relative_gain(0.62, 0.5, 0.9, 0.01)
-    assert relative_gain(0.1 + 0.62 / 2, 0.1 + 0.5 / 2, 0.1 + 0.9 / 2, 0.01) == pytest.approx(plain)
+def test_the_pretrained_model_gains_0_and_the_joint_model_1_whatever_scale_and_origin():
+    for scale, origin in ((1, 0), (0.5, 0.1)):
+        gains = [
+            relative_gain(*(origin + scale * share for share in (own, 0.5, 0.9)), 0.05) for own in (0.5, 0.9, 0.8, 0.4)
+        ]
+        assert gains == pytest.approx([0, 1, 0.75, -0.25])
 
 
 @pytest.mark.parametrize("joint", [0.5, 0.5 + 1e-9, 0.549, 0.4, 0.1])
 def test_a_joint_model_that_gained_next_to_nothing_or_lost_gives_no_number(joint):
     assert relative_gain(0.7, 0.5, joint, 0.05) is None and not gained(0.5, joint, 0.05)
     assert relative_gain(0.7, 0.5, 0.56, 0.05) is not None, "control: a little more is enough"
-
-
-def test_a_guard_of_nothing_is_refused():
     with pytest.raises(ValueError, match="above 0"):
-        relative_gain(0.7, 0.5, 0.5, 0.0)
+        relative_gain(0.7, 0.5, joint, 0.0)
 
 
 def test_gains_of_a_frame_are_those_of_its_rows_and_nothing_where_an_end_is_unknown():
@@ -55,9 +46,6 @@ def test_gains_of_a_frame_are_those_of_its_rows_and_nothing_where_an_end_is_unkn
     assert found.gain[:3].tolist() == pytest.approx([0, 1, 0.75]) and found.gain[3:].isna().all()
     assert add_gain(rows, ends, 0.5).gain.isna().all()
     assert add_gain(rows[:0], scores_of_ends(rows[:0], ["seed"]), 0.05).gain.dtype == float
-
-
-# --- Unions ----------------------------------------------------------------------------------------------------
 
 
 def some(region, *indices: int) -> GraftMask:
@@ -75,11 +63,8 @@ def test_a_union_has_each_entry_once_whatever_the_order(triple):
 def test_grafting_a_union_is_grafting_one_part_after_the_other(triple):
     region, pretrained, finetuned = triple
     one, other = some(region, 3, 40, 50), some(region, 50, 0, 69)
-    at_once = graft(pretrained, finetuned, union([one, other]))
-    in_turn = graft(graft(pretrained, finetuned, one), finetuned, other)
-    assert all(torch.equal(at_once[name], in_turn[name]) for name in region.shapes)
-    alone = graft(pretrained, finetuned, one)
-    assert not all(torch.equal(at_once[name], alone[name]) for name in region.shapes)  # the control
+    at_once, alone = (graft(pretrained, finetuned, mask) for mask in (union([one, other]), one))
+    assert same(at_once, graft(alone, finetuned, other)) and not same(at_once, alone)
 
 
 def test_masks_of_different_regions_have_no_union(triple, make_cell):
@@ -89,12 +74,10 @@ def test_masks_of_different_regions_have_no_union(triple, make_cell):
         union([])
 
 
-# --- Purified unions -------------------------------------------------------------------------------------------
-
-
-def quadratic(region, pretrained, finetuned, wanted: torch.Tensor) -> Evidence:
+def linear(triple, wanted: list[int], weights: dict | None = None) -> Evidence:
     """Evidence about a loss that falls linearly in the entries `wanted` as they move, and rises in all others."""
-    weights = {name: values.clone().requires_grad_() for name, values in pretrained.items()}
+    region, pretrained, finetuned = triple
+    weights = weights or {name: values.clone().requires_grad_() for name, values in pretrained.items()}
     sign = torch.ones(region.size)
     sign[wanted] = -1.0
     flat = region.flatten({name: finetuned[name] - pretrained[name] for name in region.shapes})
@@ -105,81 +88,36 @@ def quadratic(region, pretrained, finetuned, wanted: torch.Tensor) -> Evidence:
         loss.backward()
         return float(loss.detach())
 
-    base = from_tensors(region, pretrained, finetuned, np.random.default_rng(0))
-    return Evidence(
-        base.region,
-        pretrained,
-        finetuned,
-        weights,
-        lambda _: gradient,
-        gradient,
-        base.squared_gradients,
-        base.generator,
-    )
+    base = from_tensors(*triple, np.random.default_rng(0))
+    return replace(base, weights=weights, batch_gradients=lambda _: gradient)
 
 
 SETTINGS = localizer_settings("learned", steps=10, learning_rate=3.0, offset=2.0)
 
 
 def test_purifying_swaps_harmful_entries_for_helpful_ones_and_keeps_the_size(triple):
-    region, pretrained, finetuned = triple
-    wanted = torch.tensor([5, 6, 7, 8])
-    found = purify(some(region, 5, 6, 30, 31), [quadratic(region, pretrained, finetuned, wanted)], SETTINGS)
-    assert found.region_indices().tolist() == wanted.tolist()
-
-
-def test_purifying_for_nothing_changes_nothing(triple):
-    region, pretrained, finetuned = triple
-    start = some(region, 5, 6, 30, 31)
+    start, wanted = some(triple[0], 5, 6, 30, 31), [5, 6, 7, 8]
+    assert purify(start, [linear(triple, wanted)], SETTINGS).region_indices().tolist() == wanted
     none = SETTINGS.model_copy(update={"steps": 0})
-    evidence = quadratic(region, pretrained, finetuned, torch.tensor([5, 6, 7, 8]))
-    assert purify(start, [evidence], none).equals(start)
-    assert not purify(start, [evidence], SETTINGS).equals(start)  # the control
+    assert purify(start, [linear(triple, wanted)], none).equals(start), "for nothing it changes nothing"
 
 
 def test_the_gradients_of_all_tasks_are_added_whatever_was_there_before(triple):
-    region, pretrained, finetuned = triple
-    wanted = (torch.tensor([1, 2]), torch.tensor([2, 3]))
-    one, other = (quadratic(region, pretrained, finetuned, indices) for indices in wanted)
-    other = replace(other, weights=one.weights, batch_gradients=_stream(_at(one.weights, other)))
-    apart = []
-    for evidence in (one, other):
-        _forget(one.weights)
-        evidence.batch_gradients(8)()
-        apart.append({name: weight.grad.clone() for name, weight in one.weights.items()})
+    one = linear(triple, [1, 2])
+    other = linear(triple, [2, 3], one.weights)
+
+    def left_by(gradient) -> torch.Tensor:
+        """The gradient that a call leaves where there was none."""
+        for weight in one.weights.values():
+            weight.grad = None
+        gradient()
+        return triple[0].flatten({name: weight.grad for name, weight in one.weights.items()})
+
+    apart = [left_by(evidence.batch_gradients(8)) for evidence in (one, other)]
+    together = summed_gradient([one, other], 8)
     for _ in range(2):  # what the first call leaves is not added to by the second
-        _forget(one.weights)
-        summed_gradient([one, other], 8)()
-        grads = {name: weight.grad for name, weight in one.weights.items()}
-        assert all(torch.allclose(grads[name], apart[0][name] + apart[1][name]) for name in region.shapes)
-    assert any(bool(apart[1][name].abs().sum() > 0) for name in region.shapes)  # the control
-
-
-def _forget(weights) -> None:
-    for weight in weights.values():
-        weight.grad = None
-
-
-def _stream(gradient):
-    return lambda _size: gradient
-
-
-def _at(weights, other: Evidence):
-    """The gradient of the other task's loss, taken at these weights, which it ends up in."""
-
-    def gradient() -> float:
-        for name, weight in weights.items():
-            other.weights[name].data.copy_(weight.detach())
-        _forget(other.weights)
-        value = other.batch_gradients(8)()
-        for name, weight in weights.items():
-            weight.grad = other.weights[name].grad.clone()
-        return value
-
-    return gradient
-
-
-# --- Names -----------------------------------------------------------------------------------------------------
+        torch.testing.assert_close(left_by(together), apart[0] + apart[1])
+    assert apart[1].abs().sum() > 0  # the control
 
 
 def test_a_name_may_have_the_share_of_a_base():

@@ -24,16 +24,20 @@ ALONE = "a model for each task"
 def steps_figure(data: Sequences, order: str) -> Figure:
     """Accuracy on each task after every step since its own, by method."""
     tasks, rows, alone = data.orders[order], data.steps(order), data.alone(FINETUNED, order)
+    forgotten = data.measure[data.measure.order == order].groupby("method").forgetting.mean()
+    found = ", ".join(f"{method} {percent(forgotten[method])}" for method in data.methods)
+    others = iter(cycle(OTHER_LOOKS))
+    looks = {method: LOOKS[method] if method in LOOKS else next(others) for method in data.methods}
     drawn = framed(
         PANEL_HEIGHT * grid(len(tasks))[0],
-        _found(data, order),
-        _details(data, order),
+        f"Forgotten by the end of the sequence, in points on all tasks but the last: {found}",
+        f"Order {order}, {counted(len(data.seeds), 'seed')}, n = {extent(rows.n)} test rows a task",
         f"A panel for each task, from its own step on. Points: means over seeds{whiskers(data.seeds)}. "
         "Black: fine-tuned alone, not in a sequence.",
         [*data.methods, ALONE],
     )
     for panel, task, first, last in small_multiples(drawn, tasks, sharex=True, sharey=True):
-        _draw_steps(panel, rows[rows.task == task], _looks(data.methods))
+        _draw_steps(panel, rows[rows.task == task], looks)
         panel.axhline(100 * alone[alone.task == task].accuracy.mean(), label=ALONE, **LEVELS[FINETUNED])
         panel.set(title=wrapped(f"{tasks.index(task) + 1}. {task}", 26), ylabel="accuracy (%)" if first else "")
         _step_axis(panel, tasks, last)
@@ -49,11 +53,6 @@ def _draw_steps(panel: Axes, rows: pd.DataFrame, looks: dict[str, int]) -> None:
         panel.errorbar(steps.index, 100 * steps["mean"], error, **style)
 
 
-def _looks(methods: list[str]) -> dict[str, int]:
-    others = iter(cycle(OTHER_LOOKS))
-    return {method: LOOKS[method] if method in LOOKS else next(others) for method in methods}
-
-
 def _step_axis(panel: Axes, tasks: list[str], bottom: bool) -> None:
     panel.set_xlim(0.7, len(tasks) + 0.3)
     many = len(tasks) > 4
@@ -63,17 +62,6 @@ def _step_axis(panel: Axes, tasks: list[str], bottom: bool) -> None:
     panel.tick_params(labelbottom=True, labelsize=9)
     if bottom:
         panel.set_xlabel("step" if many else "after learning")
-
-
-def _found(data: Sequences, order: str) -> str:
-    """What the sequence shows: how much each method has forgotten."""
-    forgotten = data.measure[data.measure.order == order].groupby("method").forgetting.mean()
-    parts = ", ".join(f"{method} {percent(forgotten[method])}" for method in data.methods)
-    return f"Forgotten by the end of the sequence, in points on all tasks but the last: {parts}"
-
-
-def _details(data: Sequences, order: str) -> str:
-    return f"Order {order}, {counted(len(data.seeds), 'seed')}, n = {extent(data.steps(order).n)} test rows a task"
 
 
 def makers(data: Sequences) -> dict[str, Callable[[Sequences], Figure]]:

@@ -100,15 +100,11 @@ def collect(seeds: list[int], settings: SequenceParams, orders: dict[str, list[s
     needs = ("rows", "place", "kept_bytes", "model_bytes")
     records = Records("continual", "sequence", path, cells, needs=needs)
 
-    def of_these_tasks(cell: Cell, record: Row) -> Row:
-        if record.get("tasks") != chosen[cell["order"]]:
-            file, order = records.file(cell), cell["order"]
-            raise DataError(f"{file}: is about other tasks than order.{order}; {records.made_by(cell)}")
-        return record
-
     def tested(cell: Cell, record: Row) -> Iterable[Row]:
-        place, length = of_these_tasks(cell, record)["place"], len(chosen[cell["order"]])
-        return [{**row, **cell, "place": place, "length": length} for row in record["rows"]]
+        order, place = cell["order"], record["place"]
+        if record.get("tasks") != chosen[order]:
+            raise DataError(f"{records.file(cell)}: is about other tasks than order.{order}; {records.made_by(cell)}")
+        return [{**row, **cell, "place": place, "length": len(chosen[order])} for row in record["rows"]]
 
     def kept(cell: Cell, record: Row) -> Iterable[Row]:
         region = {name: record.get(name) for name in ("region", "own")}

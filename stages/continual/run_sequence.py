@@ -100,8 +100,10 @@ def step_rows(predictions: Predictions, sequence: TaskSequence, bins: int) -> li
     order = [*sequence.rows]
     steps = predictions.logits[task]
     own = steps[f"{AFTER}{task}"]
+    alone = read_predictions(paths.predictions("reference", task, sequence.seed)).part([task], (FINETUNED, PRETRAINED))
+    together = first_rows(alone, len(predictions.labels[task])) | predictions
     rows = []
-    for row in score_rows(with_models(predictions, task, sequence.seed), sequence.view(task).task, bins):
+    for row in score_rows(together, sequence.view(task).task, bins):
         extra: dict[str, Any] = {"step": 0, "after": None}
         if row["variant"] in steps:
             later, logits = row["variant"].removeprefix(AFTER), steps[row["variant"]]
@@ -109,9 +111,3 @@ def step_rows(predictions: Predictions, sequence: TaskSequence, bins: int) -> li
             extra["agreement_with_own"] = agreement(logits, own)
         rows.append({**row, **extra})
     return rows
-
-
-def with_models(predictions: Predictions, task: str, seed: int) -> Predictions:
-    """These predictions with those of the task's fine-tuned and pretrained model for the same rows."""
-    alone = read_predictions(paths.predictions("reference", task, seed)).part([task], (FINETUNED, PRETRAINED))
-    return first_rows(alone, len(predictions.labels[task])) | predictions

@@ -21,14 +21,7 @@ LINES = {
     FINETUNED: LEVELS[FINETUNED],
 }
 LINE_NAMES = {PRETRAINED: "pretrained", GRAFTED: "own grafts", FINETUNED: "own fine-tuned models"}
-AVERAGE = {
-    "color": "black",
-    "marker": "|",
-    "markersize": 15,
-    "markeredgewidth": 2.0,
-    "linestyle": "none",
-    "zorder": 2.5,
-}
+AVERAGE = {"color": "black", "marker": "|", "markersize": 15, "markeredgewidth": 2.0, "linestyle": "", "zorder": 2.5}
 
 
 def methods_figure(merged: Merged) -> Figure | None:

@@ -76,10 +76,6 @@ class Group:
         }
         return cls(seed, shared, anatomy, pretrained, models, grafts)
 
-    def head_bytes(self) -> int:
-        """Bytes of all heads."""
-        return sum(bytes_of(head.values()) for head in self.shared.heads().values())
-
 
 def localize(method: str, task: str, seed: int, params: Params, machine: Runtime) -> StoredMask:
     """The graft of a task by the localizer, and of the size, that a name such as stitch_0.01 says."""
@@ -107,8 +103,9 @@ def combine(method: str, group: str, seed: int, params: Params, machine: Runtime
             target = paths.merged_logits(method, group, task, seed)
             rows += _measured(cell, task, {**models, names.MERGED: tensors}, target, params)
             bar.update(1)
-    header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": kind}
-    header |= {"tasks": tasks, "model_parameters": cell.anatomy.parameters, "head_bytes": cell.head_bytes()}
+    header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": kind, "tasks": tasks}
+    heads = sum(bytes_of(head.values()) for head in cell.shared.heads().values())
+    header |= {"model_parameters": cell.anatomy.parameters, "head_bytes": heads}
     write_json(paths.merged_record(method, group, seed), {**header, **facts, "rows": rows})
     scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == names.MERGED)
     return f"combination {method} {group}-{seed}: {scores}"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -148,14 +149,10 @@ def report(merged: Merged, here: str) -> Report:
     if not merged.methods:
         return Report("Several tasks in one model", size, [], ["combination: off, so without any merged model"], [])
     claims = judge(read_statements(CLAIMS), MEASURES, merged, here)
-    return Report("Several tasks in one model", size, shown(tables(merged)), _at_the_edge(merged), claims)
-
-
-def _at_the_edge(merged: Merged) -> list[str]:
-    """Methods for which dev chose the largest alpha there was."""
     largest, models = merged.frames["dev"].alpha.max(), merged.frames["models"]
     names = ", ".join(merged.label(name) for name in models[models.alpha == largest].method.unique())
-    return [f"The largest alpha, {largest:g}, was chosen for {names}: a larger one may be better."] if names else []
+    edge = f"The largest alpha, {largest:g}, was chosen for {names}: a larger one may be better."
+    return Report("Several tasks in one model", size, shown(tables(merged)), [edge] * bool(names), claims)
 
 
 # --- Tables and numbers ----------------------------------------------------------------------------------------
@@ -180,10 +177,7 @@ MODEL_COLUMNS = [
     share("worst of FT", lambda model: model.cells("retained").groupby("seed").min()),
     Column("", _merged_only(lambda model: model.rows.bytes), str, "bytes"),
     Column(
-        "alpha",
-        lambda model: model.rows.alpha.dropna(),
-        lambda alphas: ", ".join(f"{alpha:g}" for alpha in alphas),
-        "alpha",
+        "alpha", lambda model: model.rows.alpha.dropna(), lambda alphas: ", ".join(map("{:g}".format, alphas)), "alpha"
     ),
     Column("MB", Model.megabytes, str),
 ]
@@ -259,15 +253,14 @@ def details(merged: Merged) -> dict[str, Any]:
     if not merged.methods:
         return {}
     others = [name for name in merged.methods if name != STITCHED] if STITCHED in merged.methods else []
-    gaps = {group: {name: _gap(merged, group, STITCHED, name) for name in others} for group in merged.groups}
+    gaps: dict[str, dict[str, Estimate]] = {group: {} for group in merged.groups}
+    for group, name in product(merged.groups, others):
+        gap = Model(merged, group, STITCHED).cells() - Model(merged, group, name).cells()
+        gaps[group][name] = estimate(gap)
     return {**stored(tables(merged)), "stitched_minus": known(gaps)}
 
 
 # --- What the claims measure -----------------------------------------------------------------------------------
-
-
-def _gap(merged: Merged, group: str, first: str, second: str) -> Estimate:
-    return estimate(Model(merged, group, first).cells() - Model(merged, group, second).cells())
 
 
 def higher(merged: Merged, first: str, whole: bool) -> list[Finding]:
@@ -275,13 +268,12 @@ def higher(merged: Merged, first: str, whole: bool) -> list[Finding]:
     others = [name for name in merged.methods if name != first and (merged.kind(name) == FINETUNED) == whole]
     others = others if first in merged.methods else []
     findings = []
-    for group, second in ((group, second) for group in merged.groups for second in others):
-        models = [Model(merged, group, name) for name in (first, second)]
-        means = [mean_of(model.seeds()).mean for model in models]
+    for group, second in product(merged.groups, others):
+        ours, theirs = (Model(merged, group, name) for name in (first, second))
         fields = {"group": group, "first": merged.label(first), "second": merged.label(second)}
-        fields |= dict(zip(("ours", "theirs"), means, strict=True))
-        gap = models[0].cells() - models[1].cells()
-        findings.append(Finding(_gap(merged, group, first, second), fields, short_of(gap, points, "")))
+        fields |= {"ours": mean_of(ours.seeds()).mean, "theirs": mean_of(theirs.seeds()).mean}
+        gap = ours.cells() - theirs.cells()
+        findings.append(Finding(estimate(gap), fields, short_of(gap, points, "")))
     return findings
 
 

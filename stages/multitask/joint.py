@@ -31,11 +31,11 @@ def main(paradigm: str, seed: int) -> None:
     machine = runtime.start(params.runtime)
     steps = how.steps * len(finetune.batch_sizes) * len(finetune.learning_rates)
     with progress(f"joint {paradigm} {seed}", steps, "step") as bar:
-        best = train_joint(paths.PRETRAINED, how, params.model, machine, bar.update)
+        shared, record = train_joint(paths.PRETRAINED, how, params.model, machine, bar.update)
     with replacing(paths.joint(paradigm, seed)) as folder:
-        write_json(folder / "training.json", {"tasks": names, "paradigm": paradigm, "seed": seed, **best.record})
-        save_joint(best.shared, folder)
-    print(f"joint {paradigm} {seed}: mean dev accuracy {best.record['dev_accuracy']:.3f}, {best.record['chosen']}")
+        write_json(folder / "training.json", {"tasks": names, "paradigm": paradigm, "seed": seed, **record})
+        save_joint(shared, folder)
+    print(f"joint {paradigm} {seed}: mean dev accuracy {record['dev_accuracy']:.3f}, {record['chosen']}")
 
 
 if __name__ == "__main__":

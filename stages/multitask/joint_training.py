@@ -19,16 +19,7 @@ from stages.lib.training.finetuning import grid_of, plan_for, steps_for, trained
 from stages.lib.training.grid import Point, Trained, search
 from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, train
 
-Rows = dict[str, dict[str, list[dict]]]
 Examples = dict[str, list[Example]]
-
-
-@dataclass(frozen=True)
-class Joint:
-    """The chosen model, live, and what was tried on the way."""
-
-    shared: SharedModel
-    record: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,7 +30,7 @@ class JointPlan:
     """
 
     tasks: list[TaskSpec]
-    rows: Rows
+    rows: dict[str, dict[str, list[dict]]]
     seed: int
     finetune: FinetuneParams
     step_factor: float | None
@@ -58,23 +49,27 @@ class JointPlan:
 
 def train_joint(
     pretrained: Path, how: JointPlan, model: ModelParams, runtime: Runtime, on_step: Callable[[], object] = lambda: None
-) -> Joint:
+) -> tuple[SharedModel, dict[str, Any]]:
     """Train on the training rows of all tasks with every point of the grid; keep the best by the mean dev score.
 
-    Every point starts from the same weights, heads and random numbers (see grid.search).
+    Gives that model, live, and a record of what was tried.  Every point starts from the same weights, heads and random
+    numbers (see grid.search).
     """
 
     def trained(point: Point) -> Trained[tuple[SharedModel, Training]]:
         with seeded_torch("joint", how.seed):
             shared = SharedModel.load(pretrained, how.tasks, model, runtime, how.finetune.dropout)
-            encoded = {split: _encoded(shared, how.rows, split) for split in ("train", "dev")}
+            encoded = {
+                split: {task: view.encode(how.rows[task][split]) for task, view in shared.views.items()}
+                for split in ("train", "dev")
+            }
             training = _train_point(shared, encoded, plan_for(how.finetune, **point), how, on_step)
         return Trained((shared, training), mean_dev_score(shared, encoded["dev"]), {"kept_step": training.step})
 
     best = search(({**point, "steps": how.steps} for point in grid_of(how.finetune)), trained)
     shared, training = best.kept
     record = {"chosen": best.point, "grid": best.grid, "curve": training.curve, "dev": training.dev}
-    return Joint(shared, {"dev_accuracy": best.accuracy, **record})
+    return shared, {"dev_accuracy": best.accuracy, **record}
 
 
 def mean_dev_score(shared: SharedModel, dev: Examples) -> tuple[float, float]:
@@ -97,27 +92,18 @@ def mixed_batches(shared: SharedModel, examples: Examples, batch_size: int, *wor
         yield shared.views[task], [examples[task][row] for row in next(batches[task])]
 
 
-def _encoded(shared: SharedModel, rows: Rows, split: str) -> Examples:
-    return {task: view.encode(rows[task][split]) for task, view in shared.views.items()}
-
-
 def _train_point(
     shared: SharedModel, encoded: dict[str, Examples], plan: TrainPlan, how: JointPlan, on_step: Callable[[], object]
 ) -> Training:
-    groups = _groups(shared)
+    first = shared.first.groups()
+    groups = {name: first.get(name, HEAD) for name in shared.parameters()}
     if how.finetune.head_first_steps:
         heads = shared.train_only({name for name, group in groups.items() if group == HEAD})
         steps = round(how.finetune.head_first_steps * how.factor)
-        first = plan_for(how.finetune, plan.batch_size, plan.learning_rate, steps)
+        ahead = plan_for(how.finetune, plan.batch_size, plan.learning_rate, steps)
         batches = mixed_batches(shared, encoded["train"], plan.batch_size, "head_first", how.seed)
-        train(batches, heads, first, Hooks(reads=(shared.views, encoded)))
+        train(batches, heads, ahead, Hooks(reads=(shared.views, encoded)))
     trained = shared.train_only(trained_names(groups, how.finetune))
     batches = mixed_batches(shared, encoded["train"], plan.batch_size, how.seed)
     hooks = Hooks(lambda: mean_dev_score(shared, encoded["dev"]), on_step, reads=(shared.views, encoded))
     return train(batches, trained, plan, hooks)
-
-
-def _groups(shared: SharedModel) -> dict[str, str]:
-    """Name of every parameter, as the shared model has it, -> group."""
-    first = shared.first.groups()
-    return {name: first.get(name, HEAD) for name in shared.parameters()}

@@ -89,7 +89,10 @@ def collect(params: Any) -> Multitask:
 def _level_rows(params: Any, cell: Cell, record: Row) -> Iterator[Row]:
     rows = {row["variant"]: row for row in record["rows"]}
     before, after = rows[PRETRAINED]["accuracy"], rows[FINETUNED]["accuracy"]
-    single = single_task_accuracy(cell["task"], cell["seed"], params.multitask.test_max)
+    # of the main pipeline's fine-tuned model, on the same test rows
+    file = paths.predictions("reference", cell["task"], cell["seed"])
+    alone = first_rows(read_predictions(file), params.multitask.test_max)
+    single = accuracy(alone.logits[cell["task"]][FINETUNED], alone.labels[cell["task"]])
     scores = {"n": rows[FINETUNED]["n"], "pretrained": before, "single": single, "joint": after}
     yield {**cell, **scores, "gained": gained(before, after, params.summary.least_gain)}
 
@@ -107,12 +110,6 @@ def _gain_rows(params: Any, ends: pd.DataFrame, sources: set[str], cell: Cell, r
             "alike": row["kind"] == SINGLE and are_alike(params.multitask.groups, row["source"], task),
             "gain": relative_gain(row["accuracy"], before, after, params.summary.least_gain),
         }
-
-
-def single_task_accuracy(task: str, seed: int, n: int) -> float:
-    """Of the main pipeline's fine-tuned model, on the same test rows."""
-    predictions = first_rows(read_predictions(paths.predictions("reference", task, seed)), n)
-    return accuracy(predictions.logits[task][FINETUNED], predictions.labels[task])
 
 
 def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
-from stages.lib.report.format import counts, points, small_percent, without_gain
+from stages.lib.report.format import counts, off_line, points, small_percent, without_gain
 from stages.lib.report.load import published
 from stages.lib.report.stats import Estimate, estimate, known
 from stages.lib.report.table import Column, Line, Table, share, shown, stored
@@ -26,16 +26,11 @@ def report(data: Multitask, here: str) -> Report:
     """Tables, what is off, and which effects of the paper show; `here` is what all were measured with."""
     models = len(data.levels[["paradigm", "seed"]].drop_duplicates())
     size = f"{here}; {counts(**{'joint model': models})} of {counts(task=len(data.tasks))}: {', '.join(data.tasks)}"
-    groups = [f"similar, as the group {name} has them: {', '.join(tasks)}" for name, tasks in data.groups.items()]
+    off = [] if len(data.gains) else ["skill, transfer" if len(data.levels) else "joint, and all that follow from it"]
+    facts = off_line(off)
+    facts += [f"similar, as the group {name} has them: {', '.join(tasks)}" for name, tasks in data.groups.items()]
     claims = judge(read_statements(HERE / "claims.yaml"), MEASURES, data, here)
-    return Report("Multi-task learning", size, shown(tables(data)), [*off(data), *groups], claims)
-
-
-def off(data: Multitask) -> list[str]:
-    """Which stages are off, so that there is nothing of them."""
-    if data.levels.empty:
-        return ["off, so without tables and figures: joint, and all that follow from it"]
-    return ["off, so without tables and figures: skill, transfer"] if data.gains.empty else []
+    return Report("Multi-task learning", size, shown(tables(data)), facts, claims)
 
 
 # --- Tables and numbers ----------------------------------------------------------------------------------------

@@ -12,13 +12,12 @@ from stages.lib.settings import AdamWParams, Choice, Name, Section, Share, Tasks
 # These learn from a base.  The paper takes none (figure 8), and shows larger ones (figures 11 and 12).
 FROM_A_BASE = ("learned", "attribution_learned")
 WITH_SHARE = re.compile(rf"({'|'.join(FROM_A_BASE)})_(0|1|[01]\.[0-9]+)")
-Group = list[Name]
 
 
 class MultitaskParams(Section):
     tasks: Tasks
     test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
-    groups: dict[Name, Group] = Field(description="tasks that are alike, by a name for them")
+    groups: dict[Name, list[Name]] = Field(description="tasks that are alike, by a name for them")
 
 
 class JointParams(Section):
@@ -36,7 +35,7 @@ class SkillParams(Section):
 
 
 class TransferParams(Section):
-    unions: dict[Name, Group] = Field(description="further unions, of tasks that need not be alike")
+    unions: dict[Name, list[Name]] = Field(description="further unions, of tasks that need not be alike")
     purify_steps: int = Field(ge=0, description="gradient steps on each union for all its tasks; 0 for none")
     purify_batch_size: int = Field(ge=1, description="examples per task and step")
 

@@ -20,8 +20,12 @@ def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine
     title = f"skill {paradigm} {name} {seed}"
     with progress(title, len(params.multitask.tasks) * len(sparsities), "region") as bar:
         for task in params.multitask.tasks:
+            # the task's head goes with its regions, if it has one
+            head = {key: part.detach().cpu() for key, part in cell.shared.heads()[task].items()}
+            about = {**cell.header(), **cell.origin(), "task": task, "localizer": name}
             for sparsity, mask in task_masks(cell, task, name, params).items():
-                store(cell, task, name, sparsity, mask)
+                path = paths.skill_mask(paradigm, name, str(sparsity), task, seed)
+                write_mask(path, StoredMask(mask, cell.values_at(mask), head, about))
                 bar.update()
     sizes = ", ".join(map(str, sparsities))
     return f"{title}: regions of {sizes} for {', '.join(params.multitask.tasks)}"
@@ -43,14 +47,6 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
         budget = Budget.of(cell.region, sparsity, params.graft.rule, "skill.sparsities")
         masks[sparsity] = find_mask(localizer, _evidence(cell, task, localizer), settings, budget, order).mask
     return masks
-
-
-def store(cell: JointCell, task: str, name: str, sparsity: float, mask: GraftMask) -> None:
-    """Write the mask file, with the joint model's values and the task's head, if it has one."""
-    head = {key: part.detach().cpu() for key, part in cell.shared.heads()[task].items()}
-    header = {**cell.header(), **cell.origin(), "task": task, "localizer": name}
-    path = paths.skill_mask(cell.paradigm, name, str(sparsity), task, cell.seed)
-    write_mask(path, StoredMask(mask, cell.values_at(mask), head, header))
 
 
 def _evidence(cell: JointCell, task: str, localizer: str) -> Evidence:

@@ -36,7 +36,9 @@ def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Pa
     tasks = params.multitask.tasks
     cell = open_joint(paradigm, seed, tasks, params, machine)
     regions = read_regions(cell, localizer, sparsity, tasks)
-    sources = [*singles(regions), *unions(regions, {**params.multitask.groups, **params.transfer.unions})]
+    sources = [Source(SINGLE, task, [task], mask) for task, mask in regions.items()]
+    for name, members in {**params.multitask.groups, **params.transfer.unions}.items():
+        sources.append(Source(UNION, name, members, union([regions[task] for task in members])))
     if params.transfer.purify_steps:
         sources += [purified(cell, source, params) for source in sources if source.kind == UNION]
     axes = (paradigm, localizer, sparsity)
@@ -54,18 +56,6 @@ def read_regions(cell: JointCell, localizer: str, sparsity: str, tasks: list[str
         require_model(path, stored.about, cell.region, fingerprint, cell.anatomy.name)
         regions[task] = stored.mask
     return regions
-
-
-def singles(regions: dict[str, GraftMask]) -> list[Source]:
-    """The tasks' own regions."""
-    return [Source(SINGLE, task, [task], mask) for task, mask in regions.items()]
-
-
-def unions(regions: dict[str, GraftMask], groups: dict[str, list[str]]) -> list[Source]:
-    """The union of the regions of each group of tasks."""
-    return [
-        Source(UNION, name, members, union([regions[task] for task in members])) for name, members in groups.items()
-    ]
 
 
 def purified(cell: JointCell, start: Source, params: Params) -> Source:

@@ -22,9 +22,6 @@ from ..graft.mask_file import StoredMask
 from ..graft.region import Tensors
 from .names import LARGEST, MEAN, RULES, SEQUENCE, SUM
 
-# (values, selected, pretrained) -> the value of each parameter; rows are grafts, columns parameters of the union
-Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
-
 
 def stitch(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> StoredMask:
     """One graft with the union of the masks, on the pretrained values of their region.
@@ -117,7 +114,13 @@ def _largest(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
     return _of_row(values, moved.masked_fill(~selected, -1).argmax(0))  # argmax gives the first of equals
 
 
-_RULES: dict[str, Rule] = {MEAN: _mean, SUM: _sum, SEQUENCE: _sequence, LARGEST: _largest}
+# (values, selected, pretrained) -> the value of each parameter; rows are grafts, columns parameters of the union
+_RULES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    MEAN: _mean,
+    SUM: _sum,
+    SEQUENCE: _sequence,
+    LARGEST: _largest,
+}
 
 
 def _total(numbers: Tensor) -> Tensor:

@@ -47,16 +47,13 @@ def dared(pretrained: Tensors, models: Models, share: float, seed: int) -> dict[
 def elected(pretrained: Tensors, models: Models, share: float) -> dict[str, Tensor]:
     """TIES of the task vectors, float64: trim each to a `share` of its entries, elect signs, merge."""
     region = Region({name: tuple(values.shape) for name, values in pretrained.items()})
-    kept = {task: _furthest(pretrained, model, region, share) for task, model in models.items()}
+    budget = region.budget(share)
+    kept = {task: top_k(region, movement(pretrained, model, region), budget) for task, model in models.items()}
     merged = {}
     for name, values in pretrained.items():
         stack = torch.stack([_trimmed(values, models[task][name], kept[task], name) for task in sorted(models)])
         merged[name] = disjoint_merge(stack, calculate_majority_sign_mask(stack))
     return merged
-
-
-def _furthest(pretrained: Tensors, model: Tensors, region: Region, share: float) -> GraftMask:
-    return top_k(region, movement(pretrained, model, region), region.budget(share))
 
 
 def _trimmed(pretrained: Tensor, finetuned: Tensor, kept: GraftMask, name: str) -> Tensor:
