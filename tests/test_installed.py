@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.lib.patches import extras
+from stages.lib.patches.__main__ import EXTRA
 from tests.graft_project import MASK, ROOT, make_project
 from tests.test_exchange import main
 
@@ -65,7 +65,7 @@ def test_what_others_get_is_what_is_tested():
     assert needed == {"torch", "transformers", "safetensors"}
     assert needed | names(EXTRAS["localize"]) <= names(EXTRAS["pipeline"])
     assert all("==" in pin for pin in [*EXTRAS["pipeline"], *EXTRAS["test"]])
-    assert extras.EXTRA in EXTRAS
+    assert EXTRA in EXTRAS
 
 
 @pytest.fixture(scope="module")

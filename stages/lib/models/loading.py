@@ -116,8 +116,8 @@ def save_model(model: Any, tokenizer: Any, folder: Path, leave_out: Iterable[str
     list_files(folder)
 
 
-def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
-    """The named tensors of a folder that save_model wrote, without building a model.
+def read_tensors(folder: Path, names: Iterable[str], others: bool = False) -> dict[str, Tensor]:
+    """The named tensors of a folder that save_model wrote, and all others if asked for, without building a model.
 
     Raises ModelError if the checkpoint or a tensor is missing or damaged.
     """
@@ -126,11 +126,10 @@ def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
         raise ModelError(f"{file}: no such checkpoint; `dvc repro` makes it")
     try:
         with safe_open(file, framework="pt") as stored:
-            missing = {*names} - {*stored.keys()}
-            if missing:
+            if missing := {*names} - {*stored.keys()}:
                 raise ModelError(f"{file}: has no tensor {min(missing)!r}; it belongs to another model")
             require_listed(folder, WEIGHTS)
-            return {name: stored.get_tensor(name) for name in names}
+            return {name: stored.get_tensor(name) for name in (stored.keys() if others else names)}
     except SafetensorError as error:
         raise ModelError(f"{file}: damaged: {error}") from error
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from torch import Tensor
@@ -161,31 +161,25 @@ def taken_out(stored: StoredMask, task: str) -> StoredMask:
 def make_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_length: int) -> tuple[StoredMask, Use]:
     """The patch of a mask for one of its tasks; raises MaskError if it was made for another base model."""
     require_base(path, stored, base)
-    return new_patch(path, stored, task, base, Reading(max_length, _pad_token_id(base.folder)))
+    return new_patch(path, stored, task, base, max_length, _pad_token_id(base.folder))
 
 
-class Reading(NamedTuple):
-    """How texts become tokens: the most of them, and the number of the one that fills up."""
-
-    max_length: int
-    pad_token_id: int | None
-
-
-def new_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, reading: Reading) -> tuple[StoredMask, Use]:
+def new_patch(
+    path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_length: int, pad_token_id: int | None
+) -> tuple[StoredMask, Use]:
     """The patch of a mask of this base model; `path` is what messages call it.
 
     A task without labels makes a patch for no task in particular, of a model without a new head.
     """
     origin, mode = base.anatomy, base.anatomy.mode
-    problems = task.prompt_problems(mode) if task.labels else []
-    if problems:
+    if task.labels and (problems := task.prompt_problems(mode)):
         raise ModelError("; ".join(problems))
     head = _head(stored, task.name)
     _require_head(path, head, task.labels, base)
     use = Use(
         auto_class=CLASSES[mode],
         labels=task.labels,
-        config={"pad_token_id": reading.pad_token_id, **names_of_labels(task.labels, CLASSES[mode])},
+        config={"pad_token_id": pad_token_id, **names_of_labels(task.labels, CLASSES[mode])},
         base=origin.name,
         source=origin.source,
         revision=origin.revision,
@@ -194,7 +188,7 @@ def new_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, readin
         task=task.name,
         title=task.title,
         prompt=task.prompt_for(mode),
-        max_length=reading.max_length,
+        max_length=max_length,
     )
     use = use.model_copy(update={"fingerprint": base.fingerprint(_whole_model(stored, use))})
     about = {**stored.about, "task": task.name, KEY: use.model_dump()}
