@@ -28,8 +28,8 @@ from stages.lib.graft.select import top_k
 from stages.lib.localizers.movement import movement
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
 from stages.lib.localizers.settings import NAMES
-from stages.lib.models.anatomy import HEAD
-from stages.lib.models.checkpoints import Checkpoint, anatomy_of, skeleton
+from stages.lib.models.anatomy import HEAD, anatomy_of
+from stages.lib.models.checkpoints import Checkpoint, skeleton
 from stages.lib.models.evidence import draws, from_tensors
 from stages.lib.models.label_model import LabelModel
 from stages.lib.patches.__main__ import main

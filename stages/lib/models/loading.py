@@ -51,7 +51,7 @@ def load_model(
             folder, output_loading_info=True, **safely, **options
         )
     except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
-        raise ModelError(f"{folder}: could not be loaded for model.mode={mode}: {_one_line(error)}") from error
+        raise ModelError(f"{folder}: could not be loaded for model.mode={mode}: {one_line(error)}") from error
     for name, stored, wanted in sorted(report["mismatched_keys"]):
         if not (new_head and parameter_groups(model, mode).get(name) == HEAD):
             shapes = f"{list(stored)} in the weights and {list(wanted)} by config.json"
@@ -76,7 +76,7 @@ def load_config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # as above
-        raise ModelError(f"{folder / 'config.json'}: can't be used: {_one_line(error)}") from error
+        raise ModelError(f"{folder / 'config.json'}: can't be used: {one_line(error)}") from error
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -91,7 +91,7 @@ def load_tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises nothing more specific
-        raise ModelError(f"{folder}: no usable tokenizer: {_one_line(error)}") from error
+        raise ModelError(f"{folder}: no usable tokenizer: {one_line(error)}") from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.pad_token is None:
@@ -99,7 +99,8 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What an error of a library is, and the beginning of what it says."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 

@@ -5,8 +5,7 @@ A patch adds, under `patch` in the same header, the class and settings of the mo
 and prompt, and a fingerprint of the whole pretrained model instead of its graftable region alone.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -89,14 +88,9 @@ def read_patch(path: Path) -> tuple[StoredMask, Use]:
     return stored, use_of(path, stored)
 
 
-@contextmanager
-def base_of(path: Path, stored: StoredMask, folder: Path) -> Iterator[Base]:
+def base_of(path: Path, stored: StoredMask, folder: Path) -> AbstractContextManager[Base]:
     """The base model in a folder, for use inside `with`: for a patch any folder of it, for a mask one of the stage `model`."""
-    if KEY not in stored.about:
-        yield read_base(folder)
-        return
-    with open_base(folder, use_of(path, stored).mode) as base:
-        yield base
+    return open_base(folder, use_of(path, stored).mode) if KEY in stored.about else nullcontext(read_base(folder))
 
 
 def use_of(path: Path, stored: StoredMask) -> Use:
@@ -150,11 +144,11 @@ def chosen_task(path: Path, stored: StoredMask, task: str | None) -> str:
 def taken_out(stored: StoredMask, task: str) -> StoredMask:
     """What was composed of patches as a patch for one of their tasks; any other mask as it is."""
     grafts = stored.about.get("grafts", [])
-    uses = [part[KEY] for part in grafts if part["task"] == task and KEY in part]
-    if KEY in stored.about or not uses:
+    use = next((part[KEY] for part in grafts if part["task"] == task and KEY in part), None)
+    if KEY in stored.about or use is None:
         return stored
     named = [{key: value for key, value in part.items() if key != KEY} for part in grafts]
-    about = {**stored.about, "grafts": named, "task": task, KEY: uses[0]}
+    about = {**stored.about, "grafts": named, "task": task, KEY: use}
     return replace(stored, head=_head(stored, task), about=about)
 
 
@@ -197,8 +191,7 @@ def new_patch(
 
 def _whole_model(stored: StoredMask, use: Use) -> Region:
     """Every pretrained parameter, in the order of the fingerprint."""
-    outside = {name: tuple(shape) for name, shape in use.outside.items()}
-    return Region({**outside, **stored.mask.region.shapes})
+    return Region({name: tuple(shape) for name, shape in use.outside.items()} | stored.mask.region.shapes)
 
 
 def _head(stored: StoredMask, task: str) -> dict[str, Tensor]:

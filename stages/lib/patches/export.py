@@ -67,10 +67,10 @@ def _parcel(form: str, file: Path, patch: StoredMask, use: Use, base: Base, leav
         return _patch(patch)
     if form == PEFT:
         from .peft_folder import WEIGHTS as ADAPTER
-        from .peft_folder import make_adapter, write_adapter
+        from .peft_folder import make_adapter
 
         adapter = make_adapter(file, patch, use, base, leave_out)
-        return _Parcel(lambda folder: write_adapter(adapter, folder), ADAPTER, adapter.said)
+        return _Parcel(adapter.write, ADAPTER, adapter.said)
     if form == MODEL:
         return _model(_grafted(patch, base), use, base)
     deltas = deltas_of(patch, base)

@@ -10,8 +10,8 @@ from torch import Tensor
 from ..errors import ModelError
 from ..graft.mask import GraftMask
 from ..graft.running_selection import PART
-from ..models.anatomy import HEAD, Anatomy, most_tokens, require_embeddings
-from ..models.checkpoints import Checkpoint, Named, anatomy_of, labels_of, listed, mode_of, skeleton
+from ..models.anatomy import HEAD, Anatomy, anatomy_of, most_tokens, require_embeddings
+from ..models.checkpoints import Checkpoint, Named, labels_of, listed, mode_of, skeleton
 from ..models.classes import CLASSES, named_weights
 from ..models.loading import load_tokenizer
 
