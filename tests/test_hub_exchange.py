@@ -15,10 +15,9 @@ import pytest
 from huggingface_hub import ModelCard
 
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.patches.__main__ import main
 from stages.lib.patches.build_patch import KEY, read_patch
 from stages.lib.patches.locations import CARD, PATCH
-from tests.graft_project import MASK, ROOT, make_project
+from tests.graft_project import MASK, ROOT, graft, make_project
 from tests.pico import same
 from tests.sealed import flip_bit
 
@@ -26,7 +25,6 @@ SHA = "0123456789abcdef" * 2 + "01234567"
 # runs several commands in one process, which knows the stand-in and no other hub
 COMMANDS = """
 import contextlib, io, json, os, sys
-from stages.lib.patches.__main__ import main
 told = []
 for arguments in json.load(sys.stdin):
     if arguments[0] == "without a token":
@@ -160,7 +158,7 @@ def patch(tmp_path, make_cell, monkeypatch) -> Path:
     anatomy = project.folder / "models/pretrained/anatomy.json"
     (anatomy.parent / "SHA256SUMS").unlink()
     anatomy.write_text(json.dumps(json.loads(anatomy.read_text()) | {"name": "owner/base", "source": "hub"}))
-    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "patch")])
+    graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
     return tmp_path / "patch"
 
 
