@@ -5,6 +5,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import reset_to_pretrained
 from stages.lib.models.predicting import predict
+from stages.lib.patches.__main__ import main
 from tests.conftest import Cell
 from tests.pico import TOY
 
@@ -56,8 +58,8 @@ def make_project(folder: Path, cell: Cell) -> Project:
     write(folder / "data/tables/toy/card.json", {"task": TOY.model_dump()})
     region, before, after = cell.region, cell.pretrained(), cell.finetuned()
     mask = movement_mask(region, movement_order(before, after, region, SELECTED), SELECTED)
-    about = {"model": "pico", "fingerprint": region.fingerprint(before), "task": "toy", "seed": 13, "localizer": "learned"}  # fmt: skip
-    about |= {"model_parameters": cell.anatomy.parameters}
+    about = {"model": "pico", "fingerprint": region.fingerprint(before), "model_parameters": cell.anatomy.parameters}
+    about |= {"task": "toy", "seed": 13, "localizer": "learned"}
     write_mask(folder / MASK, StoredMask(mask, values_at(after, mask), head(cell), about))
     scores = {"finetuned": {"n": 200, "score": 0.9}, "grafted": {"n": 200, "score": 0.875, "retained": 0.972}}
     write(folder / "metrics/evaluate/13/toy.json", {"scores": {"toy": scores}})
@@ -80,3 +82,21 @@ def random_mask(project: Project, selected: int, seed: int) -> GraftMask:
     region = project.cell.region
     drawn = torch.randperm(region.size, generator=torch.Generator().manual_seed(seed))[:selected]
     return GraftMask.from_region_indices(region, drawn)
+
+
+def graft(*words: object) -> None:
+    """The command, with each word as text."""
+    main([str(word) for word in words])
+
+
+def refused(capsys, *words: object) -> str:
+    """The one line with which a command refuses; nothing is written beside its target."""
+    capsys.readouterr()
+    beside = Path(words[words.index("--to") + 1]).parent if "--to" in words else Path()
+    before = sorted(beside.glob("*"))
+    with pytest.raises(SystemExit) as left:
+        graft(*words)
+    shown = capsys.readouterr()
+    assert left.value.code == 2 and shown.out == "" and sorted(beside.glob("*")) == before
+    assert shown.err.startswith(f"graft {words[0]}: ") and shown.err.count("\n") == 1
+    return shown.err.removeprefix(f"graft {words[0]}: ").strip()

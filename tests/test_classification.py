@@ -24,26 +24,17 @@ def drawn(labels: int, seed: int = 0, rows: int = 200) -> tuple[np.ndarray, np.n
 @pytest.mark.parametrize("labels", [2, 3, 5])
 def test_accuracy_and_macro_f1_are_those_of_torchmetrics(labels):
     logits, truth = drawn(labels)
-    predicted, target = torch.from_numpy(logits.argmax(1)), torch.from_numpy(truth)
-    assert accuracy(logits, truth) == pytest.approx(
-        float(multiclass_accuracy(predicted, target, labels, average="micro"))
-    )
-    assert f1(logits, truth, None) == pytest.approx(
-        float(multiclass_f1_score(predicted, target, labels, average="macro"))
-    )
-    assert 0.4 < accuracy(logits, truth) < 1 and f1(logits, truth, None) != accuracy(logits, truth), (
-        "control: not a trivial case"
-    )
+    both = torch.from_numpy(logits.argmax(1)), torch.from_numpy(truth), labels
+    assert accuracy(logits, truth) == pytest.approx(float(multiclass_accuracy(*both, average="micro")))
+    assert f1(logits, truth, None) == pytest.approx(float(multiclass_f1_score(*both, average="macro")))
+    assert 0.4 < accuracy(logits, truth) < 1 and f1(logits, truth, None) != accuracy(logits, truth), "control"
 
 
 @pytest.mark.parametrize("positive", [0, 1])
 def test_f1_of_one_label_is_the_binary_f1_of_torchmetrics(positive):
     logits, truth = drawn(2, rows=51)
-    ours = f1(logits, truth, positive)
-    theirs = binary_f1_score(
-        torch.from_numpy((logits.argmax(1) == positive).astype(int)), torch.from_numpy((truth == positive).astype(int))
-    )
-    assert ours == pytest.approx(float(theirs)) != pytest.approx(f1(logits, truth, 1 - positive))
+    theirs = binary_f1_score(*(torch.from_numpy((of == positive).astype(int)) for of in (logits.argmax(1), truth)))
+    assert f1(logits, truth, positive) == pytest.approx(float(theirs)) != pytest.approx(f1(logits, truth, 1 - positive))
 
 
 def test_f1_of_a_label_that_never_occurs_is_0():
@@ -105,41 +96,33 @@ def predictions():
 
 def test_predictions_are_read_as_they_were_written(tmp_path, predictions):
     write_predictions(tmp_path / "p", predictions)
-    again = read_predictions(tmp_path / "p")
+    again, first = read_predictions(tmp_path / "p"), (tmp_path / "p").read_bytes()
     assert again.label_names == predictions.label_names and again.labels.keys() == predictions.labels.keys()
     assert all(np.array_equal(again.labels[name], predictions.labels[name]) for name in predictions.labels)
     for name, variants in predictions.logits.items():
         assert again.logits[name].keys() == variants.keys()
         assert all(np.array_equal(again.logits[name][variant], logits) for variant, logits in variants.items())
-
-
-def test_writing_predictions_again_gives_equal_bytes(tmp_path, predictions):
-    write_predictions(tmp_path / "p", predictions)
-    first = (tmp_path / "p").read_bytes()
-    write_predictions(tmp_path / "p", read_predictions(tmp_path / "p"))
+    write_predictions(tmp_path / "p", again)
     assert (tmp_path / "p").read_bytes() == first
 
 
 def test_joining_puts_variants_of_the_same_rows_together(predictions):
     grafted = {name: {"grafted": variants["finetuned"]} for name, variants in predictions.logits.items()}
-    more = Predictions(predictions.label_names, predictions.labels, grafted)
-    joined = predictions | more
-    assert [*joined.logits["toy"]] == ["pretrained", "finetuned", "grafted"] and "grafted" not in predictions.logits[
-        "toy"
-    ]
+    joined = predictions | Predictions(predictions.label_names, predictions.labels, grafted)
+    assert [*joined.logits["toy"]] == ["pretrained", "finetuned", "grafted"]
+    assert "grafted" not in predictions.logits["toy"]
 
 
 def test_joining_refuses_other_rows_labels_and_sets(predictions):
-    labels = predictions.labels
-    others = [
-        Predictions(["good", "bad"], labels, predictions.logits),
-        Predictions(["bad", "good"], {**labels, "toy": 1 - labels["toy"]}, predictions.logits),
-        Predictions(["bad", "good"], {**labels, "toy": labels["toy"][:-1]}, predictions.logits),
-        Predictions(["bad", "good"], {"toy": labels["toy"]}, predictions.logits),
-    ]
-    for other in others:
+    names, labels = predictions.label_names, predictions.labels
+    for other in (
+        (names[::-1], labels),
+        (names, {**labels, "toy": 1 - labels["toy"]}),
+        (names, {**labels, "toy": labels["toy"][:-1]}),
+        (names, {"toy": labels["toy"]}),
+    ):
         with pytest.raises(DataError, match="different test rows"):
-            predictions | other
+            predictions | Predictions(*other, predictions.logits)
     assert (predictions | predictions).labels is predictions.labels, "control"
 
 

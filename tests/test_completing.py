@@ -177,10 +177,9 @@ def test_one_token_without_an_end_is_autoregressive_over_the_whole_vocabulary(ma
     with every other token of the vocabulary as one more label."""
     cell = make_cell("generative")
     rows, model = cell.rows["train"][:12], cell.load()
-    short = [
-        replace(one, input_ids=one.input_ids[: one.position + 1], completion=one.completion[:1])
-        for one in model.encode(rows)
-    ]
+    short = []
+    for one in model.encode(rows):
+        short.append(replace(one, input_ids=one.input_ids[: one.position + 1], completion=one.completion[:1]))
     labelled = LabelModel(cell.load().model, model.tokenizer, TOY, "autoregressive", 32, runtime())
     theirs = labelled.encode(rows)
     assert [one.input_ids for one in short] == [one.input_ids for one in theirs]
@@ -197,9 +196,7 @@ def test_one_token_without_an_end_is_autoregressive_over_the_whole_vocabulary(ma
     (loss, ours), (other, others) = gradients
     assert loss == other and all(torch.equal(ours[name], others[name]) for name in ours)
     loss_gradient(model, model.encode(rows))
-    assert any(
-        not torch.equal(weight.grad, ours[name]) for name, weight in model.parameters().items() if name in ours
-    ), "control"
+    assert any(not torch.equal(model.parameters()[name].grad, ours[name]) for name in ours), "control"
 
 
 def test_gradients_of_batches_add_up_to_the_mean_over_tokens(make_cell):
@@ -225,10 +222,9 @@ def test_squared_gradients_are_those_of_each_row_alone(make_cell, mode):
     examples = model.encode(cell.rows["train"][:6])
     found = squared_gradients(model, examples, [name], mode, 2, np.random.default_rng(0))[name]
     if mode != "empirical":  # one row at a time, by another way: the vocabulary head is asked for, too
-        other = [name, "model.embed_tokens.weight"]
-        assert torch.allclose(
-            squared_gradients(model, examples, other, mode, 2, np.random.default_rng(0))[name], found, rtol=1e-4
-        )
+        names = [name, "model.embed_tokens.weight"]
+        other = squared_gradients(model, examples, names, mode, 2, np.random.default_rng(0))[name]
+        assert torch.allclose(other, found, rtol=1e-4)
         return
     total = torch.zeros_like(found)
     for example in examples:
@@ -243,10 +239,8 @@ def test_squared_gradients_are_those_of_each_row_alone(make_cell, mode):
 @pytest.mark.parametrize("localizer", NAMES)
 def test_every_localizer_finds_a_mask(make_cell, localizer):
     cell = make_cell("generative")
-    model, rows = cell.load("pretrained"), cell.rows
-    evidence = evidence_about(
-        model, cell.region, cell.pretrained(), cell.finetuned(), rows["train"], ("mask", "toy", 0)
-    )
+    model, rows, both = cell.load("pretrained"), cell.rows, (cell.pretrained(), cell.finetuned())
+    evidence = evidence_about(model, cell.region, *both, rows["train"], ("mask", "toy", 0))
     evidence = with_dev(evidence, model, rows["dev"])
     settings = localizer_settings(localizer, steps=2, eval_steps=1)
     k = cell.region.budget(0.05)
@@ -302,20 +296,16 @@ def test_the_temperature_is_the_best_one_and_changes_no_token(model, examples):
     degrees = token_temperature(model, examples, (-5.0, 5.0))
     losses = {factor: -predict_tokens(model, examples, degrees=degrees * factor)["log_probability"].mean(dtype=float) for factor in (0.98, 1, 1.02)}  # fmt: skip
     assert losses[1] < losses[0.98] and losses[1] < losses[1.02]
-    assert np.array_equal(
-        predict_tokens(model, examples, degrees=degrees)["predicted"], predict_tokens(model, examples)["predicted"]
-    )
+    tempered, plain = predict_tokens(model, examples, degrees=degrees), predict_tokens(model, examples)
+    assert np.array_equal(tempered["predicted"], plain["predicted"])
 
 
 def test_records_are_stored_to_the_bit_and_scored(tmp_path, model, examples):
     told, targets = predict_tokens(model, examples), targets_of(examples)
     half = told.copy()
     half["predicted"][::2] = 5
-    kept = Predictions(
-        TOY.labels,
-        {"toy": targets, "toy:dev": targets[:4]},
-        {"toy": {FINETUNED: told, GRAFTED: half}, "toy:dev": {FINETUNED: told[:4]}},
-    )
+    logits = {"toy": {FINETUNED: told, GRAFTED: half}, "toy:dev": {FINETUNED: told[:4]}}
+    kept = Predictions(TOY.labels, {"toy": targets, "toy:dev": targets[:4]}, logits)
     write_predictions(tmp_path / "p.safetensors", kept)
     read, dev = (read_predictions(tmp_path / "p.safetensors", dev) for dev in (False, True))
     assert np.array_equal(read.labels["toy"], targets) and np.array_equal(read.logits["toy"][GRAFTED], half)

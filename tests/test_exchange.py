@@ -19,12 +19,11 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
 from stages.lib.models.classes import CLASSES
-from stages.lib.patches.__main__ import main
 from stages.lib.patches.build_patch import KEY, read_patch
 from stages.lib.patches.format import card_text, render
 from stages.lib.patches.locations import PATCH
-from tests.graft_project import MASK, ROOT, Project, make_project
-from tests.pico import TOY
+from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
+from tests.pico import TOY, same
 from tests.sealed import flip_bit
 from tests.test_mask_file import rewrite
 
@@ -89,7 +88,7 @@ def standard(projects, monkeypatch) -> Project:
 
 @pytest.fixture
 def patch(standard, tmp_path) -> Path:
-    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "patch")])
+    graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
     return tmp_path / "patch"
 
 
@@ -107,31 +106,12 @@ def elsewhere(script: str, folder: Path) -> str:
     return done.stdout
 
 
-def apply_refused(capsys, patch: Path, target: Path, message: str) -> None:
-    """Applying a patch is refused in one line that names it and begins with this message; nothing is written."""
-    capsys.readouterr()
-    line = refused(capsys, ["apply", patch, "--base", "models/pretrained", "--to", target], target)
-    assert re.match(f"{re.escape(str(patch / PATCH))}: {message}", line), line
-
-
-def refused(capsys, arguments: list[object], target: Path) -> str:
-    """The one line with which a command refuses; nothing is written."""
-    before = sorted(target.parent.iterdir())
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    shown = capsys.readouterr()
-    assert left.value.code == 2 and shown.out == ""
-    assert sorted(target.parent.iterdir()) == before
-    assert shown.err.startswith(f"graft {arguments[0]}: ") and shown.err.count("\n") == 1
-    return shown.err.removeprefix(f"graft {arguments[0]}: ").strip()
-
-
 def test_a_stranger_gets_the_predictions_of_the_pipeline_from_folders_and_patches(projects, tmp_path, monkeypatch):
     script = [STRANGER]
     for mode, project in projects.items():
         monkeypatch.chdir(project.folder)
-        main(["export", str(MASK), "--to", str(tmp_path / f"{mode}-model")])
-        main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / f"{mode}-patch")])
+        graft("export", MASK, "--to", tmp_path / f"{mode}-model")
+        graft("export", MASK, "--as", "patch", "--to", tmp_path / f"{mode}-patch")
         shutil.copytree("models/pretrained", tmp_path / f"{mode}-base")
         prompt = TOY.prompt_for(mode)
         task = f"tokenizer, {mode!r}, {project.cell.rows['test']!r}, {prompt and prompt.model_dump()!r}, {TOY.labels!r}"
@@ -157,8 +137,8 @@ def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, 
     text = loading("shared/movies/patch.safetensors", "models/pretrained")
     assert len([line for line in text.splitlines() if line]) == 27
     assert text in FENCE.findall(README), "FORMAT.md shows other lines"
-    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "shared/movies")])
-    main(["export", str(MASK), "--to", str(tmp_path / "whole")])
+    graft("export", MASK, "--as", "patch", "--to", tmp_path / "shared/movies")
+    graft("export", MASK, "--to", tmp_path / "whole")
     shutil.copytree("models/pretrained", tmp_path / "models/pretrained")
     shutil.copytree("models/pretrained", tmp_path / "models/other")
     change_one_value(tmp_path / "models/other", "bert.embeddings.word_embeddings.weight")
@@ -170,8 +150,7 @@ def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, 
         f"try:\n    exec({text!r})\nexcept AssertionError as error:\n    print(error)",
     ]
     assert elsewhere("\n".join(script), tmp_path) == "another base model\n"
-    loaded, whole = torch.load(tmp_path / "loaded"), load_file(tmp_path / "whole/model.safetensors")
-    assert loaded.keys() == whole.keys() and all(torch.equal(loaded[name], whole[name]) for name in whole)
+    assert same(torch.load(tmp_path / "loaded"), load_file(tmp_path / "whole/model.safetensors"))
 
 
 def test_the_card_of_a_patch_shows_the_same_lines(patch):
@@ -193,9 +172,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_export_and_a_patch_applied_give_the_same_folder(patch, standard, tmp_path):
-    main(["export", str(MASK), "--to", str(tmp_path / "exported")])
-    main(["apply", str(patch), "--base", "models/pretrained", "--to", str(tmp_path / "applied")])
-    main(["apply", str(patch / PATCH), "--base", "models/pretrained", "--to", str(tmp_path / "again")])
+    graft("export", MASK, "--to", tmp_path / "exported")
+    for given, name in ((patch, "applied"), (patch / PATCH, "again")):
+        graft("apply", given, "--base", "models/pretrained", "--to", tmp_path / name)
     exported, applied = files(tmp_path / "exported"), files(tmp_path / "applied")
     assert {*exported} == {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert files(tmp_path / "again") == applied
@@ -204,22 +183,20 @@ def test_export_and_a_patch_applied_give_the_same_folder(patch, standard, tmp_pa
     config = json.loads(exported["config.json"])
     assert config["id2label"] == {"0": "negative", "1": "positive"} and config["label2id"]["positive"] == 1
     assert config["architectures"] == ["BertForSequenceClassification"]
-
-
-def test_exactly_the_mask_and_the_head_are_other_than_pretrained(standard, tmp_path):
-    main(["export", str(MASK), "--to", str(tmp_path / "exported")])
     grafted = load_file(tmp_path / "exported/model.safetensors")
     before, stored = load_file("models/pretrained/model.safetensors"), standard.mask
     expected = {**before, **transplant(standard.cell.pretrained(), stored.values, stored.mask), **stored.head}
-    assert grafted.keys() == expected.keys() and all(torch.equal(grafted[name], expected[name]) for name in expected)
+    assert same(grafted, expected), "exactly the mask and the head are other than pretrained"
     assert any(not torch.equal(grafted[name], before[name]) for name in before), "control"
+    for folder in (patch, tmp_path / "exported"):
+        assert len({path.stat().st_mode for path in folder.iterdir()}) == 1, "who may read the card may read the rest"
 
 
 def test_a_base_folder_needn_t_be_the_pipeline_s_own(patch, standard, pico_bert, tmp_path):
     """The folder that the stage `model` started from has other heads and, for tensors, other names."""
     assert {*load_file(pico_bert / "model.safetensors")} != {*load_file("models/pretrained/model.safetensors")}
-    main(["apply", str(patch), "--base", str(pico_bert), "--to", str(tmp_path / "foreign")])
-    main(["apply", str(patch), "--base", "models/pretrained", "--to", str(tmp_path / "own")])
+    graft("apply", patch, "--base", pico_bert, "--to", tmp_path / "foreign")
+    graft("apply", patch, "--base", "models/pretrained", "--to", tmp_path / "own")
     assert (tmp_path / "foreign/model.safetensors").read_bytes() == (tmp_path / "own/model.safetensors").read_bytes()
 
 
@@ -234,16 +211,8 @@ def test_the_fingerprint_is_what_the_card_says(patch, standard):
 
 
 def test_a_patch_of_a_thousandth_of_minilm_is_a_download_of_a_moment(patch, tmp_path):
-    sizes = {f"attention.{name}": (384, 384) for name in ("self.query", "self.key", "self.value", "output.dense")}
-    sizes |= {"intermediate.dense": (1536, 384), "output.dense": (384, 1536)}
-    sizes |= {"attention.output.LayerNorm": (384,), "output.LayerNorm": (384,)}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for layer in range(6):
-        for name, shape in sizes.items():
-            place = f"bert.encoder.layer.{layer}.{name}"
-            shapes |= {f"{place}.weight": shape, f"{place}.bias": shape[:1]}
-    region = Region(shapes)
-    assert region.size == 10_646_784
+    """As many values in as many tensors as its layers have."""
+    region = Region({f"bert.encoder.layer.{n // 16}.output.dense.{n % 16}.weight": (384, 288) for n in range(96)})
     mask = GraftMask.from_region_indices(region, torch.arange(0, region.size, 1000))
     values = {name: torch.ones(len(indices)) for name, indices in mask.indices.items()}
     head = {"classifier.weight": torch.ones(5, 384), "classifier.bias": torch.ones(5)}
@@ -254,15 +223,12 @@ def test_a_patch_of_a_thousandth_of_minilm_is_a_download_of_a_moment(patch, tmp_
 @pytest.mark.parametrize("mode", MODES)
 def test_a_card_says_what_the_patch_is(projects, mode, tmp_path, monkeypatch):
     monkeypatch.chdir(projects[mode].folder)
-    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "patch")])
+    graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
     card = (tmp_path / "patch/README.md").read_text(encoding="utf-8")
     region, whole = projects[mode].cell.region.size, projects[mode].cell.anatomy.parameters
     assert f"400 of {region:,} graftable parameters" in card and f"of the model's {whole:,}" in card
     assert "0 negative, 1 positive" in card and "localizer learned, seed 13" in card
-    assert (
-        "| grafted | 200 | 87.5 | n/a | 97.2 |" in card.replace("agreement", "")
-        or "| grafted | 200 | 87.5 | 97.2 |" in card
-    )
+    assert "| grafted | 200 | 87.5 | 97.2 |" in card
     prompt = TOY.prompt_for(mode)
     assert (prompt is not None) == ("label words" in card)
     assert prompt is None or (prompt.template in card and "positive: great" in card)
@@ -273,17 +239,19 @@ def forged(change: Callable[[dict, dict], object]) -> Callable[[Path], None]:
     return lambda file: rewrite(file, change)
 
 
-def first(tensors: dict, part: str) -> str:
-    return next(name for name in tensors if name.startswith(part))
+def first(part: str, change: Callable[[torch.Tensor], torch.Tensor | None]) -> Callable[[Path], None]:
+    """The first tensor of a part is changed, in place or for another one."""
+
+    def edit(tensors: dict, _header: dict) -> None:
+        name = next(name for name in tensors if name.startswith(part))
+        changed = change(tensors[name])
+        tensors[name] = tensors[name] if changed is None else changed
+
+    return forged(edit)
 
 
 def number(part: str, place: int, value: float) -> Callable[[Path], None]:
-    """One number of the first tensor of a part is another one."""
-    return forged(lambda tensors, _: tensors[first(tensors, part)].__setitem__(place, value))
-
-
-def other_type(tensors: dict, _header: dict) -> None:
-    tensors[first(tensors, "values/")] = tensors[first(tensors, "values/")].double()
+    return first(part, lambda tensor: tensor.__setitem__(place, value))
 
 
 def with_config(**changes: object) -> Callable[[Path], None]:
@@ -294,18 +262,11 @@ def with_head(name: str, *shape: int) -> Callable[[Path], None]:
     return forged(lambda tensors, _: tensors.update({f"head/{name}": torch.zeros(shape)}))
 
 
-def of_type(dtype: torch.dtype) -> Callable[[Path], None]:
-    def change(tensors: dict, _header: dict) -> None:
-        name = first(tensors, "indices/")
-        tensors[name] = tensors[name].to(dtype)
-
-    return forged(change)
-
-
 def cut(share: float) -> Callable[[Path], None]:
     return lambda file: file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
 
 
+EXPORT = "`python -m stages.commands.graft export MASK --as patch --to FOLDER`"
 REFUSALS = {
     "truncated": (cut(0.9), "damaged: "),
     "truncated header": (cut(0.1), "damaged: "),
@@ -315,23 +276,11 @@ REFUSALS = {
     "NaN": (number("values/", 0, float("nan")), "damaged: holds values that are not numbers$"),
     "infinite head": (number("head/classifier.bias", 0, float("inf")), "damaged: holds values that are not numbers$"),
     "one bit": (lambda file: flip_bit(file, -1), "damaged: its content is not what was written$"),
-    "other type": (forged(other_type), r"damaged: bert.* holds torch\.float64, not float32, bfloat16 or float16$"),
-    "version of masks": (
-        forged(lambda _, header: header.update(version=7)),
-        "format version 7, this program reads 2; what made it makes it anew$",
-    ),
-    "an old patch": (
-        forged(lambda _, header: header[KEY].update(version=1)),
-        "format version 1 of a patch, this program reads 3; `python -m stages.commands.graft export MASK --as patch --to FOLDER` makes it anew from its mask$",
-    ),
-    "no labels": (
-        forged(lambda _, header: header[KEY].pop("labels")),
-        "damaged: patch.labels: this setting is missing$",
-    ),
-    "a mask": (
-        forged(lambda _, header: header.pop(KEY)),
-        "is a mask, not a patch; `python -m stages.commands.graft export MASK --as patch --to FOLDER` makes one of it$",
-    ),
+    "other type": (first("values/", torch.Tensor.double), r"damaged: bert.* holds torch\.float64, not float32, bfloat16 or float16$"),
+    "version of masks": (forged(lambda _, header: header.update(version=7)), "format version 7, this program reads 2; what made it makes it anew$"),
+    "an old patch": (forged(lambda _, header: header[KEY].update(version=1)), f"format version 1 of a patch, this program reads 3; {EXPORT} makes it anew from its mask$"),
+    "no labels": (forged(lambda _, header: header[KEY].pop("labels")), "damaged: patch.labels: this setting is missing$"),
+    "a mask": (forged(lambda _, header: header.pop(KEY)), f"is a mask, not a patch; {EXPORT} makes one of it$"),
     "gone": (Path.unlink, "no such mask or patch$"),
 }  # fmt: skip
 
@@ -341,26 +290,16 @@ FORGERIES = {
     "another kind": (with_config(model_type="gpt2"), "damaged: patch.config: 'model_type' is not allowed"),
     "code": (with_config(auto_map={"AutoConfig": "evil.Config"}), "damaged: patch.config: 'auto_map' is not allowed"),
     "a kernel": (with_config(_attn_implementation="evil/kernel"), "damaged: patch.config: '_attn_implementation' is not"),
-    "another class": (
-        forged(lambda _, header: header[KEY].update(auto_class="AutoModelForQuestionAnswering")),
-        "damaged: patch.auto_class: 'AutoModelForQuestionAnswering' is not allowed",
-    ),
+    "another class": (forged(lambda _, header: header[KEY].update(auto_class="AutoModelForQuestionAnswering")), "damaged: patch.auto_class: 'AutoModelForQuestionAnswering' is not allowed"),
     "padding of no token": (with_config(pad_token_id=10**6), "damaged: patch.config.pad_token_id is 1000000, and the model has"),
     "embeddings as a head": (with_head("bert.embeddings.word_embeddings.weight", 70, 32), "the head for 2 labels should be"),
     "a layer as a head": (with_head("bert.encoder.layer.0.output.dense.bias", 32), "the head for 2 labels should be"),
     "a head for three labels": (with_head("classifier.bias", 3), "the head for 2 labels should be"),
     "half a head": (forged(lambda tensors, _: tensors.pop("head/classifier.bias")), "the head for 2 labels should be"),
-    "indices with a point": (of_type(torch.float32), "damaged: bert.*: indices must be one row of whole numbers$"),
+    "indices with a point": (first("indices/", torch.Tensor.float), "damaged: bert.*: indices must be one row of whole numbers$"),
 }  # fmt: skip
 # these two can't harm whoever loads a patch by hand: they are read only where there is a place for them
 PASSED_OVER = ("embeddings as a head", "a layer as a head")
-
-
-@pytest.mark.parametrize("case", FORGERIES)
-def test_a_patch_changes_nothing_but_its_region_and_its_head(patch, case, capsys, tmp_path):
-    change, message = FORGERIES[case]
-    change(patch / PATCH)
-    apply_refused(capsys, patch, tmp_path / "to", message)
 
 
 def test_the_lines_in_the_readme_change_nothing_else_either(patch, standard, tmp_path):
@@ -396,35 +335,34 @@ def test_html_in_labels_is_text_in_a_card(patch):
     assert "&lt;img src=x" in card and "&lt;script&gt;" in card and not re.search(r"<(?!/?code>)\w", card)
 
 
-@pytest.mark.parametrize("case", REFUSALS)
-def test_a_damaged_patch_is_refused_in_one_line_and_nothing_is_written(patch, case, capsys, tmp_path):
-    damage, message = REFUSALS[case]
-    damage(patch / PATCH)
-    apply_refused(capsys, patch, tmp_path / "to", message)
+@pytest.mark.parametrize("case", [*REFUSALS, *FORGERIES])
+def test_a_damaged_or_forged_patch_is_refused_in_one_line_and_nothing_is_written(patch, case, capsys, tmp_path):
+    change, message = (REFUSALS | FORGERIES)[case]
+    change(patch / PATCH)
+    line = refused(capsys, "apply", patch, "--base", "models/pretrained", "--to", tmp_path / "to")
+    assert re.match(f"{re.escape(str(patch / PATCH))}: {message}", line), line
 
 
 @pytest.mark.parametrize("name", ["bert.encoder.layer.1.output.dense.weight", "bert.embeddings.word_embeddings.weight"])
 def test_a_base_model_that_differs_in_one_number_is_refused(patch, name, capsys, tmp_path):
     shutil.copytree("models/pretrained", tmp_path / "base")
     change_one_value(tmp_path / "base", name)
-    capsys.readouterr()
-    line = refused(capsys, ["apply", patch, "--base", tmp_path / "base", "--to", tmp_path / "to"], tmp_path / "to")
+    line = refused(capsys, "apply", patch, "--base", tmp_path / "base", "--to", tmp_path / "to")
     made_for = rf"{re.escape(str(patch / PATCH))}: was made for pico \(fingerprint \w{{12}}\), not for the model in "
     assert re.fullmatch(rf"{made_for}{re.escape(str(tmp_path / 'base'))} \(fingerprint \w{{12}}\)", line), line
 
 
 def test_another_kind_of_model_is_refused(patch, pico_llama, capsys, tmp_path):
-    capsys.readouterr()
-    line = refused(capsys, ["apply", patch, "--base", pico_llama, "--to", tmp_path / "to"], tmp_path / "to")
+    line = refused(capsys, "apply", patch, "--base", pico_llama, "--to", tmp_path / "to")
     assert line.endswith(f"not for the model in {pico_llama} (other names or shapes)")
-    line = refused(capsys, ["apply", patch, "--base", tmp_path, "--to", tmp_path / "to"], tmp_path / "to")
+    line = refused(capsys, "apply", patch, "--base", tmp_path, "--to", tmp_path / "to")
     assert line == f"{tmp_path}: no model there (config.json is missing)"
 
 
 def test_a_mask_of_another_model_is_not_exported(standard, capsys, tmp_path):
     shutil.copytree("models/pretrained", tmp_path / "base")
     change_one_value(tmp_path / "base", "bert.encoder.layer.1.output.dense.weight")
-    line = refused(capsys, ["export", MASK, "--base", tmp_path / "base", "--to", tmp_path / "to"], tmp_path / "to")
+    line = refused(capsys, "export", MASK, "--base", tmp_path / "base", "--to", tmp_path / "to")
     assert re.fullmatch(rf"{MASK}: was made for pico \(fingerprint \w+\), not for pico \(\w+\)", line), line
 
 
@@ -434,17 +372,11 @@ def test_a_mask_of_another_model_is_not_exported(standard, capsys, tmp_path):
 def test_nothing_is_overwritten(standard, command, capsys, tmp_path):
     (tmp_path / "to").mkdir()
     (tmp_path / "to/mine").write_text("precious")
-    line = refused(capsys, [*command, "--to", tmp_path / "to"], tmp_path / "to")
+    line = refused(capsys, *command, "--to", tmp_path / "to")
     assert line == f"{tmp_path / 'to'}: is there already; remove it or choose another name"
-    assert files(tmp_path / "to") == {"mine": b"precious"}
-    line = refused(capsys, [*command, "--to", tmp_path / "to/mine/to"], tmp_path / "to")
+    line = refused(capsys, *command, "--to", tmp_path / "to/mine/to")
     assert line == f"{tmp_path / 'to/mine/to'}: can't be written, as {tmp_path / 'to/mine'} is not a folder"
-
-
-def test_what_is_written_can_be_read_by_whoever_can_read_the_card(patch, standard, tmp_path):
-    main(["export", str(MASK), "--to", str(tmp_path / "exported")])
-    for folder in (patch, tmp_path / "exported"):
-        assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
+    assert files(tmp_path / "to") == {"mine": b"precious"}
 
 
 KILLED = """
@@ -470,6 +402,6 @@ def test_a_killed_command_leaves_no_folder_and_the_next_one_cleans_up(patch, sta
     assert killed.returncode == -9
     assert {path.name for path in tmp_path.iterdir()} == {"patch", "to.partial"}
     assert len([*(tmp_path / "to.partial").iterdir()]) == 5, "it was killed after everything was written"
-    main(arguments)
+    graft(*arguments)
     assert {path.name for path in tmp_path.iterdir()} == {"patch", "to"}
     assert len(files(tmp_path / "to")) == 5

@@ -15,11 +15,10 @@ from stages.lib import load_graft
 from stages.lib.digest import require_sealed
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
-from stages.lib.patches.__main__ import main
 from stages.lib.patches.peft_folder import common_sparsity
-from tests.graft_project import MASK, Project, make_project
-from tests.test_exchange import refused
-from tests.test_live import INPUTS, equal, load, state
+from tests.graft_project import MASK, Project, graft, make_project, refused
+from tests.pico import same
+from tests.test_live import INPUTS, load, state
 
 BASE = "models/pretrained"
 
@@ -40,16 +39,15 @@ def store_part(project: Project, path: Path, keep) -> StoredMask:
     """The mask in some of its tensors."""
     stored = project.mask
     indices = {name: at for name, at in stored.mask.indices.items() if keep(name)}
-    part = replace(
-        stored, mask=GraftMask(stored.mask.region, indices), values={name: stored.values[name] for name in indices}
-    )
+    values = {name: stored.values[name] for name in indices}
+    part = replace(stored, mask=GraftMask(stored.mask.region, indices), values=values)
     write_mask(path, part)
     return part
 
 
 def export(capsys, *words: object) -> str:
     capsys.readouterr()
-    main(["export", *map(str, words)])
+    graft("export", *words)
     return capsys.readouterr().out
 
 
@@ -65,11 +63,8 @@ def test_peft_loads_what_an_adapter_holds_whole(projects, mode, tmp_path, monkey
     line = export(capsys, tmp_path / "mask", "--as", "peft", "--to", tmp_path / "adapter")
     export(capsys, tmp_path / "mask", "--as", "patch", "--to", tmp_path / "patch")
     assert "values in" in line and "norms whole" in line and "left out" not in line
-    assert {path.name for path in (tmp_path / "adapter").iterdir()} == {
-        "README.md",
-        "adapter_config.json",
-        "adapter_model.safetensors",
-    }
+    files = {"README.md", "adapter_config.json", "adapter_model.safetensors"}
+    assert {path.name for path in (tmp_path / "adapter").iterdir()} == files
     wanted = load_graft(BASE, tmp_path / "patch")
     base = load(BASE, mode, **({"num_labels": 2} if mode == "standard" else {}))
     model = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
@@ -84,19 +79,17 @@ def test_peft_loads_what_an_adapter_holds_whole(projects, mode, tmp_path, monkey
 
 
 def test_biases_are_refused_with_their_count_or_left_out(project, tmp_path, capsys):
-    biases = {
-        name: at for name, at in project.mask.mask.indices.items() if name.endswith("bias") and "Norm" not in name
-    }
-    count = sum(map(len, biases.values()))
+    at = project.mask.mask.indices
+    count = sum(len(at[name]) for name in at if name.endswith("bias") and "Norm" not in name)
     assert count, "control"
-    line = refused(capsys, ["export", MASK, "--as", "peft", "--to", tmp_path / "to"], tmp_path / "to")
+    line = refused(capsys, "export", MASK, "--as", "peft", "--to", tmp_path / "to")
     assert line.startswith(f"{MASK}: a peft adapter can't hold {count} of 400 values ({count} in biases), ")
     assert "of the squared movement; --leave-out leaves these as they were pretrained" in line
     line = export(capsys, MASK, "--as", "peft", "--leave-out", "--to", tmp_path / "to")
     assert f"left out: {count} of 400 values ({count} in biases), " in line
     assert f"left out: {count} of 400" in (tmp_path / "to/README.md").read_text()
     store_part(project, tmp_path / "norms", lambda name: "Norm" in name)
-    line = refused(capsys, ["export", tmp_path / "norms", "--as", "peft", "--to", tmp_path / "none"], tmp_path / "none")
+    line = refused(capsys, "export", tmp_path / "norms", "--as", "peft", "--to", tmp_path / "none")
     assert line == f"{tmp_path / 'norms'}: selects nothing in the weights of linear layers, which an adapter is made of"
 
 
@@ -141,18 +134,16 @@ def test_base_plus_difference_is_the_graft(project, form, tmp_path, capsys):
         file = tmp_path / "delta/delta.safetensors"
         require_sealed(file)
         with safe_open(file, "pt") as opened:
-            about, parts = (
-                json.loads(opened.metadata()["graft"]),
-                {key: opened.get_tensor(key) for key in opened.keys()},  # noqa: SIM118 - not a dict
-            )
+            about = json.loads(opened.metadata()["graft"])
+            parts = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 - not a dict
         assert (about["format"], about["version"]) == ("graft-delta", 1)
         for name in about["shapes"]:
             if f"indices/{name}" in parts:
                 weights[name].view(-1)[parts[f"indices/{name}"]] += parts[f"values/{name}"]
         found = {**weights, **{key[5:]: values for key, values in parts.items() if key.startswith("head/")}}
-    assert equal(found, wanted) or "but for" in line
+    assert same(found, wanted) or "but for" in line
     assert all(torch.allclose(found[name], wanted[name], rtol=0, atol=1e-7) for name in wanted)
-    assert not equal(found, load_file(f"{BASE}/model.safetensors")), "control"
+    assert not same(found, load_file(f"{BASE}/model.safetensors")), "control"
 
 
 def test_a_patch_is_exported_where_there_is_no_project(project, pico_bert, tmp_path, monkeypatch, capsys):
@@ -161,4 +152,4 @@ def test_a_patch_is_exported_where_there_is_no_project(project, pico_bert, tmp_p
     shutil.copytree(pico_bert, tmp_path / "base")
     monkeypatch.chdir(tmp_path)
     export(capsys, "patch", "--base", "base", "--to", "again")
-    assert equal(load_file("again/model.safetensors"), load_file("known/model.safetensors"))
+    assert same(load_file("again/model.safetensors"), load_file("known/model.safetensors"))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 from importlib import import_module
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stages.commands import profile
 from stages.lib import paths
@@ -34,18 +35,12 @@ from tests.pico import finetune_settings, model_settings, runtime, same, toy_row
 ROOT = Path(__file__).parents[1]
 SEED = 13
 WORDS = {"negative": "it was awful and dull", "positive": "good"}
+FILM = {"labels": ["negative", "positive"], "metric": "f1"}
+FILM |= {"causal_prompt": {"template": "{sentence1} So: {mask}", "verbalizer": WORDS}}
 SETTINGS = {
     "tasks": ["film", "told"],
     "seeds": [SEED],
-    "task": {
-        "film": {
-            "labels": ["negative", "positive"],
-            "metric": "f1",
-            "causal_prompt": {"template": "{sentence1} So: {mask}", "verbalizer": WORDS},
-        },
-        "told": {"labels": None},
-        "more": {"labels": None},
-    },
+    "task": {"film": FILM, "told": {"labels": None}, "more": {"labels": None}},
     "data": {"source": "local", "k": 16, "test_max": 40},
     "model": {"source": "local", "name": "pico", "mode": "generative", "max_length": 32},
     "runtime": {"threads": 1, "device": "cpu"},
@@ -120,9 +115,8 @@ def test_rows_of_prompts_keep_their_line_breaks_and_are_sampled_without_classes(
     assert len(train) == 16 and all(row["sentence1"].endswith("\nSo:") for row in train)
     assert {row["label"] for row in train} == {*WORDS.values()}
     assert len(read_rows(paths.sample("film", SEED, "train"))) == 32, "control: k of each class"
-    assert read_task("told").labels == [] and json.loads(paths.card("told").read_text())["counts"]["train"].keys() == {
-        "rows"
-    }
+    counts = json.loads(paths.card("told").read_text())["counts"]
+    assert read_task("told").labels == [] and counts["train"].keys() == {"rows"}
 
 
 def test_both_tasks_are_the_same_texts_and_nearly_as_well_learned(here):
@@ -139,26 +133,20 @@ def test_both_tasks_are_the_same_texts_and_nearly_as_well_learned(here):
 def test_the_exact_match_is_what_the_saved_model_generates(here):
     """An ordinary folder under plain transformers, with neither teacher forcing nor our tokens."""
     model = AutoModelForCausalLM.from_pretrained(paths.finetuned("told", SEED))
-    tokenizer = LabelModel.load(
-        paths.finetuned("told", SEED), read_task("told"), model_settings("generative"), runtime()
-    ).tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(paths.finetuned("told", SEED))
     rows, hits = read_rows(paths.sample("told", SEED, "test")), 0
     for row in rows:
         inputs = tokenizer(row["sentence1"], return_tensors="pt")
-        ids = model.generate(**inputs, do_sample=False, max_new_tokens=12, pad_token_id=0)[
-            0, inputs["input_ids"].shape[1] :
-        ]
-        hits += tokenizer.decode(ids) == f" {row['label']}<|end|>"
+        ids = model.generate(**inputs, do_sample=False, max_new_tokens=12, pad_token_id=0)[0]
+        hits += tokenizer.decode(ids[inputs["input_ids"].shape[1] :]) == f" {row['label']}<|end|>"
     assert scores("evaluate", "told")["scores"]["told"][FINETUNED]["score"] == hits / len(rows) and hits > 0
 
 
 def test_temperatures_are_fitted_to_live_models_and_change_no_token(here):
     for task in SETTINGS["tasks"]:
         record, told = scores("controls", task) | scores("evaluate", task), read_cell(task, SEED).logits[task]
-        for tempered, plain, name in (
-            (TEMPERED, FINETUNED, "temperature"),
-            (GRAFT_TEMPERED, GRAFTED, "graft_temperature"),
-        ):
+        of_graft = GRAFT_TEMPERED, GRAFTED, "graft_temperature"
+        for tempered, plain, name in ((TEMPERED, FINETUNED, "temperature"), of_graft):
             assert np.array_equal(told[tempered]["predicted"], told[plain]["predicted"])
             cooler = np.mean(told[tempered]["confidence"] < told[plain]["confidence"])
             assert cooler == (record[name] > 1) and record[name] != 1
@@ -172,10 +160,8 @@ def test_a_checkpoint_from_elsewhere_is_taken_over(here):
     taken = take_over(cell, finetune_settings(source="local"), str(paths.finetuned("told", SEED)))
     kept = AutoModelForCausalLM.from_pretrained(paths.finetuned("told", SEED))
     assert same(dict(taken.model.parameters()), dict(kept.named_parameters()))
-    assert (
-        taken.record["dev_accuracy"]
-        == json.loads((paths.finetuned("told", SEED) / "training.json").read_text())["dev_accuracy"]
-    )
+    training = json.loads((paths.finetuned("told", SEED) / "training.json").read_text())
+    assert taken.record["dev_accuracy"] == training["dev_accuracy"]
 
 
 def test_other_test_sets_are_scored_too(here):
@@ -184,14 +170,9 @@ def test_other_test_sets_are_scored_too(here):
 
 def test_the_summary_says_what_is_measured(here):
     text = Path("metrics/summary.md").read_text()
-    for words in (
-        "Exact match in %",
-        "Tokens right in %",
-        "Perplexity: mean",
-        "of next-token probabilities",
-        "examples per class",
-    ):
+    for words in ("Exact match in %", "Tokens right in %", "Perplexity: mean", "of next-token probabilities"):
         assert words in text, words
+    assert "examples per class" in text
     assert "accuracy" not in text.partition("Claims")[0] and "F1" not in text and "†" not in text
     assert "on 86 % of tokens" in text
     table = pd.read_csv("plots/scores.csv")
@@ -218,17 +199,17 @@ def test_a_patch_of_the_mask_is_the_grafted_model_to_the_bit(here, tmp_path, tas
     assert not np.array_equal(predict_tokens(reader, reader.encode(rows)), told), "control"
     card = (tmp_path / "patch/README.md").read_text()
     assert "exact match of greedy completions" in card and "tokens right" in card
-    assert ("its end token." in card) == (task == "film") and ("for no labels in particular" in card) == (
-        task == "told"
-    )
+    assert ("its end token." in card) == (task == "film") != ("for no labels in particular" in card)
+
+
+def localize(task: str, to: Path, options: str) -> None:
+    both = f"--base models/pretrained --finetuned {paths.finetuned(task, SEED)} --mode generative --sparsity 0.05"
+    graft_command(["localize", *both.split(), "--to", str(to), *shlex.split(options)])
 
 
 @pytest.mark.parametrize("localizer", ["movement", "grown"])
 def test_localize_takes_prompts_and_completions(here, tmp_path, capsys, localizer):
-    graft_command([
-        "localize", "--base", "models/pretrained", "--finetuned", str(paths.finetuned("told", SEED)), "--to", str(tmp_path / "patch"),
-        "--mode", "generative", "--data", "data/local/told/train.csv", "--localizer", localizer, "--sparsity", "0.05",
-    ])  # fmt: skip
+    localize("told", tmp_path / "patch", f"--data data/local/told/train.csv --localizer {localizer}")
     said = capsys.readouterr().out
     assert "Read as generative; no labels." in said and "tokens right" in said and "\n  grafted" in said
     stored, use = read_patch(tmp_path / "patch" / PATCH)
@@ -236,31 +217,24 @@ def test_localize_takes_prompts_and_completions(here, tmp_path, capsys, localize
 
 
 def test_localize_takes_other_columns_and_label_words(here, tmp_path, capsys):
-    folders = [
-        "localize",
-        "--base",
-        "models/pretrained",
-        "--finetuned",
-        str(paths.finetuned("film", SEED)),
-        "--sparsity",
-        "0.05",
-    ]
-    rows = [[*reversed(row)] for row in prompts(60, 1)]
-    write_csv(tmp_path / "rows.csv", ["answer", "question"], rows)
-    options = ["--mode", "generative", "--data", str(tmp_path / "rows.csv")]
+    write_csv(tmp_path / "rows.csv", ["answer", "question"], [[*reversed(row)] for row in prompts(60, 1)])
     with pytest.raises(SystemExit):
-        graft_command([*folders, "--to", str(tmp_path / "a"), *options])
+        localize("film", tmp_path / "a", f"--data {tmp_path / 'rows.csv'}")
     assert "no column 'prompt'; the columns are answer, question" in capsys.readouterr().err
-    graft_command([*folders, "--to", str(tmp_path / "a"), *options, "--sentence1", "question", "--label", "answer"])
-    words = [f"{label}={word}" for label, word in WORDS.items()]
-    graft_command([
-        *folders, "--to", str(tmp_path / "b"), "--mode", "generative", "--data", "data/local/film/train.csv",
-        "--prompt", "{sentence1} So: {mask}", "--verbalizer", *words,
-    ])  # fmt: skip
+    localize("film", tmp_path / "a", f"--data {tmp_path / 'rows.csv'} --sentence1 question --label answer")
+    words = " ".join(f"'{label}={word}'" for label, word in WORDS.items())
+    prompt = f"--prompt '{{sentence1}} So: {{mask}}' --verbalizer {words}"
+    localize("film", tmp_path / "b", f"--data data/local/film/train.csv {prompt}")
     assert read_patch(tmp_path / "b" / PATCH)[1].labels == ["negative", "positive"]
 
 
 # --- Mistakes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch) -> None:
+    """An empty folder to stand in."""
+    monkeypatch.chdir(tmp_path)
 
 
 def refused(capsys, stage: str, *words: object) -> str:
@@ -282,8 +256,7 @@ def refused(capsys, stage: str, *words: object) -> str:
         (["label", "prompt"], [[f"good {n}", f"it was {n}"] for n in range(9)], "columns"),
     ],
 )  # fmt: skip
-def test_rows_that_cannot_be_used_are_told_in_a_line(tmp_path, monkeypatch, capsys, columns, rows, line):
-    monkeypatch.chdir(tmp_path)
+def test_rows_that_cannot_be_used_are_told_in_a_line(elsewhere, capsys, columns, rows, line):
     own = {"data": {"columns": {"completion": "label"}}} if line == "columns" else {}
     write_params({"tasks": ["told"], "ood": {"sets": {}}, **own})
     write_csv(Path("data/local/told/train.csv"), columns, rows)
@@ -293,8 +266,7 @@ def test_rows_that_cannot_be_used_are_told_in_a_line(tmp_path, monkeypatch, caps
     assert line in refused(capsys, "fetch")
 
 
-def test_too_few_rows_name_no_class(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_too_few_rows_name_no_class(elsewhere, capsys):
     write_params({"tasks": ["told"], "ood": {"sets": {}}})
     write_csv(Path("data/local/told/train.csv"), ["prompt", "completion"], prompts(20, 1))
     run("fetch")
@@ -303,23 +275,19 @@ def test_too_few_rows_name_no_class(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
-def test_a_task_without_labels_is_refused_in_other_modes(tmp_path, monkeypatch, mode):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        ParamsError, match=f"task.told.labels: model.mode={mode} needs labels; .*model.mode=generative"
-    ) as refusal:
+def test_a_task_without_labels_is_refused_in_other_modes(elsewhere, mode):
+    words = f"task.told.labels: model.mode={mode} needs labels; .*model.mode=generative"
+    with pytest.raises(ParamsError, match=words) as refusal:
         write_params({"tasks": ["told"], "model": {"mode": mode}, "ood": {"sets": {}}})
     assert len(str(refusal.value).splitlines()) == 2
 
 
-def test_other_pipelines_are_refused_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_other_pipelines_are_refused_in_one_line(elsewhere):
     write_params({"tasks": ["film"], "ood": {"sets": {}}})
     raw = load_yaml(Path("params.yaml"), ParamsError)
     validate(raw)  # the control
-    with pytest.raises(
-        ParamsError, match="model.mode: generative is for the main pipeline .*; merge, study read logits of labels"
-    ):
+    words = "model.mode: generative is for the main pipeline .*; merge, study read logits of labels"
+    with pytest.raises(ParamsError, match=words):
         validate(raw, asked=sections_of(["study", "merge"]))
 
 
@@ -327,23 +295,20 @@ def test_other_pipelines_are_refused_in_one_line(tmp_path, monkeypatch):
     ({"told": {"labels": None, "relabel": {"a": "b"}}}, "task.told.relabel: .* null, since rows of a prompt and a completion have no labels"),
     ({"told": {"labels": ["a", "b"]}}, "task.told.causal_prompt: model.mode=generative needs a template and a verbalizer here"),
 ])  # fmt: skip
-def test_a_task_that_does_not_fit_is_refused(tmp_path, monkeypatch, changes, line):
-    monkeypatch.chdir(tmp_path)
+def test_a_task_that_does_not_fit_is_refused(elsewhere, changes, line):
     with pytest.raises(ParamsError, match=line):
         write_params({"tasks": ["told"], "task": changes, "ood": {"sets": {}}})
 
 
-def test_a_masked_language_model_is_refused(tmp_path, monkeypatch, pico_bert, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_masked_language_model_is_refused(elsewhere, pico_bert, capsys):
     write_params({"tasks": ["film"], "model": {"root": str(pico_bert)}, "ood": {"sets": {}}})
     line = refused(capsys, "model")
     assert "no next one to predict with model.mode=generative; use model.mode=prompt or model.mode=standard" in line
 
 
-def test_everything_is_the_same_bytes_again(here, tmp_path, monkeypatch, pico_llama):
-    kept = {
-        stage: paths.predictions(stage, "told", SEED).read_bytes() for stage in ("reference", "controls", "evaluate")
-    }
+def test_everything_is_the_same_bytes_again(here):
+    stages = ("reference", "controls", "evaluate")
+    kept = {stage: paths.predictions(stage, "told", SEED).read_bytes() for stage in stages}
     run("reference", "--seed", SEED)
     run("controls", "--seed", SEED)
     run("evaluate", "--task", "told", "--seed", SEED)

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -18,11 +19,10 @@ from stages.lib.graft.region import Region
 from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.composition import kind_of, layer_of
 from stages.lib.models.sources import import_model
-from stages.lib.patches.__main__ import main
 from stages.lib.patches.compare import compare
 from stages.lib.patches.export import pipeline_scores
 from stages.lib.patches.inspect import inspect_mask
-from tests.graft_project import MASK, ROOT, SELECTED, Project, make_project, random_mask, write
+from tests.graft_project import MASK, ROOT, SELECTED, Project, graft, make_project, random_mask, refused, write
 from tests.pico import PAIRS, model_settings, same
 
 OTHER = Path("masks/sweep/random/0.01/13/pairs.safetensors")
@@ -42,19 +42,16 @@ def project(made, monkeypatch) -> Project:
     return made
 
 
-def complaint(capsys, arguments: list[object]) -> str:
+def output(capsys, *words: object) -> str:
     capsys.readouterr()
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    shown = capsys.readouterr()
-    assert left.value.code == 2 and shown.out == "" and shown.err.count("\n") == 1
-    return shown.err.removeprefix(f"graft {arguments[0]}: ").strip()
-
-
-def output(capsys, *arguments: object) -> str:
-    capsys.readouterr()
-    main([str(argument) for argument in arguments])
+    graft(*words)
     return capsys.readouterr().out
+
+
+def changed(mask: Path, to: Path, **parts: object) -> Path:
+    """Another mask file, like the first but for values, head or notes."""
+    write_mask(to, replace(read_mask(mask), **parts))
+    return to
 
 
 def test_inspect_counts_every_parameter_once_in_its_layer_and_kind(project):
@@ -89,7 +86,7 @@ def test_movements_need_the_base_model(project, tmp_path, monkeypatch, capsys):
     shutil.copyfile(base / "anatomy.json", tmp_path / "models/pretrained/anatomy.json")
     (tmp_path / "models/pretrained/SHA256SUMS").unlink()
     assert inspect_mask(file, None)["largest"] is None, "the project is about another model"
-    assert "was made for pico" in complaint(capsys, ["inspect", file, "--base", "models/pretrained"])
+    assert "was made for pico" in refused(capsys, "inspect", file, "--base", "models/pretrained")
 
 
 def test_inspect_says_it_in_words_as_json_and_as_a_picture(project, tmp_path, capsys):
@@ -99,7 +96,7 @@ def test_inspect_says_it_in_words_as_json_and_as_a_picture(project, tmp_path, ca
     assert f"{SELECTED} of {project.cell.region.size:,} graftable parameters" in text and "layer 2" in text
     assert "furthest above chance" in text and "Largest movements, pretrained -> fine-tuned:" in text
     assert json.loads(output(capsys, "inspect", MASK, "--json")) == inspect_mask(MASK, None)
-    line = complaint(capsys, ["inspect", MASK, "--picture", tmp_path / "mask.png"])
+    line = refused(capsys, "inspect", MASK, "--picture", tmp_path / "mask.png")
     assert line == f"{tmp_path / 'mask.png'}: is there already; remove it or choose another name"
 
 
@@ -110,7 +107,7 @@ def test_empty_masks_can_be_looked_at(project, tmp_path, capsys):
 
 
 def test_a_patch_is_read_like_the_mask_it_was_made_of(project, tmp_path, capsys):
-    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "patch")])
+    graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
     mask, patch = inspect_mask(MASK, None), inspect_mask(tmp_path / "patch", None)
     assert (mask.pop("form"), patch.pop("form")) == ("mask", "patch")
     assert mask.pop("file") != patch.pop("file") and mask == patch
@@ -143,8 +140,7 @@ def test_diff_finds_values_that_differ(project, tmp_path):
     name = next(iter(stored.values))
     values = {**stored.values, name: stored.values[name].clone()}
     values[name][0] += 0.5
-    write_mask(tmp_path / "changed", StoredMask(stored.mask, values, stored.head, stored.about))
-    found = compare(MASK, tmp_path / "changed")["values"]
+    found = compare(MASK, changed(MASK, tmp_path / "changed", values=values))["values"]
     assert (found["shared"], found["differ"], found["median_difference"]) == (SELECTED, 1, 0.0)
     assert found["largest_difference"] == pytest.approx(0.5)
 
@@ -166,9 +162,8 @@ def test_compose_stitches_and_keeps_a_head_for_each_task(project, rule, tmp_path
     line = output(capsys, "compose", MASK, OTHER, "--rule", rule, "--to", tmp_path / "both")
     parts, composed = [read_mask(path) for path in (MASK, OTHER)], read_mask(tmp_path / "both")
     expected = stitch(parts, project.cell.pretrained(), rule)
-    assert composed.mask.equals(expected.mask) and all(
-        torch.equal(composed.values[name], values) for name, values in expected.values.items()
-    )
+    assert composed.mask.equals(expected.mask)
+    assert all(torch.equal(composed.values[name], values) for name, values in expected.values.items())
     assert f"toy + pairs by {rule}" in line and f"{composed.mask.selected:,} of" in line
     assert inspect_mask(tmp_path / "both", None)["tasks"] == ["toy", "pairs"]
     assert {name.partition(":")[0] for name in composed.head} == {"toy", "pairs"}
@@ -176,98 +171,86 @@ def test_compose_stitches_and_keeps_a_head_for_each_task(project, rule, tmp_path
 
 def three_labels(mask: Path, to: Path) -> Path:
     """The same mask with a head for three labels."""
-    stored = read_mask(mask)
-    head = {name: torch.cat([values, values[:1]]) + 1 for name, values in stored.head.items()}
-    write_mask(to, StoredMask(stored.mask, stored.values, head, stored.about))
-    return to
+    head = {name: torch.cat([values, values[:1]]) + 1 for name, values in read_mask(mask).head.items()}
+    return changed(mask, to, head=head)
 
 
 def test_a_composed_mask_is_exported_for_one_of_its_tasks(project, tmp_path, capsys):
-    other = three_labels(OTHER, tmp_path / "other")
-    head = read_mask(other).head
-    main(["compose", str(MASK), str(other), "--rule", "mean", "--to", str(tmp_path / "both")])
-    line = complaint(capsys, ["export", tmp_path / "both", "--to", tmp_path / "to"])
-    assert line == f"{tmp_path / 'both'}: serves 2 tasks; say --task, one of toy, pairs"
-    line = complaint(capsys, ["export", tmp_path / "both", "--task", "tou", "--to", tmp_path / "to"])
+    other, both = three_labels(OTHER, tmp_path / "other"), tmp_path / "both"
+    graft("compose", MASK, other, "--rule", "mean", "--to", both)
+    assert (
+        refused(capsys, "export", both, "--to", tmp_path / "to")
+        == f"{both}: serves 2 tasks; say --task, one of toy, pairs"
+    )
+    line = refused(capsys, "export", both, "--task", "tou", "--to", tmp_path / "to")
     assert line.endswith("doesn't serve the task 'tou' (did you mean 'toy'?); it has toy, pairs")
-    weights = {}
-    for task in ("toy", "pairs"):
-        main(["export", str(tmp_path / "both"), "--task", task, "--to", str(tmp_path / task / "to")])
-        main(
-            ["export", str(tmp_path / "both"), "--task", task, "--as", "patch", "--to", str(tmp_path / task / "patch")]
-        )
+    weights, heads = {}, {"toy": project.mask.head, "pairs": read_mask(other).head}
+    for task, head in heads.items():
+        for form in ("model", "patch"):
+            graft("export", both, "--task", task, "--as", form, "--to", tmp_path / task / form)
         assert inspect_mask(tmp_path / task / "patch", None)["tasks"] == [task]
-        weights[task] = load_file(tmp_path / task / "to/model.safetensors")
-    heads = [*head]
-    assert all(torch.equal(weights["toy"][name], project.mask.head[name]) for name in heads)
-    assert all(torch.equal(weights["pairs"][name], head[name]) for name in heads)
-    shared = [name for name in weights["toy"] if name not in heads]
-    assert all(torch.equal(weights["toy"][name], weights["pairs"][name]) for name in shared)
-    config = json.loads((tmp_path / "pairs/to/config.json").read_text())
+        weights[task] = load_file(tmp_path / task / "model/model.safetensors")
+        assert same({name: weights[task].pop(name) for name in head}, head)
+    assert same(weights["toy"], weights["pairs"])
+    config = json.loads((tmp_path / "pairs/model/config.json").read_text())
     assert list(config["id2label"].values()) == PAIRS.labels
 
 
 def test_compose_refuses_what_can_t_be_one(project, tmp_path, capsys):
-    ends = ["--rule", "sum", "--to", tmp_path / "to"]
-    assert complaint(capsys, ["compose", MASK, *ends]) == f"{MASK}: is only one mask; name two or more to compose"
-    main(["compose", str(MASK), str(OTHER), "--rule", "sum", "--to", str(tmp_path / "both")])
-    line = complaint(capsys, ["compose", MASK, tmp_path / "both", *ends])
-    assert line == f"{tmp_path / 'both'}: is composed itself, of toy, pairs; compose its parts at once"
-    stored = project.mask
-    head = {name: values + 1 for name, values in stored.head.items()}
-    write_mask(tmp_path / "twice", StoredMask(stored.mask, stored.values, head, stored.about))
-    assert "its head differs from another one of that task" in complaint(
-        capsys, ["compose", MASK, tmp_path / "twice", *ends]
-    )
+    graft("compose", MASK, OTHER, "--rule", "sum", "--to", tmp_path / "both")
+    changed(MASK, tmp_path / "twice", head={name: values + 1 for name, values in project.mask.head.items()})
     project.store(tmp_path / "elsewhere", project.mask.mask, fingerprint="0" * 64)
-    line = complaint(capsys, ["compose", MASK, tmp_path / "elsewhere", *ends])
-    assert line.startswith(f"{tmp_path / 'elsewhere'}: was made for pico (fingerprint 000000000000), not for pico (")
+    for others, words in (
+        ([], f"{MASK}: is only one mask; name two or more to compose"),
+        (["both"], f"{tmp_path / 'both'}: is composed itself, of toy, pairs; compose its parts at once"),
+        (["twice"], "its head differs from another one of that task"),
+        (["elsewhere"], f"{tmp_path / 'elsewhere'}: was made for pico (fingerprint 000000000000), not for pico ("),
+    ):
+        files = [tmp_path / name for name in others]
+        assert words in refused(capsys, "compose", MASK, *files, "--rule", "sum", "--to", tmp_path / "to")
     assert not (tmp_path / "to").exists()
 
 
-def test_patches_are_composed_on_any_folder_of_their_base_and_masks_on_the_stages(project, tmp_path, capsys):
-    other, parts = three_labels(OTHER, tmp_path / "other"), [tmp_path / "one", tmp_path / "two"]
-    for mask, part in zip((MASK, other), parts, strict=True):
-        main(["export", str(mask), "--as", "patch", "--to", str(part)])
-    bare = tmp_path / "bare"
-    shutil.copytree(paths.PRETRAINED, bare)
-    (bare / "anatomy.json").unlink()
-    main(["compose", *map(str, parts), "--to", str(tmp_path / "of patches"), "--base", str(bare)])
-    main(["compose", str(MASK), str(OTHER), "--to", str(tmp_path / "of masks")])
+@pytest.fixture
+def bare(project, tmp_path) -> Path:
+    """The base model as somebody else has it."""
+    shutil.copytree(paths.PRETRAINED, tmp_path / "bare", ignore=shutil.ignore_patterns("anatomy.json"))
+    return tmp_path / "bare"
+
+
+def test_patches_are_composed_on_any_folder_of_their_base_and_masks_on_the_stages(bare, tmp_path, capsys):
+    other = three_labels(OTHER, tmp_path / "other")
+    for mask, part in ((MASK, "one"), (other, "two")):
+        graft("export", mask, "--as", "patch", "--to", tmp_path / part)
+    graft("compose", tmp_path / "one", tmp_path / "two", "--to", tmp_path / "of patches", "--base", bare)
+    graft("compose", MASK, OTHER, "--to", tmp_path / "of masks")
     assert read_mask(tmp_path / "of patches").mask.equals(read_mask(tmp_path / "of masks").mask)
-    line = complaint(capsys, ["compose", MASK, OTHER, "--to", tmp_path / "to", "--base", bare])
-    assert line.startswith(
-        f"{bare}: a mask is for a model as the stage `model` writes it, and this has no anatomy.json"
-    )
+    line = refused(capsys, "compose", MASK, OTHER, "--to", tmp_path / "to", "--base", bare)
+    wanted = "a mask is for a model as the stage `model` writes it, and this has no anatomy.json"
+    assert line.startswith(f"{bare}: {wanted}")
 
 
-def test_what_was_composed_of_patches_is_exported_without_the_project(project, tmp_path, monkeypatch, capsys):
+def test_what_was_composed_of_patches_is_exported_without_the_project(bare, tmp_path, monkeypatch, capsys):
     other = three_labels(OTHER, tmp_path / "other")
     for mask, part in ((MASK, "toy"), (other, "pairs")):
-        main(["export", str(mask), "--as", "patch", "--to", str(tmp_path / part)])
-    main(["compose", str(MASK), str(other), "--to", str(tmp_path / "masks")])
-    shutil.copytree(paths.PRETRAINED, tmp_path / "bare")
-    (tmp_path / "bare/anatomy.json").unlink()
+        graft("export", mask, "--as", "patch", "--to", tmp_path / part)
+    graft("compose", MASK, other, "--to", tmp_path / "masks")
     for form in ("patch", "model"):
-        main(
-            ["export", str(tmp_path / "masks"), "--task", "pairs", "--as", form, "--to", str(tmp_path / f"{form} here")]
-        )
+        graft("export", tmp_path / "masks", "--task", "pairs", "--as", form, "--to", tmp_path / f"{form} here")
     monkeypatch.chdir(tmp_path)
-    main(["compose", "toy", "pairs", "--to", "both", "--base", "bare"])
-    assert complaint(capsys, ["export", "both", "--to", "to"]) == "both: serves 2 tasks; say --task, one of toy, pairs"
+    graft("compose", "toy", "pairs", "--to", "both", "--base", "bare")
+    assert refused(capsys, "export", "both", "--to", "to") == "both: serves 2 tasks; say --task, one of toy, pairs"
     for form in ("patch", "model"):
-        main(["export", "both", "--task", "pairs", "--as", form, "--to", f"{form} there", "--base", "bare"])
+        graft("export", "both", "--task", "pairs", "--as", form, "--to", f"{form} there", "--base", "bare")
     [here, there] = (read_mask(tmp_path / f"patch {place}/patch.safetensors") for place in ("here", "there"))
     assert here.about == there.about and here.mask.equals(there.mask) and same(here.head, there.head)
     assert same(*(load_file(f"model {place}/model.safetensors") for place in ("here", "there")))
-    main(["compose", "patch there", "toy", "--to", "again", "--base", "bare"])
-    assert inspect_mask(Path("again"), None)["tasks"] == ["pairs", "toy"], (
-        "a patch that was taken out is one of one task"
-    )
+    graft("compose", "patch there", "toy", "--to", "again", "--base", "bare")
+    assert inspect_mask(Path("again"), None)["tasks"] == ["pairs", "toy"], "a patch taken out is one of one task"
 
 
 def test_a_patch_is_read_in_a_project_whose_model_is_read_otherwise(project, pico_bert, tmp_path):
-    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "patch")])
+    graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
     known = inspect_mask(tmp_path / "patch", None)["largest"]
     shutil.rmtree(paths.PRETRAINED)
     import_model(pico_bert, model_settings("prompt"), paths.PRETRAINED)
@@ -280,7 +263,7 @@ def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_
     about = {"task": "toy", "model": "gpt2", "fingerprint": region.fingerprint(before)}
     head = {"score.weight": torch.zeros(2, 32)}
     write_mask(tmp_path / "mask", StoredMask(GraftMask.empty(region), {}, head, about))
-    main(["export", str(tmp_path / "mask"), "--base", str(tmp_path / "gpt2"), "--to", str(tmp_path / "to")])
+    graft("export", tmp_path / "mask", "--base", tmp_path / "gpt2", "--to", tmp_path / "to")
     base, exported = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("gpt2", "to"))
     assert base.get("pad_token_id") is None and exported["pad_token_id"] == exported["eos_token_id"] == 0
 
@@ -295,15 +278,19 @@ def test_scores_are_found_beside_the_mask(project):
     assert pipeline_scores(MASK, "pairs") == {}, "a composed mask has no scores of its own"
 
 
+def run(*words: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of Python in the project's top folder."""
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
 def test_every_command_has_help_and_a_start_without_heavy_libraries():
     started = "import sys, stages.lib.patches.__main__ as graft; assert not {'torch', 'transformers', 'pandas', 'numpy'} & {*sys.modules}; graft.main(['--help'])"
-    done = subprocess.run([sys.executable, "-c", started], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert all(f"graft {name}" in done.stdout for name in ("export", "apply", "inspect", "diff", "compose"))
+    code, said, errors = run("-c", started)
+    assert code == 0, errors
+    assert all(f"graft {name}" in said for name in ("export", "apply", "inspect", "diff", "compose"))
 
 
-def test_the_module_runs_and_leaves_with_2_after_a_mistake(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "stages.commands.graft", "diff", "a", "b"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "graft diff: a: no such mask or patch\n")
+def test_the_module_runs_and_leaves_with_2_after_a_mistake():
+    told = "graft diff: a: no such mask or patch\n"
+    assert run("-m", "stages.commands.graft", "diff", "a", "b") == (2, "", told)

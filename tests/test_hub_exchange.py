@@ -15,10 +15,9 @@ import pytest
 from huggingface_hub import ModelCard
 
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.patches.__main__ import main
 from stages.lib.patches.build_patch import KEY, read_patch
 from stages.lib.patches.locations import CARD, PATCH
-from tests.graft_project import MASK, ROOT, make_project
+from tests.graft_project import MASK, ROOT, graft, make_project
 from tests.pico import same
 from tests.sealed import flip_bit
 
@@ -79,18 +78,15 @@ class Hub(http.server.BaseHTTPRequestHandler):
             self.repos.setdefault(name, {})
             return self.answer({"url": f"{self.endpoint}/{name}", "name": name})
         if parts[-2] == "preupload":
-            files = [
-                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
-                for file in json.loads(sent)["files"]
-            ]
-            return self.answer({"files": files})
+            how = {"uploadMode": "regular", "shouldIgnore": False}
+            return self.answer({"files": [{"path": file["path"], **how} for file in json.loads(sent)["files"]]})
         if parts[-2] == "commit":
+            name = "/".join(parts[2:4])
             for line in map(json.loads, sent.decode().splitlines()):
                 if line["key"] == "file":
-                    self.repos["/".join(parts[2:4])][line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            return self.answer(
-                {"commitUrl": f"{self.endpoint}/{'/'.join(parts[2:4])}/commit/{SHA}", "commitOid": SHA, "success": True}
-            )
+                    self.repos[name][line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            place = f"{self.endpoint}/{name}/commit/{SHA}"
+            return self.answer({"commitUrl": place, "commitOid": SHA, "success": True})
         return self.answer({"errors": [], "warnings": []})  # of the card's front matter
 
     def do_HEAD(self) -> None:
@@ -105,23 +101,13 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if "v9" in parts:
             return self.missing("Revision")
         if "tree" in parts:
-            sizes = {file: len(content) for file, content in files.items()}
-            return self.answer(
-                [{"type": "file", "path": file, "size": size, "oid": SHA} for file, size in sizes.items()]
-            )
+            kind = {"type": "file", "oid": SHA}
+            return self.answer([{"path": file, "size": len(content), **kind} for file, content in files.items()])
         if parts[0] == "api":
             card = {"license": "apache-2.0"} if name == "owner/base" else None
-            return self.answer(
-                {
-                    "id": name,
-                    "sha": SHA,
-                    "cardData": card,
-                    "siblings": [{"rfilename": file} for file in files],
-                    "tags": [],
-                }
-            )
-        content = files.get("/".join(parts[4:]))
-        if content is None:
+            siblings = [{"rfilename": file} for file in files]
+            return self.answer({"id": name, "sha": SHA, "cardData": card, "siblings": siblings, "tags": []})
+        if (content := files.get("/".join(parts[4:]))) is None:
             return self.missing("Entry")
         return self.answer(content, ETag=f'"{hashlib.sha1(content).hexdigest()}"')
 
@@ -138,16 +124,14 @@ def hub() -> Iterator[type[Hub]]:
 
 def run(endpoint: str, home: Path, *commands: list[object]) -> list[str]:
     """What each command says, in a process of its own."""
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("HF_", "TRANSFORMERS_")) and "proxy" not in name.lower()
-    }
+    kept = [
+        name for name in os.environ if not name.startswith(("HF_", "TRANSFORMERS_")) and "proxy" not in name.lower()
+    ]
+    clean = {name: os.environ[name] for name in kept}
     clean |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_TOKEN": "hf_standin", "HF_HUB_DISABLE_XET": "1"}
     asked = json.dumps([[str(word) for word in command] for command in commands])
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS], input=asked, cwd=ROOT, env=clean, capture_output=True, text=True
-    )
+    command, how = [sys.executable, "-c", COMMANDS], {"cwd": ROOT, "env": clean, "capture_output": True, "text": True}
+    done = subprocess.run(command, input=asked, **how)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -160,7 +144,7 @@ def patch(tmp_path, make_cell, monkeypatch) -> Path:
     anatomy = project.folder / "models/pretrained/anatomy.json"
     (anatomy.parent / "SHA256SUMS").unlink()
     anatomy.write_text(json.dumps(json.loads(anatomy.read_text()) | {"name": "owner/base", "source": "hub"}))
-    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "patch")])
+    graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
     return tmp_path / "patch"
 
 
@@ -191,11 +175,8 @@ def test_a_patch_goes_to_the_hub_and_comes_back_whole(hub, patch, tmp_path):
     assert (tmp_path / "pulled" / PATCH).read_bytes() == (patch / PATCH).read_bytes()
     card = ModelCard.load(tmp_path / "pulled" / CARD)
     assert card.text == ModelCard.load(patch / CARD).text
-    assert (card.data.license, card.data.base_model, card.data.library_name) == (
-        "apache-2.0",
-        "owner/base",
-        "transformers",
-    )
+    assert (card.data.license, card.data.base_model) == ("apache-2.0", "owner/base")
+    assert card.data.library_name == "transformers"
     found = {result.metric_type: (result.metric_value, result.dataset_args) for result in card.data.eval_results}
     assert found == {"score": (0.875, {"n": 200}), "retained": (0.972, {"n": 200})}
     assert said[2].endswith("own, licence none: mine has no card that names one\n")

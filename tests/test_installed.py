@@ -10,25 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from stages.lib.patches import extras
-from tests.graft_project import MASK, ROOT, make_project
-from tests.test_exchange import main
+from stages.lib.patches.__main__ import EXTRA
+from tests.graft_project import MASK, ROOT, graft, make_project
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 # what only the pipeline and the other subcommands need
-HEAVY = (
-    "pydantic",
-    "ruamel",
-    "jinja2",
-    "pandas",
-    "dvc",
-    "datasets",
-    "peft",
-    "scipy",
-    "matplotlib",
-    "tabulate",
-)
+HEAVY = ("pydantic", "ruamel", "jinja2", "pandas", "dvc", "datasets", "peft", "scipy", "matplotlib", "tabulate")
 BLOCKED = f"import sys\nsys.modules.update(dict.fromkeys({HEAVY}))"
 LOADS = """
 import importlib.util
@@ -65,7 +53,7 @@ def test_what_others_get_is_what_is_tested():
     assert needed == {"torch", "transformers", "safetensors"}
     assert needed | names(EXTRAS["localize"]) <= names(EXTRAS["pipeline"])
     assert all("==" in pin for pin in [*EXTRAS["pipeline"], *EXTRAS["test"]])
-    assert extras.EXTRA in EXTRAS
+    assert EXTRA in EXTRAS
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +63,7 @@ def installed(tmp_path_factory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "stages/lib", source / "stages/lib", ignore=shutil.ignore_patterns("__pycache__"))
-    options = (
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--no-compile",
-        "--disable-pip-version-check",
-    )
+    options = "--quiet --no-deps --no-build-isolation --no-index --no-compile --disable-pip-version-check".split()
     subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", target, source], check=True)
     return target
 
@@ -98,21 +79,21 @@ def run(installed: Path, folder: Path, script: str, *arguments: str) -> subproce
 @pytest.mark.slow
 def test_a_patch_is_put_on_with_three_packages(installed, make_cell, tmp_path, monkeypatch):
     import torch
+    from safetensors.torch import load_file
+
+    from tests.pico import same
 
     assert [path.name for path in installed.iterdir() if path.suffix != ".dist-info"].count("skill_grafting") == 1
     assert not (installed / "stages").exists() and (installed / "bin/graft").is_file()
     project = make_project(tmp_path / "project", make_cell("standard"))
     monkeypatch.chdir(project.folder)
     (tmp_path / "elsewhere").mkdir()
-    main(["export", str(MASK), "--as", "patch", "--to", str(tmp_path / "elsewhere/patch")])
-    main(["export", str(MASK), "--to", str(tmp_path / "whole")])
+    graft("export", MASK, "--as", "patch", "--to", tmp_path / "elsewhere/patch")
+    graft("export", MASK, "--to", tmp_path / "whole")
     shutil.copytree("models/pretrained", tmp_path / "elsewhere/base")
     done = run(installed, tmp_path / "elsewhere", LOADS)
     assert done.returncode == 0, done.stderr
-    from safetensors.torch import load_file
-
-    loaded, whole = torch.load(tmp_path / "elsewhere/loaded"), load_file(tmp_path / "whole/model.safetensors")
-    assert loaded.keys() == whole.keys() and all(torch.equal(loaded[name], whole[name]) for name in whole)
+    assert same(torch.load(tmp_path / "elsewhere/loaded"), load_file(tmp_path / "whole/model.safetensors"))
 
 
 def test_the_command_line_is_read_without_extras():

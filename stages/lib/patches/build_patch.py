@@ -5,11 +5,10 @@ A patch adds, under `patch` in the same header, the class and settings of the mo
 and prompt, and a fingerprint of the whole pretrained model instead of its graftable region alone.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from torch import Tensor
@@ -89,14 +88,9 @@ def read_patch(path: Path) -> tuple[StoredMask, Use]:
     return stored, use_of(path, stored)
 
 
-@contextmanager
-def base_of(path: Path, stored: StoredMask, folder: Path) -> Iterator[Base]:
+def base_of(path: Path, stored: StoredMask, folder: Path) -> AbstractContextManager[Base]:
     """The base model in a folder, for use inside `with`: for a patch any folder of it, for a mask one of the stage `model`."""
-    if KEY not in stored.about:
-        yield read_base(folder)
-        return
-    with open_base(folder, use_of(path, stored).mode) as base:
-        yield base
+    return open_base(folder, use_of(path, stored).mode) if KEY in stored.about else nullcontext(read_base(folder))
 
 
 def use_of(path: Path, stored: StoredMask) -> Use:
@@ -150,42 +144,36 @@ def chosen_task(path: Path, stored: StoredMask, task: str | None) -> str:
 def taken_out(stored: StoredMask, task: str) -> StoredMask:
     """What was composed of patches as a patch for one of their tasks; any other mask as it is."""
     grafts = stored.about.get("grafts", [])
-    uses = [part[KEY] for part in grafts if part["task"] == task and KEY in part]
-    if KEY in stored.about or not uses:
+    use = next((part[KEY] for part in grafts if part["task"] == task and KEY in part), None)
+    if KEY in stored.about or use is None:
         return stored
     named = [{key: value for key, value in part.items() if key != KEY} for part in grafts]
-    about = {**stored.about, "grafts": named, "task": task, KEY: uses[0]}
+    about = {**stored.about, "grafts": named, "task": task, KEY: use}
     return replace(stored, head=_head(stored, task), about=about)
 
 
 def make_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_length: int) -> tuple[StoredMask, Use]:
     """The patch of a mask for one of its tasks; raises MaskError if it was made for another base model."""
     require_base(path, stored, base)
-    return new_patch(path, stored, task, base, Reading(max_length, _pad_token_id(base.folder)))
+    return new_patch(path, stored, task, base, max_length, _pad_token_id(base.folder))
 
 
-class Reading(NamedTuple):
-    """How texts become tokens: the most of them, and the number of the one that fills up."""
-
-    max_length: int
-    pad_token_id: int | None
-
-
-def new_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, reading: Reading) -> tuple[StoredMask, Use]:
+def new_patch(
+    path: Path, stored: StoredMask, task: TaskSpec, base: Base, max_length: int, pad_token_id: int | None
+) -> tuple[StoredMask, Use]:
     """The patch of a mask of this base model; `path` is what messages call it.
 
     A task without labels makes a patch for no task in particular, of a model without a new head.
     """
     origin, mode = base.anatomy, base.anatomy.mode
-    problems = task.prompt_problems(mode) if task.labels else []
-    if problems:
+    if task.labels and (problems := task.prompt_problems(mode)):
         raise ModelError("; ".join(problems))
     head = _head(stored, task.name)
     _require_head(path, head, task.labels, base)
     use = Use(
         auto_class=CLASSES[mode],
         labels=task.labels,
-        config={"pad_token_id": reading.pad_token_id, **names_of_labels(task.labels, CLASSES[mode])},
+        config={"pad_token_id": pad_token_id, **names_of_labels(task.labels, CLASSES[mode])},
         base=origin.name,
         source=origin.source,
         revision=origin.revision,
@@ -194,7 +182,7 @@ def new_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, readin
         task=task.name,
         title=task.title,
         prompt=task.prompt_for(mode),
-        max_length=reading.max_length,
+        max_length=max_length,
     )
     use = use.model_copy(update={"fingerprint": base.fingerprint(_whole_model(stored, use))})
     about = {**stored.about, "task": task.name, KEY: use.model_dump()}
@@ -203,8 +191,7 @@ def new_patch(path: Path, stored: StoredMask, task: TaskSpec, base: Base, readin
 
 def _whole_model(stored: StoredMask, use: Use) -> Region:
     """Every pretrained parameter, in the order of the fingerprint."""
-    outside = {name: tuple(shape) for name, shape in use.outside.items()}
-    return Region({**outside, **stored.mask.region.shapes})
+    return Region({name: tuple(shape) for name, shape in use.outside.items()} | stored.mask.region.shapes)
 
 
 def _head(stored: StoredMask, task: str) -> dict[str, Tensor]:

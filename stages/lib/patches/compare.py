@@ -10,8 +10,14 @@ from ..graft.mask_file import StoredMask
 from ..metrics.composition import layer_of
 from ..metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
 from .build_patch import read_graft
+from .format import shown
 from .inspect import identity
 from .locations import mask_at
+
+
+def diff(first: Path, second: Path, as_json: bool) -> str:
+    """`compare` in words or as JSON."""
+    return shown("diff.txt.j2", compare(first, second), as_json)
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
@@ -24,12 +30,9 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
     files = [mask_at(path) for path in (first, second)]
     stored = [read_graft(file) for file in files]
     a, b = (one.mask.region for one in stored)
-    facts: dict[str, Any] = {
-        "first": identity(files[0], stored[0]),
-        "second": identity(files[1], stored[1]),
-        "same_model": a == b and stored[0].about.get("fingerprint") == stored[1].about.get("fingerprint"),
-        **dict.fromkeys(("overlap", "layers", "values")),
-    }
+    facts: dict[str, Any] = dict(zip(("first", "second"), map(identity, files, stored), strict=True))
+    facts["same_model"] = a == b and len({one.about.get("fingerprint") for one in stored}) == 1
+    facts |= dict.fromkeys(("overlap", "layers", "values"))
     if [*a.shapes.items()] != [*b.shapes.items()]:
         return facts
     sets = [one.mask.region_indices().numpy() for one in stored]
@@ -37,17 +40,17 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
 
 
 def _overlap(first: np.ndarray, second: np.ndarray, size: int) -> dict[str, Any]:
-    sizes = len(first), len(second)
+    a, b = len(first), len(second)
     return {
-        "first": sizes[0],
-        "second": sizes[1],
+        "first": a,
+        "second": b,
         "both": len(np.intersect1d(first, second, assume_unique=True)),
         "iou": iou(first, second),
-        "chance_iou": chance_iou(*sizes, size),
+        "chance_iou": chance_iou(a, b, size),
         "of_first": asymmetric_overlap(second, first),
-        "chance_of_first": chance_asymmetric_overlap(sizes[1], sizes[0], size),
+        "chance_of_first": chance_asymmetric_overlap(b, a, size),
         "of_second": asymmetric_overlap(first, second),
-        "chance_of_second": chance_asymmetric_overlap(*sizes, size),
+        "chance_of_second": chance_asymmetric_overlap(a, b, size),
     }
 
 
@@ -66,14 +69,13 @@ def _layers(stored: list[StoredMask], sets: list[np.ndarray]) -> list[dict[str, 
 
 def _values(stored: list[StoredMask]) -> dict[str, Any]:
     """Of the shared parameters: how many have other values, and the largest and the median difference."""
-    gaps = []
+    gaps = [torch.empty(0)]
     first, second = stored
-    for name, indices in first.mask.indices.items():
-        if name not in second.mask.indices:
-            continue
-        _, at, bt = np.intersect1d(indices, second.mask.indices[name], assume_unique=True, return_indices=True)
+    for name in (name for name in first.mask.indices if name in second.mask.indices):
+        pair = first.mask.indices[name], second.mask.indices[name]
+        _, at, bt = np.intersect1d(*pair, assume_unique=True, return_indices=True)
         gaps.append((first.values[name][at].double() - second.values[name][bt].double()).abs())
-    gap = torch.cat(gaps) if gaps else torch.empty(0)
+    gap = torch.cat(gaps)
     median, largest = (float(gap.median()), float(gap.max())) if len(gap) else (None, None)
     counts = {"shared": len(gap), "differ": int((gap > 0).sum())}
     return {**counts, "median_difference": median, "largest_difference": largest}

@@ -1,6 +1,5 @@
 """compose: several masks on one base model become one, as one more mask file."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +12,14 @@ from .format import size_text
 from .locations import free, mask_at
 
 
-def compose(masks: Sequence[Path], rule: str, base: Path, target: Path) -> str:
-    """Write the mask that joins these masks and patches; gives one line about it.
+def compose(masks: list[Path], rule: str, base: Path, to: Path) -> str:
+    """Write the mask that joins these masks and patches to a new file; gives one line about it.
 
     Each task's trained head is kept as `<task>:<name>`, and `export --task` takes one of them out; of patches each one's use
-    is kept as well, so that this needs no project.
-    Raises MaskError if one is damaged, was composed itself or belongs to another model than `base`,
-    or if a task comes with two heads; StorageError if something is at `target`.
+    is kept as well, so that this needs no project.  Raises MaskError if one is damaged, was composed itself or belongs to
+    another model than `base`, or if a task comes with two heads.
     """
-    target = free(target)
+    target = free(to)
     if len(masks) < 2:
         raise MaskError(f"{masks[0]}: is only one mask; name two or more to compose")
     found = [(file, read_graft(file)) for file in map(mask_at, masks)]

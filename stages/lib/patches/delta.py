@@ -1,6 +1,7 @@
 """A graft as differences, to be added to the base model, for tools that take those in place of values."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,16 +34,16 @@ class Deltas:
         return f"base + delta is the fine-tuned value to the bit but for {self.missed:,}, off by {self.furthest:.1e} at most"
 
 
-def deltas_of(patch: StoredMask, base: Base) -> Deltas:
-    """What to add to the base model to have the graft; a new head has no base and is no part of it.
+def deltas_of(patch: StoredMask, base: Base, names: Iterable[str] | None = None) -> Deltas:
+    """What to add to the base model to have the graft, or that of some tensors; a new head has no base and is no part of it.
 
     `after - before` in float32 gives the value to the bit wherever any float32 does: not always where a value ends far
     nearer to zero than it began, since the sum lies on the coarser grid of what it is made of.
     """
     before = values_at(base.tensors, patch.mask)
-    after = {name: values.to(before[name].dtype) for name, values in patch.values.items()}
-    deltas = {name: after[name] - before[name] for name in before}
-    gaps = [(before[name] + deltas[name] - after[name]).abs() for name in before]
+    after = {name: patch.values[name].to(before[name].dtype) for name in (before if names is None else names)}
+    deltas = {name: values - before[name] for name, values in after.items()}
+    gaps = [(before[name] + deltas[name] - values).abs() for name, values in after.items()]
     missed = sum(int((gap > 0).sum()) for gap in gaps)
     return Deltas(deltas, missed, max((float(gap.max()) for gap in gaps if len(gap)), default=0.0))
 

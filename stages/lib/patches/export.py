@@ -14,23 +14,12 @@ from .. import paths
 from ..data.task_cards import read_task
 from ..errors import ModelError
 from ..graft.apply import transplant
-from ..graft.mask_file import StoredMask, write_mask
+from ..graft.mask_file import StoredMask, read_mask, write_mask
 from ..io import read_json, replacing, write_json
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from .base import Base, open_base
-from .build_patch import (
-    KEY,
-    Use,
-    base_of,
-    chosen_task,
-    make_patch,
-    read_graft,
-    read_patch,
-    require_whole_base,
-    taken_out,
-    use_of,
-)
+from .build_patch import KEY, Use, base_of, chosen_task, make_patch, read_graft, require_whole_base, taken_out, use_of
 from .delta import DELTA, deltas_of, whole_delta, write_sparse_delta
 from .format import card_text, size_text
 from .locations import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free, mask_at
@@ -41,13 +30,13 @@ COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 BESIDE = ("generation_config.json", *TOKENIZER_FILES)
 
 
-def export(mask: Path, form: str, task: str | None, base: Path, target: Path, leave_out: bool) -> str:
+def export(mask: Path, form: str, task: str | None, base: Path, to: Path, leave_out: bool) -> str:
     """Write the graft of a mask file or patch to a new folder, in one of FORMS; gives one line about it.
 
-    Raises MaskError if the mask is damaged, serves several tasks and none is chosen, was made for
-    another model than `base`, or doesn't fit the form, and StorageError if something is at `target`.
+    Raises MaskError if the mask is damaged, serves several tasks and none is chosen, was made for another model than `base`,
+    or doesn't fit the form.
     """
-    target, file = free(target), mask_at(mask)
+    target, file = free(to), mask_at(mask)
     with _opened(file, task, base) as (patch, use, pretrained):
         parcel = _parcel(form, file, patch, use, pretrained, leave_out)
         card = card_text(patch, use, pipeline_scores(file, use.task), form, parcel.said)
@@ -78,10 +67,10 @@ def _parcel(form: str, file: Path, patch: StoredMask, use: Use, base: Base, leav
         return _patch(patch)
     if form == PEFT:
         from .peft_folder import WEIGHTS as ADAPTER
-        from .peft_folder import make_adapter, write_adapter
+        from .peft_folder import make_adapter
 
         adapter = make_adapter(file, patch, use, base, leave_out)
-        return _Parcel(lambda folder: write_adapter(adapter, folder), ADAPTER, adapter.said)
+        return _Parcel(adapter.write, ADAPTER, adapter.said)
     if form == MODEL:
         return _model(_grafted(patch, base), use, base)
     deltas = deltas_of(patch, base)
@@ -112,13 +101,14 @@ def _opened(file: Path, task: str | None, base: Path) -> Iterator[tuple[StoredMa
         yield *make_patch(file, stored, read_task(chosen), pretrained, max_length), pretrained
 
 
-def apply(patch: Path, base: Path, target: Path) -> str:
+def apply(patch: Path, base: Path, to: Path) -> str:
     """Write the model that a patch makes of its base model to a new folder; gives one line about it.
 
     Raises MaskError if the patch is damaged or was made for another model than the one in `base`.
     """
-    target, file = free(target), mask_at(patch)
-    stored, use = read_patch(file)
+    target, file = free(to), mask_at(patch)
+    stored = read_mask(file)
+    use = use_of(file, stored)
     with open_base(base, use.mode) as pretrained:
         require_whole_base(file, stored, use, pretrained, base)
         _write(target, _model(_grafted(stored, pretrained), use, pretrained), card_text(stored, use, {}, MODEL))

@@ -17,15 +17,9 @@ if TYPE_CHECKING:
     from ..graft.mask_file import StoredMask
     from .build_patch import Use
 
-MEASURES = {
-    "score": "score",
-    "agreement": "agreement",
-    "retained": "retained",
-    "gain": "gain",
-    "ece": "ECE",
-    # of completions
-    "token_accuracy": "tokens right",
-}
+# the last is of completions
+MEASURES = {name: name for name in ("score", "agreement", "retained", "gain")}
+MEASURES |= {"ece": "ECE", "token_accuracy": "tokens right"}
 # what fine-tuning has to gain for a part of it to be said; as the default of summary.least_gain
 LEAST_GAIN = 0.05
 NAMES = {
@@ -131,6 +125,11 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
+def shown(template: str, facts: dict[str, Any], as_json: bool) -> str:
+    """Facts as JSON, or in the words of a template."""
+    return json.dumps(facts, indent=2) if as_json else render(template, facts=facts)
+
+
 def _without_html(value: Any) -> Any:
     """Text as it reads in Markdown, which takes tags in a label for its own."""
     return escape(value, quote=False) if isinstance(value, str) else value
@@ -157,31 +156,29 @@ def most(facts: dict[str, Any]) -> str:
     """A sentence: where most of a mask lies, and where it is furthest above chance."""
     if not facts["selected"]:
         return "It selects nothing."
-    fullest, densest = (
-        [max(facts[name], key=key) for name in ("layers", "kinds")] for key in (lambda row: row["share"], _times)
-    )
+    both = facts["layers"], facts["kinds"]
+    fullest = [max(rows, key=lambda row: row["share"]) for rows in both]
+    densest = [max(rows, key=lambda row: row["share"] / row["chance"]) for rows in both]
     most = " and ".join(f"{_place(row)} ({percent(row['share'])} %)" for row in fullest)
-    above = " and ".join(f"{_place(row)} ({_rounded(_times(row))} times)" for row in densest)
+    above = " and ".join(f"{_place(row)} ({_times(row)} times)" for row in densest)
     return f"Most of it lies in {most}; furthest above chance are {above}."
 
 
 def places(rows: list[dict[str, Any]], by: str) -> str:
     """The shares of a mask by layer or by kind of module."""
-    shares = [[f"{percent(row[name])} %" for name in ("share", "chance")] for row in rows]
-    cells = [
-        [_place(row), f"{row['selected']:,}", *share, _rounded(_times(row))]
-        for row, share in zip(rows, shares, strict=True)
-    ]
+    cells = []
+    for row in rows:
+        shares = (f"{percent(row[name])} %" for name in ("share", "chance"))
+        cells.append([_place(row), f"{row['selected']:,}", *shares, _times(row)])
     return _table(cells, [by, "selected", "share", "chance", "times chance"])
 
 
 def overlaps(rows: list[dict[str, Any]]) -> str:
     """Layer by layer, the parts of two masks that they share."""
-    counts = [[f"{row[name]:,}" for name in ("first", "second", "both")] for row in rows]
-    cells = [
-        [_place(row), *count, f"{percent(row['iou'])} %", small_percent(row["chance_iou"])]
-        for row, count in zip(rows, counts, strict=True)
-    ]
+    cells = []
+    for row in rows:
+        counts = (f"{row[name]:,}" for name in ("first", "second", "both"))
+        cells.append([_place(row), *counts, f"{percent(row['iou'])} %", small_percent(row["chance_iou"])])
     return _table(cells, ["layer", "A", "B", "both", "IoU", "chance"])
 
 
@@ -189,10 +186,9 @@ def scored(scores: dict[str, dict[str, Any]]) -> str:
     """Models by their measures on the same test rows, in %."""
     scores = _with_gain(scores)
     measures = _measures(scores)
-    cells = [
-        [words(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in measures)]
-        for variant, row in scores.items()
-    ]
+    cells = []
+    for variant, row in scores.items():
+        cells.append([words(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in measures)])
     return _table(cells, ["in %", "n", *measures.values()])
 
 
@@ -208,11 +204,9 @@ def _place(row: dict[str, Any]) -> str:
     return row["kind"] if "kind" in row else "outside the layers" if layer is None else f"layer {layer + 1}"
 
 
-def _times(row: dict[str, Any]) -> float:
-    return row["share"] / row["chance"]
-
-
-def _rounded(times: float) -> str:
+def _times(row: dict[str, Any]) -> str:
+    """How many times as much of a mask lies there as by chance."""
+    times = row["share"] / row["chance"]
     return f"{times:.2g}" if times < 10 else f"{times:.0f}"
 
 

@@ -12,42 +12,38 @@ from .locations import CARD, PATCH, free
 from .patch_file import Patch, read_patch_file
 
 
-def push(folder: Path, name: str, private: bool) -> str:
+def push(patch: Path, to: str, private: bool) -> str:
     """Put the folder of a patch into a repository of the hub, in one commit; gives one line about it.
 
     The card gets the licence of the base model's card.  Raises MaskError if it is no patch, and StorageError if the hub
     doesn't take it.
     """
-    patch = read_patch_file(folder)
-    if not (folder / CARD).is_file():
-        raise MaskError(f"{folder}: has no card ({CARD})")
+    stored = read_patch_file(patch)
+    if not (patch / CARD).is_file():
+        raise MaskError(f"{patch}: has no card ({CARD})")
     from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, get_token
 
     if not get_token():
-        raise StorageError(f"{name}: the hub wants a token to write: set HF_TOKEN, or log in with `hf auth login`")
-    card = ModelCard.load(folder / CARD)
-    card.data.license = card.data.license or _licence(patch)
-    hub = HfApi()
-    with _clear(name):
-        repository = hub.create_repo(name, private=private or None, exist_ok=True).repo_id
-        parts = {CARD: str(card).encode(), PATCH: patch.path}
-        commit = hub.create_commit(
-            repository,
-            [CommitOperationAdd(place, content) for place, content in parts.items()],
-            commit_message=f"Graft for {patch.use['task']} on {patch.use['base']}",
-        )
-    known = card.data.license or f"none: {patch.use['base']} has no card that names one"
-    return f"{commit.commit_url}: {folder}, licence {known}"
+        raise StorageError(f"{to}: the hub wants a token to write: set HF_TOKEN, or log in with `hf auth login`")
+    card = ModelCard.load(patch / CARD)
+    card.data.license = card.data.license or _licence(stored)
+    files = [CommitOperationAdd(CARD, str(card).encode()), CommitOperationAdd(PATCH, stored.path)]
+    with _clear(to):
+        repository = HfApi().create_repo(to, private=private or None, exist_ok=True).repo_id
+        title = f"Graft for {stored.use['task']} on {stored.use['base']}"
+        commit = HfApi().create_commit(repository, files, commit_message=title)
+    known = card.data.license or f"none: {stored.use['base']} has no card that names one"
+    return f"{commit.commit_url}: {patch}, licence {known}"
 
 
-def pull(name: str, target: Path, revision: str | None) -> str:
+def pull(name: str, to: Path, revision: str | None) -> str:
     """Fetch the patch of a repository of the hub into a new folder; gives one line about it.
 
-    Raises MaskError if there is no whole patch in it, and StorageError if the hub doesn't give it or `target` is taken.
+    Raises MaskError if there is no whole patch in it, and StorageError if the hub doesn't give it.
     """
     from huggingface_hub import snapshot_download
 
-    target = free(target)
+    target = free(to)
     with _clear(name):
         fetched = Path(snapshot_download(name, revision=revision, allow_patterns=[PATCH, CARD]))
     if not (fetched / PATCH).is_file():

@@ -17,9 +17,21 @@ from ..metrics.composition import KINDS, composition
 from ..models.anatomy import FILE
 from .base import read_base, require_base
 from .build_patch import KEY, base_of, read_graft, tasks_of
+from .format import shown
 from .locations import mask_at
 
 LARGEST = 5
+MEASURES = ("selected", "parameters", "share", "chance")
+
+
+def inspect(mask: Path, base: Path | None, picture: Path | None, as_json: bool) -> str:
+    """`inspect_mask` in words or as JSON, and as a picture if there is to be one."""
+    facts = inspect_mask(mask, base)
+    if picture:
+        from .picture import draw
+
+        draw(facts, picture)
+    return shown("inspect.txt.j2", facts, as_json)
 
 
 def inspect_mask(path: Path, base: Path | None) -> dict[str, Any]:
@@ -51,11 +63,9 @@ def identity(file: Path, stored: StoredMask) -> dict[str, Any]:
     return {
         "file": str(file),
         "form": "patch" if KEY in about else "mask",
-        "model": about.get("model"),
-        "fingerprint": about.get("fingerprint"),
+        **{name: about.get(name) for name in ("model", "fingerprint")},
         "tasks": tasks_of(stored),
-        "seed": about.get("seed"),
-        "localizer": about.get("localizer"),
+        **{name: about.get(name) for name in ("seed", "localizer")},
         "selected": mask.selected,
         "graftable": mask.region.size,
         "sparsity": mask.sparsity,
@@ -68,8 +78,8 @@ def added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     """Rows of `composition` summed over everything but `by`, in the order of its first appearance."""
     sums: dict[Any, dict[str, Any]] = {}
     for row in rows:
-        found = sums.setdefault(row[by], {by: row[by], "selected": 0, "parameters": 0, "share": 0.0, "chance": 0.0})
-        for measure in ("selected", "parameters", "share", "chance"):
+        found = sums.setdefault(row[by], {by: row[by], **dict.fromkeys(MEASURES, 0)})
+        for measure in MEASURES:
             found[measure] += row[measure]
     return [*sums.values()]
 

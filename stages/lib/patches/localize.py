@@ -2,8 +2,10 @@
 
 import json
 import time
+from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,20 @@ from ..graft.region import Region
 from ..localizers.registry import Budget, FoundMask, Localizer, find_mask, localizer_of
 from ..localizers.settings import ARRAYS, NAMES, SETTINGS, NoSettings
 from ..memory import PeakMemory
+from ..models.anatomy import HEAD
 from ..models.checkpoints import listed
 from ..models.classes import CLASSES
 from ..models.evidence import draws, from_tensors
 from ..progress import progress
 from ..settings import Section
 from ..yaml12 import load_yaml
-from .build_patch import Reading, new_patch
+from .base import Base
+from .build_patch import new_patch
 from .export import write_patch
 from .format import card_text, render
 from .inspect import inspect_mask
 from .locations import AS_PATCH, free
-from .pair import Movement, Pair, carried, open_pair, survey
+from .pair import Pair, carried, open_pair, survey
 from .room import WIDTHS, require_room
 
 DEFAULTS = Path(__file__).parents[1] / "localizers/defaults.yaml"
@@ -36,35 +40,6 @@ GROUPS = ("layers", "embeddings", "pooler", "lm_head")
 MOST_TOKENS = 512
 # as of model.max_length and runtime.batch_tokens
 LEAST_LENGTH, LEAST_BATCH = 8, 16
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for on the command line (localize_options.py)."""
-
-    base: str
-    finetuned: str
-    to: Path
-    sparsity: float = 1e-4
-    localizer: str = "movement"
-    region: list[str] = field(default_factory=lambda: ["layers"])
-    mode: str | None = None
-    revision: str | None = None
-    finetuned_revision: str | None = None
-    task: str | None = None
-    labels: list[str] | None = None
-    prompt: str | None = None
-    verbalizer: list[str] | None = None
-    data: Path | None = None
-    test: str | None = None
-    sentence1: str = "sentence1"
-    sentence2: str = "sentence2"
-    label_column: str = "label"
-    max_length: int | None = None
-    batch_tokens: int = 512
-    dtype: str = "float32"
-    changes: list[str] = field(default_factory=list)
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,58 +53,52 @@ class Found:
 
 @dataclass(frozen=True)
 class Work:
-    """Everything that a localizer is run with."""
+    """Everything that a localizer is run with; the request is what was asked for on the command line."""
 
-    request: Request
+    request: Namespace
     pair: Pair
     region: Region
     budget: Budget
     task: TaskSpec
-    reading: Reading
+    max_length: int
     settings: Section
     peak: PeakMemory
 
 
-def localize(request: Request) -> str:
+def localize(**options: Any) -> str:
     """Write the patch that takes the base model towards the fine-tuned one; gives a summary.
 
-    Raises GraftError with every reason why these two can't be compared, or the settings can't be used.
+    The options are those of localize_options.py, all of them.  Raises GraftError with every reason why these two can't be
+    compared, or the settings can't be used.
     """
+    request = Namespace(**options)
     started, peak, target = time.monotonic(), PeakMemory(), free(request.to)
     settings = _checked(request)
     revisions = request.revision, request.finetuned_revision
     pair = open_pair(request.base, request.finetuned, request.mode, revisions)
     region = pair.anatomy.region(request.region)
     budget = Budget.of(region, request.sparsity, "top_k", "--sparsity")
-    _require_readable(request, pair)
-    _require_exact(request, pair)
+    _require_fit(request, pair)
     width = WIDTHS[request.dtype] if request.data else 0
     require_room(request.localizer, width, request.batch_tokens, pair.anatomy, region, budget.k)
     most = min(pair.tokenizer.model_max_length, MOST_TOKENS, pair.most_tokens or MOST_TOKENS)
-    task = task_of(request, pair)
-    reading = Reading(request.max_length or most, pair.tokenizer.pad_token_id)
-    work = Work(request, pair, region, budget, task, reading, settings, peak)
+    work = Work(request, pair, region, budget, task_of(request, pair), request.max_length or most, settings, peak)
     with progress("compare", len(pair.base.stored), "tensor") as bar:
         moved = survey(pair, lambda _: (bar.update(), peak.look()))
     found = _find(work)
-    stored, scores = _patch(work, found, target), found.scores
-    facts = inspect_mask(target, None)
-    share = carried(pair, stored.mask, stored.values) / sum(
-        moved[name].squares for name in request.region if name in moved
-    )
+    stored = _patch(work, found, target)
     return render(
         "localize.txt.j2",
-        facts=facts,
-        work=work,
+        facts=inspect_mask(target, None),
         said=_said(work, moved) + found.lines,
-        carried=share,
-        scores=scores,
+        carried=carried(pair, stored.mask, stored.values) / sum(moved[name] for name in request.region),
+        scores=found.scores,
         seconds=time.monotonic() - started,
         mebibytes=peak.bytes / 2**20,
     )
 
 
-def _checked(request: Request) -> Section:
+def _checked(request: Namespace) -> Section:
     """The settings of the localizer; raises ParamsError with all that is wrong with the request by itself."""
     problems = [
         *_range_problems(request),
@@ -147,23 +116,21 @@ def _checked(request: Request) -> Section:
     return settings
 
 
-def _range_problems(request: Request) -> Iterator[str]:
+def _range_problems(request: Namespace) -> Iterator[str]:
     if not 0 < request.sparsity <= 1:
         yield f"--sparsity: {request.sparsity} is not allowed: should be above 0, and at most 1 for all parameters"
     for name in request.region:
         if name not in GROUPS:
             yield f"--region: unknown group {name!r}{did_you_mean(name, GROUPS)}; known: {', '.join(GROUPS)}"
-    for option, value, least in (
-        ("--max-length", request.max_length, LEAST_LENGTH),
-        ("--batch-tokens", request.batch_tokens, LEAST_BATCH),
-    ):
+    least_of = ("--max-length", request.max_length, LEAST_LENGTH), ("--batch-tokens", request.batch_tokens, LEAST_BATCH)
+    for option, value, least in least_of:
         if value is not None and value < least:
             yield f"{option}: {value} is not allowed: should be {least} or more"
     if request.mode not in (None, *CLASSES):
         yield f"--mode: {request.mode!r} is not allowed{did_you_mean(request.mode, CLASSES)}; one of {', '.join(CLASSES)}"
 
 
-def _localizer_problems(request: Request) -> Iterator[str]:
+def _localizer_problems(request: Namespace) -> Iterator[str]:
     localizer = request.localizer
     if request.dtype not in WIDTHS:
         yield f"--dtype: {request.dtype!r} is not allowed; one of {', '.join(WIDTHS)}"
@@ -187,19 +154,13 @@ def _verbalizer_problems(items: Sequence[str]) -> Iterator[str]:
             yield f"--verbalizer: {label!r} has two words"
 
 
-def _require_readable(request: Request, pair: Pair) -> None:
-    """Raise ParamsError for texts that are to be longer than the model can read."""
+def _require_fit(request: Namespace, pair: Pair) -> None:
+    """Raise ParamsError for texts longer than the model can read, or where the live one would round what a checkpoint has."""
     most, asked = pair.most_tokens, request.max_length
     if most and asked and asked > most:
         raise ParamsError(f"--max-length: {asked} is not allowed: {pair.anatomy.name} can read at most {most} tokens")
-
-
-def _require_exact(request: Request, pair: Pair) -> None:
-    """Raise ParamsError where the live model would round what a checkpoint has."""
-    if request.dtype == "float32":
-        return
     wider = [side.checkpoint.title for side in (pair.base, pair.finetuned) if side.types != {"BF16"}]
-    if wider:
+    if request.dtype != "float32" and wider:
         raise ParamsError(
             f"--dtype: bfloat16 would round the weights of {' and '.join(wider)}, which are stored in another type; take float32"
         )
@@ -226,7 +187,7 @@ def settings_of(localizer: str, changes: list[str]) -> Section:
         raise ParamsError("; ".join(plain_problem(one, f"--set {localizer}", kind) for one in error.errors())) from None
 
 
-def task_of(request: Request, pair: Pair) -> TaskSpec:
+def task_of(request: Namespace, pair: Pair) -> TaskSpec:
     """The task by the request and the checkpoint's own labels; one without labels if neither says any."""
     name = request.task or Path(request.finetuned).resolve().name
     words = dict(item.partition("=")[::2] for item in request.verbalizer or ())
@@ -269,38 +230,36 @@ def _find(work: Work) -> Found:
 def _patch(work: Work, found: Found, target: Path) -> StoredMask:
     """Write the patch of a mask; gives what was written."""
     pair, mask = work.pair, found.mask.mask
-    base = pair.pretrained_parameters()
     about = {
-        "model": base.anatomy.name,
+        "model": pair.anatomy.name,
         "task": work.task.name,
         "seed": work.request.seed,
         "localizer": work.request.localizer,
         "mode": pair.mode,
-        "model_parameters": base.anatomy.parameters,
+        "model_parameters": pair.anatomy.parameters,
         "rule": "top_k",
     }
+    head = {name: pair.finetuned.read(name).clone() for name in pair.anatomy.names([HEAD])}
     with progress("fingerprint", len(pair.base.stored) + len(work.region.shapes), "tensor") as bar:
         noted = pair.base.watched(lambda _: (bar.update(), work.peak.look()))
-        base = replace(base, tensors=noted)
+        base = Base(pair.base.checkpoint.folder, pair.anatomy, noted)
         about["fingerprint"] = base.fingerprint(work.region)
         values = {name: pair.finetuned.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}
-        stored = StoredMask(mask, values, pair.head(), {**about, **found.mask.record})
-        patch, use = new_patch(target, stored, work.task, base, work.reading)
+        stored = StoredMask(mask, values, head, {**about, **found.mask.record})
+        patch, use = new_patch(target, stored, work.task, base, work.max_length, pair.tokenizer.pad_token_id)
     write_patch(target, patch, card_text(patch, use, found.scores, AS_PATCH))
     return patch
 
 
-def _said(work: Work, moved: dict[str, Movement]) -> list[str]:
+def _said(work: Work, moved: Counter[str]) -> list[str]:
     """What was taken for granted, and what moved outside the region."""
-    pair, whole = work.pair, sum(group.squares for group in moved.values())
-    lines = [
-        f"Read as {pair.mode}; " + (f"labels: {', '.join(work.task.labels)}." if work.task.labels else "no labels.")
-    ]
-    outside = {name: group for name, group in moved.items() if name not in work.request.region and group.moved}
+    labels = f"labels: {', '.join(work.task.labels)}." if work.task.labels else "no labels."
+    lines = [f"Read as {work.pair.mode}; {labels}"]
+    outside = {name: squares for name, squares in moved.items() if name not in work.request.region and squares}
     if outside:
-        shares = ", ".join(f"{name} {100 * group.squares / whole:.2g} %" for name, group in outside.items())
+        shares = ", ".join(f"{name} {100 * squares / moved.total():.2g} %" for name, squares in outside.items())
         lines.append(
             f"Moved too, and left as they were pretrained: {shares} of all squared movement; --region takes them in."
         )
-    kind = pair.finetuned.checkpoint.config.get("problem_type")
+    kind = work.pair.finetuned.checkpoint.config.get("problem_type")
     return lines + ([f"The checkpoint's problem type is {kind}."] if kind else [])

@@ -72,7 +72,7 @@ def _load(work: "Work", scratch: Path) -> LabelModel:
     links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, scratch)
     usual = {"device": "auto", "precision": "float32", "threads": 0, "gradient_checkpointing": False}
     machine = start(RuntimeParams.model_construct(batch_tokens=request.batch_tokens, **usual))
-    longest = work.reading.max_length
+    longest = work.max_length
     settings = ModelParams.model_construct(mode=pair.mode, max_length=longest)
     return LabelModel.load(links, work.task, settings, machine, dtype=request.dtype)
 

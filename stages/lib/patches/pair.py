@@ -1,5 +1,6 @@
 """Two checkpoints of anybody's: whether one can be the fine-tuned other, and how far everything moved in between."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,10 @@ from torch import Tensor
 from ..errors import ModelError
 from ..graft.mask import GraftMask
 from ..graft.running_selection import PART
-from ..models.anatomy import HEAD, Anatomy, most_tokens, require_embeddings
-from ..models.checkpoints import Checkpoint, Named, anatomy_of, labels_of, listed, mode_of, skeleton
+from ..models.anatomy import HEAD, Anatomy, anatomy_of, most_tokens, require_embeddings
+from ..models.checkpoints import Checkpoint, Named, labels_of, listed, mode_of, skeleton
 from ..models.classes import CLASSES, named_weights
 from ..models.loading import load_tokenizer
-from .base import Base
-
-Look = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -37,14 +35,6 @@ class Pair:
         """How labels are read off the fine-tuned one: `model.mode`."""
         return self.anatomy.mode
 
-    def pretrained_parameters(self) -> Base:
-        """The base model as patches know it, its tensors read when they are asked for."""
-        return Base(self.base.checkpoint.folder, self.anatomy, self.base.values())
-
-    def head(self) -> dict[str, Tensor]:
-        """The trained head in its own dtype; none where labels are read off words."""
-        return {name: self.finetuned.read(name).clone() for name in self.anatomy.names([HEAD])}
-
 
 def open_pair(
     base: str, finetuned: str, mode: str | None = None, revisions: tuple[str | None, str | None] = (None, None)
@@ -60,8 +50,9 @@ def open_pair(
     mode = mode or mode_of(after)
     if mode is None:
         saved = ", ".join(after.config.get("architectures") or ["nothing"])
+        known = (f"{name.removeprefix('AutoModelFor')} of {kinds[0]}" for name in dict.fromkeys(CLASSES.values()))
         raise ModelError(
-            f"{finetuned}: its config.json says {saved}, which is none of {', '.join(_classes(kinds[0]))}; "
+            f"{finetuned}: its config.json says {saved}, which is none of {', '.join(known)}; "
             f"say --mode, one of {', '.join(CLASSES)}"
         )
     return _checked(before, after, mode, revisions[0])
@@ -91,11 +82,6 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
     return pair
 
 
-def _classes(kind: str) -> list[str]:
-    """What a fine-tuned model of this kind can be saved from, without their shared endings."""
-    return [name.removeprefix("AutoModelFor") + f" of {kind}" for name in dict.fromkeys(CLASSES.values())]
-
-
 def _differences(anatomy: Anatomy, ours: dict[str, list[int]], theirs: dict[str, list[int]]) -> list[str]:
     """How the second model differs from the first by their configs, outside a head."""
     others = {name: shape for name, shape in theirs.items() if anatomy.groups.get(name) != HEAD}
@@ -108,43 +94,29 @@ def _differences(anatomy: Anatomy, ours: dict[str, list[int]], theirs: dict[str,
     ] * bool(rest)
 
 
-@dataclass(frozen=True)
-class Movement:
-    """How far a group of parameters moved: how many of them did, and the sum of their squared distances."""
+def survey(pair: Pair, look: Callable[[str], object]) -> Counter[str]:
+    """How far each group of parameters outside a new head moved: the sum of the squared distances.
 
-    parameters: int = 0
-    moved: int = 0
-    squares: float = 0.0
-
-    def __add__(self, other: "Movement") -> "Movement":
-        """Both groups together."""
-        return Movement(self.parameters + other.parameters, self.moved + other.moved, self.squares + other.squares)
-
-
-def survey(pair: Pair, look: Look) -> dict[str, Movement]:
-    """The movement of each group of parameters outside a new head; raises ModelError if nothing moved or is no number."""
-    found: dict[str, Movement] = {}
+    Raises ModelError if nothing moved or a value is no number.
+    """
+    squares: Counter[str] = Counter()
     strange: dict[str, list[str]] = {}
+    titles = [side.checkpoint.title for side in (pair.base, pair.finetuned)]
     for name in pair.base.stored:
-        sides = [(side.checkpoint.title, side.read(name).reshape(-1)) for side in (pair.base, pair.finetuned)]
-        for first in range(0, len(sides[0][1]), PART):
-            parts = [values[first : first + PART].float() for _, values in sides]
-            for (title, _), part in zip(sides, parts, strict=True):
+        sides = [side.read(name).reshape(-1) for side in (pair.base, pair.finetuned)]
+        for first in range(0, len(sides[0]), PART):
+            before, after = (values[first : first + PART].float() for values in sides)
+            for title, part in zip(titles, (before, after), strict=True):
                 if not bool(part.isfinite().all()) and name not in strange.setdefault(title, []):
                     strange[title].append(name)
-            delta = parts[1] - parts[0]
-            moved = Movement(len(delta), int((delta != 0).sum()), float(delta.double().square_().sum()))
-            group = pair.anatomy.groups[name]
-            found[group] = found.get(group, Movement()) + moved
+            squares[pair.anatomy.groups[name]] += float((after - before).double().square_().sum())
         look(name)
-    bad = [f"{title}: values that are no numbers ({listed(names)})" for title, names in strange.items() if names]
-    if bad:
+    if strange:
+        bad = (f"{title}: values that are no numbers ({listed(names)})" for title, names in strange.items())
         raise ModelError("; ".join(bad))
-    if not any(group.moved for group in found.values()):
-        raise ModelError(
-            f"{pair.finetuned.checkpoint.title}: has the same values as {pair.base.checkpoint.title}: nothing moved"
-        )
-    return found
+    if not any(squares.values()):
+        raise ModelError(f"{titles[1]}: has the same values as {titles[0]}: nothing moved")
+    return squares
 
 
 def carried(pair: Pair, mask: GraftMask, values: dict[str, Tensor]) -> float:

@@ -5,7 +5,8 @@ with zeros.  Norms and a new head go along whole, as modules to save; biases of 
 embeddings.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import nextafter, prod
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..errors import MaskError
-from ..graft.mask import GraftMask
 from ..graft.mask_file import StoredMask
 from ..io import write_json
 from ..report.format import small_percent
@@ -34,6 +34,11 @@ class Adapter:
     tensors: dict[str, Tensor]
     config: dict[str, object]
     said: str
+
+    def write(self, folder: Path) -> None:
+        """Write the two files of an adapter into a folder."""
+        write_json(folder / CONFIG, self.config)
+        save_file(self.tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 @dataclass(frozen=True)
@@ -56,15 +61,14 @@ def make_adapter(file: Path, patch: StoredMask, use: Use, base: Base, leave_out:
         )
     if not plan.linear:
         raise MaskError(f"{file}: selects nothing in the weights of linear layers, which an adapter is made of")
-    deltas = deltas_of(_part(patch, plan.linear), base)
+    deltas = deltas_of(patch, base, plan.linear)
     sparsity = common_sparsity([(len(deltas.values[name]), base.tensors[name].numel()) for name in plan.linear])
-    tensors, padding = {}, 0
+    tensors, padding = dict(_whole(patch, plan, base)), 0
     for name in plan.linear:
         size, module = base.tensors[name].numel(), PREFIX + name.removesuffix(".weight")
         indices, values = _padded(patch.mask.indices[name], deltas.values[name], size, int(size * (1 - sparsity)))
         tensors |= {f"{module}.supertuning_indices": indices, f"{module}.supertuning_values": values}
         padding += len(values) - len(deltas.values[name])
-    tensors |= _whole(patch, plan, base)
     config = {
         "peft_type": "SUPERTUNING",
         "task_type": TASKS[use.mode],
@@ -106,12 +110,6 @@ def _plan(patch: StoredMask, use: Use, base: Base) -> _Plan:
     return _Plan(linear, whole, left)
 
 
-def _part(patch: StoredMask, names: list[str]) -> StoredMask:
-    """Only what a patch does in some of its tensors."""
-    mask = GraftMask(patch.mask.region, {name: patch.mask.indices[name] for name in names})
-    return replace(patch, mask=mask, values={name: patch.values[name] for name in names})
-
-
 def _padded(indices: Tensor, values: Tensor, size: int, places: int) -> tuple[Tensor, Tensor]:
     """So many places (int32) and values, those that aren't needed the first free ones, with a zero that changes no bit."""
     free = torch.ones(size, dtype=torch.bool)
@@ -120,15 +118,14 @@ def _padded(indices: Tensor, values: Tensor, size: int, places: int) -> tuple[Te
     return torch.cat([indices, more]).to(torch.int32), torch.cat([values, torch.full((len(more),), -0.0)])
 
 
-def _whole(patch: StoredMask, plan: _Plan, base: Base) -> dict[str, Tensor]:
+def _whole(patch: StoredMask, plan: _Plan, base: Base) -> Iterator[tuple[str, Tensor]]:
     """Norms with their grafted values, and the head."""
-    tensors = {PREFIX + name: values.float() for name, values in patch.head.items()}
+    yield from ((PREFIX + name, values.float()) for name, values in patch.head.items())
     for name in (name for names in plan.whole.values() for name in names):
         values = base.tensors[name].clone()
         if name in patch.mask.indices:
             values.view(-1)[patch.mask.indices[name]] = patch.values[name].to(values.dtype)
-        tensors[PREFIX + name] = values
-    return tensors
+        yield PREFIX + name, values
 
 
 def _left_out(patch: StoredMask, plan: _Plan, base: Base) -> str:
@@ -139,13 +136,10 @@ def _left_out(patch: StoredMask, plan: _Plan, base: Base) -> str:
         name: float((values.double() - base.tensors[name].view(-1)[patch.mask.indices[name]].double()).square().sum())
         for name, values in patch.values.items()
     }
-    count, biases = (sum(len(patch.values[name]) for name in names) for names in (plan.left, _biases(plan.left)))
+    count = sum(len(patch.values[name]) for name in plan.left)
+    biases = sum(len(patch.values[name]) for name in plan.left if name.endswith(".bias"))
     share = sum(moved[name] for name in plan.left) / (sum(moved.values()) or 1)
     return f"{count:,} of {patch.mask.selected:,} values ({biases:,} in biases), {small_percent(share)} of the squared movement"
-
-
-def _biases(names: list[str]) -> list[str]:
-    return [name for name in names if name.endswith(".bias")]
 
 
 def _said(patch: StoredMask, plan: _Plan, deltas: Deltas, padding: int, left: str) -> str:
@@ -154,9 +148,3 @@ def _said(patch: StoredMask, plan: _Plan, deltas: Deltas, padding: int, left: st
     head = f", the head of {sum(prod(part.shape) for part in patch.head.values()):,} values" if patch.head else ""
     parts = f"{held:,} values in {len(plan.linear)} linear weights, padded by {padding:,}{whole}{head}; {deltas}"
     return parts + (f"; left out: {left}" if left else "")
-
-
-def write_adapter(adapter: Adapter, folder: Path) -> None:
-    """Write the two files of an adapter into a folder."""
-    write_json(folder / CONFIG, adapter.config)
-    save_file(adapter.tensors, folder / WEIGHTS, metadata={"format": "pt"})

@@ -20,12 +20,14 @@ LAYERS_HEIGHT = 2.2
 
 def draw(facts: dict[str, Any], target: Path) -> None:
     """Write a PNG of what `inspect_mask` found; raises StorageError if something is at `target`."""
-    target = free(target)
+    target, sentence = free(target), most(facts)
+    title = f"Mask for {', '.join(facts['tasks'])}: {sentence[0].lower()}{sentence[1:]}"
+    share = f"{small_percent(facts['sparsity'])} of {facts['graftable']:,} graftable"
     layers, kinds = (pd.DataFrame(facts[name]) for name in ("layers", "kinds"))
     layers["layer"] = [OUTSIDE if row["layer"] is None else row["layer"] for row in facts["layers"]]
     with styled():
         height = LAYERS_HEIGHT + 0.75 + KIND_HEIGHT * len(kinds)
-        drawn = framed(height, _title(facts), _details(facts), CAPTION, [CHANCE, MASK])
+        drawn = framed(height, title, f"{facts['model']}{made(facts)}, {share}", CAPTION, [CHANCE, MASK])
         above, below = drawn.subplots(2, 1, height_ratios=[LAYERS_HEIGHT, height - LAYERS_HEIGHT])
         draw_layers(above, layers, MASK)
         above.set(xlabel="layer", ylabel=SHARE)
@@ -33,13 +35,3 @@ def draw(facts: dict[str, Any], target: Path) -> None:
         below.set_xlabel(SHARE)
         explain(drawn, [above])
         save(drawn, target)
-
-
-def _title(facts: dict[str, Any]) -> str:
-    sentence = most(facts)
-    return f"Mask for {', '.join(facts['tasks'])}: {sentence[0].lower()}{sentence[1:]}"
-
-
-def _details(facts: dict[str, Any]) -> str:
-    share = f"{small_percent(facts['sparsity'])} of {facts['graftable']:,} graftable"
-    return f"{facts['model']}{made(facts)}, {share}"
