@@ -58,14 +58,16 @@ def code_digests(file: Path) -> dict[Path, dict[str, Any]]:
     entries = load_yaml(file, ParamsError)["stages"].values()
     keys = [key for entry in entries if _module(entry) == "stages.code" for key in entry.get("params", [])]
     settings = vars(load_params(*keys))
-    return {
-        place: {str(path): read(path).digest for path in sorted(closure(_module(entry), _localizer(place)))}
-        | (_settings(place, settings) if "${item." in dep and not _lists_localizer(entry) else {})
-        for entry in entries
-        for dep in entry["deps"]
-        if dep.startswith(f"{paths.CODE}/")
-        for place in _places(dep, entry.get("matrix", {}), settings)
-    }
+    digests = {}
+    for entry in entries:
+        lists_localizer = any(key.startswith("localizer") for key in entry.get("params", []))
+        for dep in (dep for dep in entry["deps"] if dep.startswith(f"{paths.CODE}/")):
+            for place in _places(dep, entry.get("matrix", {}), settings):
+                digests[place] = _digests(_module(entry), _localizer(place))
+                name = localizer_in(place.stem)
+                if "${item." in dep and not lists_localizer and name in NAMES:
+                    digests[place][f"localizer.{name}"] = at(settings, f"localizer.{name}").model_dump()
+    return digests
 
 
 def changed_code(place: Path) -> list[str]:
@@ -97,7 +99,11 @@ def require_unchanged(module: str) -> None:
 def running(module: str) -> dict[str, str]:
     """Digest of every file of code that a stage runs, with the localizers it has loaded."""
     loaded = [name for name in sys.modules if name.startswith(f"{'.'.join(LOCALIZERS.parts)}.")]
-    return {str(path): read(path).digest for path in sorted(closure(module, *loaded))}
+    return _digests(module, *loaded)
+
+
+def _digests(*modules: str) -> dict[str, Any]:
+    return {str(path): read(path).digest for path in sorted(closure(*modules))}
 
 
 def _module(entry: dict[str, Any]) -> str:
@@ -119,15 +125,6 @@ def _localizer(place: Path) -> str:
     """Module of the localizer that a file of digests is named after; of no module, if it is named after its stage."""
     name = localizer_in(place.stem) if place.parts[: len(paths.CODE.parts) + 2] != place.parts else ""
     return ".".join([*LOCALIZERS.parts, name])
-
-
-def _lists_localizer(entry: dict[str, Any]) -> bool:
-    return any(key.startswith("localizer") for key in entry.get("params", []))
-
-
-def _settings(place: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    name = localizer_in(place.stem)
-    return {f"localizer.{name}": at(settings, f"localizer.{name}").model_dump()} if name in NAMES else {}
 
 
 def closure(*modules: str) -> set[Path]:

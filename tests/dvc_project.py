@@ -1,24 +1,36 @@
 """Copies of this project in which tests run the real pipeline with the real DVC, small enough for a minute."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+from dvc.cli import main as dvc
 from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
 from stages.commands import profile
+from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED
 from stages.lib.forks import ADDRESS
 
 ROOT = Path(__file__).parents[1]
 CELL_STAGES = ("sample", "finetune", "movement", "mask", "evaluate")
 SEED_STAGES = ("reference", "controls", "calibration", "ood")
+WORDS = {RUNS: "Running stage '%s':", CACHED: "Stage '%s' is cached", UNCHANGED: "Stage '%s' didn't change"}
+PLAN = """
+import json, sys
+from pathlib import Path
+from stages.commands.plan.predicted_steps import predict_steps
+print(json.dumps({step.name: [step.fate, step.reasons] for step in predict_steps([*map(Path, sys.argv[1:])])}))
+"""
 
 # The profile bert_tiny, made smaller.
 TINY = {
@@ -121,20 +133,25 @@ class Run:
     seconds: float
 
     @property
-    def executed(self) -> list[str]:
-        """Stages whose command ran, without the file that they stand in, but for those that look at the code."""
-        return [stage for stage in self.run_at_all if not stage.endswith("code")]
+    def fates(self) -> dict[str, str]:
+        """What became of each stage, without the file that it stands in."""
+        words = {fate: line.replace("%s", "(?:[^':]+:)?([^']+)") for fate, line in WORDS.items()}
+        return {name: fate for fate, line in words.items() for name in re.findall(f"^{line}", self.text, re.MULTILINE)}
 
     @property
     def run_at_all(self) -> list[str]:
-        """Those that look at the code, too."""
-        return re.findall(r"^Running stage '(?:[^':]+:)?([^']+)'", self.text, re.MULTILINE)
+        """Stages whose command ran, those that look at the code, too."""
+        return [name for name, fate in self.fates.items() if fate == RUNS]
+
+    @property
+    def executed(self) -> list[str]:
+        """Stages whose command ran, but for those that look at the code."""
+        return [stage for stage in self.run_at_all if not stage.endswith("code")]
 
     @property
     def cached(self) -> list[str]:
-        """Stages whose outputs came back from the run cache."""
-        stages = re.findall(r"^Stage '(?:[^':]+:)?([^']+)' is cached", self.text, re.MULTILINE)
-        return [stage for stage in stages if not stage.endswith("code")]
+        """Stages whose outputs came back from the run cache, but for those."""
+        return [stage for stage, fate in self.fates.items() if fate == CACHED and not stage.endswith("code")]
 
 
 @dataclass(frozen=True)
@@ -146,16 +163,11 @@ class Copy:
 
     def start(self, *words: str, **more: str) -> subprocess.Popen:
         """Start a command in this copy; its output goes to output.txt beside the copy."""
+        # a fork is not held up or torn apart
+        variables = self.environment | ({ADDRESS: ""} if "TEST_TARGET" in more else {}) | more
         with self.folder.with_suffix(".txt").open("w") as output:
-            return subprocess.Popen(
-                words,
-                cwd=self.folder,
-                # a fork is not held up or torn apart
-                env=self.environment | ({ADDRESS: ""} if "TEST_TARGET" in more else {}) | more,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-            )
+            pipes = {"stdout": output, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+            return subprocess.Popen(words, cwd=self.folder, env=variables, **pipes)
 
     def run(self, *words: str, fails: bool = False, **more: str) -> Run:
         """Run a command to its end; unless it `fails`, it has to succeed."""
@@ -169,6 +181,10 @@ class Copy:
     def repro(self, *targets: str, fails: bool = False, **more: str) -> Run:
         """`dvc repro`, of everything in dvc.yaml or of these targets and what they need."""
         return self.run("dvc", "repro", *targets, fails=fails, **more)
+
+    def plan(self, *files: str) -> dict[str, tuple[str, list[str]]]:
+        """What is foretold of each stage of these pipelines, and why."""
+        return json.loads(self.run("python", "-c", PLAN, *files).text.splitlines()[-1])
 
     def set(self, *overrides: str) -> None:
         """Change params.yaml as `dvc exp run -S` does."""
@@ -195,21 +211,66 @@ def environment(folder: Path) -> dict[str, str]:
     hook.mkdir(exist_ok=True)
     (hook / "sitecustomize.py").write_text(HOOK)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("DVC", "GIT", "PYTHON", "PYTEST"))}
+    return kept | of_tests(folder) | {
+        "PYTHONPATH": str(hook), "HF_HUB_OFFLINE": "1", "COLUMNS": "100",
+        ADDRESS: "",  # each stage by itself, where a test doesn't say more
+    }  # fmt: skip
+
+
+def of_tests(folder: Path) -> dict[str, str]:
+    """What has git and DVC run with the tests' own Python, and with nothing of the user's or of other tests."""
     names = {f"GIT_{who}_{what}": "test@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    return (
-        kept
-        | names
-        | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}",
-            "PYTHONPATH": str(hook),
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "DVC_SITE_CACHE_DIR": str(folder / "site"),
-            "DVC_NO_ANALYTICS": "1",
-            "HF_HUB_OFFLINE": "1",
-            ADDRESS: "",  # each stage by itself, where a test doesn't say more
-            "COLUMNS": "100",
-        }
-    )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    site = {"DVC_SITE_CACHE_DIR": str(folder / "site"), "DVC_NO_ANALYTICS": "1"}
+    return names | site | {"PATH": path, "PYTHONPATH": str(ROOT), "GIT_CONFIG_GLOBAL": os.devnull}
+
+
+def lay_out_toy(patch: pytest.MonkeyPatch, files: dict[str, str]) -> Path:
+    """Have the folder that a test stands in be a project under git and DVC with these files."""
+    for name, value in of_tests(Path.cwd()).items():
+        patch.setenv(name, value)
+    for name, text in files.items():
+        Path(name).write_text(text)
+    subprocess.run(["git", "init", "-q", "-b", "main"], check=True)
+    assert dvc(["init", "-q"]) == 0  # in this process, which spares its start
+    return Path.cwd()
+
+
+def lay_out_cell(cell: Any) -> dict[str, Any]:
+    """Have the folder that a test stands in be a project with all code and the pico cell toy-13; gives its settings."""
+    from tests.pico import TOY
+
+    shutil.copytree(ROOT / "stages", "stages", ignore=shutil.ignore_patterns("__pycache__", "dvc.lock"))
+    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+    cell.lay_out(13)
+    values = YAML().load(ROOT / "params.yaml")
+    values["ood"]["sets"] = {}
+    return values | {"tasks": ["toy"], "seeds": [13], "task": {"toy": TOY.model_dump()}}
+
+
+def start_stage(stage: str, values: dict[str, Any]) -> subprocess.Popen:
+    """Start a stage of the cell toy-13 with these settings."""
+    YAML().dump(values, Path("params.yaml"))
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("DVC")}
+    return subprocess.Popen(
+        [sys.executable, "-m", f"stages.{stage}", "--task", "toy", "--seed", "13"], text=True,
+        env=variables | {"PYTHONPATH": os.getcwd()}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 300) -> Any:
+    """What a condition gives as soon as it is true; it has to be within so many seconds."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def bash_blocks(page: str) -> list[str]:
+    """The blocks of commands on a page of the project."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def make_original(folder: Path, settings: dict[str, Any] = TINY) -> Copy:
@@ -218,15 +279,14 @@ def make_original(folder: Path, settings: dict[str, Any] = TINY) -> Copy:
     The folders that git keeps for stages of the study which are off come along with settings of the study only.
     """
     original = Copy(folder / "original", environment(folder))
-    listed = subprocess.run(
-        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    names = {name for name in listed.stdout.split("\0") if (ROOT / name).is_file()}
+    command = ["git", "ls-files", "-coz", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    names = {name for name in listed.split("\0") if (ROOT / name).is_file()}
     kept = {name for name in names if name.endswith("/.gitkeep")}
-    for name in sorted(names):
-        if (name in kept and "study" in settings) or (name not in kept and not is_result(name)):
-            (original.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, original.folder / name)
+    made = {name for name in names if name.startswith(("metrics/", "plots/")) or Path(name).name == "dvc.lock"}
+    for name in sorted(names - made - kept) + sorted(kept if "study" in settings else ()):
+        (original.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, original.folder / name)
     params = original.folder / "params.yaml"
     text = profile.apply(params.read_text(encoding="utf-8"), profile.profile_settings("bert_tiny"))
     params.write_text(profile.apply(text, settings), encoding="utf-8")
@@ -235,11 +295,6 @@ def make_original(folder: Path, settings: dict[str, Any] = TINY) -> Copy:
         original.run("git", "add", "-f", *kept)  # in folders that git ignores otherwise
     original.commit()
     return original
-
-
-def is_result(name: str) -> bool:
-    """Whether a tracked file is what a run of the pipeline made."""
-    return name.startswith(("metrics/", "plots/")) or name.rpartition("/")[2] == "dvc.lock"
 
 
 def clone(original: Copy, name: str) -> Copy:

@@ -4,29 +4,22 @@ A pretended stage writes what its entry promises: a digest of its command, its s
 change of any of these changes what follows, as it does where it changes a result.  Those that look at the code are real.
 """
 
-import json
 import os
-import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED
 from tests.dvc_project import Copy, Run, make_original
 
-LOOK = """
-import json, sys
-from pathlib import Path
+ENTRIES = """
+import json
 from dvc.repo import Repo
-from stages.commands.plan.predicted_steps import predict_steps
-plan = {step.name: [step.fate, step.reasons] for step in predict_steps([*map(Path, sys.argv[1:])])}
 entries = {}
 for stage in Repo().index.stages:
     params = [dep for dep in stage.deps if hasattr(dep, "params")]
     outs, deps = ([one.def_path for one in ones if one not in params] for ones in (stage.outs, stage.deps))
     entries[stage.addressing] = [outs, deps, str([stage.cmd, *(dep.read_params() for dep in params)])]
-print(json.dumps({"plan": plan, "entries": entries}))
+print(json.dumps(entries))
 """
 PRETEND = f"""#!{sys.executable} -IS
 import hashlib, json, os, sys
@@ -55,42 +48,14 @@ for out in outs:
 """
 
 
-@dataclass(frozen=True)
-class Planned:
-    """What was foretold of each stage, and what `dvc repro` then did."""
-
-    plan: dict[str, tuple[str, list[str]]]
-    run: Run
-
-    @property
-    def foretold(self) -> dict[str, str]:
-        """Stage -> what was said of it."""
-        return {name: fate for name, (fate, _) in self.plan.items()}
-
-    @property
-    def done(self) -> dict[str, str]:
-        """Stage -> what became of it."""
-        words = {RUNS: "Running stage '%s':", CACHED: "Stage '%s' is cached", UNCHANGED: "Stage '%s' didn't change"}
-        return {
-            name: fate
-            for fate, line in words.items()
-            for name in re.findall("^" + line.replace("%s", "(?:[^':]+:)?([^']+)"), self.run.text, re.MULTILINE)
-        }
-
-
-@dataclass(frozen=True)
 class Pretended(Copy):
     """A copy of the project in which stages pretend."""
 
-    def look(self, *files: str) -> dict[str, Any]:
-        """The plan of these pipelines, stage -> (fate, reasons); keeps what each stage is to write."""
-        seen = json.loads(self.run("python", "-c", LOOK, *files).text.splitlines()[-1])
-        Path(self.environment["ENTRIES"]).write_text(json.dumps(seen["entries"]))
-        return seen["plan"]
-
-    def planned(self, *files: str) -> Planned:
-        """`dvc repro` of these pipelines, and its plan before."""
-        return Planned(self.look(*files), self.repro(*files))
+    def planned(self, *files: str) -> tuple[dict[str, tuple[str, list[str]]], Run]:
+        """The plan of these pipelines, and `dvc repro` of them."""
+        entries = self.run("python", "-c", ENTRIES).text.splitlines()[-1]
+        Path(self.environment["ENTRIES"]).write_text(entries)
+        return self.plan(*files), self.repro(*files)
 
 
 def pretended(folder: Path, settings: dict[str, Any]) -> Pretended:

@@ -2,8 +2,7 @@
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from socket import gethostname as host
 
@@ -11,7 +10,7 @@ import psutil
 import pytest
 
 from stages.lib import paths
-from tests.dvc_project import TINY, Copy, clone, make_original
+from tests.dvc_project import TINY, Copy, clone, make_original, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 TARGET = "models/finetuned/13/movies"
@@ -28,10 +27,9 @@ class Cluster:
         self.head, self.one, self.two = (clone(original, name) for name in ("head", "one", "two"))
         self._address = folder / "scheduler.json"
         place = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
-        self._started = [
-            original.start(sys.executable, "-m", "dask", "scheduler", *place, "--scheduler-file", str(self._address))
-        ]
-        until(self._address.is_file)
+        words = ("-m", "dask", "scheduler", *place, "--scheduler-file", str(self._address))
+        self._started = [original.start(sys.executable, *words)]
+        wait_for(self._address.is_file)
 
     @property
     def address(self) -> str:
@@ -39,17 +37,8 @@ class Cluster:
 
     def work(self, copy: Copy, **more: str) -> psutil.Process:
         """Start a worker; the process that watches over it."""
-        words = [
-            "worker",
-            self.address,
-            "--nthreads",
-            "1",
-            "--dashboard-address",
-            "127.0.0.1:0",
-            "--resources",
-            "MEMORY=4000",
-        ]
-        self._started.append(copy.start(sys.executable, "-m", "dask", *words, **more))
+        offers = ["--nthreads", "1", "--resources", "MEMORY=4000", "--dashboard-address", "127.0.0.1:0"]
+        self._started.append(copy.start(sys.executable, "-m", "dask", "worker", self.address, *offers, **more))
         return psutil.Process(self._started[-1].pid)
 
     def works(self, copy: Copy) -> bool:
@@ -65,13 +54,6 @@ class Cluster:
             process.terminate()
         for process in self._started:
             process.wait(60)
-
-
-def until(true: Callable[[], bool], seconds: float = 600) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def kill(process: psutil.Process) -> None:
@@ -100,22 +82,18 @@ def test_a_stage_of_a_killed_worker_runs_again_and_the_bytes_are_those_of_a_seri
     marker = tmp_path / "marker"
     first = cluster.work(one, TEST_TARGET=TARGET, TEST_MARKER=str(marker))  # holds the stage up for minutes
     run = head.start(*cluster.command(1))
-    until(lambda: marker.is_file() and marker.read_text())
+    wait_for(lambda: marker.is_file() and marker.read_text())
     held = psutil.Process(int(marker.read_text()))
     assert held.cwd() == str(one.folder)
     cluster.work(two)
     kill(first)
-    until(lambda: not held.is_running() or held.status() == psutil.STATUS_ZOMBIE, seconds=30)
+    wait_for(lambda: not held.is_running() or held.status() == psutil.STATUS_ZOMBIE, seconds=30)
     assert run.wait(1700) == 0
     told = head.folder.with_suffix(".txt").read_text()
-    assert (
-        told.rstrip().endswith("finds nothing more to do")
-        and "done finetune@movies-13" in told
-        and "done summary" not in told
-    )
-    assert "ran here" not in told and runs(head) == ["summary"], (
-        "all came from the run cache, but for the report, which has none"
-    )
+    assert told.rstrip().endswith("finds nothing more to do")
+    assert "done finetune@movies-13" in told and "done summary" not in told
+    # all came from the run cache, but for the report, which has none
+    assert "ran here" not in told and runs(head) == ["summary"]
     assert "finetune@movies-13" in {*runs(two)} - {*runs(one)} and "model" in {*runs(one)} - {*runs(two)}
 
     cluster.serial.repro()
@@ -152,7 +130,7 @@ def test_two_workers_share_the_work_and_one_that_is_otherwise_is_refused(cluster
     again.terminate()
     again.wait(60)
     # Python's own tracker of shared memory ends a moment after the worker that started it
-    until(lambda: not cluster.works(one), seconds=30)
+    wait_for(lambda: not cluster.works(one), seconds=30)
 
 
 def set_all(cluster: Cluster, setting: str) -> None:

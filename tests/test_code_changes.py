@@ -1,11 +1,6 @@
-"""What a change of code makes anew: by the digests of a copy, and by DVC, with stages that only pretend to compute.
-
-A pretended stage writes what its entry promises, and the digests of its own code into it: so what follows from an edit is
-made anew, as if the edit had changed a result.
-"""
+"""What a change of code makes anew: by the digests of a copy, and by DVC, with stages that only pretend to compute."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from stages.commands.plan.stage_status import RUNS
-from tests.dvc_project import TINY, TINY_STUDY, Copy, Run, make_original
+from stages.commands.plan.stage_status import CACHED, RUNS
+from tests.dvc_project import ROOT, TINY, TINY_STUDY, Copy, Run, bash_blocks
+from tests.pretended import pretended
 
-ROOT = Path(__file__).parents[1]
 FILES = ("dvc.yaml", "stages/study/dvc.yaml")
-STUDY_CODE = "metrics/code/study"
 # an axis, a value of it, the pipeline that has it, and how the plan calls that
 SHELL = (("seeds", "13", "dvc.yaml"), ("sweep.localizers", "learned", "stages/study/dvc.yaml", "study"))
 DIGESTS = """
@@ -30,39 +24,6 @@ from stages.code import code_digests
 files = [Path("dvc.yaml"), *sorted(Path("stages").glob("*/dvc.yaml"))]
 print(json.dumps({str(place): digests for file in files for place, digests in code_digests(file).items()}))
 """
-PLAN = """
-import json
-from pathlib import Path
-from stages.commands.plan.predicted_steps import predict_steps
-print(json.dumps({step.name: [step.fate, step.reasons] for step in predict_steps([Path("dvc.yaml"), Path("stages/study/dvc.yaml")])}))
-"""
-ENTRIES = """
-import json
-from dvc.repo import Repo
-stages = Repo().index.stages
-print(json.dumps({stage.addressing: [[out.def_path for out in stage.outs],
-                                     [dep.def_path for dep in stage.deps if not hasattr(dep, "params")]] for stage in stages}))
-"""
-PRETEND = f"""#!{sys.executable} -S
-import json, os, sys
-if sys.argv[1] == "-c" or sys.argv[2] in ("stages.code", "stages.commands.plan"):
-    os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])
-with open(os.environ["ENTRIES"]) as file:
-    entries = json.load(file)
-outs, deps = entries[os.environ["DVC_STAGE"]]
-says = "".join(open(dep).read() for dep in deps if dep.startswith("metrics/code/"))
-asked_for = {{dep for _, deps in entries.values() for dep in deps}}
-for out in outs:
-    for path in [out, *(dep for dep in asked_for if dep.startswith(out + "/"))]:
-        if "." in os.path.basename(path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w") as file:
-                file.write(says)
-        else:
-            os.makedirs(path, exist_ok=True)
-            with open(path + "/content.txt", "w") as file:
-                file.write(says)
-"""
 
 
 def digests(folder: Path) -> dict[str, dict[str, str]]:
@@ -70,10 +31,8 @@ def digests(folder: Path) -> dict[str, dict[str, str]]:
     return json.loads(subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout)
 
 
-def edit(file: Path, *change: str) -> None:
-    text = file.read_text(encoding="utf-8")
-    assert change[0] in text
-    file.write_text(text.replace(*change, 1), encoding="utf-8")
+def append(file: Path, text: str = "MORE = 1\n") -> None:
+    file.write_text(file.read_text(encoding="utf-8") + text, encoding="utf-8")
 
 
 def reword(file: Path) -> None:
@@ -106,57 +65,44 @@ def test_other_words_change_no_digest_and_an_edit_those_of_its_stages(copy):
     for file in ("stages/talos/task_vectors.py", "stages/lib/graft/select.py", "stages/mask.py"):
         reword(copy / file)
     assert changed(copy, before) == set()
-    with (copy / "stages/talos/task_vectors.py").open("a", encoding="utf-8") as file:
-        file.write("MORE = 1\n")
+    append(copy / "stages/talos/task_vectors.py")
     edits = {place for place in before if place.startswith("metrics/code/talos/edit/")}
     assert changed(copy, before) == edits != set()
-    with (copy / "stages/talos/claims.yaml").open("a", encoding="utf-8") as file:
-        file.write("\n")
+    append(copy / "stages/talos/claims.yaml", "\n")
     assert changed(copy, before) == edits | {"metrics/code/talos/talos.json"}
 
 
 def test_a_new_localizer_changes_no_digest_but_adds_its_own(copy):
-    before = digests(copy)
+    before, params = digests(copy), copy / "params.yaml"
     add_localizer(copy)
-    edit(copy / "params.yaml", "  random: {}", "  drawn: {}\n  random: {}")
-    edit(copy / "params.yaml", "  - random\n", "  - random\n  - drawn\n")
-    assert changed(copy, before) == {f"{STUDY_CODE}/{stage}/drawn.json" for stage in ("rank", "sweep")}
+    text = params.read_text(encoding="utf-8")
+    for change in (("  random: {}", "  drawn: {}\n  random: {}"), ("  - random\n", "  - random\n  - drawn\n")):
+        assert change[0] in text
+        text = text.replace(*change, 1)
+    params.write_text(text, encoding="utf-8")
+    assert changed(copy, before) == {f"metrics/code/study/{stage}/drawn.json" for stage in ("rank", "sweep")}
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory) -> dict[str, Any]:
     """A copy through edits of its code: each with what was planned, and what DVC then did."""
-    folder = tmp_path_factory.mktemp("code")
-    original = make_original(folder, TINY | TINY_STUDY)
-    (folder / "bin").mkdir()
-    (folder / "bin/python").write_text(PRETEND)
-    (folder / "bin/python").chmod(0o755)
-    path = f"{folder / 'bin'}{os.pathsep}{original.environment['PATH']}"
-    copy = Copy(original.folder, original.environment | {"PATH": path, "ENTRIES": str(folder / "entries.json")})
-    steps: dict[str, Any] = {"copy": copy}
-
-    def repro(name: str) -> None:
-        (folder / "entries.json").write_text(json.dumps(said(copy, ENTRIES)))
-        plan = said(copy, PLAN)
-        steps[name] = {stage: reasons for stage, (fate, reasons) in plan.items() if fate == RUNS}, copy.repro(*FILES)
-
-    repro("first")
-    repro("nothing")
+    copy = pretended(tmp_path_factory.mktemp("code"), TINY | TINY_STUDY)
+    steps: dict[str, Any] = {"first": copy.planned(*FILES), "nothing": copy.planned(*FILES)}
     for file in ("readouts.py", "wise.py"):
         reword(copy.folder / "stages/study" / file)
-    repro("words")
-    with (copy.folder / "stages/study/readouts.py").open("a") as file:
-        file.write("MORE = 1\n")
-    repro("code")
+    steps["words"] = copy.planned(*FILES)
+    append(copy.folder / "stages/study/readouts.py")
+    steps["code"] = copy.planned(*FILES)
     add_localizer(copy.folder)
     copy.set("+localizer.drawn={}", "sweep.localizers=[learned,random,drawn]")
-    repro("localizer")
+    steps["localizer"] = copy.planned(*FILES)
     copy.commit()
-    with (copy.folder / "stages/lib/graft/select.py").open("a") as file:
-        file.write("MORE = 1\n")
-    steps["due"] = said(copy, PLAN)
-    steps["accepted"] = copy.run("bash", "-ec", recipe()).text
-    repro("committed")
+    append(copy.folder / "stages/lib/graft/select.py")
+    steps["due"] = copy.plan(*FILES)
+    # the commands that accept an edit which changes no result
+    [recipe] = [block for block in bash_blocks("CONTRIBUTING.md") if "dvc commit" in block]
+    steps["accepted"] = copy.run("bash", "-ec", recipe).text
+    steps["committed"] = copy.planned(*FILES)
     steps["shell"] = {axis: refused(copy, axis, *words) for axis, *words in SHELL}
     return steps
 
@@ -171,49 +117,37 @@ def refused(copy: Copy, axis: str, value: str, file: str, *plan: str) -> tuple[b
     return marker.exists(), *runs
 
 
-def said(copy: Copy, program: str) -> Any:
-    return json.loads(copy.run("python", "-c", program).text.splitlines()[-1])
-
-
-def recipe() -> str:
-    """The commands of CONTRIBUTING.md that accept an edit which changes no result."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return next(block for block in blocks if "dvc commit" in block)
+EXPECTED = {
+    "nothing": set(),
+    "words": {"study_code"},
+    "code": {"study_code", "readout@reset-learned-0.01-13", "readout@retrain-learned-0.01-13", "study"},
+    "localizer": {"code", "study_code", "rank@drawn-13", "sweep@drawn-0.01-13", "study"},
+    "committed": set(),
+}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("step", "expected"),
-    [
-        ("nothing", set()),
-        ("words", {"study_code"}),
-        ("code", {"study_code", "readout@reset-learned-0.01-13", "readout@retrain-learned-0.01-13", "study"}),
-        ("localizer", {"code", "study_code", "rank@drawn-13", "sweep@drawn-0.01-13", "study"}),
-        ("committed", set()),
-    ],
-)
+@pytest.mark.parametrize(("step", "expected"), EXPECTED.items())
 def test_exactly_what_an_edit_concerns_is_planned_and_made_anew(story, step, expected):
-    planned, run = story[step]
-    assert {*planned} == {*run.run_at_all} == expected
-    assert run.cached == []
+    plan, run = story[step]
+    assert {stage for stage, (fate, _) in plan.items() if fate == RUNS} == {*run.run_at_all} == expected
+    assert CACHED not in run.fates.values()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("axis", [axis for axis, *_ in SHELL])
-def test_what_stands_on_an_axis_never_reaches_a_shell_also_where_nothing_else_changed(story, axis):
-    touched, run, planned = story["shell"][axis]
-    assert len(run.run_at_all) == 1 and run.run_at_all[0].endswith("code") and not touched
-    assert all(f"{axis}.0: '" in said.text and "Traceback" not in said.text for said in (run, planned))
+def test_what_stands_on_an_axis_never_reaches_a_shell_also_where_nothing_else_changed(story):
+    for axis, (touched, run, planned) in story["shell"].items():
+        assert len(run.run_at_all) == 1 and run.run_at_all[0].endswith("code") and not touched
+        assert all(f"{axis}.0: '" in said.text and "Traceback" not in said.text for said in (run, planned))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_first_plan_names_all_that_runs_and_a_later_one_the_files_that_changed(story):
-    planned, run = story["first"]
-    assert {*planned} == {*run.run_at_all} and len(planned) > 20
-    assert story["code"][0]["readout@reset-learned-0.01-13"] == ["stages/study/readouts.py"]
+    plan, run = story["first"]
+    assert {*plan} == {*run.run_at_all} and len(plan) > 20
+    assert story["code"][0]["readout@reset-learned-0.01-13"] == [RUNS, ["stages/study/readouts.py"]]
     assert len([name for name, (fate, _) in story["due"].items() if fate == RUNS]) > 10
     assert "up to date" in story["accepted"]

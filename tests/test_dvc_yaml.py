@@ -105,12 +105,8 @@ def test_the_code_stage_depends_on_all_code_of_its_pipeline_and_on_nothing_else(
     assert entry["outs"] == [f"{paths.CODE}/{name}"]
     # a shell sees what stands on an axis: a change of it is checked here before any other stage runs
     lists = {value[2:-1] for stage in PIPELINES[name].values() for value in stage.get("matrix", {}).values()}
-    named = {
-        setting
-        for stage in PIPELINES[name].values()
-        for dep in stage["deps"]
-        for setting in re.findall(r"\$\{((?!item\.)[\w.]+)\}", dep if lies_in(dep, str(paths.CODE)) else "")
-    }
+    code_deps = [dep for stage in PIPELINES[name] for dep in deps(stage, code=True)]
+    named = {setting for dep in code_deps for setting in re.findall(r"\$\{((?!item\.)[\w.]+)\}", dep)}
     localized = {name for name in PIPELINES[name] if calls(script(name), "load_localizer")}
     assert {*entry.get("params", [])} == lists | named | ({"localizer"} if localized else set())
 
@@ -141,10 +137,8 @@ def test_a_digest_is_of_the_syntax_without_comments_docstrings_and_layout(tmp_pa
     text = "def f(x: int) -> int:\n    return x + 1\n"
     assert digest('"""Module."""\n\n# why\n' + text.replace("\n ", '\n    """Add."""\n ').replace("x +", "(x  +")
                   .replace("1", "1)")) == digest(text)  # fmt: skip
-    others = [
-        text.replace(*change) for change in [("+", "-"), ("1", "1.0"), ("f(", "g("), (": int", ""), ("x +", "f +")]
-    ]
-    others.append(text.replace("return ", 'return "" and '))
+    changes = [("+", "-"), ("1", "1.0"), ("f(", "g("), (": int", ""), ("x +", "f +"), ("return ", 'return "" and ')]
+    others = [text.replace(*change) for change in changes]
     assert len({*map(digest, [text, *others])}) == 1 + len(others)
 
 
@@ -255,11 +249,11 @@ def upstream(name: str) -> set[str]:
     while due:
         found |= due
         places = [fixed(dep) for stage in due for dep in deps(stage, code=False)]
-        made = {stage: [fixed(path) for path in output_paths(stage, "outs")] for stage in {*ALL} - found}
         due = {
             stage
-            for stage, outs in made.items()
-            if any(lies_in(out, place) or lies_in(place, out) for out in outs for place in places)
+            for stage in {*ALL} - found
+            for out in map(fixed, output_paths(stage, "outs"))
+            if any(lies_in(out, place) or lies_in(place, out) for place in places)
         }
     return found
 
@@ -333,19 +327,15 @@ def test_a_stage_runs_for_lists_of_its_pipelines_settings_and_last_for_its_seeds
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_another_pipeline_stands_in_the_top_folder_and_takes_its_settings_from_there(name):
     assert {entry["wdir"] for entry in [CODE[name], *EXTENSIONS[name].values()]} == {"../.."}
-    [settings] = pipeline(FILES[name])["vars"]
-    assert (ROOT / "stages" / name / settings).resolve() == (ROOT / paths.PARAMS).resolve()
+    assert pipeline(FILES[name])["vars"] == [f"../../{paths.PARAMS}"]
     assert name in EXTENSIONS[name], "its report has its name"
 
 
 def test_every_stage_has_a_name_of_its_own_and_a_script_and_the_other_way_round():
     assert [name for name, stage in STAGES.items() if "wdir" in stage] == []
     assert len(ALL) == sum(map(len, PIPELINES.values()))
-    scripts = {
-        path
-        for path in (ROOT / "stages").rglob("*.py")
-        if re.search(r"^@stage$", path.read_text("utf-8"), re.MULTILINE)
-    }
+    modules = (ROOT / "stages").rglob("*.py")
+    scripts = {path for path in modules if re.search(r"^@stage$", path.read_text("utf-8"), re.MULTILINE)}
     assert scripts == {*map(script, ALL), ROOT / "stages/code.py"}
 
 
@@ -359,9 +349,8 @@ def test_starting_a_stage_loads_no_heavy_library():
     program = "import importlib, json, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(json.dumps([*sys.modules]))"
 
     def loaded(*modules: str) -> set[str]:
-        result = subprocess.run(
-            [sys.executable, "-c", program, *modules], cwd=ROOT, capture_output=True, text=True, check=True
-        )
+        command = [sys.executable, "-c", program, *modules]
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         return {*json.loads(result.stdout)} & {*heavy}
 
     assert loaded(*map(module, ALL), "stages.code", "stages.commands.profile") == set()
@@ -384,12 +373,8 @@ def test_a_script_has_its_module_s_name_wherever_the_project_lies(tmp_path):
 def test_a_stage_writes_where_its_name_or_the_paths_module_says(name):
     written = output_paths(name, "outs")
     if name in REPORTS:
-        written = [path for path in written if not lies_in(path, str(paths.PLOTS))]
-        assert written == [
-            str(REPORTS[name][0].with_suffix(".md")),
-            str(paths.report_document(name)),
-            str(paths.report_details(name)),
-        ]
+        documents = REPORTS[name][0].with_suffix(".md"), paths.report_document(name), paths.report_details(name)
+        assert [path for path in written if path not in drawn(name)] == [*map(str, documents)]
     elif PIPELINE_OF[name] == MAIN:
         assert written == [*map(str, OUTPUTS[name])]
     else:
@@ -400,14 +385,6 @@ def test_a_stage_writes_where_its_name_or_the_paths_module_says(name):
             assert sorted(rest) == sorted(axes(name))
 
 
-@pytest.mark.parametrize("name", REPORTS)
-def test_a_report_declares_its_metric_and_plots_where_the_paths_module_says(name):
-    metric, plots = REPORTS[name]
-    assert output_paths(name, "metrics") == [str(metric)]
-    assert drawn(name)
-    assert all(plots in (Path(path), Path(path).parent) for path in drawn(name))
-
-
 def drawn(name: str) -> list[str]:
     """Plots among the outputs of a stage."""
     return [path for path in output_paths(name, "outs") if lies_in(path, str(paths.PLOTS))]
@@ -416,6 +393,9 @@ def drawn(name: str) -> list[str]:
 def test_only_reports_declare_metrics_and_plots_and_none_that_dvc_would_draw_against_its_row_numbers():
     assert [name for name in ALL if output_paths(name, "metrics") or drawn(name)] == [*REPORTS]
     assert [name for name in ALL if "plots" in ALL[name]] == []  # what is drawn stands at the end of each dvc.yaml
+    for name, (metric, plots) in REPORTS.items():
+        assert output_paths(name, "metrics") == [str(metric)]
+        assert drawn(name) and all(plots in (Path(path), Path(path).parent) for path in drawn(name))
 
 
 @pytest.mark.parametrize("name", ALL)

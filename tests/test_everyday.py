@@ -6,24 +6,20 @@ One copy of the project goes through all of it.
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
 from stages.commands import profile
-from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED
 from stages.lib import paths
 from tests.browser import Look, look_at, needs_chromium
-from tests.dvc_project import TINY, Copy, Run, clone, make_original
+from tests.dvc_project import ROOT, TINY, Copy, Run, clone, make_original
 from tests.pico import save_bert, save_causal
 from tests.test_dvc_yaml import STAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[1]
 COMPLETIONS = "Prompts and completions"
 PAGE = re.split(r"^(?=## )", (ROOT / "stages/OWN.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
 TEXT = "".join(part for part in PAGE if COMPLETIONS not in part)
@@ -33,34 +29,13 @@ MOST_LINES = 9
 
 # the tests' own sizes; what a walk-through sets comes on top
 SMALL = TINY | {"model": {"mode": "standard", "max_length": 32}, "localizer": {"learned": {"steps": 2}}}
-PLAN = """
-import json
-from pathlib import Path
-from stages.commands.plan.predicted_steps import predict_steps
-print(json.dumps({step.name: step.fate for step in predict_steps([Path("dvc.yaml")])}))
-"""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """What was foretold of each stage, and what `dvc repro` then did."""
-
-    fates: dict[str, str]
-    run: Run
-
-    def foretold(self, fate: str) -> set[str]:
-        return {name for name, found in self.fates.items() if found == fate}
+OUTPUTS = ("data", "models", "masks", "metrics", "plots", ".dvc/cache")
+# what was foretold of each stage, and what `dvc repro` then did
+Planned = tuple[dict[str, str], Run]
 
 
 def plan(copy: Copy) -> dict[str, str]:
-    [line] = [line for line in copy.run("python", "-c", PLAN).text.splitlines() if line.startswith("{")]
-    fates = YAML(typ="safe").load(line)
-    return {name: fate for name, fate in fates.items() if not name.endswith("code")}  # as in a Run
-
-
-def planned(copy: Copy) -> Planned:
-    fates = plan(copy)
-    return Planned(fates, copy.repro())
+    return {name: fate for name, (fate, _) in copy.plan("dvc.yaml").items()}
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +47,15 @@ def story(tmp_path_factory) -> dict[str, Any]:
     steps: dict[str, Any] = {"copy": copy, "printed": [*follow(copy, BLOCKS)]}
     steps["page"] = (copy.folder / paths.PAGE).read_text()
     copy.set("calibration.bins=20")
-    before = copy.files("data", "models", "masks", "metrics", "plots", ".dvc/cache")
+    before = copy.files(*OUTPUTS)
     steps["line"] = copy.run("python", "-m", "stages.commands.plan", "--line").text
-    steps["untouched"] = before == copy.files("data", "models", "masks", "metrics", "plots", ".dvc/cache")
+    steps["untouched"] = before == copy.files(*OUTPUTS)
     steps["refused"] = copy.run("python", "-m", "stages.commands.page", fails=True).text
-    forget(copy)
-    steps["restored"] = planned(copy)
+    # what the main pipeline made and what DVC remembers of it, but not its cache
+    copy.run(
+        "rm", "-r", "dvc.lock", "data/tables", "data/sample", "models/pretrained", "models/finetuned", "masks/learned"
+    )
+    steps["restored"] = plan(copy), copy.repro()
     return steps
 
 
@@ -91,20 +69,12 @@ def follow(copy: Copy, blocks: list[tuple[str, str]]) -> Iterator[tuple[str, Any
         elif language == "python":
             yield block, copy.run("python", "-c", block)
         elif "\ndvc repro\n" in f"\n{block}":
-            fates = plan(copy)
-            yield block, Planned(fates, copy.run("bash", "-ec", block))
+            yield block, (plan(copy), copy.run("bash", "-ec", block))
         else:
             yield block, copy.run("bash", "-ec", block)
 
 
-def forget(copy: Copy) -> None:
-    """Take away what the main pipeline made and what DVC remembers of it, but not its cache."""
-    copy.run(
-        "rm", "-r", "dvc.lock", "data/tables", "data/sample", "models/pretrained", "models/finetuned", "masks/learned"
-    )
-
-
-def done(story: dict[str, Any], words: str) -> Any:
+def done(story: dict[str, Any], words: str) -> Run | Planned:
     return next(run for block, run in story["printed"] if words in block)
 
 
@@ -133,7 +103,7 @@ def test_an_own_model_folder_is_taken_over(story):
 
 
 def test_an_own_prompt_ends_in_a_mask_and_a_report(story):
-    run = done(story, "masks/learned/13/reviews.safetensors").run
+    _, run = done(story, "masks/learned/13/reviews.safetensors")
     assert "masks/learned/13/reviews.safetensors" in run.text and f"{paths.PAGE}: " in run.text
     assert cells("finetune", "mask", "evaluate") | {"summary", "model"} <= {*run.executed}
 
@@ -144,12 +114,9 @@ def test_own_prompts_and_completions_end_in_a_patch_and_a_report_of_exact_matche
     [section] = [part for part in PAGE if part.startswith(f"## {COMPLETIONS}")]
     blocks = FENCE.findall(section)
     assert [language for language, _ in blocks] == ["bash", "yaml", "bash"] and blocks[1][1].count("\n") <= MOST_LINES
-    *_, (_, planned) = follow(copy, blocks)
-    assert planned.foretold(RUNS) == {*planned.run.executed}
-    assert (
-        "## Exact match in %" in planned.run.text
-        and "shared/opposites: patch of causal for opposites" in planned.run.text
-    )
+    *_, (_, (foretold, run)) = follow(copy, blocks)
+    assert foretold == run.fates
+    assert "## Exact match in %" in run.text and "shared/opposites: patch of causal for opposites" in run.text
 
 
 def test_a_checkpoint_takes_the_place_of_fine_tuning_and_gives_the_same_mask(story):
@@ -171,26 +138,23 @@ def test_a_checkpoint_takes_the_place_of_fine_tuning_and_gives_the_same_mask(sto
 
 
 def test_the_plan_names_exactly_what_then_runs(story):
-    first = done(story, "masks/learned/13/reviews.safetensors")
-    assert first.foretold(RUNS) == {*first.run.executed} and {name.partition("@")[0] for name in first.fates} == {
-        *STAGES
-    }
-    assert first.foretold(CACHED) == {*first.run.cached}
-    assert first.foretold(UNCHANGED) == {*first.fates} - {*first.run.executed}
+    foretold, run = done(story, "masks/learned/13/reviews.safetensors")
+    assert foretold == run.fates and {name.partition("@")[0] for name in foretold} == {"code", *STAGES}
 
 
 def test_the_plan_tells_what_comes_back_from_the_cache_through_the_whole_pipeline(story):
-    restored = story["restored"]
-    assert restored.foretold(RUNS) == {*restored.run.executed} == {"calibration@13", "summary"}
-    assert restored.foretold(CACHED) == {*restored.run.cached} == {*restored.fates} - {"calibration@13", "summary"}
+    foretold, run = story["restored"]
+    made = {"calibration@13", "summary"}
+    assert foretold == run.fates
+    assert {*run.executed} == made and {*run.cached} == {name for name in foretold if name != "code"} - made
 
 
 def test_planning_changes_nothing_and_says_it_in_one_line(story):
     assert story["untouched"]
-    assert re.fullmatch(
-        r"ood.sets: movies left out, not among tasks \(reviews\)\n2 stages to run \(10 unchanged\): about a minute one after another, \d+ MB of disk, \d+ MiB of memory\.\n",
-        story["line"],
-    )
+    told, line, *more = story["line"].splitlines()
+    assert told == "ood.sets: movies left out, not among tasks (reviews)" and not more
+    size = r"about a minute one after another, \d+ MB of disk, \d+ MiB of memory\."
+    assert re.fullmatch(rf"2 stages to run \(10 unchanged\): {size}", line)
 
 
 # --- The report --------------------------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import psutil
 import pytest
 
 from stages.lib import forks
+from tests.dvc_project import ROOT, of_tests, wait_for
 
-ROOT = Path(__file__).parents[1]
 pytestmark = [
     pytest.mark.timeout(60),
     pytest.mark.skipif(sys.platform != "linux", reason="other systems can't tell a process when its parent dies"),
@@ -79,13 +78,6 @@ def run(project: Path, how: str, address: str) -> tuple[int, bytes, bytes, bool]
     with start(project, how, address) as process:
         out, error = process.communicate(b"from a pipe")
     return process.returncode, out, error, (project / "mark").read_text().endswith("True")
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert condition()
 
 
 @pytest.mark.parametrize(("how", "code"), [("work", 0), ("fail", 1), ("code", 7), ("raise", 1)])
@@ -172,9 +164,8 @@ def test_under_dvc_the_third_stage_starts_a_server_for_those_after_it_which_ends
     text = file.read_text()
     file.write_text(text[: text.index("IMPORTS = (")] + 'IMPORTS = ("colorsys",)\n' + text[text.index("ENOUGH = ") :])
     (project / "stages/toy.py").write_text(STAGE.replace("sys.stdin.read()", "''") + "\ntime.sleep(0.3)\n")
-    kept = {name: value for name, value in os.environ.items() if name not in (forks.ADDRESS, "PYTHONPATH")}
-    environment = kept | {"DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": str(project / "site")}
-    environment |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
+    own = os.environ | of_tests(project)
+    environment = {name: value for name, value in own.items() if name not in (forks.ADDRESS, "PYTHONPATH")}
 
     def dvc(*words: str) -> None:
         subprocess.run(["dvc", *words], cwd=project, env=environment, check=True, capture_output=True)

@@ -1,11 +1,10 @@
 """The commands of README.md under the real DVC, in the order in which they are printed, on a tiny project."""
 
-import re
 from itertools import product
 
 import pytest
 
-from tests.dvc_project import ROOT, TINY, Copy, Run, clone, make_original
+from tests.dvc_project import TINY, Copy, Run, bash_blocks, clone, make_original
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -17,9 +16,8 @@ ELSEWHERE = {"make repro", "make test", ". .venv/bin/activate", "dvc repro --all
 
 def commands() -> list[str]:
     """Every line of the bash blocks, without its comment."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [line.partition(" #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+    lines = [line for block in bash_blocks("README.md") for line in block.splitlines()]
+    return [line.partition(" #")[0].strip() for line in lines if line.strip()]
 
 
 @pytest.fixture(scope="module")

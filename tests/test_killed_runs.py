@@ -4,11 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from dvc.cli import main
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
@@ -16,8 +14,8 @@ from stages.commands import mend
 from stages.commands.mend import NOTES, mending
 from stages.commands.parallel.run_stage import ALONE
 from stages.lib.errors import StorageError
+from tests.dvc_project import ROOT, dvc, lay_out_toy, wait_for
 
-ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a parent-death signal")
 STAGE = """
@@ -45,19 +43,8 @@ runpy.run_module("stages.fetch")
 
 @pytest.fixture
 def toy(project, monkeypatch) -> Path:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    subprocess.run(["git", "init", "-q"], check=True)
-    dvc("init", "-q")
-    for name, text in {"script.py": STAGE, "start.sh": START, "dvc.yaml": ENTRY, "params.yaml": "{}\n"}.items():
-        Path(name).write_text(text)
-    return project
-
-
-def dvc(*words: str) -> int:
-    """Run DVC in this process, which spares its start."""
-    return main([*words])
+    files = {"script.py": STAGE, "start.sh": START, "dvc.yaml": ENTRY, "params.yaml": "{}\n"}
+    return lay_out_toy(monkeypatch, files)
 
 
 @linux
@@ -68,7 +55,7 @@ def test_a_stage_whose_dvc_died_before_its_first_line_ends_at_once(toy, name):
     assert killed.returncode == -signal.Signals[f"SIG{name}"]
     assert "toy: stopped, since the run of DVC that started it has ended" in killed.stderr
     assert not Path("out").exists()
-    assert dvc("repro") == 0 and Path("out").read_text() == "made"
+    assert dvc(["repro"]) == 0 and Path("out").read_text() == "made"
 
 
 @linux
@@ -116,58 +103,59 @@ def look() -> list[str]:
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_damaged_lock_file_is_restored_or_removed_and_the_next_run_finds_all_done(toy, capfd, caplog, committed):
-    dvc("repro")
+    dvc(["repro"])
     assert "Running stage 'toy':" in caplog.messages
     if committed:
-        subprocess.run(["git", "add", "dvc.lock"], check=True)
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "state"], check=True)
+        subprocess.run("git add dvc.lock && git commit -qm state", shell=True, check=True)
     before = Path("dvc.lock").read_text()
     for content in ("", "stages:\n  toy:\n    cmd: exec ba", "<<<<<<< HEAD\n", "schema: '2.0'\nstages: 1\n"):
         Path("dvc.lock").write_text(content)
-        assert dvc("repro") != 0
+        assert dvc(["repro"]) != 0
         capfd.readouterr()
         look()
         [line] = capfd.readouterr().err.splitlines()
         assert line.startswith("dvc.lock was damaged by a run that was killed, and is ")
         assert ("last commit" in line) == committed == Path("dvc.lock").exists()
         caplog.clear()
-        assert dvc("repro") == 0 and "Running stage 'toy':" not in caplog.messages
+        assert dvc(["repro"]) == 0 and "Running stage 'toy':" not in caplog.messages
         assert Path("dvc.lock").read_text() == before
 
 
 def test_what_is_in_order_is_left_alone_and_another_mistake_is_told(toy, capsys):
-    dvc("repro")
-    before = [(path.stat().st_ino, path.stat().st_mtime_ns) for path in (Path("dvc.lock"), NOTES)]
+    dvc(["repro"])
+    known = [stamp(path) for path in (Path("dvc.lock"), NOTES)]
     capsys.readouterr()
     look()
-    assert [(path.stat().st_ino, path.stat().st_mtime_ns) for path in (Path("dvc.lock"), NOTES)] == before
+    assert [stamp(path) for path in (Path("dvc.lock"), NOTES)] == known
     assert capsys.readouterr().err == ""
     Path("dvc.yaml").write_text("stages: 1\n")
     with pytest.raises(StorageError, match=r"dvc\.yaml"):
         look()
-    assert (Path("dvc.lock").stat().st_ino, Path("dvc.lock").stat().st_mtime_ns) == before[0]
+    assert stamp(Path("dvc.lock")) == known[0]
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    return path.stat().st_ino, path.stat().st_mtime_ns
 
 
 def test_unreadable_notes_of_dvc_are_removed(toy, capfd, caplog):
-    dvc("repro")
+    dvc(["repro"])
     for content in ("", '{"write": {"/a/b": {"pi', "[]", "\xff"):
         NOTES.write_text(content, encoding="latin-1")
         Path("out").unlink()
-        assert dvc("repro") != 0
+        assert dvc(["repro"]) != 0
         capfd.readouterr()
         look()
         assert capfd.readouterr().err.startswith(f"{NOTES} was damaged by a run that was killed, and is removed")
         caplog.clear()
-        assert dvc("repro") == 0 and Path("out").exists() and "Running stage 'toy':" not in caplog.messages
+        assert dvc(["repro"]) == 0 and Path("out").exists() and "Running stage 'toy':" not in caplog.messages
 
 
 @pytest.mark.parametrize("command", [("dvc", "repro"), (*ALONE, "toy")])
-def test_unreadable_notes_stay_while_a_run_of_dvc_is_alive(toy, command, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+def test_unreadable_notes_stay_while_a_run_of_dvc_is_alive(toy, command):
     Path("start.sh").write_text("touch begun\nsleep 60\ntouch out\n")
     with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL) as running:
-        while not Path("begun").exists():  # from then on DVC waits for it and touches no note
-            time.sleep(0.05)
+        wait_for(Path("begun").exists)  # from then on DVC waits for it and touches no note
         NOTES.write_text("")
         with pytest.raises(StorageError, match=rf"DVC still runs here \(process {running.pid}\): wait for its end"):
             look()

@@ -1,6 +1,7 @@
 """The report as one web page: what stands in it, that it needs nothing else, and how it looks in Chromium."""
 
 import json
+import os
 import re
 import subprocess
 from dataclasses import replace
@@ -17,14 +18,15 @@ from stages.commands.page.render import write_page
 from stages.commands.page.results import DATA, caption_of
 from stages.lib import paths
 from stages.lib.errors import StorageError
+from stages.lib.io import write_json, write_rows, write_text
 from stages.lib.params import data_files, load_params
 from stages.lib.report.differences import compare, plain, written
 from stages.lib.report.document import Claim, Paper, Report, Row, Table, Verdict, write_report
 from stages.lib.report.hover import read_values
 from stages.lib.report.style import figure, save, styled
 from tests.browser import look_at, needs_chromium
+from tests.dvc_project import ROOT, of_tests
 
-ROOT = Path(__file__).parents[1]
 LONG = "a_task_of_a_name_that_is_rather_long"
 CLAIMS = [
     Claim("The graft keeps it", Verdict.HOLDS, "keeps 96.1 %", ["movies 92.9 %"]),
@@ -32,16 +34,12 @@ CLAIMS = [
     Claim("It stands alone", Verdict.OPEN, "1 of 1 cells", []),
     Claim("It helps elsewhere", Verdict.UNCLEAR, "+1.0 points, 95 % interval -0.5 to +2.5", []),
 ]
-TABLE = Table(
-    "Scores & more",
-    ["task", *(f"column {number}" for number in range(12))],
-    [
-        Row("ours", [LONG, *["12.3 (4.5)"] * 12]),
-        Row("paper", ["  paper", *["90.0 (0.1)"] * 12]),
-        Row("average", ["average", *["50.0"] * 12]),
-    ],
-    ["paper: Table 2"],
-)
+ROWS = [
+    Row("ours", [LONG, *["12.3 (4.5)"] * 12]),
+    Row("paper", ["  paper", *["90.0 (0.1)"] * 12]),
+    Row("average", ["average", *["50.0"] * 12]),
+]
+TABLE = Table("Scores & more", ["task", *(f"column {number}" for number in range(12))], ROWS, ["paper: Table 2"])
 REPORT = Report("Grafted models", "a model, 1 seed", [TABLE], ["Mask: 5 of 500"], CLAIMS)
 
 
@@ -51,8 +49,7 @@ def made_under(*keys: str, **changes: dict) -> Report:
 
 
 def git(*words: str) -> None:
-    who = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
-    subprocess.run(["git", *who, *words], check=True, capture_output=True)
+    subprocess.run(["git", *words], env=os.environ | of_tests(Path.cwd()), check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -61,25 +58,20 @@ def ran(project) -> Path:
     params = (ROOT / paths.PARAMS).read_text()
     paths.PARAMS.write_text(params)
     for name in ("study", "other"):
-        (paths.PIPELINES / name).mkdir(parents=True)
-        (paths.PIPELINES / name / "dvc.yaml").write_text("stages: {}\n")
-    paths.METRICS.mkdir()
-    paths.SUMMARY.write_text(json.dumps({"average": {"grafted": {"retained": 0.5, "ece_reduction": 0.4}}}))
+        write_text(paths.PIPELINES / name / "dvc.yaml", "stages: {}\n")
+    write_json(paths.SUMMARY, {"average": {"grafted": {"retained": 0.5, "ece_reduction": 0.4}}})
     git("init", "-q", "-b", "main")
     git("add", "-A")
     git("commit", "-qm", "before & after")
-    paths.SUMMARY.write_text(json.dumps({"average": {"grafted": {"retained": 0.96, "ece_reduction": 0.4}}, "new": 1}))
+    write_json(paths.SUMMARY, {"average": {"grafted": {"retained": 0.96, "ece_reduction": 0.4}}, "new": 1})
     paths.PARAMS.write_text(params.replace("sparsity: 0.01 ", "sparsity: 0.002 "))
     for name in ("summary", "study"):
         write_report(paths.report_document(name), made_under("tasks", "graft"))
-    paths.learned("movies", 13).parent.mkdir(parents=True)
-    paths.learned("movies", 13).write_text("")
-    (paths.PLOTS / "study").mkdir(parents=True)
     for name in ("scores.csv", "study/strange_thing.csv"):
-        (paths.PLOTS / name).write_text("task,score\n")
-    paths.report("study").write_text("{}")
+        write_text(paths.PLOTS / name, "task,score\n")
+    write_text(paths.learned("movies", 13), "")
+    write_text(paths.report("study"), "{}")
     for place in (paths.PLOTS / "accuracy.png", paths.report_plots("study") / "strange_thing.png"):
-        place.parent.mkdir(parents=True, exist_ok=True)
         with styled():
             drawn = figure(3, "A title", "details", "a caption")
             drawn.subplots().bar([0], [5], label="grafted")
@@ -110,10 +102,9 @@ def test_the_page_has_every_pipeline_that_ran_with_its_tables_and_figures(ran):
 
 def test_what_does_not_hold_and_what_did_not_run_comes_first(ran):
     caveats = section(write_page("HEAD"), "caveats")
-    counts = [
-        caveats.count(f"<strong>{verdict}</strong>") for verdict in ("does not hold", "not shown", "not measurable")
-    ]
-    assert counts == [2, 2, 2] and caveats.count('class="unclear"') == 2
+    failures = ("does not hold", "not shown", "not measurable")
+    assert [caveats.count(f"<strong>{verdict}</strong>") for verdict in failures] == [2, 2, 2]
+    assert caveats.count('class="unclear"') == 2
     assert "<b>" not in caveats and "&lt;b&gt;" in caveats
     assert "not so in movies 92.9" in caveats and "Not run, so not in this report: other." in caveats
     assert "over 2 seeds" in caveats and f"Not committed: {paths.SUMMARY}, {paths.PARAMS}" in caveats
@@ -122,11 +113,9 @@ def test_what_does_not_hold_and_what_did_not_run_comes_first(ran):
 def test_changed_settings_and_numbers_are_told_with_their_former_values(ran):
     html = write_page("HEAD")
     settings, changes = section(html, "settings"), section(html, "changes")
-    assert (
-        settings.count('class="changed"') == 1 and "1 setting differs" in settings and "before &amp; after" in settings
-    )
-    row = re.search(r'<tr class="changed">(.*?)</tr>', settings)[1]
-    assert row == '<th scope="row">graft.sparsity</th><td>0.002</td><td>0.01</td>'
+    assert "1 setting differs" in settings and "before &amp; after" in settings
+    rows = re.findall(r'<tr class="changed">(.*?)</tr>', settings)
+    assert rows == ['<th scope="row">graft.sparsity</th><td>0.002</td><td>0.01</td>']
     assert re.findall(r"<details open><summary>(.*?)</summary>", settings) == ["graft: 1 changed"]
     assert "summary: 2 of 3 numbers differ" in changes and "+0.46" in changes and "not there" in changes
     assert "study: the baseline has no numbers" in changes
@@ -164,15 +153,11 @@ def test_results_of_other_settings_are_left_out_and_named_with_their_date(ran):
 
 def test_the_head_says_when_by_what_and_in_how_long(ran):
     head = write_page("HEAD").split("<nav>")[0]
-    assert (
-        "durations</dt><dd>not known" in head
-        and f"torch {version('torch')}" in head
-        and "2 files changed since" in head
-    )
+    for words in ("durations</dt><dd>not known", f"torch {version('torch')}", "2 files changed since"):
+        assert words in head
     assert re.search(r"<dt>processor</dt><dd>\S", head) and f"{datetime.now(UTC):%Y-%m-%d}" in head
     lines = [{"stage": "mask@movies-13", "seconds": seconds} for seconds in (900, 90)]
-    paths.DURATIONS.parent.mkdir(parents=True)
-    paths.DURATIONS.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_rows(paths.DURATIONS, lines)
     assert durations(["mask@movies-13", "mask@movies-21"]) == {"mask": 90}
 
 
@@ -221,12 +206,8 @@ def test_the_look_finds_what_is_wrong(tmp_path):
     )
     look = look_at(broken, tmp_path, 1280)
     assert look.sticks_out > 1000 and look.overlaps == ["P first / P second"] and look.cramped == ["P unbreakable"]
-    assert (
-        look.pictures == 1
-        and look.scrolls == ["TABLE wide"]
-        and len(look.console) == 1
-        and "nothing is not defined" in look.console[0]
-    )
+    assert look.pictures == 1 and look.scrolls == ["TABLE wide"]
+    assert len(look.console) == 1 and "nothing is not defined" in look.console[0]
 
 
 @needs_chromium
@@ -262,11 +243,8 @@ def test_differences_tell_missing_from_null():
     ]  # fmt: skip
     assert [entry.name for entry in found if not entry.differs] == ["a.x"]
     assert not any(entry.differs for entry in compare(after, after))
-    assert [compare({"a": old}, {"a": new})[0].change for old, new in ((1, 1.5), (True, 2), ("a", "b"))] == [
-        "+0.5",
-        "",
-        "",
-    ]
+    pairs = ((1, 1.5), (True, 2), ("a", "b"))
+    assert [compare({"a": old}, {"a": new})[0].change for old, new in pairs] == ["+0.5", "", ""]
     values = {None: "null", True: "true", 1e-7: "1e-07", 0.123456789: "0.123457"}
     assert [written(value) for value in values] == [*values.values()] and written([1, "a"]) == "[1, a]"
 
@@ -309,33 +287,25 @@ def test_every_committed_figure_has_a_caption_and_says_which_it_is():
 # --- What reproduces ---------------------------------------------------------------------------------------------
 
 
-def committed(name: str) -> bool:
-    """Whether a file is as git has it."""
-    words = ["git", "status", "--porcelain", "--", name]
-    return not subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-
-
 def test_the_page_of_what_reproduces_is_made_of_the_committed_reports(monkeypatch):
-    if not committed("metrics/*.report.json") or not [*ROOT.glob("metrics/*.report.json")]:
+    words = ["git", "status", "--porcelain", "--", "metrics/*.report.json"]
+    edited = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    if edited or not [*ROOT.glob("metrics/*.report.json")]:
         pytest.skip("the reports here are not the committed ones")
     monkeypatch.chdir(ROOT)
     assert reproduction.PAGE.read_text(encoding="utf-8") == reproduction.markdown()
 
 
-def test_the_page_of_what_reproduces_has_the_claims_of_publications_alone(tmp_path, monkeypatch):
-    (tmp_path / "metrics").mkdir()
-    monkeypatch.chdir(tmp_path)
-    theirs = Claim(
-        "It holds.", Verdict.HOLDS, "96 %", [], "tiny, 4 tasks", Paper("> 95 %", "Table 2", "0.01 %"), "a.png"
-    )
-    ours = Claim("Ours.", Verdict.FAILS, "1 %", [])
-    (tmp_path / paths.PARAMS).write_text((ROOT / paths.PARAMS).read_text())
-    settings = plain(load_params("model", path=ROOT / paths.PARAMS))
-    document = tmp_path / paths.report_document("study")
-    write_report(document, Report("", "", [], [], [theirs, ours], settings))
+def test_the_page_of_what_reproduces_has_the_claims_of_publications_alone(project):
+    paths.METRICS.mkdir()
+    paths.PARAMS.write_text((ROOT / paths.PARAMS).read_text())
+    paper = Paper("> 95 %", "Table 2", "0.01 %")
+    theirs = Claim("It holds.", Verdict.HOLDS, "96 %", [], "tiny, 4 tasks", paper, "a.png")
+    report = Report("", "", [], [], [theirs, Claim("Ours.", Verdict.FAILS, "1 %", [])], plain(load_params("model")))
+    write_report(paths.report_document("study"), report)
     page = reproduction.markdown()
     assert "| It holds. | > 95 % (Table 2; 0.01 %) | 96 % | tiny, 4 tasks | **holds** |" in page and "Ours." not in page
-    settings["model"]["name"] = "another"
-    write_report(document, Report("", "", [], [], [theirs, ours], settings))
+    report.settings["model"]["name"] = "another"
+    write_report(paths.report_document("study"), report)
     page = reproduction.markdown()
     assert "It holds." not in page and "- study: left out, made under other settings (model.name another, now" in page

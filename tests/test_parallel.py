@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -29,10 +30,10 @@ from stages.commands.parallel.tasks import Task
 from stages.commands.plan.predicted_steps import prediction
 from stages.lib.errors import ParamsError, StorageError
 from stages.lib.yaml12 import load_yaml
-from tests.dvc_project import TINY, clone, make_original
+from tests.dvc_project import ROOT, TINY, clone, lay_out_toy, make_original, wait_for
 
-ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.timeout(120)
+# DVC imports what is deprecated
+pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 # notes when it began and ended, and on which GPU; makes `out` of its deps
 STAGE = """
 import json, os, sys, time
@@ -72,15 +73,8 @@ if __name__ == "__main__":
 @pytest.fixture
 def toy(project, monkeypatch) -> Path:
     """A project of its own with a few stages that sleep."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
-    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(project / "site"))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    subprocess.run(["git", "init", "-q"], check=True)
-    subprocess.run(["dvc", "init", "-q"], check=True)
-    Path("stage.py").write_text(STAGE)
-    Path("run.py").write_text(RUN)
-    Path("params.yaml").write_text("runtime: {batch_tokens: 16, processes: 2}\n")
+    params = "runtime: {batch_tokens: 16, processes: 2}\n"
+    lay_out_toy(monkeypatch, {"stage.py": STAGE, "run.py": RUN, "params.yaml": params})
     write_graph(GRAPH)
     return project
 
@@ -98,14 +92,14 @@ def write_graph(graph: dict[str, list[str]], seconds: float = 2.0) -> None:
     Path("dvc.yaml").write_text(json.dumps({"stages": entries}))
 
 
-def start(*words: object) -> subprocess.Popen:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "run.py", *map(str, words)], **pipes)
+def start(workers: int = 2, memory: float = 1e6, gpus: int = 0, *targets: str) -> subprocess.Popen:
+    words = [sys.executable, "run.py", *map(str, (workers, memory, gpus)), *targets]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def run(workers: int = 2, memory: float = 1e6, gpus: int = 0, *targets: str) -> tuple[int, str, str]:
+def run(*words: Any) -> tuple[int, str, str]:
     """Exit code and what was printed."""
-    process = start(workers, memory, gpus, *targets)
+    process = start(*words)
     out, error = process.communicate()
     return process.returncode, out, error
 
@@ -148,7 +142,6 @@ def test_one_worker_runs_one_at_a_time_and_only_what_the_targets_need(toy):
     assert {*noted} == {"left", "right"} and not together(noted["left"], noted["right"])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports
 def test_a_target_that_there_is_not_is_told_the_nearest_one(toy):
     write_graph(PAIR)
     for target, told in {"lefd": "(did you mean 'left'?)", "lef/dvc.yaml": "(did you mean 'dvc.yaml'?)"}.items():
@@ -157,7 +150,6 @@ def test_a_target_that_there_is_not_is_told_the_nearest_one(toy):
     assert predict_targets("left") == ["left"], "control"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports
 def test_another_pipeline_that_dvc_refuses_is_told_before_anything_runs_and_not_where_nothing_does(toy):
     write_graph(PAIR, seconds=0.1)
     dvc("repro")
@@ -207,33 +199,28 @@ def test_a_failed_stage_stops_only_what_needs_it_and_is_told_once_at_the_end(toy
     assert code != 0 and {*runs()} == {"alone"}
     assert error.count("the disk is made of cheese") == 1 and "failed broken" in out
     assert error.rstrip().endswith("not started, as they need what failed: never, nor")
-    assert json.loads(Path("runs.jsonl").read_text())["gpu"] == os.environ.get("CUDA_VISIBLE_DEVICES"), (
-        "it has no model"
-    )
+    assert runs()["alone"]["gpu"] == os.environ.get("CUDA_VISIBLE_DEVICES"), "it has no model"
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_ends_every_stage_and_the_next_run_goes_on(toy, how):
     write_graph(PAIR, seconds=4)
-    process = start(2, 1e6, 0)
-    while len(started := of_stage(toy)) < 2:
-        time.sleep(0.1)
+    process = start()
+    wait_for(lambda: len(of_stage(toy)) == 2, 60)
     process.send_signal(how)
     process.communicate(timeout=60)
-    assert process.returncode != 0 and started and not of_stage(toy)
+    assert process.returncode != 0 and not of_stage(toy)
     assert not Path("runs.jsonl").exists(), "the control: none was done"
     write_graph(PAIR, seconds=0.1)
     assert run(2)[0] == 0 and {*runs()} == {*PAIR}
 
 
 def test_a_run_goes_on_after_a_sleep(toy, monkeypatch):
-    monkeypatch.setenv(
-        "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1s"
-    )  # Dask's own are five minutes, and five seconds the least
+    # Dask's own are five minutes, and five seconds the least
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1s")
     write_graph({"left": [], "right": ["left"]}, seconds=2)
-    process = start(1, 1e6, 0)
-    while not of_stage(toy):
-        time.sleep(0.1)
+    process = start(1)
+    wait_for(lambda: of_stage(toy), 60)
     process.send_signal(signal.SIGSTOP)
     time.sleep(7)
     process.send_signal(signal.SIGCONT)
@@ -257,8 +244,7 @@ def committed(toy) -> Path:
     Path(".gitignore").write_text("*.txt\n*.jsonl\n/site\n")
     dvc("repro")
     Path("runs.jsonl").unlink()
-    subprocess.run(["git", "add", "-A"], check=True)
-    git_commit("first")
+    commit("first")
     return toy
 
 
@@ -318,14 +304,9 @@ def test_a_name_is_of_an_experiment(capsys):
 
 def of_stage(folder: Path) -> list[int]:
     """Processes of stages of this project."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"stage.py" in (place / "cmdline").read_bytes() and (place / "cwd").resolve() == folder.resolve():
-                found.append(int(place.name))
-        except OSError:
-            continue
-    return found
+    processes = psutil.process_iter(["cmdline", "cwd"])
+    of_project = (one for one in processes if one.info["cwd"] == str(folder.resolve()))
+    return [one.pid for one in of_project if "stage.py" in (one.info["cmdline"] or ())]
 
 
 @pytest.mark.parametrize(
@@ -363,10 +344,9 @@ def test_what_there_is_to_use_is_of_the_machine_unless_the_settings_or_the_comma
     ("seen", "wanted", "lent"), [("2,3", None, ["2", "3"]), ("2,3", 1, ["2"]), ("", 4, []), (None, 2, ["0", "1"])]
 )
 def test_only_gpus_that_the_runner_itself_may_see_are_lent(seen, wanted, lent, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen or "")
     if seen is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert visible_gpus(wanted) == lent
 
 
@@ -385,10 +365,8 @@ def test_nothing_listens_but_a_page_for_this_machine():
 def test_a_line_for_each_stage_that_runs_and_a_bar_over_all_where_there_is_a_terminal(monkeypatch):
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    tasks = [
-        Task(name, name, (), seconds, 0.0, False, False, True)
-        for name, seconds in (("short", 20.0), ("long", 100.0), ("none", 0.0))
-    ]
+    planned = {"short": 20.0, "long": 100.0, "none": 0.0}
+    tasks = [Task(name, name, (), seconds, 0.0, False, False, True) for name, seconds in planned.items()]
     board = Board(tasks, at_once=2)
     assert "about 0:01:00 left" in drawn(board), "two at once"
     board.begin("short")
@@ -414,15 +392,11 @@ def drawn(board: Board) -> str:
 
 
 @pytest.fixture
-def clone_of_head(project) -> State:
+def clone_of_head(project, monkeypatch) -> State:
     """A clone in its first commit with a remote, and its state."""
-    Path(".dvc").mkdir()
+    lay_out_toy(monkeypatch, {"params.yaml": "runtime: {threads: 1}\n", "stage.py": STAGE})
     write_config("[core]\n remote = store\n['remote \"store\"']\n url = remote\n")
-    Path("params.yaml").write_text("runtime: {threads: 1}\n")
-    Path("stage.py").write_text(STAGE)
-    subprocess.run(["git", "init", "-q"], check=True)
-    subprocess.run(["git", "add", "-A"], check=True)
-    git_commit("first")
+    commit("first")
     return state()
 
 
@@ -432,37 +406,34 @@ def write_config(text: str) -> None:
 
 def test_a_clone_that_is_as_the_head_may_work(clone_of_head):
     assert difference(clone_of_head) == ""
-    Path("params.yaml").write_text("# another comment\nruntime:\n  resources: {gpus: 3}\n  threads: 1\n")
+    write_params("# another comment\nruntime:\n  resources: {gpus: 3}\n  threads: 1\n")
     Path("dvc.lock").write_text("schema: '2.0'\n")
     assert difference(clone_of_head) == "", "what no result hangs on, and what a stage has written"
 
 
-@pytest.mark.parametrize(
-    ("make", "line"),
-    [
-        (
-            lambda: Path("params.yaml").write_text("runtime: {threads: 2}"),
-            "runtime.threads is 2 in its params.yaml, 1 in the head's",
-        ),
-        (
-            lambda: Path("params.yaml").write_text("{runtime: {threads: 1}, more: 1}"),
-            "more is 1 in its params.yaml, missing in the head's",
-        ),
-        (lambda: Path("params.yaml").write_text("runtime: {"), "params.yaml"),
-        (lambda: Path("stage.py").write_text("pass"), "stage.py is edited and not committed"),
-        (lambda: git_commit("second"), r"it is at commit \w{10}, the head at \w{10}"),
-        (lambda: write_config(""), "it has neither the head's DVC remote nor its cache"),
-    ],
-)
+def write_params(text: str) -> None:
+    Path("params.yaml").write_text(text)
+
+
+OTHERWISE = {
+    "runtime.threads is 2 in its params.yaml, 1 in the head's": lambda: write_params("runtime: {threads: 2}"),
+    "more is 1 in its params.yaml, missing in the head's": lambda: write_params("{runtime: {threads: 1}, more: 1}"),
+    "params.yaml": lambda: write_params("runtime: {"),
+    "stage.py is edited and not committed": lambda: Path("stage.py").write_text("pass"),
+    r"it is at commit \w{10}, the head at \w{10}": lambda: commit("second"),
+    "it has neither the head's DVC remote nor its cache": lambda: write_config(""),
+}
+
+
+@pytest.mark.parametrize(("line", "make"), OTHERWISE.items())
 def test_a_clone_that_is_otherwise_is_refused_in_one_line(clone_of_head, make, line):
     make()
     told = difference(clone_of_head)
     assert re.search(rf"^worker in \S+:{Path.cwd()} refused: .*{line}", told) and "\n" not in told
 
 
-def git_commit(message: str) -> None:
-    words = ["-c", "user.name=x", "-c", "user.email=x@y.org", "commit", "-q", "--allow-empty", "-m", message]
-    subprocess.run(["git", *words], check=True)
+def commit(message: str) -> None:
+    subprocess.run(f"git add -A && git commit -q --allow-empty -m {message}", shell=True, check=True)
 
 
 def test_a_clone_without_a_remote_has_to_share_the_cache(clone_of_head, tmp_path_factory):
@@ -475,11 +446,11 @@ def test_a_clone_without_a_remote_has_to_share_the_cache(clone_of_head, tmp_path
 
 
 def test_a_command_ends_with_the_process_that_started_it(tmp_path):
-    script = "import os, subprocess, sys, time; print(subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), 'sleep', '60']).pid, flush=True); time.sleep(60)"
+    bound = "subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), 'sleep', '60'])"
+    script = f"import os, subprocess, sys, time; print({bound}.pid, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", script, str(BOUND)], stdout=subprocess.PIPE, text=True) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
-        while child.name() != "sleep":
-            time.sleep(0.05)
+        wait_for(lambda: child.name() == "sleep", 60)
         parent.kill()
     psutil.wait_procs([child], timeout=10)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -11,20 +11,20 @@ import hashlib
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from ruamel.yaml import YAML
 
 from stages.code import UNTRACKED, read
 from stages.lib import paths
 from stages.lib.forks import fork_server
-from tests.dvc_project import CELL_STAGES, SEED_STAGES, Copy, Run, cell, clone, make_original, per_seed
+from tests.dvc_project import CELL_STAGES, SEED_STAGES, Copy, Run, cell, clone, make_original, per_seed, wait_for
 from tests.test_dvc_yaml import MAIN, ROOT, STAGES
 
 pytestmark = pytest.mark.timeout(900)
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.timeout(900)
 BEFORE_MASK = ("data/", "models/", "masks/movement/", "metrics/reference/", "metrics/controls/")
 AFTER_MASK = {"stages": ("mask", "evaluate"), "of_seeds": ("calibration", "ood")}
 FOR_GIT = [f"metrics/summary{kind}.json" for kind in ("", ".details", ".report")]
+NOTES = {f"{folder}/README.md" for folder in ("data/local", "models/checkpoints", "models/local")}
 DRAWN = ("frontier", "ood", "reliability", "confidence")
 HEAD = {"SHA256SUMS", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
@@ -133,30 +134,20 @@ def kill_dvc_during(copy: Copy, target: str) -> bool:
         wait_for(lambda: (marker.exists() and marker.read_text()) or dvc.poll() is not None)
         dvc.kill()
     pid = int(marker.read_text())
-    left = not wait_for(lambda: not is_running(pid), seconds=20)
-    if left:
+    try:
+        wait_for(lambda: not is_running(pid), seconds=20)
+    except AssertionError:
         os.kill(pid, signal.SIGKILL)
-    return left
-
-
-def wait_for(condition: Any, seconds: float = 300) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return bool(condition())
+        return True
+    return False
 
 
 def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-WORDS = {
-    "bad": ["awful", "dull", "broken, again", "worst", 'a "joke"'],
-    "good": ["lovely", "bright", "schön", "best", "it's a joy"],
-}
+BAD, GOOD = ["awful", "dull", "broken, again", "worst", 'a "joke"'], ["lovely", "bright", "schön", "best", "it's a joy"]
+WORDS = {"bad": BAD, "good": GOOD}
 
 
 def own_rows(count: int, start: int) -> list[tuple[str, str]]:
@@ -191,35 +182,22 @@ def outputs(lock: dict[str, Any]) -> dict[str, str]:
 
 def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
     """Every file that the pipeline makes for one task and one seed."""
-    model = [paths.finetuned(task, seed) / name for name in (*HEAD, "training.json")]
-    sample = [paths.sample(task, seed, split) for split in ("train", "dev", "test")]
-    table = [paths.LEAKAGE, paths.table(task), paths.card(task), *(paths.ood_table(task, name) for name in ood)]
-    masks = [paths.movement(task, seed), paths.learned(task, seed)]
     logits = [paths.predictions(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
     scores = [paths.scores(stage, task, seed) for stage in ("controls", "evaluate", "calibration", "ood")]
-    pretrained = [paths.PRETRAINED / name for name in (*HEAD, "anatomy.json")]
-    summary = [paths.SUMMARY.with_suffix(".md"), *map(Path, FOR_GIT)]
-    tables = [paths.PLOTS / f"{name}.csv" for name in ("scores", *DRAWN)]
-    figures = [paths.PLOTS / f"{name}.png" for name in ("accuracy", "calibration", *DRAWN)]
-    notes = [Path("data/local/README.md"), Path("models/checkpoints/README.md"), Path("models/local/README.md")]
-    code = [paths.CODE / MAIN / f"{'mask/learned' if stage == 'mask' else stage}.json" for stage in STAGES]
-    return {
-        str(path)
-        for path in (
-            *model,
-            *sample,
-            *table,
-            *masks,
-            *logits,
-            *scores,
-            *pretrained,
-            *summary,
-            *tables,
-            *figures,
-            *notes,
-            *code,
-        )
-    }
+    drawn = {"csv": ("scores", *DRAWN), "png": ("accuracy", "calibration", *DRAWN)}
+    found = [
+        *(paths.finetuned(task, seed) / name for name in (*HEAD, "training.json")),
+        *(paths.sample(task, seed, split) for split in ("train", "dev", "test")),
+        *(paths.LEAKAGE, paths.table(task), paths.card(task)),
+        *(paths.ood_table(task, name) for name in ood),
+        *(paths.movement(task, seed), paths.learned(task, seed)),
+        *(*logits, *scores),
+        *(paths.PRETRAINED / name for name in (*HEAD, "anatomy.json")),
+        *(paths.SUMMARY.with_suffix(".md"), *FOR_GIT, *NOTES),
+        *(paths.PLOTS / f"{name}.{kind}" for kind, names in drawn.items() for name in names),
+        *(paths.CODE / MAIN / f"{'mask/learned' if stage == 'mask' else stage}.json" for stage in STAGES),
+    ]
+    return {*map(str, found)}
 
 
 def test_one_command_makes_exactly_the_promised_files(story):
@@ -240,11 +218,9 @@ def test_a_second_run_does_nothing(story):
 
 def test_git_is_clean_after_a_run_but_for_what_belongs_to_it(story):
     tracked = story["copy"].run("git", "ls-tree", "-r", "--name-only", "main").text.split()
-    made = {
-        name for name in tracked if name.startswith(("data/", "models/", "masks/", "metrics/", "plots/", "dvc.lock"))
-    }
-    notes = {"data/local/README.md", "models/checkpoints/README.md", "models/local/README.md"}
-    assert made == notes | {"dvc.lock", *FOR_GIT} | {name for name in story["first"].files if name.startswith("plots/")}
+    tops = ("data/", "models/", "masks/", "metrics/", "plots/", "dvc.lock")
+    plots = {name for name in story["first"].files if name.startswith("plots/")}
+    assert {name for name in tracked if name.startswith(tops)} == NOTES | {"dvc.lock", *FOR_GIT} | plots
 
 
 def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
@@ -253,27 +229,20 @@ def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
         seen.setdefault(log.name.split(".")[0], set()).update(map(source_of, log.read_text().splitlines()))
     assert {*seen} == {"code", "fetch", "model", "summary", *CELL_STAGES, *SEED_STAGES}
     for stage, opened in seen.items():
-        entry = next(
-            story["first"].lock[name]
-            for name in (stage, f"{stage}@movies-13", f"{stage}@13")
-            if name in story["first"].lock
-        )
+        lock = story["first"].lock
+        entry = next(lock[name] for name in (stage, f"{stage}@movies-13", f"{stage}@13") if name in lock)
         known = [item["path"] for kind in ("deps", "outs") for item in entry.get(kind, [])]
         code = [path for path in known if path.startswith(f"{paths.CODE / MAIN}/")]
         known += [file for path in code for file in json.loads(story["first"].files[path])]
         known += ["stages/code.py", str(paths.CODE / MAIN)]  # to see at its end whether they still say the same
         known += ["stages/lib/forks.py"]  # by which entry.py hands the stage over
-        strange = {
-            path for path in opened if belongs_to_project(path) and not any(lies_in(path, place) for place in known)
-        }
+        own = {path for path in opened if belongs_to_project(path)}
+        strange = {path for path in own if not any(lies_in(path, place) for place in known)}
         assert strange - {*map(str, UNTRACKED)} - read_for_settings() == ({"dvc.yaml"} if stage == "code" else set())
         assert f"stages/{stage}.py" in opened
     # the control: what is read by libraries, inside functions, and loaded by its name is seen
-    assert {
-        str(paths.movement("movies", 13)),
-        str(paths.PRETRAINED / "model.safetensors"),
-        "stages/lib/localizers/learned.py",
-    } <= seen["mask"]
+    model = str(paths.PRETRAINED / "model.safetensors")
+    assert {str(paths.movement("movies", 13)), model, "stages/lib/localizers/learned.py"} <= seen["mask"]
 
 
 def read_for_settings() -> set[str]:
@@ -320,11 +289,8 @@ def test_another_sparsity_runs_the_mask_and_what_follows_in_every_cell(story):
     assert sparser.run.cached == []
     before, after = outputs(story["first"].lock), outputs(sparser.lock)
     changed = {path for path in before if before[path] != after[path]}
-    assert {
-        "masks/learned/13/movies.safetensors",
-        "metrics/evaluate/13/movies.safetensors",
-        "metrics/summary.json",
-    } <= changed
+    evaluated = str(paths.predictions("evaluate", "movies", 13))
+    assert {str(paths.learned("movies", 13)), evaluated, "metrics/summary.json"} <= changed
     assert not [path for path in changed if path.startswith(BEFORE_MASK)]
     assert "sparsity: 0.0005" in (story["copy"].run("git", "show", "sparse:params.yaml").text)
 
@@ -354,7 +320,7 @@ def test_dropping_a_task_runs_no_cell_and_leaves_no_trace_in_the_summary(story):
     assert b"products" in story["task"].files["plots/scores.csv"]
     assert (
         str(paths.scores("evaluate", "products", 13)) in dropped.files
-    )  # the control: the cell's own files are still there
+    )  # control: the cell's own files are still there
 
 
 @pytest.mark.slow
@@ -413,9 +379,8 @@ def test_no_stage_modifies_what_another_one_made(story, others):
     for copy in (story["copy"], others.result()["copy"]):
         entries = [path for path in (copy.folder / ".dvc/cache/files/md5").glob("??/*") if path.suffix != ".dir"]
         assert len(entries) > 20
-        assert [
-            path for path in entries if hashlib.md5(path.read_bytes()).hexdigest() != path.parent.name + path.name
-        ] == []
+        digests = {path.parent.name + path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in entries}
+        assert [name for name, digest in digests.items() if name != digest] == []
     first, last = story["first"].files, story["dropped"].files
     models = {name for name in first if name.startswith("models/")}
     assert {name: last[name] for name in models} == {name: first[name] for name in models}

@@ -106,9 +106,8 @@ def whole_copy(folder: Path) -> Copy:
 
 def run_own_tests(copy: Copy, which: str = "") -> None:
     """The tests of every dvc.yaml, as the copy has them; they have to pass."""
-    copy.run(
-        sys.executable, "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-k", which, "tests/test_dvc_yaml.py"
-    )
+    quiet = ("--noconftest", "-p", "no:cacheprovider")
+    copy.run(sys.executable, "-m", "pytest", *quiet, "-k", which, "tests/test_dvc_yaml.py")
 
 
 def change_params(folder: Path, drop: tuple[str, ...] = (), **new: object) -> None:
@@ -145,12 +144,12 @@ def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_reference(tmp_path
         (copy.folder / "stages/toy" / name).write_text(text.lstrip())
     change_params(copy.folder, toy={"sizes": [2, 3]})
     copy.commit()
-    assert (
-        "| `toy.sizes` | list of (whole number) | how large the toys are |" in copy.run("python", "-c", REFERENCE).text
-    )
-    assert "2 stages to run" in copy.run("python", "-m", "stages.commands.plan", "toy", "--line").text
+    row = "| `toy.sizes` | list of (whole number) | how large the toys are |"
+    assert row in copy.run("python", "-c", REFERENCE).text
+    plan = ("python", "-m", "stages.commands.plan", "toy", "--line")
+    assert "2 stages to run" in copy.run(*plan).text
     assert copy.repro("stages/toy/dvc.yaml").run_at_all == ["toy_code", "toy"]
-    assert "Nothing to run" in copy.run("python", "-m", "stages.commands.plan", "toy", "--line").text
+    assert "Nothing to run" in copy.run(*plan).text
     assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"size": 2.5}
     copy.run("python", "-m", "stages.commands.page")
     html = (copy.folder / "metrics/report.html").read_text()

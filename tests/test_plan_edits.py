@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED
-from tests.dvc_project import TINY, TINY_STUDY
-from tests.pretended import Planned, Pretended, pretended
-from tests.test_dvc_yaml import FILES, PIPELINE_OF
+from tests.dvc_project import ROOT, TINY, TINY_STUDY
+from tests.pretended import Pretended, pretended
+from tests.test_dvc_yaml import FILES, PIPELINES, script
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # minutes: all stages of all pipelines, again and again
 
@@ -38,17 +38,9 @@ SMALL = TINY | {
     "edit": {"methods": ["full", "talos"]},
     "arithmetic": {"methods": ["full"], "negation": {"controls": dict(zip(TASKS, reversed(TASKS), strict=True))}},
     "disentangle": {"methods": ["full"], "grid": {"pairs": {"movies": "products"}}},
+    "smallest": {"localizers": ["movement"]},
 }
-# of each pipeline, a module and a setting, and a stage that each of them concerns
-CODE = {
-    "main": ("stages/calibration.py", "calibration"),
-    "study": ("stages/study/wise.py", "wise"),
-    "multitask": ("stages/multitask/level.py", "level"),
-    "continual": ("stages/continual/sequence.py", "sequence"),
-    "merge": ("stages/merge/combination.py", "combination"),
-    "talos": ("stages/talos/edit.py", "edit"),
-    "surgical": ("stages/surgical/fim.py", "fim"),
-}
+# of each pipeline, a setting, and the stage that it concerns
 SETTINGS = {
     "main": ("calibration.wise_alphas=[0.0,1.0]", "controls"),
     "study": ("wise.alphas=[0.0,1.0]", "wise"),
@@ -57,7 +49,10 @@ SETTINGS = {
     "merge": ("merge.test_max=7", "combination"),
     "talos": ("talos.test_max=7", "edit"),
     "surgical": ("surgery.draws=3", "surgery"),
+    "smallest": ("smallest.gain=0.5", "search"),
 }
+# and modules that are edited, those of a stage of each pipeline
+CODE = {pipeline: script(stage).relative_to(ROOT) for pipeline, (_, stage) in SETTINGS.items()}
 
 
 def undo(copy: Pretended) -> None:
@@ -67,7 +62,7 @@ def undo(copy: Pretended) -> None:
 
 def forget(copy: Pretended) -> None:
     """DVC's notes on two pipelines, and a file that may be executed from now on."""
-    (copy.folder / CODE["study"][0]).chmod(0o755)
+    (copy.folder / CODE["study"]).chmod(0o755)
     for name in ("main", "study"):
         (copy.folder / FILES[name]).with_suffix(".lock").unlink()
 
@@ -88,7 +83,7 @@ def append(file: Path) -> None:
 
 EDITS: dict[str, Callable[[Pretended], object]] = {
     "nothing": lambda copy: None,
-    "code": lambda copy: [append(copy.folder / file) for file, _ in CODE.values()],
+    "code": lambda copy: [append(copy.folder / file) for file in CODE.values()],
     "data": lambda copy: append(copy.folder / DATA),
     "settings": lambda copy: copy.set(*(setting for setting, _ in SETTINGS.values())),
     "back": undo,
@@ -98,7 +93,7 @@ EDITS: dict[str, Callable[[Pretended], object]] = {
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory) -> tuple[Pretended, dict[str, Planned]]:
+def made(tmp_path_factory) -> tuple[Pretended, dict[str, tuple]]:
     """A copy in which everything has run, and a plan and a run after each edit that was asked for, in their order."""
     copy = pretended(tmp_path_factory.mktemp("edits"), SMALL)
     (copy.folder / "data/local/movies").mkdir()
@@ -108,46 +103,36 @@ def copy(tmp_path_factory) -> tuple[Pretended, dict[str, Planned]]:
 
 
 @pytest.fixture
-def planned(copy) -> Callable[[str], Planned]:
-    """planned(edit): what was foretold after it, and what was done."""
+def planned(made) -> Callable[[str], tuple[dict[str, str], dict[str, str]]]:
+    """planned(edit): what was foretold of each stage after it, and what became of it."""
+    copy, known = made
 
-    def after(edit: str) -> Planned:
-        made, known = copy
+    def after(edit: str) -> tuple[dict[str, str], dict[str, str]]:
         for name, change in EDITS.items():
-            if name not in known:
-                change(made)
-                known[name] = made.planned(*FILES.values())
-            if name == edit:
-                break
-        return known[edit]
+            if edit not in known and name not in known:
+                change(copy)
+                known[name] = copy.planned(*FILES.values())
+        plan, run = known[edit]
+        return {name: fate for name, (fate, _) in plan.items()}, run.fates
 
     return after
 
 
 @pytest.mark.parametrize("edit", ["first", *EDITS])
 @pytest.mark.parametrize("pipeline", FILES)
-def test_of_every_stage_it_is_foretold_what_becomes_of_it(copy, planned, pipeline, edit):
-    found = copy[1][edit] if edit == "first" else planned(edit)
-    foretold, done = (
-        {name: fate for name, fate in fates.items() if of(name) == pipeline} for fates in (found.foretold, found.done)
-    )
+def test_of_every_stage_it_is_foretold_what_becomes_of_it(planned, pipeline, edit):
+    foretold, done = (of(pipeline, fates) for fates in planned(edit))
     assert foretold == done != {}
 
 
-def of(name: str) -> str:
-    """Pipeline of a stage."""
-    stage = name.partition("@")[0]
-    return PIPELINE_OF.get(stage) or ("main" if stage == "code" else stage.removesuffix("_code"))
+def of(pipeline: str, fates: dict[str, str]) -> dict[str, str]:
+    """What is said of the stages of a pipeline."""
+    kinds = {*PIPELINES[pipeline], "code" if pipeline == "main" else f"{pipeline}_code"}
+    return {name: fate for name, fate in fates.items() if name.partition("@")[0] in kinds}
 
 
-@pytest.mark.parametrize("pipeline", FILES)
-def test_an_edit_makes_something_run_in_every_pipeline(planned, pipeline):
-    """So that no plan is right by saying nothing."""
-    assert {*planned("nothing").done.values()} == {UNCHANGED}
-    done = planned("code").done
-    for name in (CODE[pipeline][1], report_of(pipeline)):
-        assert RUNS in {fate for stage, fate in done.items() if stage.partition("@")[0] == name}
-    assert done["fetch"] == UNCHANGED
+def fates_of(stage: str, fates: dict[str, str]) -> set[str]:
+    return {fate for name, fate in fates.items() if name.partition("@")[0] == stage}
 
 
 def report_of(pipeline: str) -> str:
@@ -155,10 +140,19 @@ def report_of(pipeline: str) -> str:
 
 
 @pytest.mark.parametrize("pipeline", FILES)
+def test_an_edit_makes_something_run_in_every_pipeline(planned, pipeline):
+    """So that no plan is right by saying nothing."""
+    assert {*planned("nothing")[1].values()} == {UNCHANGED}
+    done = planned("code")[1]
+    assert all(RUNS in fates_of(name, done) for name in (SETTINGS[pipeline][1], report_of(pipeline)))
+    assert done["fetch"] == UNCHANGED
+
+
+@pytest.mark.parametrize("pipeline", FILES)
 def test_going_back_to_what_was_takes_all_but_reports_from_the_cache(planned, pipeline):
-    settings, back = planned("settings"), planned("back")
-    assert planned("data").done["fetch"] == RUNS == planned("data").done[report_of(pipeline)]
-    assert RUNS in {fate for stage, fate in settings.done.items() if stage.partition("@")[0] == SETTINGS[pipeline][1]}
-    ran = {stage for stage, fate in back.done.items() if fate == RUNS and of(stage) == pipeline}
-    assert ran == {report_of(pipeline)}
-    assert CACHED in {fate for stage, fate in back.done.items() if of(stage) == pipeline}
+    data, settings, back = (planned(edit)[1] for edit in ("data", "settings", "back"))
+    assert data["fetch"] == RUNS == data[report_of(pipeline)]
+    assert RUNS in fates_of(SETTINGS[pipeline][1], settings)
+    back = of(pipeline, back)
+    assert {name for name, fate in back.items() if fate == RUNS} == {report_of(pipeline)}
+    assert CACHED in back.values()

@@ -13,10 +13,8 @@ from stages.lib.errors import DataError, ParamsError
 from stages.lib.yaml12 import load_yaml
 
 ROOT = Path(__file__).parents[1]
-REPORTS = [
-    (ROOT / f"metrics/reports/{name}", ROOT / f"plots/reports/{name}/main")
-    for name in ("2026-11-23_base", "2026-11-24_base_sets")
-]
+NAMES = ("2026-11-23_base", "2026-11-24_base_sets")
+REPORTS = [(ROOT / f"metrics/reports/{name}", ROOT / f"plots/reports/{name}/main") for name in NAMES]
 
 
 def read(words: list[str]) -> tuple:
@@ -35,9 +33,8 @@ def halves(tmp_path) -> list[str]:
         shutil.copyfile(folder / "params.yaml", tmp_path / name / "params.yaml")
         for table in TABLES:
             rows = pd.read_csv(plots / f"{table}.csv")
-            rows[rows.task.isin(["sst2", "cr"]) == (name == "first")].to_csv(
-                tmp_path / name / f"{table}.csv", index=False
-            )
+            part = rows[rows.task.isin(["sst2", "cr"]) == (name == "first")]
+            part.to_csv(tmp_path / name / f"{table}.csv", index=False)
         parts.append(f"{tmp_path / name}={tmp_path / name}")
     return parts
 
@@ -56,9 +53,8 @@ def test_a_run_in_parts_is_judged_as_the_whole(halves):
 
 
 def test_every_figure_of_pooled_tasks_is_drawn_but_that_of_other_test_sets(halves, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        "sys.argv", ["pooled_tasks", *halves, "--figures", f"{tmp_path}/drawn", "--markdown", f"{tmp_path}/said.md"]
-    )
+    options = ["--figures", f"{tmp_path}/drawn", "--markdown", f"{tmp_path}/said.md"]
+    monkeypatch.setattr("sys.argv", ["pooled_tasks", *halves, *options])
     main()
     assert {path.stem for path in (tmp_path / "drawn").iterdir()} == {*FIGURES} - {"ood"}
     assert (tmp_path / "said.md").read_text(encoding="utf-8").startswith("# Grafted models against fine-tuned models")
@@ -79,14 +75,15 @@ def test_what_runs_differ_in_is_said_and_so_are_tasks_of_fewer_seeds():
 
 
 def test_runs_that_cannot_be_pooled_are_refused_in_one_line(halves, tmp_path):
-    with pytest.raises(DataError, match="two of these have sst2 with seed 13"):
-        read([halves[0], f"{REPORTS[1][0]}={REPORTS[1][1]}"])
-    with pytest.raises(DataError, match=r"scores\.csv: not of a run of the main pipeline"):
-        read([f"{REPORTS[0][0]}={tmp_path}"])
-    with pytest.raises(ParamsError, match=r"nowhere/params\.yaml"):
-        read([f"nowhere={REPORTS[0][1]}"])
-    with pytest.raises(DataError, match="FOLDER=PLOTS is wanted"):
-        read(["just/a/folder"])
+    refused = {
+        "two of these have sst2 with seed 13": [halves[0], f"{REPORTS[1][0]}={REPORTS[1][1]}"],
+        r"scores\.csv: not of a run of the main pipeline": [f"{REPORTS[0][0]}={tmp_path}"],
+        r"nowhere/params\.yaml": [f"nowhere={REPORTS[0][1]}"],
+        "FOLDER=PLOTS is wanted": ["just/a/folder"],
+    }
+    for told, words in refused.items():
+        with pytest.raises((DataError, ParamsError), match=told):
+            read(words)
     scores = tmp_path / "first" / "scores.csv"
     scores.write_text(scores.read_text().replace("sst2", "sst3"))
     with pytest.raises(DataError, match=r"unknown task 'sst3' \(did you mean 'sst2'\?\)"):

@@ -4,17 +4,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from ruamel.yaml import YAML
 from torch import Tensor
 
 from stages.lib import runtime
@@ -28,11 +24,11 @@ from stages.lib.models.predicting import loss_gradient
 from stages.lib.processes import ALONE, Processes, join
 from stages.lib.training.finetuning import TrainingCell, finetune
 from tests import pico
+from tests.dvc_project import lay_out_cell, start_stage, wait_for
 from tests.pico import TOY, finetune_settings, localizer_settings, model_settings, same, values_of
 
-ROOT = Path(__file__).parents[1]
 # of weights after 14 steps: the same numbers are added up in another order
-TOLERANCE = {"rtol": 0.0, "atol": 2e-6}
+TOLERANCE = 2e-6
 # 32 examples in batches of 5, so that the last of an epoch has fewer than there are processes
 HARD = {
     "max_steps": 14,
@@ -44,6 +40,7 @@ HARD = {
 }
 # localizers by gradients of all examples, of the last two squared one by one
 ONE_PASS = ("grown", "attribution", "fish", "talos")
+LEARNING = {"steps": 6, "eval_steps": 3, "batch_size": 7}
 SMALL = 40  # tokens of a batch of a gradient pass: several batches, of which one process has more
 
 
@@ -52,21 +49,15 @@ def results(cell: Any, processes: Processes) -> dict[str, Any]:
     machine = replace(pico.runtime(SMALL), processes=processes)
     where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), machine, cell.pretrained_folder)
     tuned = finetune(where, finetune_settings(**HARD))
-    found: dict[str, Any] = {
-        "weights": values_of(tuned.model),
-        "losses": [row["train_loss"] for row in tuned.record["curve"]],
-    }
-    for localizer, settings in (
-        ("learned", {"steps": 6, "eval_steps": 3, "batch_size": 7}),
-        *((name, {}) for name in ONE_PASS),
-    ):
+    losses = [row["train_loss"] for row in tuned.record["curve"]]
+    found: dict[str, Any] = {"weights": values_of(tuned.model), "losses": losses}
+    for localizer in ("learned", *ONE_PASS):
         model = LabelModel.load(cell.finetuned_folder, TOY, model_settings(cell.mode), machine)
         opened = GraftCell.of(model, 0, ["layers"], cell.pretrained_folder)
         evidence = evidence_of(opened, localizer, cell.rows["train"], cell.rows["dev"])
         budget = Budget.of(cell.region, 0.02, "top_k", "graft.sparsity")
-        found[localizer] = find_mask(
-            localizer, evidence, localizer_settings(localizer, **settings), budget
-        ).mask.indices
+        settings = localizer_settings(localizer, **LEARNING if localizer == "learned" else {})
+        found[localizer] = find_mask(localizer, evidence, settings, budget).mask.indices
     return found
 
 
@@ -106,20 +97,17 @@ def test_two_processes_find_the_weights_and_masks_that_one_finds(cell, together)
     (first, second), _ = together
     alone = results(cell, ALONE)
     assert same(first["weights"], second["weights"])  # to the bit
-    assert largest_difference(first["weights"], alone["weights"]) <= TOLERANCE["atol"]
+    assert largest_difference(first["weights"], alone["weights"]) <= TOLERANCE
     assert first["losses"] == pytest.approx(alone["losses"], abs=1e-6)
     for localizer in ("learned", *ONE_PASS):
         assert same(first[localizer], alone[localizer]) and same(first[localizer], second[localizer])
 
 
 def test_the_comparison_would_see_examples_that_only_one_process_has(cell):
-    half = Processes(2, 0)
     unshared = type("Unshared", (Processes,), {"add_up": lambda *_: None})(2, 0)
-    assert (
-        largest_difference(results(cell, unshared)["weights"], results(cell, ALONE)["weights"])
-        > 100 * TOLERANCE["atol"]
-    )
-    assert half.share([0, 1, 2, 3, 4]) == [0, 2, 4] and Processes(3, 2).share([0, 1]) == []
+    other, alone = (results(cell, processes)["weights"] for processes in (unshared, ALONE))
+    assert largest_difference(other, alone) > 100 * TOLERANCE
+    assert Processes(2, 0).share([0, 1, 2, 3, 4]) == [0, 2, 4] and Processes(3, 2).share([0, 1]) == []
 
 
 def test_only_the_first_process_writes(together):
@@ -144,14 +132,11 @@ def test_another_number_of_processes_than_the_settings_say_is_refused(monkeypatc
 
 def test_a_lost_process_is_told_in_one_line(monkeypatch):
     def gone(*_: Any) -> None:
-        raise RuntimeError(
-            "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:33333"
-        )
+        raise RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:33333")
 
     monkeypatch.setattr("accelerate.utils.reduce", gone)
-    with pytest.raises(
-        ProcessError, match="one of the 2 processes that share the gradients has ended; runtime.processes=1"
-    ):
+    told = "one of the 2 processes that share the gradients has ended; runtime.processes=1"
+    with pytest.raises(ProcessError, match=told):
         Processes(2, 0).add_up([torch.zeros(1)])
 
 
@@ -175,11 +160,8 @@ def test_activations_that_are_computed_again_give_the_same_gradients(mode, train
         with runtime.seeded_torch("head"):
             model = LabelModel.load(cell.pretrained_folder, TOY, model_settings(mode), machine, dropout=0.2)
         weights = model.train_only({*cell.region.shapes})
-        inside = [
-            module
-            for name, module in model.model.named_modules()
-            if name.endswith("layers.1.mlp") or name.endswith("layer.1.attention")
-        ]
+        modules = model.model.named_modules()
+        inside = [module for name, module in modules if name.endswith(("layers.1.mlp", "layer.1.attention"))]
         calls: list[int] = []
         inside[0].register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
         model.model.train(training)
@@ -194,84 +176,49 @@ def test_activations_that_are_computed_again_give_the_same_gradients(mode, train
 # --- A real stage --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def stages(cell, project):
-    """A project with all code, and one cell of a pico model: `start(stage, processes)`."""
-    shutil.copytree(ROOT / "stages", "stages", ignore=shutil.ignore_patterns("__pycache__", "dvc.lock"))
-    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
-    cell.lay_out(13)
-    yaml = YAML()
-    values = yaml.load(ROOT / "params.yaml")
-    values |= {"tasks": ["toy"], "seeds": [13], "task": {"toy": TOY.model_dump()}}
-    values["finetune"] |= {"max_steps": 60, "dropout": 0.0}
-    values["movement"]["keep"] = values["graft"]["sparsity"] = 0.02
-    values["ood"]["sets"] = {}
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("DVC")}
-
-    def start(stage: str, processes: int, *before: str, **more: Any) -> subprocess.Popen:
-        values["runtime"]["processes"] = processes
-        values["finetune"] |= more
-        yaml.dump(values, Path("params.yaml"))
-        command = [sys.executable, *before, "-m", f"stages.{stage}", "--task", "toy", "--seed", "13"]
-        return subprocess.Popen(
-            command,
-            env=environment | {"PYTHONPATH": str(project)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    return SimpleNamespace(start=start)
-
-
 def children(process: subprocess.Popen) -> list[int]:
     return [int(number) for number in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_stages_run_in_two_processes_and_a_killed_one_ends_all(stages):
+def test_stages_run_in_two_processes_and_a_killed_one_ends_all(cell, project):
     from safetensors.torch import load_file
+
+    values = lay_out_cell(cell)
+    values["finetune"] |= {"max_steps": 60, "dropout": 0.0}
+    values["movement"]["keep"] = values["graft"]["sparsity"] = 0.02
+
+    def start(stage: str, processes: int) -> subprocess.Popen:
+        values["runtime"]["processes"] = processes
+        return start_stage(stage, values)
+
+    def started() -> tuple[subprocess.Popen, int]:
+        process = start("finetune", 2)
+        [other] = wait_for(lambda: children(process), 60)
+        time.sleep(15)
+        return process, other
 
     found = {}
     for number in (1, 2):
         shutil.rmtree("models/finetuned")
         for stage in ("finetune", "movement", "mask"):
-            process = stages.start(stage, number)
+            process = start(stage, number)
             said, error = process.communicate()
-            assert process.returncode == 0, error
-            assert error == "" and len(said.splitlines()) == 1
-        found[number] = (
-            load_file("models/finetuned/13/toy/model.safetensors"),
-            load_file("masks/learned/13/toy.safetensors"),
-        )
+            assert (process.returncode, error) == (0, "") and len(said.splitlines()) == 1
+        files = ("models/finetuned/13/toy/model.safetensors", "masks/learned/13/toy.safetensors")
+        found[number] = [load_file(file) for file in files]
         assert not [*Path().rglob("*.partial")]
     assert largest_difference(found[1][0], found[2][0]) <= 1e-5
-    assert {name: values.shape for name, values in found[1][1].items()} == {
-        name: values.shape for name, values in found[2][1].items()
-    }
-    # as long as it takes
-    process = stages.start("finetune", 2, max_steps=None, steps_per_example=1e6)
-    [other] = wait_for(lambda: children(process))
-    time.sleep(15)
+    one, two = ({name: values.shape for name, values in found[number][1].items()} for number in (1, 2))
+    assert one == two
+    values["finetune"] |= {"max_steps": None, "steps_per_example": 1e6}  # as long as it takes
+    process, other = started()
     os.kill(other, signal.SIGKILL)
-    said, error = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert (
-        error
-        == "finetune@toy-13: one of the 2 processes that share the gradients has ended; runtime.processes=1 would show why\n"
-    )
-    process = stages.start("finetune", 2)
-    [other] = wait_for(lambda: children(process))
-    time.sleep(15)
+    error = process.communicate(timeout=60)[1]
+    told = "one of the 2 processes that share the gradients has ended; runtime.processes=1 would show why"
+    assert process.returncode == 2 and error == f"finetune@toy-13: {told}\n"
+    process, other = started()
     process.kill()
     process.communicate()
-    wait_for(lambda: not Path(f"/proc/{other}").exists())
+    wait_for(lambda: not Path(f"/proc/{other}").exists(), 60)

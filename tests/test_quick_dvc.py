@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,8 +17,8 @@ from ruamel.yaml import YAML
 from stages.commands.parallel.quick_dvc import START, is_plain, load_entries, settings_read_once, with_entry
 from stages.commands.parallel.run_stage import ALONE
 from stages.lib.yaml12 import load_yaml
+from tests.dvc_project import ROOT, lay_out_toy
 
-ROOT = Path(__file__).parents[1]
 LOCKS = sorted([ROOT / "dvc.lock", *ROOT.glob("stages/*/dvc.lock")])
 PARAMS = {
     "small": 1e-05, "none": None, "text": "two\nlines\n\nand: more", "long": "word " * 40, "list": [1, 2.5, "three", []],
@@ -57,13 +56,13 @@ def test_a_file_that_was_cut_or_written_by_another_hand_is_left_to_dvc():
     text = START + entry_of("a", {"cmd": "x", "deps": [{"path": "data/tables/tweets"}]})
     assert is_plain(text) and is_plain(START), "control"
     cut = text[: text.index("tweets")]
-    assert load_yaml_text(cut), "control: what is left can still be read"
+    assert YAML(typ="safe").load(cut)["stages"], "control: what is left can still be read"
     assert not any(map(is_plain, (cut, "", "# mine\n" + text, text + "# mine\n")))
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.parent.name)
 def test_single_entries_are_read_as_dvc_reads_them(lock):
-    all_of_it = read_lock(lock)
+    all_of_it = Lockfile.validate(parse_yaml(lock.read_text(encoding="utf-8"), lock))
     names = [*all_of_it["stages"]]
     for chosen in ([names[0]], [names[-1], names[len(names) // 2]], []):
         assert load_entries(None, lock_file(lock), [*chosen, "nothing@of-this_name"]) == {
@@ -84,10 +83,6 @@ def lock_file(path: Path) -> SimpleNamespace:
     return SimpleNamespace(path=str(path), validate=Lockfile.validate)
 
 
-def read_lock(path: Path) -> dict:
-    return Lockfile.validate(parse_yaml(path.read_text(encoding="utf-8"), path))
-
-
 def test_settings_are_what_dvc_reads_and_a_changed_file_is_read_again(tmp_path):
     path, fs = tmp_path / "params.yaml", LocalFileSystem()
     path.write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
@@ -102,24 +97,6 @@ def test_settings_are_what_dvc_reads_and_a_changed_file_is_read_again(tmp_path):
     assert param.read_param_file(fs, str(path), keys, flatten=True) == {"seeds": [99]}
 
 
-def load_yaml_text(text: str) -> dict:
-    return YAML(typ="safe").load(text)["stages"]
-
-
-def write_project(folder: Path, params: dict, more: dict | None = None) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / "params.yaml").write_text(json.dumps(params))
-    cell = {
-        "matrix": {
-            "name": ["first", "second", "a_rather_long_name_after_which_a_line_of_the_command_has_to_be_broken"]
-        },
-        "cmd": 'exec python -c \'open("${item.name}.txt", "w").write("${item.name}")\' some more words',
-        "params": [*params],
-        "outs": ["${item.name}.txt"],
-    }
-    (folder / "dvc.yaml").write_text(json.dumps({"stages": {"cell": cell, **(more or {})}}))
-
-
 def run(folder: Path, *words: str) -> str:
     done = subprocess.run([*words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
     return done.stdout
@@ -127,36 +104,37 @@ def run(folder: Path, *words: str) -> str:
 
 @pytest.mark.slow
 def test_runs_write_what_runs_of_dvc_write(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
-    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
-    places = {"dvc": ("dvc",), "quick": ALONE[:3]}
+    places = {tmp_path / "dvc": ("dvc",), tmp_path / "quick": ALONE[:3]}
+    names = ["first", "second", "a_rather_long_name_after_which_a_line_of_the_command_has_to_be_broken"]
+    stages = {
+        "cell": {
+            "matrix": {"name": names}, "params": [*PARAMS], "outs": ["${item.name}.txt"],
+            "cmd": 'exec python -c \'open("${item.name}.txt", "w").write("${item.name}")\' some more words',
+        }
+    }  # fmt: skip
     more = {"last": {"cmd": "exec touch last.txt", "deps": ["first.txt"], "outs": [{"last.txt": {"cache": False}}]}}
-    for name in places:
-        write_project(tmp_path / name, PARAMS)
-        run(tmp_path / name, "git", "init", "-q")
-        run(tmp_path / name, "dvc", "init", "-q")
+    for place in places:
+        place.mkdir()
+        monkeypatch.chdir(place)
+        lay_out_toy(monkeypatch, {})
 
-    def told() -> set[str]:
-        texts = {run(tmp_path / name, *command, "repro") for name, command in places.items()}
-        locks = {(tmp_path / name / "dvc.lock").read_bytes() for name in places}
-        assert len(locks) == 1
+    def told(small: float, stages: dict) -> str:
+        for place in places:
+            (place / "params.yaml").write_text(json.dumps(PARAMS | {"small": small}))
+            (place / "dvc.yaml").write_text(json.dumps({"stages": stages}))
+        texts = {run(place, *command, "repro") for place, command in places.items()}
+        assert len({(place / "dvc.lock").read_bytes() for place in places}) == 1
         # what git should add is listed in any order
-        return {text.partition("\nTo track the changes")[0] for text in texts}
+        [said] = {text.partition("\nTo track the changes")[0] for text in texts}
+        return said
 
-    [said] = told()
+    said = told(1e-05, stages)
     assert said.count("Running stage") == 3 and "Updating lock file 'dvc.lock'" in said
-    for name in places:
-        write_project(tmp_path / name, {**PARAMS, "small": 2e-05}, more)
-    [said] = told()
-    assert said.count("Running stage") == 4
-    [said] = told()
-    assert "Running stage" not in said
-    for name in places:  # what DVC begins the file with is not there: it is left to DVC
-        lock = tmp_path / name / "dvc.lock"
-        lock.write_text("# mine\n" + lock.read_text().replace("'2.0'", '"2.0"'))
-        (tmp_path / name / "last.txt").unlink()
-        write_project(tmp_path / name, {**PARAMS, "small": 3e-05}, more)
-    [said] = told()
-    assert said.count("Running stage") == 4 and (tmp_path / "quick/dvc.lock").read_text().startswith("# mine\n")
+    stages |= more
+    assert told(2e-05, stages).count("Running stage") == 4
+    assert "Running stage" not in told(2e-05, stages)
+    for place in places:  # what DVC begins the file with is not there: it is left to DVC
+        (place / "dvc.lock").write_text("# mine\n" + (place / "dvc.lock").read_text().replace("'2.0'", '"2.0"'))
+        (place / "last.txt").unlink()
+    assert told(3e-05, stages).count("Running stage") == 4
+    assert (tmp_path / "quick/dvc.lock").read_text().startswith("# mine\n")

@@ -1,15 +1,13 @@
 """A killed training, mask learning, joint training, sequence or sparse training goes on, and ends in the same bytes."""
 
 import json
-import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from ruamel.yaml import YAML
 from torch import Tensor
 
 from stages import code
@@ -35,9 +32,9 @@ from stages.lib.settings import Params
 from stages.lib.training.finetuning import TrainingCell, finetune, train_again
 from stages.lib.training.training import train
 from tests import pico, test_joint, test_sequencing
+from tests.dvc_project import ROOT, lay_out_cell, start_stage, wait_for
 from tests.pico import TOY, finetune_settings, localizer_settings, model_settings, same, values_of
 
-ROOT = Path(__file__).parents[1]
 STEPS, SECONDS = 14, 5
 HARD = {"max_steps": STEPS, "dropout": 0.2, "eval_steps": 4, "learning_rates": [3e-3, 1e-2], "schedule": "linear"}
 MOMENTUM = {**HARD, "optimizer": "sgd", "learning_rates": [0.05, 0.2], "momentum": 0.9, "weight_decay": 0.01}
@@ -49,12 +46,15 @@ class Killed(BaseException):
     """What no stage catches."""
 
 
+def cell_of(cell: Any, rows: Any = None, folder: Path | None = None) -> TrainingCell:
+    settings = model_settings(cell.mode)
+    return TrainingCell(TOY, 0, rows or cell.rows, settings, pico.runtime(), folder or cell.pretrained_folder)
+
+
 def tune(
     cell: Any, only: GraftMask | None = None, rows: Any = None, folder: Path | None = None, **more: Any
 ) -> Outcome:
-    where = TrainingCell(
-        TOY, 0, rows or cell.rows, model_settings(cell.mode), pico.runtime(), folder or cell.pretrained_folder
-    )
+    where = cell_of(cell, rows, folder)
     done = finetune(where, finetune_settings(**more), only=only)
     return values_of(done.model), done.record
 
@@ -193,10 +193,8 @@ CHANGES: dict[str, Callable[[Any, Path], dict[str, Any]]] = {
     "settings or code": lambda cell, _: {},
     "train row": lambda cell, _: {"rows": another_row(cell.rows, "train")},
     "dev row": lambda cell, _: {"rows": another_row(cell.rows, "dev")},
-    "trained weight": lambda cell, folder: {
-        "folder": another_weight(cell, folder / "p", "layer.1.output.dense.weight")
-    },
-    "frozen weight": lambda cell, folder: {"folder": another_weight(cell, folder / "p", "position_embeddings.weight")},
+    "trained weight": lambda cell, to: {"folder": another_weight(cell, to / "p", "layer.1.output.dense.weight")},
+    "frozen weight": lambda cell, to: {"folder": another_weight(cell, to / "p", "position_embeddings.weight")},
     "dropout": lambda cell, _: {"dropout": 0.3},
     "mask": lambda cell, _: {"only": some(cell)},
 }
@@ -229,13 +227,11 @@ def test_what_a_stage_is_told_by_has_its_settings_arguments_and_code(monkeypatch
     params.READ[0] = (Path("params.yaml"), ("seeds",), Params(seeds=[2]))
     found.append(told())
     read = code.read
-    monkeypatch.setattr(
-        code,
-        "read",
-        lambda path: (
-            code.Code("new", (old := read(path)).imports, old.files) if path.name == "sparse.py" else read(path)
-        ),
-    )
+
+    def edited(path: Path) -> code.Code:
+        return replace(read(path), digest="new") if path.name == "sparse.py" else read(path)
+
+    monkeypatch.setattr(code, "read", edited)
     found.append(told())
     assert len({*found}) == len(found)
     assert entry._identity("stages.finetune", {})[0] == params.checkpoint_seconds() == 120
@@ -249,29 +245,28 @@ def test_a_digest_is_of_every_bit_and_refuses_what_does_not_print_itself_whole(m
     assert digest_of(model) != before
     x, y = torch.zeros(2), torch.zeros(2)
     assert digest_of([x, y], x) != digest_of([x, y], y) or digest_of(x, x) != digest_of(x, y)
-    assert (
-        len({digest_of(part) for part in ([1, 2], ["1", 2], [[1], 2], [1, [2]], {"1": 2}, "[1, 2]", [1, 2, None])}) == 7
-    )
+    parts = ([1, 2], ["1", 2], [[1], 2], [1, [2]], {"1": 2}, "[1, 2]", [1, 2, None])
+    assert len({*map(digest_of, parts)}) == len(parts)
     with pytest.raises(TypeError, match="Generator does not print itself whole"):
         digest_of([torch.Generator()])
 
 
 def test_a_watcher_with_a_state_of_its_own_sees_every_step(make_cell, tmp_path, clock):
     cell, seen = make_cell("prompt"), []
-    where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), pico.runtime(), cell.pretrained_folder)
 
-    def watched() -> Outcome:
+    def tuned() -> Outcome:
+        return values_of(finetune(cell_of(cell), finetune_settings(**HARD), lambda: seen.append(1)).model), None
+
+    def again() -> Outcome:
         seen.clear()
-        return values_of(train_again(where, finetune_settings(**HARD), lambda _: lambda: seen.append(1))), None
+        settings = finetune_settings(**HARD)
+        return values_of(train_again(cell_of(cell), settings, lambda _: lambda: seen.append(1))), None
 
-    assert live(watched, tmp_path / "kept")[1] == 0 and len(seen) == STEPS  # no step that a checkpoint could follow
-    moved: list[int] = []
-    live(lambda: (values_of(finetune(where, finetune_settings(**HARD), lambda: moved.append(1)).model), None),
-         tmp_path / "kept", STEPS + 3)  # fmt: skip
-    moved.clear()
-    live(lambda: (values_of(finetune(where, finetune_settings(**HARD), lambda: moved.append(1)).model), None),
-         tmp_path / "kept")  # fmt: skip
-    assert len(moved) == 2 * STEPS  # a bar that is at its end
+    assert live(again, tmp_path / "kept")[1] == 0 and len(seen) == STEPS  # no step that a checkpoint could follow
+    live(tuned, tmp_path / "kept", STEPS + 3)
+    seen.clear()
+    live(tuned, tmp_path / "kept")
+    assert len(seen) == 2 * STEPS  # a bar that is at its end
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------
@@ -317,19 +312,16 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
     now = [0.0]
     monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    def run(took: float) -> None:
-        step = train.__globals__["Course"].step
+    course = train.__globals__["Course"]
+    step = course.step
 
+    def run(took: float) -> None:
         def slow(*given: Any) -> None:
             now[0] += took / STEPS
             step(*given)
 
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            suppress(Killed),
-            keeping(tmp_path / "kept", "toy", lambda: (100, "")),
-        ):
-            patch.setattr(train.__globals__["Course"], "step", slow)
+        with suppress(Killed), keeping(tmp_path / "kept", "toy", lambda: (100, "")):
+            monkeypatch.setattr(course, "step", slow)
             tune(make_cell("prompt"), **{**HARD, "learning_rates": [3e-3]})
             raise Killed
 
@@ -340,8 +332,9 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as stored:
-        about, names = json.loads(stored.metadata()["checkpoint"]), {name.split("/")[0] for name in stored.keys()}  # noqa: SIM118
-    assert about["finished"] and about["step"] == STEPS and names == {"leaves", "random"}  # nothing of the optimizer
+        about, names = json.loads(stored.metadata()["checkpoint"]), [*stored.keys()]
+    assert about["finished"] and about["step"] == STEPS
+    assert {name.split("/")[0] for name in names} == {"leaves", "random"}  # nothing of the optimizer
 
 
 def test_random_states_come_back():
@@ -356,75 +349,49 @@ def test_random_states_come_back():
 # --- A real stage --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def stage_of(make_cell, project):
-    """A project with all code, and one cell of a pico model to fine-tune."""
-    shutil.copytree(ROOT / "stages", "stages", ignore=shutil.ignore_patterns("__pycache__", "dvc.lock"))
-    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
-    make_cell("prompt").lay_out(13)
-    shutil.rmtree("models/finetuned")
-    yaml = YAML()
-    values = yaml.load(ROOT / "params.yaml")
-    values |= {"tasks": ["toy"], "seeds": [13], "task": {"toy": TOY.model_dump()}}
-    values["finetune"] |= {"max_steps": 150, "steps_per_example": 1000, "momentum": 0.9, "eval_steps": 50}
-    values["finetune"]["learning_rates"] = [0.01, 0.05]
-    values["ood"]["sets"] = {}
-
-    def set_seconds(seconds: float) -> None:
-        values["runtime"]["checkpoint_seconds"] = seconds
-        yaml.dump(values, Path("params.yaml"))
-
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("DVC")}
-    command = [sys.executable, "-m", "stages.finetune", "--task", "toy", "--seed", "13"]
-
-    def start() -> subprocess.Popen:
-        return subprocess.Popen(
-            command, env=environment | {"PYTHONPATH": str(project)}, stderr=subprocess.PIPE, text=True
-        )
-
-    return SimpleNamespace(set_seconds=set_seconds, start=start, values=values)
-
-
-def end(process: subprocess.Popen) -> str:
-    _, error = process.communicate()
-    assert process.returncode == 0, error
-    return error
-
-
 def made() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path("models/finetuned/13/toy").iterdir()}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # five starts of a stage
-def test_a_stage_that_is_killed_for_real_goes_on_and_leaves_the_same_files(stage_of):
-    stage_of.set_seconds(0)
-    assert end(stage_of.start()) == ""
-    undisturbed = made()
-    shutil.rmtree("models/finetuned")
-    stage_of.set_seconds(0.1)
+def test_a_stage_that_is_killed_for_real_goes_on_and_leaves_the_same_files(make_cell, project):
+    values = lay_out_cell(make_cell("prompt"))
+    values["finetune"] |= {"max_steps": 150, "steps_per_example": 1000, "momentum": 0.9, "eval_steps": 50}
+    values["finetune"]["learning_rates"] = [0.01, 0.05]
     folder = Path(".dvc/tmp/checkpoints/finetune@toy-13")
 
+    def ended() -> str:
+        """What a start says that nobody disturbs."""
+        process = start_stage("finetune", values)
+        error = process.communicate()[1]
+        assert process.returncode == 0, error
+        assert not folder.exists() and not Path("models/finetuned/13/toy.partial").exists()
+        return error
+
     def killed(name: str) -> str:
-        process = stage_of.start()
-        while not (folder / name).exists():
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.02)
+        """What a start says that is killed soon after this checkpoint."""
+        process = start_stage("finetune", values)
+        wait_for(lambda: (folder / name).exists() or process.poll() is not None)
         time.sleep(0.1)
         process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
         return process.communicate()[1]
 
+    shutil.rmtree("models/finetuned")
+    values["runtime"]["checkpoint_seconds"] = 0
+    assert ended() == ""
+    undisturbed = made()
+    values["runtime"]["checkpoint_seconds"] = 0.1
+    shutil.rmtree("models/finetuned")
     assert killed("1.safetensors") == ""
     assert "finetune@toy-13: resumes at step " in killed("2.safetensors")
     file = Path("stages/lib/training/sparse.py")
     text = file.read_text()
     file.write_text(f"{text}\n\nANOTHER = 1\n")
     kept = shutil.copytree(folder, "kept")
-    assert end(stage_of.start()) == "" and made() == undisturbed  # other code: from the beginning
-    assert not folder.exists()
+    assert ended() == "" and made() == undisturbed  # other code: from the beginning
     shutil.move(kept, folder)
     file.write_text(f"{text}\n# another comment\n")
     shutil.rmtree("models/finetuned")
-    error = end(stage_of.start())
-    assert error.startswith("finetune@toy-13: resumes at step ") and made() == undisturbed
-    assert not folder.exists() and not Path("models/finetuned/13/toy.partial").exists()
+    assert ended().startswith("finetune@toy-13: resumes at step ") and made() == undisturbed

@@ -1,6 +1,7 @@
 """Several runs of the main pipeline in one table and one figure."""
 
 import re
+from itertools import product
 
 import pytest
 
@@ -8,34 +9,22 @@ from stages.commands.scores_by_run import difference, read_runs, sample, scores_
 from stages.lib.errors import DataError
 from stages.lib.report.table import shown
 
-VARIANTS = {
-    "pretrained": 0.5,
-    "finetuned": 0.8,
-    "movement_grafted": 0.6,
-    "grafted": 0.7,
-    "wise_ft": 0.1,
-    "finetuned_tempered": 0.8,
-}
+VARIANTS = {"pretrained": 0.5, "finetuned": 0.8, "movement_grafted": 0.6, "grafted": 0.7}
+FITTED = {"wise_ft": 0.1, "finetuned_tempered": 0.8}  # to the task's own rows, so there are none of other test sets
 
 
 def write_run(folder, tasks, others=(), seeds=(0, 1), grafted=0.0):
     """scores.csv and ood.csv of a run, of which the graft scores so much more."""
-    rows = {
-        "scores": [("task", "seed", "variant", "n", "score", "ece")],
-        "ood": [("task", "test_set", "seed", "variant", "n", "score", "ece")],
-    }
-    for number, task in enumerate(tasks):
-        for seed in seeds:
-            for variant, score in VARIANTS.items():
-                more = (grafted + 0.1 * number) * (variant == "grafted")
-                rows["scores"].append((task, seed, variant, 60, score + more, 0.2))
-                rows["scores"][-1] = (*rows["scores"][-1][:-1], 0.05 if variant == "finetuned_tempered" else 0.2)
-                if variant in ("wise_ft", "finetuned_tempered"):
-                    continue  # they are fitted to the task's own rows
-                rows["ood"] += [(task, other, seed, variant, 30, score - 0.1, 0.3) for other in others if other != task]
+    scores, ood = ["task,seed,variant,n,score,ece"], ["task,test_set,seed,variant,n,score,ece"]
+    for (number, task), seed, (variant, score) in product(enumerate(tasks), seeds, (VARIANTS | FITTED).items()):
+        more = (grafted + 0.1 * number) * (variant == "grafted")
+        ece = 0.05 if variant == "finetuned_tempered" else 0.2
+        scores.append(f"{task},{seed},{variant},60,{score + more},{ece}")
+        elsewhere = [other for other in others if other != task and variant in VARIANTS]
+        ood += [f"{task},{other},{seed},{variant},30,{score - 0.1},0.3" for other in elsewhere]
     folder.mkdir()
-    for name, lines in rows.items():
-        (folder / f"{name}.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    for name, lines in {"scores": scores, "ood": ood}.items():
+        (folder / f"{name}.csv").write_text("\n".join([*lines, ""]))
 
 
 @pytest.fixture
@@ -68,9 +57,8 @@ def test_runs_are_compared_on_the_test_sets_that_all_have(runs):
     assert ["FT/T" in table.header for table in made] == [False, True, False, False]
     drawn = scores_by_run(found, "examples")
     title = " ".join(drawn.texts[0].get_text().split())
-    assert title.startswith(
-        "Out of distribution the graft's score less the fine-tuned model's, in points by examples: -10.0 at 16,"
-    )
+    gap = "Out of distribution the graft's score less the fine-tuned model's, in points by examples: -10.0 at 16,"
+    assert title.startswith(gap)
     assert len(drawn.axes) == 4
 
 

@@ -1,15 +1,14 @@
 """What is damaged in DVC's cache is found, removed, and made again by the stage that it belongs to; DVC itself tells nothing."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from dvc.cli import main as dvc_main
 from ruamel.yaml import YAML
 
 from stages.commands import verify
+from tests.dvc_project import dvc, lay_out_toy
 from tests.sealed import flip_bit
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports
@@ -23,13 +22,9 @@ stages:
 
 @pytest.fixture
 def toy(project, monkeypatch) -> Path:
-    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
-    subprocess.run(["git", "init", "-q"], check=True)
-    for words in (["init", "-q"], ["config", "cache.type", "hardlink,copy"]):
-        assert dvc_main(words) == 0
-    Path("dvc.yaml").write_text(ENTRIES)
-    Path("params.yaml").write_text("a: 1\n")
-    assert dvc_main(["repro"]) == 0
+    lay_out_toy(monkeypatch, {"dvc.yaml": ENTRIES, "params.yaml": "a: 1\n"})
+    for words in (["config", "cache.type", "hardlink,copy"], ["repro"]):
+        assert dvc(words) == 0
     return project
 
 
@@ -57,7 +52,7 @@ def verified(monkeypatch, capfd) -> tuple[int, object]:
 
 def executed(caplog) -> set[str]:
     caplog.clear()
-    assert dvc_main(["repro"]) == 0
+    assert dvc(["repro"]) == 0
     return {line.split("'")[1] for line in caplog.messages if line.startswith("Running")}
 
 

@@ -1,40 +1,27 @@
-"""The profile `whole` under the real DVC: all seven pipelines from nothing, and once more."""
+"""The profile `whole` under the real DVC: all pipelines from nothing, and once more."""
 
 import pytest
 from ruamel.yaml import YAML
 
-from stages.commands import profile
-from tests.dvc_project import ROOT, Copy, Run, clone, make_original
+from stages.lib.params import PIPELINES
+from tests.chaos.copies import EVERYTHING, fresh_copies
+from tests.dvc_project import Copy, Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
-
-PIPELINES = [".", *(f"stages/{path.parent.name}" for path in sorted((ROOT / "stages").glob("*/dvc.yaml")))]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> tuple[Copy, Run]:
     """A copy with what the profile asks for, and what one command did: from sampling to the last report, as one graph."""
-    original = make_original(tmp_path_factory.mktemp("whole"), profile.profile_settings("whole"))
-    copy = clone(original, "copy")
-    (copy.folder / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
-    copy.run("python", "-m", "stages.commands.profile", "whole")
-    return copy, copy.repro("--all-pipelines")
+    [copy] = fresh_copies(tmp_path_factory.mktemp("whole"), "copy")
+    return copy, copy.run(*EVERYTHING)
 
 
-def stages_of(copy: Copy, folder: str) -> set[str]:
-    """Names of all stages of a pipeline with these settings."""
-    listed = copy.run("dvc", "stage", "list", "--name-only", f"{folder}/dvc.yaml").text.split()
-    return {name.rpartition(":")[2] for name in listed}
-
-
-def test_there_are_seven_pipelines():
-    assert len(PIPELINES) == 7
-
-
-@pytest.mark.parametrize("folder", PIPELINES)
+@pytest.mark.parametrize("folder", [f"stages/{name}" if name else "." for name in PIPELINES])
 def test_stages_of_every_kind_ran_and_left_all_that_they_declare(made, folder):
     copy, run = made
-    names, lock = stages_of(copy, folder), copy.lock(folder)
+    listed = copy.run("dvc", "stage", "list", "--name-only", f"{folder}/dvc.yaml").text.split()
+    names, lock = {name.rpartition(":")[2] for name in listed}, copy.lock(folder)
     kinds = YAML(typ="safe").load(copy.folder / folder / "dvc.yaml")["stages"]
     assert {name.partition("@")[0] for name in names} == {*kinds}
     assert {*lock} == names <= {*run.run_at_all}
@@ -43,5 +30,5 @@ def test_stages_of_every_kind_ran_and_left_all_that_they_declare(made, folder):
 
 
 def test_a_second_run_does_nothing(made):
-    again = made[0].repro("--all-pipelines")
+    again = made[0].run(*EVERYTHING)
     assert (again.run_at_all, again.cached) == ([], [])

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 from stages.lib.entry import guarded
 from stages.lib.errors import StorageError
@@ -48,7 +47,11 @@ def audit() -> None:
     if not asked:
         print("audit: the index gave no advisories (no network, or a mirror without them), so nothing was audited")
         return
-    found = [_advisory(package, advisory) for package in asked for advisory in package["vulns"]]
+    found = []
+    for package in asked:
+        for advisory in package["vulns"]:
+            mended = ", ".join(advisory["fix_versions"]) or "no version yet"
+            found.append(f"{package['name']} {package['version']}: {advisory['id']}, mended in {mended}")
     if found:
         raise StorageError("; ".join(found))
     print(f"audit: no advisory about {len(asked)} of {len(packages)} pinned packages")
@@ -67,24 +70,15 @@ def update() -> None:
     comment, *before = PINNED.read_text(encoding="utf-8").splitlines()
     pins = sorted((f"{name}=={version}" for name, version in versions.items()), key=str.lower)
     write_text(PINNED, "\n".join([comment, *pins]) + "\n")
-    write_text(DIRECT, _with_versions(DIRECT.read_text(encoding="utf-8"), versions))
-    print("\n".join(sorted({*pins} - {*before}, key=str.lower)) or "update: everything was the newest already")
-
-
-def _with_versions(text: str, versions: dict[str, str]) -> str:
-    """pyproject.toml with other versions of what it pins, its comments and order kept."""
     by_name = {_plain(name): version for name, version in versions.items()}
-    return re.sub(r'"([\w.-]+)==[^"]+"', lambda pin: f'"{pin[1]}=={by_name[_plain(pin[1])]}"', text)
+    text = DIRECT.read_text(encoding="utf-8")
+    write_text(DIRECT, re.sub(r'"([\w.-]+)==[^"]+"', lambda pin: f'"{pin[1]}=={by_name[_plain(pin[1])]}"', text))
+    print("\n".join(sorted({*pins} - {*before}, key=str.lower)) or "update: everything was the newest already")
 
 
 def _plain(name: str) -> str:
     """A package's name as the index compares names."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _advisory(package: dict[str, Any], advisory: dict[str, Any]) -> str:
-    mended = ", ".join(advisory["fix_versions"]) or "no version yet"
-    return f"{package['name']} {package['version']}: {advisory['id']}, mended in {mended}"
 
 
 def _run(*command: str, **environment: str) -> subprocess.CompletedProcess:

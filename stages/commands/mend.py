@@ -3,7 +3,6 @@
 It says so; nobody has to do it by hand.
 """
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 
 from stages.lib import paths
 from stages.lib.errors import StorageError
-from stages.lib.io import write_text
+from stages.lib.io import read_json, write_text
 from stages.lib.yaml12 import load_yaml
 
 NOTES = Path(".dvc/tmp/rwlock")
@@ -113,10 +112,8 @@ def remove_partials() -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    print(
-        f"removed {len(found)} half-written file(s) or folder(s) that a killed stage has left, {found[0]} for one",
-        file=sys.stderr,
-    )
+    told = f"removed {len(found)} half-written file(s) or folder(s) that a killed stage has left, {found[0]} for one"
+    print(told, file=sys.stderr)
 
 
 def _say(path: Path, mended: str) -> None:
@@ -125,12 +122,9 @@ def _say(path: Path, mended: str) -> None:
 
 def _are_readable() -> bool:
     try:
-        notes = json.loads(NOTES.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return True
-    except (OSError, ValueError):
-        return False
-    return isinstance(notes, dict)
+        return isinstance(read_json(NOTES, StorageError), dict)
+    except (StorageError, OSError):
+        return not NOTES.exists()
 
 
 @contextmanager

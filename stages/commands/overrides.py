@@ -11,6 +11,7 @@ from stages.lib.yaml12 import parse_yaml
 
 # of Hydra's grammar: a setting that is added, and one that is taken away
 MARKS = "+~"
+WANTED = "KEY=VALUE is wanted, as in graft.sparsity=0.0005"
 
 
 def overridden(text: str, settings: Sequence[str]) -> str:
@@ -26,9 +27,7 @@ def overridden(text: str, settings: Sequence[str]) -> str:
             apply_overrides(file, [*settings])
         except Exception:  # of DVC, and of OmegaConf and ruamel.yaml what slips through it
             words = " ".join(f"-S {setting}" for setting in settings)
-            raise ParamsError(
-                f"{words}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005"
-            ) from None
+            raise ParamsError(f"{words}: DVC can't set this; {WANTED}") from None
         return file.read_text(encoding="utf-8")
 
 
@@ -39,14 +38,11 @@ def sections_in(settings: Sequence[str]) -> list[str]:
 
 def _problems(text: str, settings: Sequence[str]) -> list[str]:
     leaves = [*flat(parse_yaml(text, paths.PARAMS.name, ParamsError))]
-    known = {
-        ".".join(parts[:end]) for parts in (leaf.split(".") for leaf in leaves) for end in range(1, len(parts) + 1)
-    }
     problems = []
     for setting in settings:
         key, given, _ = setting.partition("=")
         if not (given and key) and not setting.startswith("~"):
-            problems.append(f"-S {setting}: KEY=VALUE is wanted, as in graft.sparsity=0.0005")
-        elif key[:1] not in MARKS and key not in known:
+            problems.append(f"-S {setting}: {WANTED}")
+        elif key[:1] not in MARKS and not any(f"{leaf}.".startswith(f"{key}.") for leaf in leaves):
             problems.append(f"-S {setting}: unknown setting {key!r}{did_you_mean(key, leaves)}")
     return problems

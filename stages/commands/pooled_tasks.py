@@ -73,22 +73,18 @@ def pool(folders: Mapping[str, Path], settings: Mapping[str, dict[str, Any]]) ->
     twice = scores[scores.duplicated([*CELL, "variant"])]
     if len(twice):
         raise DataError(f"{' '.join(folders)}: two of these have {twice.task.iloc[0]} with seed {twice.seed.iloc[0]}")
-    tasks, own = (
-        [*dict.fromkeys(scores.task)],
-        {name: spec for values in settings.values() for name, spec in values["task"].items()},
-    )
+    tasks = [*dict.fromkeys(scores.task)]
+    own = {name: spec for values in settings.values() for name, spec in values["task"].items()}
     if problems := unknown_tasks("scores.csv", tasks, own):
         raise DataError("\n".join(problems))
-    cells = scores[CELL].drop_duplicates()
     # a mask's share is all that tables and figures say of it
-    masks = cells.assign(
-        selected=first["graft"]["sparsity"], graftable=1.0, localizer=first["graft"]["localizer"], k=first["data"]["k"]
-    )
+    graft = {"selected": first["graft"]["sparsity"], "graftable": 1.0, "localizer": first["graft"]["localizer"]}
+    masks = scores[CELL].drop_duplicates().assign(**graft, k=first["data"]["k"], mode=first["model"]["mode"])
     specs, _ = resolve_tasks(own)
     return Results(
         tasks={name: specs[name] for name in tasks},
         seeds=sorted({*scores.seed}),
-        masks=masks.assign(mode=first["model"]["mode"]),
+        masks=masks,
         ood=pd.DataFrame(),
         leaks={},
         least_gain=first["summary"]["least_gain"],
@@ -126,18 +122,13 @@ def pooled_report(results: Results, settings: Mapping[str, dict[str, Any]]) -> R
     facts = [f"Runs: {', '.join(settings)}", *(f"The runs differ in {text}" for text in differing_settings(settings))]
     facts += [f"Fewer seeds than {len(results.seeds)}: {', '.join(few)}"] * bool(few)
     here = f"{first['model']['name']}, {first['model']['mode']}, {first['data']['k']} shots, graft of {100 * first['graft']['sparsity']:g} %"
+    limits = SummaryParams.model_validate(first["summary"])
     return Report(
         "Grafted models against fine-tuned models, over several runs",
         f"{here}, {counts(run=len(settings), task=len(results.tasks), seed=len(results.seeds))}",
         shown([score_table(results), error_table(results)]),
         facts,
-        judge(
-            read_statements(HERE / "claims.yaml"),
-            MEASURED,
-            results,
-            here,
-            SummaryParams.model_validate(first["summary"]),
-        ),
+        judge(read_statements(HERE / "claims.yaml"), MEASURED, results, here, limits),
     )
 
 

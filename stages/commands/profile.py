@@ -33,14 +33,9 @@ def main() -> None:
     parser.add_argument(
         "--flags", action="store_true", help="print -S flags for `dvc exp run` instead of writing params.yaml"
     )
+    told = "changes a setting of the profile; more than once for several"
     parser.add_argument(
-        "-S",
-        "--set-param",
-        dest="changes",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="changes a setting of the profile; more than once for several",
+        "-S", "--set-param", dest="changes", metavar="KEY=VALUE", action="append", default=[], help=told
     )
     arguments = parser.parse_args()
     if arguments.name is None and arguments.changes:
@@ -61,9 +56,8 @@ def main() -> None:
         raise
     write_text(paths.PARAMS, text)
     changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""
-    print(
-        f"params.yaml now has the profile {arguments.name}{changed}; `git checkout params.yaml` brings the committed one back"
-    )
+    back = "`git checkout params.yaml` brings the committed one back"
+    print(f"params.yaml now has the profile {arguments.name}{changed}; {back}")
 
 
 def profiles() -> dict[str, dict[str, Any]]:

@@ -6,8 +6,9 @@ Each folder is the `plots` of a run.  Only test sets that all of them have are c
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -86,10 +87,8 @@ def _scores(file: Path, kind: str) -> pd.DataFrame:
 
 def tables(found: pd.DataFrame, by: str) -> list[Table]:
     """For each kind of test set and measure: a line for each run, the models, and the graft less the fine-tuned model."""
-    notes = [f"{short}: {words(variant)}" for variant, short in SHORT.items()]
-    notes += [
-        "n: of cells, each a task, a test set and a seed; interval: 95 %, over tasks; none for one task or one seed"
-    ]
+    told = "n: of cells, each a task, a test set and a seed; interval: 95 %, over tasks; none for one task or one seed"
+    notes = [*(f"{short}: {words(variant)}" for variant, short in SHORT.items()), told]
     made = [
         Table(f"{MEASURES[measure]} in %, {TEST_SETS[kind]}", [by], _columns(part, measure), lines)
         for kind, part in found.groupby("kind", sort=False)
@@ -106,18 +105,14 @@ def models(part: pd.DataFrame, measure: str) -> list[str]:
 
 
 def _columns(part: pd.DataFrame, measure: str) -> list[Column]:
-    def mean(variant: str) -> Callable[[pd.DataFrame], Estimate]:
-        return lambda rows: mean_of(rows, variant, measure)
-
-    def gap(other: str) -> Callable[[pd.DataFrame], Estimate]:
-        return lambda rows: difference(rows, measure, other)
-
     shown = models(part, measure)
     others = [variant for variant in (FINETUNED, TEMPERED) if variant in shown]
+    means = {variant: partial(mean_of, variant=variant, measure=measure) for variant in shown}
+    gaps = {other: partial(difference, measure=measure, other=other) for other in others}
     return [
         Column("n", lambda rows: (rows.variant == GRAFTED).sum(), str),
-        *(Column(SHORT[variant], mean(variant), Estimate.text) for variant in shown),
-        *(Column(f"graft - {SHORT[variant]}", gap(variant), Estimate.in_points) for variant in others),
+        *(Column(SHORT[variant], mean, Estimate.text) for variant, mean in means.items()),
+        *(Column(f"graft - {SHORT[other]}", gap, Estimate.in_points) for other, gap in gaps.items()),
     ]
 
 

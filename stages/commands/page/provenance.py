@@ -3,6 +3,7 @@
 import json
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -71,9 +72,7 @@ def durations(cells: Iterable[str]) -> dict[str, float]:
     except (OSError, ValueError):
         return {}
     last = {line["stage"]: line["seconds"] for line in lines}
-    found: dict[str, float] = {}
-    for cell in cells:
-        if cell in last:
-            stage = cell.partition("@")[0]
-            found[stage] = found.get(stage, 0) + last[cell]
+    found: Counter[str] = Counter()
+    for cell in filter(last.__contains__, cells):
+        found[cell.partition("@")[0]] += last[cell]
     return found

@@ -92,9 +92,8 @@ def _made(ran: Sequence[Result], steps: Sequence[Step]) -> Iterator[tuple[str, s
 def _took(seconds: Mapping[str, float]) -> str:
     if not seconds:
         return "not known: no stage ran on this computer"
-    longest = ", ".join(
-        f"{stage} {_minutes(seconds[stage])}" for stage in sorted(seconds, key=seconds.get)[: -SHOWN - 1 : -1]
-    )
+    last = sorted(seconds, key=seconds.get)[: -SHOWN - 1 : -1]
+    longest = ", ".join(f"{stage} {_minutes(seconds[stage])}" for stage in last)
     return f"{_minutes(sum(seconds.values()))} in all stages that ran on this computer; longest: {longest}"
 
 
@@ -113,13 +112,9 @@ def _grafts(params: Mapping[str, Any]) -> Iterator[tuple[str, int, Path, str]]:
 
 def _template() -> Template:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_unbroken,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, finalize=_unbroken,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters |= {"written": written, "counted": counted, "json": _json}
     environment.globals |= {"KINDS": KINDS}
     return environment.get_template("page.html.j2")

@@ -74,10 +74,8 @@ class Result:
         """Its pictures."""
         plots = paths.report_plots(self.name)
         captions = data_files("captions.yaml").get("" if self.name == MAIN else self.name, {})
-        return [
-            Figure(path, caption_of(path.stem, captions), (*_behind(path, captions.get(DATA, {})),))
-            for path in sorted(plots.glob("*.png"))
-        ]
+        data, pictures = captions.get(DATA, {}), sorted(plots.glob("*.png"))
+        return [Figure(path, caption_of(path.stem, captions), (*_behind(path, data),)) for path in pictures]
 
 
 def read_results(values: Mapping[str, Any]) -> list[Result]:

@@ -31,12 +31,10 @@ def amounts(
     values: dict[str, Any], names: list[str], models: dict[str, dict[str, int]], folder: Path
 ) -> dict[str, float]:
     """How much there is of each of `names`; `models` has the sizes of models that are not in `folder` yet."""
-    counts = COUNTS | {
-        name: count for one in PIPELINES.values() for name, count in getattr(one, "COST_FACTORS", {}).items()
-    }
-    known = {name: counts[name](values) for name in names if name in counts} | _model_size(
-        values["model"], models, folder
-    )
+    more = [getattr(one, "COST_FACTORS", {}) for one in PIPELINES.values()]
+    counts = {name: count for counts in (COUNTS, *more) for name, count in counts.items()}
+    sizes = _model_size(values["model"], models, folder)
+    known = {name: counts[name](values) for name in names if name in counts} | sizes
     return {name: float(known[name] if name in known else _setting(values, name)) for name in names}
 
 
@@ -58,9 +56,8 @@ def _train_rows(values: dict[str, Any]) -> float:
 
 def _finetune_examples(values: dict[str, Any]) -> float:
     settings = values["finetune"]
-    if settings.source != "train":
-        return 0.0
-    return _point_examples(values) * len(settings.learning_rates) * len(settings.batch_sizes)
+    points = len(settings.learning_rates) * len(settings.batch_sizes)
+    return points * _point_examples(values) if settings.source == "train" else 0.0
 
 
 def _point_examples(values: dict[str, Any]) -> float:

@@ -19,10 +19,8 @@ MIB_PER_GIB = 1024
 def table(steps: Sequence[Step], costs: Costs) -> Table:
     """One line for all cells of a stage."""
     drawn = _empty("stage", RUNS, CACHED, UNCHANGED, "minutes", "why")
-    groups: dict[str, list[Step]] = {}
-    for step in steps:
-        groups.setdefault(step.stage, []).append(step)
-    for name, group in groups.items():
+    for name in dict.fromkeys(step.stage for step in steps):
+        group = [step for step in steps if step.stage == name]
         numbers = [sum(step.fate == fate for step in group) for fate in (RUNS, CACHED, UNCHANGED)]
         drawn.add_row(name, *(str(number or "") for number in numbers), _minutes(group, costs), _first(group))
     return drawn
@@ -69,19 +67,19 @@ def _first(group: Sequence[Step]) -> str:
 def line(steps: Sequence[Step], costs: Costs) -> str:
     """What runs and what that takes, in one line."""
     running = [step for step in steps if step.fate == RUNS]
-    others = ", ".join(
-        f"{number} {fate}" for fate in (CACHED, UNCHANGED) if (number := sum(step.fate == fate for step in steps))
-    )
+    numbers = {fate: sum(step.fate == fate for step in steps) for fate in (CACHED, UNCHANGED)}
+    others = ", ".join(f"{number} {fate}" for fate, number in numbers.items() if number)
     if not running:
         return f"Nothing to run: {others}."
     total = costs.total(steps)
     missing = next((path for step in steps for path in step.missing), None)
     in_turn = " one after another" if len(running) > 1 else ""
     free = shutil.disk_usage(".").free / 1e6
+    disk = _size(total.disk_mb, MB_PER_GB, "MB", "GB")
+    room = f" (only {_size(free, MB_PER_GB, 'MB', 'GB')} free)" if free < total.disk_mb else ""
     parts = [
         f"{counted(len(running), 'stage')} to run{f' ({others})' if others else ''}: about {_duration(total.minutes)}{in_turn}",
-        f"{_size(total.disk_mb, MB_PER_GB, 'MB', 'GB')} of disk"
-        + (f" (only {_size(free, MB_PER_GB, 'MB', 'GB')} free)" if free < total.disk_mb else ""),
+        f"{disk} of disk{room}",
         f"{_size(total.memory_mib, MIB_PER_GIB, 'MiB', 'GiB')} of memory",
     ]
     notes = [f"never measured, and not in this: {', '.join(total.unmeasured)}"] if total.unmeasured else []

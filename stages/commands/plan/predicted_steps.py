@@ -18,15 +18,8 @@ from dvc_data.hashfile.hash_info import HashInfo
 from stages.code import changed_code, code_digests
 from stages.commands.mend import mending
 from stages.commands.parallel.quick_dvc import settings_read_once
-from stages.commands.plan.dvc_internals import (
-    Files,
-    chosen_stages,
-    earlier_run,
-    files_of,
-    files_there,
-    hash_of,
-    index_of,
-)
+from stages.commands.plan import dvc_internals as internals
+from stages.commands.plan.dvc_internals import Files, files_of
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
 from stages.lib.errors import StorageError
 from stages.lib.io import json_text
@@ -51,7 +44,7 @@ def prediction(targets: Sequence[Path | str]) -> Iterator[tuple[dict[Any, Step],
         # without DVC's lock: a run that waits for it gives up after three seconds, and plans only read
         with Repo() as repo, settings_read_once():
             names, made = [*map(str, targets)], {}
-            chosen, graph = chosen_stages(repo, names), index_of(repo, names).graph
+            chosen, graph = internals.chosen_stages(repo, names), internals.index_of(repo, names).graph
             order = plan_repro(get_active_graph(graph), chosen)
             steps = {stage: _step(stage, made, repo.stage_cache) for stage in order if stage.cmd}
             if any(step.fate != UNCHANGED for step in steps.values()):
@@ -73,15 +66,13 @@ def _hash(dep: Any, made: Made) -> HashInfo | None:
     if not outputs:
         return dep.get_hash() if dep.exists else None
     place = Path(dep.fs_path).parts
-    files = {}
-    if dep.exists:
-        files = files_there(dep)
+    files = internals.files_there(dep) if dep.exists else {}
     for path, (_, output) in outputs.items():
         inside = path[len(place) :]
         files = {key: value for key, value in files.items() if key[: len(inside)] != inside}
         laid = {(*path, *key): value for key, value in output.items()}
         files |= {key[len(place) :]: value for key, value in laid.items() if key[: len(place)] == place}
-    return hash_of(files)
+    return internals.hash_of(files)
 
 
 def _step(stage: Any, made: Made, cache: Any) -> Step:
@@ -94,7 +85,7 @@ def _step(stage: Any, made: Made, cache: Any) -> Step:
         reasons = _reasons(stage, hashes)
         if not reasons:
             return Step(stage.name, UNCHANGED)
-        entry = earlier_run(stage, hashes, cache)
+        entry = internals.earlier_run(stage, hashes, cache)
     for out in entry.outs if entry else stage.outs:
         made[Path(out.fs_path).parts] = stage.name, files_of(out.get_obj()) if entry else _digests(stage, out)
     return Step(stage.name, CACHED if entry else RUNS, reasons, missing)
