@@ -38,6 +38,18 @@ def main() -> None:
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """What the command line asks for."""
+    parser = _parser()
+    asked = parser.parse_args(words)
+    if asked.name and not asked.settings:
+        parser.error("--name is of an experiment, which changes a setting (-S KEY=VALUE)")
+    if asked.scheduler and (asked.memory or asked.gpus is not None):
+        parser.error(
+            "--memory and --gpus are of this machine; a worker of a cluster says itself what it offers (--resources)"
+        )
+    return asked
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stages.commands.parallel", description="dvc repro with several stages at once."
     )
@@ -69,14 +81,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("-n", "--name", help="of the experiment; DVC finds one if it is left out")
     parser.add_argument("--proven-by-dvc", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args(words)
-    if asked.name and not asked.settings:
-        parser.error("--name is of an experiment, which changes a setting (-S KEY=VALUE)")
-    if asked.scheduler and (asked.memory or asked.gpus is not None):
-        parser.error(
-            "--memory and --gpus are of this machine; a worker of a cluster says itself what it offers (--resources)"
-        )
-    return asked
+    return parser
 
 
 def workers_for(threads: int, processes: int = 1) -> int:
