@@ -1,7 +1,6 @@
 """A graft as an adapter of peft and as a difference: what loads it gets the graft, and what isn't held is counted."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,12 +143,3 @@ def test_base_plus_difference_is_the_graft(project, form, tmp_path, capsys):
     assert same(found, wanted) or "but for" in line
     assert all(torch.allclose(found[name], wanted[name], rtol=0, atol=1e-7) for name in wanted)
     assert not same(found, load_file(f"{BASE}/model.safetensors")), "control"
-
-
-def test_a_patch_is_exported_where_there_is_no_project(project, pico_bert, tmp_path, monkeypatch, capsys):
-    export(capsys, MASK, "--as", "patch", "--to", tmp_path / "patch")
-    export(capsys, MASK, "--to", tmp_path / "known")
-    shutil.copytree(pico_bert, tmp_path / "base")
-    monkeypatch.chdir(tmp_path)
-    export(capsys, "patch", "--base", "base", "--to", "again")
-    assert same(load_file("again/model.safetensors"), load_file("known/model.safetensors"))

@@ -41,11 +41,10 @@ def gguf_tensors(model):
     if model.config.tie_word_embeddings:
         del weights["lm_head.weight"]
     tensors = {f"{names.get_name(name.removesuffix('.weight'))}.weight": value for name, value in weights.items()}
-    heads = {"attn_q": 4, "attn_k": 2}
-    return {
-        name: neighbours(value, heads[part]) if (part := name.split(".")[-2]) in heads else value
-        for name, value in tensors.items()
-    }
+    for name in tensors:
+        if heads := {"attn_q": 4, "attn_k": 2}.get(name.split(".")[-2]):
+            tensors[name] = neighbours(tensors[name], heads)
+    return tensors
 
 
 def write_gguf(path, tensors, architecture="llama", stored="F32", add_bos=False, pre="smollm", extra=None):

