@@ -106,9 +106,10 @@ def of_stages(step: Step, *stages: str) -> dict[str, Any]:
 def test_one_command_runs_the_study_and_what_it_needs_of_the_main_pipeline(story):
     cells = {f"{stage}@13" for stage in ("anchor", "wise")} | ranks(LOCALIZERS) | points(LOCALIZERS, 0.01)
     cells |= {"readout@retrain-learned-0.01-13", "readout@reset-learned-0.01-13", "peft@lora_1-13"}
+    cells |= {"controls@13", "evaluate@movies-13"}  # asked for beside the study
     # without tasks a stage runs, and leaves an empty folder; an axis without values makes no cell
-    assert {*story["first"].run.executed} == BEFORE | {"evaluate@movies-13", "study", "trajectory@13"} | cells
-    assert {name.partition("@")[0] for name in story["first"].lock} == {*STUDY} - {"paradigm"}
+    assert {*story["first"].run.executed} == BEFORE | {"study", "trajectory@13"} | cells
+    assert {name.partition("@")[0] for name in story["first"].lock} == {*STUDY, "study_code"} - {"paradigm"}
 
 
 def test_the_report_is_there_with_numbers_of_every_stage(story):

@@ -1,5 +1,7 @@
 """The smallest graft of a cell that brings most of what fine-tuning gained, and the same graft in signs."""
 
+from functools import partial
+
 import numpy as np
 
 from stages.lib import paths
@@ -39,15 +41,11 @@ def search(name: str, task: str, seed: int, params: Params, machine: Runtime) ->
     order = localizer.rank(evidence, own, budget.k)
     largest = budget.k if localizer.refine else min(budget.k, len(order))
     ends, asked, best = _dev_scores(cell), {}, []
-    worth_it = gained(*ends.values(), least)
-
-    def mask_of(size: int) -> GraftMask:
-        return find_mask(name, evidence, own, Budget(size), order).mask
-
+    worth_it, find = gained(*ends.values(), least), partial(find_mask, name, evidence, own, order=order)
     with progress(f"search {name} {task}-{seed}", most_looks(largest, settings.precision), "graft") as bar:
 
         def enough(size: int) -> bool:
-            mask = mask_of(size)
+            mask = find(Budget(size)).mask
             evidence.put_graft(mask)
             asked[size] = relative_gain(_score(cell, dev), *ends.values(), least)
             bar.update(1)
@@ -57,7 +55,7 @@ def search(name: str, task: str, seed: int, params: Params, machine: Runtime) ->
             return asked[size] >= settings.gain
 
         found = smallest_enough(enough, largest, settings.precision) if worth_it else None
-    [mask] = best or [mask_of(largest)]
+    [mask] = best or [find(Budget(largest)).mask]
     predictions = _predict(cell, mask, f"measure {name} {task}-{seed}")
     record = {
         "localizer": name, "selected": mask.selected, "largest": largest, "enough": found is not None if worth_it else None,
