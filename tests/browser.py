@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; on Debian: apt-get install chromium")
 
 # Texts and pictures that hold no other: two of them must not share any place, and none may be wider than its box.
@@ -70,16 +68,13 @@ def look_at(html: str, folder: Path, width: int) -> Look:
     """Open a page in a frame of this many pixels with all folded parts open, without a network."""
     (folder / "page.html").write_text(html.replace("<details>", "<details open>").replace("</body>", f"{LOOK}</body>"))
     (folder / "frame.html").write_text(FRAME.format(width=width))
-    result = _chromium(folder, f"--window-size={width + 100},1000", "--dump-dom", (folder / "frame.html").as_uri())
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr",
+        "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=3000", f"--user-data-dir={folder / 'chromium'}",
+        f"--window-size={width + 100},1000", "--dump-dom", (folder / "frame.html").as_uri(),
+    ]  # fmt: skip
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     found = re.search(r'<pre id="looked">(\{.*?\})</pre>', result.stdout, re.DOTALL)
     assert found, result.stderr
     console = [line for line in result.stderr.splitlines() if "CONSOLE" in line]
     return Look(**json.loads(found[1].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")), console=console)
-
-
-def _chromium(folder: Path, *words: str) -> subprocess.CompletedProcess:
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr",
-        "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=3000", f"--user-data-dir={folder / 'chromium'}",
-    ]  # fmt: skip
-    return subprocess.run([*command, *words], capture_output=True, text=True, timeout=120, check=True)

@@ -174,12 +174,10 @@ def calls(path: Path, *functions: str) -> list[ast.Call]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_stage_that_asks_for_a_localizer_depends_on_its_module(name):
-    asked = [
-        call.args[0]
-        for path in code.closure(module(name))
-        if path.suffix == ".py" and code.LOCALIZERS not in path.parents
-        for call in calls(path, "find_mask", "localizer_of")
+    files = [
+        path for path in code.closure(module(name)) if path.suffix == ".py" and code.LOCALIZERS not in path.parents
     ]
+    asked = [call.args[0] for path in files for call in calls(path, "find_mask", "localizer_of")]
     given = [dep.split("/")[4].removesuffix(".json") for dep in deps(name, code=True) if dep.count("/") == 4]
     assert bool(asked) == bool(given)
     assert {node.value for node in asked if isinstance(node, ast.Constant)} <= {*given}

@@ -1,15 +1,13 @@
 """The commands of README.md under the real DVC, in the order in which they are printed, on a tiny project."""
 
-from itertools import product
-
 import pytest
 
-from tests.dvc_project import TINY, Copy, Run, bash_blocks, clone, make_original
+from tests.dvc_project import TINY, Copy, Run, bash_blocks, cell, clone, make_original, per_seed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-TASKS, SEEDS = ["movies", "domain"], [13, 21]
-SETTINGS = TINY | {"tasks": TASKS, "seeds": SEEDS, "ood": {"sets": {}}}
+CELLS = ("movies-13", "movies-21", "domain-13", "domain-21")
+SETTINGS = TINY | {"tasks": ["movies", "domain"], "seeds": [13, 21], "ood": {"sets": {}}}
 # what runs these very tests, what makes and enters the environment, and what tests/test_whole.py runs with all pipelines
 ELSEWHERE = {"make repro", "make test", ". .venv/bin/activate", "dvc repro --all-pipelines"}
 
@@ -29,14 +27,6 @@ def story(tmp_path_factory) -> tuple[Copy, dict[str, Run]]:
     return copy, {line: copy.run("bash", "-ec", line) for line in commands() if line not in ELSEWHERE}
 
 
-def cells(*stages: str) -> set[str]:
-    return {f"{stage}@{task}-{seed}" for stage, task, seed in product(stages, TASKS, SEEDS)}
-
-
-def of_seeds(*stages: str) -> set[str]:
-    return {f"{stage}@{seed}" for stage, seed in product(stages, SEEDS)}
-
-
 def test_what_is_run_elsewhere_is_printed():
     assert {*commands()} >= ELSEWHERE
 
@@ -44,9 +34,10 @@ def test_what_is_run_elsewhere_is_printed():
 def test_everything_is_cached_and_a_changed_number_reruns_what_follows_from_it(story):
     _, runs = story
     assert runs["dvc repro"].executed == []
-    sparser = {*runs["dvc exp run -S graft.sparsity=0.0005"].executed}
-    assert sparser == {*cells("mask", "evaluate"), *of_seeds("calibration", "ood"), "summary"}
-    assert {*runs["dvc exp run -S calibration.bins=20"].executed} == {*of_seeds("calibration"), "summary"}
+    cells = cell(*CELLS, stages=("mask", "evaluate"), of_seeds=("calibration", "ood"))
+    assert {*runs["dvc exp run -S graft.sparsity=0.0005"].executed} == {"summary"} | cells
+    calibration = {"summary"} | per_seed("13", "21", stages=("calibration",))
+    assert {*runs["dvc exp run -S calibration.bins=20"].executed} == calibration
     assert "metrics/summary.json" in runs["dvc metrics diff"].text
 
 

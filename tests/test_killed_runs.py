@@ -62,10 +62,9 @@ def test_a_stage_whose_dvc_died_before_its_first_line_ends_at_once(toy, name):
 def test_a_stage_asks_for_the_death_signal_before_it_imports_anything_of_the_project():
     environment = {key: value for key, value in os.environ.items() if key != "DVC_STAGE"}
     command = [sys.executable, "-c", IMPORTS]
-    of_dvc, by_hand = (
-        subprocess.run(command, cwd=ROOT, env=environment | more, capture_output=True, text=True).stdout.split()
-        for more in ({"DVC_STAGE": "fetch"}, {})
-    )
+    where = {"cwd": ROOT, "capture_output": True, "text": True}
+    told = [subprocess.run(command, env=environment | more, **where).stdout for more in ({"DVC_STAGE": "fetch"}, {})]
+    of_dvc, by_hand = map(str.split, told)
     assert of_dvc[0] == by_hand[0] and (of_dvc[1], by_hand[1]) == (str(int(signal.SIGTERM)), "0")
 
 

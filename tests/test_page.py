@@ -93,9 +93,7 @@ def test_the_page_has_every_pipeline_that_ran_with_its_tables_and_figures(ran):
     assert {*re.findall(r'href="#(\w+)"', html)} == {*re.findall(r'<section id="(\w+)">', html)}
     assert section(html, "summary").count("<tr") == 4 and 'class="paper"' in section(html, "summary")
     assert section(html, "summary").count('<th scope="col">') == 13 and '<th scope="row">average' in html
-    assert "data:image/png;base64," in section(html, "summary") and "Score of the pretrained" in section(
-        html, "summary"
-    )
+    assert all(words in section(html, "summary") for words in ("data:image/png;base64,", "Score of the pretrained"))
     assert "96.1\u00a0%" in html and section(html, "study").count(LONG) == 1
     assert "Strange thing." in section(html, "study")  # a figure without a caption goes by its name
 
@@ -238,9 +236,8 @@ def test_in_chromium_a_click_sorts_rows_with_those_that_belong_to_them_and_the_p
 def test_differences_tell_missing_from_null():
     before, after = {"a": {"x": 1}, "b": None, "gone": 2}, {"a": {"x": 1}, "b": 0.5, "new": None, "c": {}}
     found = compare(before, after)
-    assert [(entry.name, entry.after) for entry in found if entry.differs] == [
-        ("b", 0.5), ("new", None), ("c", {}), ("gone", None),
-    ]  # fmt: skip
+    differ = [(entry.name, entry.after) for entry in found if entry.differs]
+    assert differ == [("b", 0.5), ("new", None), ("c", {}), ("gone", None)]
     assert [entry.name for entry in found if not entry.differs] == ["a.x"]
     assert not any(entry.differs for entry in compare(after, after))
     pairs = ((1, 1.5), (True, 2), ("a", "b"))

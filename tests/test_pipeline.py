@@ -318,9 +318,8 @@ def test_dropping_a_task_runs_no_cell_and_leaves_no_trace_in_the_summary(story):
     assert [{*summary[part]} for part in ("score", "ece", "mask")] == [{"movies"}] * 3
     assert b"products" not in dropped.files["plots/scores.csv"] and b"movies" in dropped.files["plots/scores.csv"]
     assert b"products" in story["task"].files["plots/scores.csv"]
-    assert (
-        str(paths.scores("evaluate", "products", 13)) in dropped.files
-    )  # control: the cell's own files are still there
+    # control: the cell's own files are still there
+    assert str(paths.scores("evaluate", "products", 13)) in dropped.files
 
 
 @pytest.mark.slow

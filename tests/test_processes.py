@@ -30,14 +30,8 @@ from tests.pico import TOY, finetune_settings, localizer_settings, model_setting
 # of weights after 14 steps: the same numbers are added up in another order
 TOLERANCE = 2e-6
 # 32 examples in batches of 5, so that the last of an epoch has fewer than there are processes
-HARD = {
-    "max_steps": 14,
-    "batch_sizes": [5],
-    "eval_steps": 4,
-    "optimizer": "sgd",
-    "learning_rates": [0.05],
-    "momentum": 0.9,
-}
+SGD = {"optimizer": "sgd", "learning_rates": [0.05], "momentum": 0.9}
+HARD = {"max_steps": 14, "batch_sizes": [5], "eval_steps": 4, **SGD}
 # localizers by gradients of all examples, of the last two squared one by one
 ONE_PASS = ("grown", "attribution", "fish", "talos")
 LEARNING = {"steps": 6, "eval_steps": 3, "batch_size": 7}

@@ -21,19 +21,15 @@ from tests.test_dvc_yaml import ALL, lies_in, output_paths
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = (
-    "README",
-    "stages/PROFILES",
-    "stages/PAPER",
-    "stages/DEFAULTS",
-    "stages/GLOSSARY",
-    "stages/FORMAT",
-    "stages/SCALING",
-)
+PAGES = ("README", *(f"stages/{name}" for name in ("PROFILES", "PAPER", "DEFAULTS", "GLOSSARY", "FORMAT", "SCALING")))
 TEXT = "\n".join((ROOT / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
+# with the pages whose commands and settings belong together (tests/test_everyday.py) or are made of the code
+WHOLE = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "stages").glob("*.md")))
 MOST_WORDS = 1300
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-ENDINGS = "py|yaml|md|json|jsonl|csv|tsv|png|txt|toml|safetensors|lock"
+# files inside folders that are made, a file of the user's, and one that every pipeline may have
+INSIDE = {"anatomy.json", "config.json", "model.safetensors", "tokenizer.json", "test.csv", "relative.py"}
+ENDINGS = "html|py|yaml|md|json|jsonl|csv|tsv|png|txt|toml|safetensors|lock"
 MADE = [path for name in ALL for path in output_paths(name, "outs", "metrics")]
 
 
@@ -47,9 +43,9 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True) for block in fences("bash") for line in block.splitlines() if line.strip()]
 
 
-def quoted() -> list[str]:
+def quoted(text: str = TEXT) -> list[str]:
     """Everything between single backticks outside of fences."""
-    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL))
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
 def targets() -> set[str]:
@@ -87,9 +83,9 @@ def test_every_profile_that_is_named_exists_and_every_profile_is_named():
 
 
 def test_every_module_that_is_run_exists():
-    used = re.findall(r"python -m ([a-z0-9_.]+)", TEXT)
+    used = re.findall(r"python -m ([a-z0-9_.]+)", WHOLE)
     modules = {name for name in used if name.startswith(("stages", "tests"))}
-    assert modules
+    assert modules >= {"stages.commands.plan", "stages.commands.page"}
     places = {name: ROOT / name.replace(".", "/") for name in modules}
     there = {name for name, at in places.items() if at.with_suffix(".py").is_file() or (at / "__main__.py").is_file()}
     assert modules - there == set()
@@ -130,7 +126,8 @@ def test_every_setting_that_is_named_exists():
 
 def paths_named() -> set[str]:
     """Everything in backticks or links that looks like a path of this project."""
-    words = [word for text in quoted() for word in text.split()] + re.findall(r"\]\(([^)#:]+)\)", TEXT)
+    words = [word for text in quoted(WHOLE) for word in text.split()]
+    words += re.findall(r"\]\(([^)#:]+)\)", WHOLE)
     looks = re.compile(rf"(?:[\w<>.-]+/)+[\w<>.-]*|[\w-]+\.(?:{ENDINGS})")
     return {word for word in words if looks.fullmatch(word) and not word.startswith("<")}
 
@@ -146,7 +143,8 @@ def is_there(path: str) -> bool:
         or (ROOT / "stages" / plain).exists()
         or plain == str(paths.PAGE)
         or any(lies_in(example, made) for made in MADE)
-        or plain.startswith("data/local/")
+        or plain.startswith(("data/local/", ".dvc/tmp/"))
+        or plain in INSIDE
     )
 
 

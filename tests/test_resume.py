@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stages import code
-from stages.lib import checkpoint, entry, params, runtime
+from stages.lib import checkpoint, entry, params
 from stages.lib.checkpoint import Loop, State, keeping
 from stages.lib.errors import StorageError
 from stages.lib.graft.mask import GraftMask
@@ -27,7 +27,6 @@ from stages.lib.localizers.movement import movement_order
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import evidence_of
-from stages.lib.runtime import seeded_torch
 from stages.lib.settings import Params
 from stages.lib.training.finetuning import TrainingCell, finetune, train_again
 from stages.lib.training.training import train
@@ -335,15 +334,6 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
         about, names = json.loads(stored.metadata()["checkpoint"]), [*stored.keys()]
     assert about["finished"] and about["step"] == STEPS
     assert {name.split("/")[0] for name in names} == {"leaves", "random"}  # nothing of the optimizer
-
-
-def test_random_states_come_back():
-    with seeded_torch("a"):
-        states = runtime.random_states()
-        first = torch.rand(3)
-        runtime.put_random_states(states)
-        assert torch.equal(torch.rand(3), first)
-        assert not torch.equal(torch.rand(3), first)
 
 
 # --- A real stage --------------------------------------------------------------------------------------------------

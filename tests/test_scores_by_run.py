@@ -44,12 +44,9 @@ def test_runs_are_compared_on_the_test_sets_that_all_have(runs):
     assert few.mean == pytest.approx(-0.05) and many.mean == pytest.approx(0.05) and few.error is not None
     assert sample(found) == "2 runs, 2 tasks (a, b), 1 pair with another test set, 2 seeds each"
     made = shown(tables(found, "examples"))
-    assert [table.title for table in made] == [
-        "Score in %, the task's own test set",
-        "Calibration error (ECE) in %, the task's own test set",
-        "Score in %, test sets of other tasks",
-        "Calibration error (ECE) in %, test sets of other tasks",
-    ]
+    places, measures = ("the task's own test set", "test sets of other tasks"), ("Score", "Calibration error (ECE)")
+    titles = [f"{measure} in %, {place}" for place in places for measure in measures]
+    assert [table.title for table in made] == titles
     assert [row.cells[:3] for row in made[0].rows] == [["16", "4", "50.0 (0.0)"], ["64 and more", "4", "50.0 (0.0)"]]
     assert made[2].rows[0].cells[-1] == "-10.0", "one pair, so no interval"
     # the control of calibration, and of nothing else

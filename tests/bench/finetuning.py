@@ -28,13 +28,14 @@ def measure() -> Iterator[Row]:
         batches = [examples[first : first + SIZE] for first in range(0, len(examples), SIZE)]
         trained = model.train_only({*model.parameters()})
         plan = TrainPlan(STEPS, RATE, SIZE)
+
+        def tune() -> None:
+            train(((model, batch) for batch in batches), trained, plan)
+
         seconds = in_turns(
-            ROUNDS,
-            recomputed=lambda: _recomputed(model, lambda: train(((model, batch) for batch in batches), trained, plan)),
-            ours=lambda: train(((model, batch) for batch in batches), trained, plan),
-            bare=lambda: _bare(model, batches),
+            ROUNDS, recomputed=lambda: _recomputed(model, tune), ours=tune, bare=lambda: _bare(model, batches),
             trainer=lambda: _trainer(model, batches, Path(work)),
-        )
+        )  # fmt: skip
         one = TrainPlan(1, RATE, LARGE)
         large = [(model, examples[:LARGE])]
         kept = _peak(lambda: train(iter(large), trained, one))

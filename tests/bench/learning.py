@@ -70,12 +70,8 @@ def _time_learning(
     most = Budget(base.region.budget(SPARSITY))
     order = movement_order(pretrained, finetuned, base.region, most.k)
     growing = localizer_settings("grown", rounds=STEPS)
-    seconds = in_turns(
-        ROUNDS,
-        learned=learn,
-        grown=lambda: grow(evidence, growing, order, most),
-        bare=lambda: [gradient() for _ in range(STEPS)],
-    )
+    functions = {"learned": learn, "grown": lambda: grow(evidence, growing, order, most)}
+    seconds = in_turns(ROUNDS, **functions, bare=lambda: [gradient() for _ in range(STEPS)])
     yield Row("a forward and backward pass", seconds["bare"] / STEPS, "s")
     yield Row("a step of mask learning / those passes", seconds["learned"] / seconds["bare"], "times", RATIO_GOAL)
     yield Row("a round of `grown` / those passes", seconds["grown"] / seconds["bare"], "times", RATIO_GOAL)
@@ -84,31 +80,30 @@ def _time_learning(
 def _count_arrays(
     model: LabelModel, few: list[Example], weights: Tensors, pretrained: Tensors, finetuned: Tensors, base: GraftMask
 ) -> Row:
-    size = 4 * base.region.size
-    elsewhere = live_bytes(
-        [*weights.values(), *(weight.grad for weight in weights.values()), *pretrained.values(), *finetuned.values()]
-    )
+    def gradients() -> list[Tensor]:
+        return [*weights.values(), *(weight.grad for weight in weights.values())]
+
+    elsewhere = live_bytes([*gradients(), *pretrained.values(), *finetuned.values()])
     held: list[int] = []
 
     def gradient() -> float:
         loss = loss_gradient(model, few)
-        held.append(live_bytes([*weights.values(), *(weight.grad for weight in weights.values())]) - elsewhere)
+        held.append(live_bytes(gradients()) - elsewhere)
         return loss
 
     logits = MaskLogits.around(base, pretrained, finetuned, SETTINGS.offset)
     once = SETTINGS.model_copy(update={"steps": 1})
     learn_mask(weights, logits, Budget(base.region.budget(SPARSITY)), once, gradient)
-    return Row("arrays of the region's size, beyond weights and gradients", max(held) / size, "arrays", ARRAYS_GOAL)
+    arrays = max(held) / (4 * base.region.size)
+    return Row("arrays of the region's size, beyond weights and gradients", arrays, "arrays", ARRAYS_GOAL)
 
 
 def _time_padding(model: LabelModel, examples: list[Example]) -> Row:
-    assert torch.allclose(predict(model, examples), _predict_padded(model, examples), atol=1e-4), (
-        "both predict the same"
-    )
+    same = torch.allclose(predict(model, examples), _predict_padded(model, examples), atol=1e-4)
+    assert same, "both predict the same"
     seconds = in_turns(3, dynamic=lambda: predict(model, examples), fixed=lambda: _predict_padded(model, examples))
-    return Row(
-        "prediction padded to a fixed length / by similar length", seconds["fixed"] / seconds["dynamic"], "times"
-    )
+    ratio = seconds["fixed"] / seconds["dynamic"]
+    return Row("prediction padded to a fixed length / by similar length", ratio, "times")
 
 
 @torch.inference_mode()
@@ -144,11 +139,5 @@ def rows_of(count: int) -> list[dict]:
         return read_rows(paths.table(TASK))[:count]
     generator = np.random.default_rng(0)
     words = ["the", "film", "story", "actor", "was", "good", "bad", "dull", "bright", "and", "with", "a", "of", "plot", "scene", "music", "night"]  # fmt: skip
-    return [
-        {
-            "sentence1": " ".join(generator.choice(words, generator.integers(8, 50))),
-            "sentence2": None,
-            "label": "positive",
-        }
-        for _ in range(count)
-    ]
+    texts = (" ".join(generator.choice(words, generator.integers(8, 50))) for _ in range(count))
+    return [{"sentence1": text, "sentence2": None, "label": "positive"} for text in texts]

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from hashlib import md5
 from pathlib import Path
@@ -18,7 +17,7 @@ from stages.lib.forks import fork_server
 from stages.lib.io import write_text
 from stages.lib.yaml12 import load_yaml
 from tests.bench.results import Row, in_turns
-from tests.dvc_project import ROOT, Copy, environment
+from tests.dvc_project import ROOT, Copy, environment, wait_for
 
 SIZES = (50, 200, 500)
 # stages that run, first some as the runner runs them, a process each, then some by one `dvc repro`; the lock has all others
@@ -41,13 +40,10 @@ def measure() -> Iterator[Row]:
     """Start of a model stage / `import torch`; then a repro of stages that do nothing, and of one with nothing to do."""
     start = ("-m", "tests.bench.start_of_stage")
     with fork_server({}) as server:
-        _wait_for(server)
-        seconds = in_turns(
-            3,
-            torch=lambda: _python("-c", "import torch"),
-            alone=lambda: _python(*start),
-            forked=lambda: _python(*start, DVC_STAGE="start", **server),
-        )
+        wait_for(lambda: all(map(os.path.exists, server.values())))
+        forked = {"DVC_STAGE": "start", **server}
+        stages = {"alone": lambda: _python(*start), "forked": lambda: _python(*start, **forked)}
+        seconds = in_turns(3, torch=lambda: _python("-c", "import torch"), **stages)
     for name, how in (("alone", "by itself"), ("forked", "as a fork")):
         yield Row(f"start of a stage with a model, {how}", seconds[name], "s")
         yield Row(f"the same / `import torch`, {how}", seconds[name] / seconds["torch"], "times", 1.25)
@@ -61,11 +57,6 @@ def measure() -> Iterator[Row]:
 
 def _python(*words: str, **more: str) -> None:
     subprocess.run([sys.executable, *words], cwd=ROOT, env=os.environ | more, check=True)
-
-
-def _wait_for(server: dict[str, str]) -> None:
-    while not all(map(os.path.exists, server.values())):
-        time.sleep(0.1)
 
 
 def _repro(folder: Path, size: int) -> tuple[float, float, float]:
@@ -95,10 +86,5 @@ def _locked(number: int, params: dict[str, Any]) -> dict[str, Any]:
     def empty(name: str) -> dict[str, Any]:
         return {"path": name, "hash": "md5", "md5": md5(b"").hexdigest(), "size": 0}
 
-    outs = [empty(f"out-{number}")]
-    return {
-        "cmd": f"exec touch out-{number}",
-        "deps": [*map(empty, DEPS)],
-        "params": {"params.yaml": params},
-        "outs": outs,
-    }
+    locked = {"cmd": f"exec touch out-{number}", "params": {"params.yaml": params}}
+    return locked | {"deps": [*map(empty, DEPS)], "outs": [empty(f"out-{number}")]}

@@ -1,6 +1,5 @@
 """Copies of the project in which all pipelines run at the settings of the profile `whole`."""
 
-import subprocess
 from pathlib import Path
 
 from stages.commands import profile
@@ -25,29 +24,23 @@ def fresh_copies(folder: Path, *names: str) -> list[Copy]:
 
 def differences(one: Copy, other: Copy) -> list[str]:
     """Outputs that are not the same in both, but for those that say seconds, and files that are half-written in the second."""
-    first, second = (
-        {
-            out["path"]: out["md5"]
-            for lock in locks(copy).values()
-            for entry in lock.values()
-            for out in entry["outs"]
-            if not out["path"].startswith(TIMED)
-        }
-        for copy in (one, other)
-    )
+    kept = ([out for out in outputs(copy) if not out["path"].startswith(TIMED)] for copy in (one, other))
+    first, second = ({out["path"]: out["md5"] for out in outs} for outs in kept)
     partial = [str(path) for path in other.folder.rglob("*.partial") if ".dvc" not in path.parts]
     return sorted(path for path in first.keys() | second.keys() if first.get(path) != second.get(path)) + partial
 
 
 def pipelines(copy: Copy) -> list[str]:
     """dvc.yaml of each."""
-    listed = subprocess.run(
-        ["git", "ls-files", "*dvc.yaml"], cwd=copy.folder, capture_output=True, text=True, check=True
-    )
-    return listed.stdout.split()
+    return ["dvc.yaml", *(str(path.relative_to(copy.folder)) for path in sorted(copy.folder.glob("stages/*/dvc.yaml")))]
 
 
 def locks(copy: Copy) -> dict[str, dict]:
     """What dvc.lock knows, by the folder of the pipeline."""
     folders = [str(Path(name).parent) for name in pipelines(copy)]
     return {folder: copy.lock(folder) for folder in folders if (copy.folder / folder / "dvc.lock").exists()}
+
+
+def outputs(copy: Copy) -> list[dict]:
+    """What each dvc.lock knows of each output."""
+    return [out for lock in locks(copy).values() for entry in lock.values() for out in entry["outs"]]

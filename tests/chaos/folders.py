@@ -112,12 +112,6 @@ def _add(chance: random.Random, folder: Path, mark: Path) -> None:
     hostile = pickle.dumps(Hostile(mark))
     code = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n".encode()
     adapter = json.dumps({"peft_type": "LORA", "base_model_name_or_path": "evil/base"}).encode()
-    name, content = chance.choice(
-        [
-            ("pytorch_model.bin", hostile),
-            ("training_args.bin", hostile),
-            ("evil.py", code),
-            ("adapter_config.json", adapter),
-        ]
-    )
+    files = {"pytorch_model.bin": hostile, "training_args.bin": hostile, "evil.py": code}
+    name, content = chance.choice([*files.items(), ("adapter_config.json", adapter)])
     (folder / name).write_bytes(content)

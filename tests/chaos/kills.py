@@ -76,15 +76,17 @@ def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
                     found += [line for name in names for line in _other_bytes(copy, folder, name, known[folder][name])]
                 failures.setdefault(victim, []).extend(found)
                 for line in found:
-                    print(
-                        f"{victim[0]} gets {victim[1].name}: {' '.join(targets)}: {line}", file=sys.stderr, flush=True
-                    )
+                    print(f"{_words(victim)}: {' '.join(targets)}: {line}", file=sys.stderr, flush=True)
     for victim in VICTIMS:
-        yield f"{victim[0]} gets {victim[1].name}", counts[victim], failures.get(victim, [])
+        yield _words(victim), counts[victim], failures.get(victim, [])
     for folder in known:
         yield f"of these in {folder}", reached[folder], [] if reached[folder] else ["none"]
     yield "the rest runs without hands", 1, _finish(copy, *EVERYTHING)
     yield "same bytes as undisturbed", 1, differences(finished, copy)
+
+
+def _words(victim: Victim) -> str:
+    return f"{victim[0]} gets {victim[1].name}"
 
 
 def _forget(copy: Copy, folder: str, names: list[str]) -> list[str]:
@@ -108,11 +110,8 @@ def _finish(copy: Copy, *words: str) -> list[str]:
 def _other_bytes(copy: Copy, folder: str, name: str, known: dict) -> list[str]:
     """Outputs of a stage that are not as they were, but for those that say seconds."""
     now = {out["path"]: out["md5"] for out in copy.lock(folder).get(name, {"outs": []})["outs"]}
-    return [
-        f"{out['path']}: other bytes"
-        for out in known["outs"]
-        if not out["path"].startswith(TIMED) and now.get(out["path"]) != out["md5"]
-    ]
+    outs = [out for out in known["outs"] if not out["path"].startswith(TIMED)]
+    return [f"{out['path']}: other bytes" for out in outs if now.get(out["path"]) != out["md5"]]
 
 
 def _kill(copy: Copy, targets: list[str], victim: Victim, chance: random.Random) -> list[str] | None:

@@ -13,11 +13,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from stages.commands.mend import stages_at_work
 from stages.lib.progress import progress
 from tests.chaos.campaign import Row
-from tests.chaos.copies import EVERYTHING, MENDED, differences, locks
+from tests.chaos.copies import EVERYTHING, MENDED, differences, locks, outputs
 from tests.dvc_project import Copy, twin
 from tests.sealed import flip_bit
 
@@ -49,13 +50,7 @@ def full_disk(finished: Copy, chance: random.Random) -> Found:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
 
-        done = _by_hand(copy, command, preexec_fn=limit)
-        said = [line for line in done.stderr.splitlines() if "could not be written" in line]
-        return (
-            ""
-            if done.returncode == 2 and said and "Traceback" not in done.stderr
-            else done.stderr[-300:] or "ended well"
-        )
+        return _unless_refused(_by_hand(copy, command, preexec_fn=limit))
 
     return _every_kind(finished, limited)
 
@@ -95,14 +90,16 @@ def read_only(finished: Copy, _chance: random.Random) -> Found:
         done = _by_hand(copy, f"{allowed}sh -c '{command}'")
         for path in places:
             path.chmod(0o755 if path.is_dir() else 0o644)
-        said = [line for line in done.stderr.splitlines() if "could not be written" in line and "denied" in line]
-        return (
-            ""
-            if done.returncode == 2 and said and "Traceback" not in done.stderr
-            else done.stderr[-300:] or "ended well"
-        )
+        return _unless_refused(done, "denied")
 
     return _every_kind(finished, refused, READ_ONLY)
+
+
+def _unless_refused(done: subprocess.CompletedProcess, word: str = "") -> str:
+    """What a stage says that did not say in one line, with this word in it, that it could not write."""
+    said = any("could not be written" in line and word in line for line in done.stderr.splitlines())
+    refused = done.returncode == 2 and said and "Traceback" not in done.stderr
+    return "" if refused else done.stderr[-300:] or "ended well"
 
 
 def clock_set_back(finished: Copy, _chance: random.Random) -> Found:
@@ -129,12 +126,10 @@ def two_runs_at_once(finished: Copy, chance: random.Random) -> Found:
     for one in (alone, copy):
         one.set(f"graft.sparsity={SPARSITIES[0]}")
     alone.run("dvc", "repro")
-    first = subprocess.Popen(
-        ["dvc", "repro"], cwd=copy.folder, env=copy.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    time.sleep(chance.uniform(0, 5))
-    second = _by_hand(copy, "dvc repro")
-    first.wait()
+    with copy.start("dvc", "repro") as first:
+        time.sleep(chance.uniform(0, 5))
+        second = _by_hand(copy, "dvc repro")
+        first.wait()
     said = second.stdout + second.stderr
     failures = [] if second.returncode == 0 or "lock" in said.lower() or "busy" in said.lower() else [said[-300:]]
     copy.run("dvc", "repro")
@@ -162,31 +157,20 @@ def edit_in_the_middle(finished: Copy, _chance: random.Random) -> Found:
 def damaged_cache(finished: Copy, chance: random.Random) -> Found:
     """Objects of the cache with other bits, and nothing but the cache to take them from."""
     copy = _another(finished, "cache")
-    outs = [
-        out
-        for lock in locks(copy).values()
-        for entry in lock.values()
-        for out in entry["outs"]
-        if not out["md5"].endswith(".dir")
-    ]
-    held = [
-        (out, place)
-        for out in outs
-        if (place := copy.folder / f".dvc/cache/files/md5/{out['md5'][:2]}/{out['md5'][2:]}").exists()
-    ]
+    outs = [out for out in outputs(copy) if not out["md5"].endswith(".dir")]
+    places = [(out, copy.folder / f".dvc/cache/files/md5/{out['md5'][:2]}/{out['md5'][2:]}") for out in outs]
+    held = [(out, place) for out, place in places if place.exists()]
     for out, place in chance.sample(held, min(DAMAGED, len(held))):
         (copy.folder / out["path"]).unlink(missing_ok=True)
         place.chmod(0o644)
         flip_bit(place, chance.randrange(place.stat().st_size))
     verified = _by_hand(copy, "python -m stages.commands.verify")
-    failures = (
-        []
-        if verified.returncode == 1 and "damaged" in verified.stdout
-        else [verified.stdout[-300:] + verified.stderr[-300:]]
-    )
+    found = verified.returncode == 1 and "damaged" in verified.stdout
+    failures = [] if found else [verified.stdout[-300:] + verified.stderr[-300:]]
     copy.run(*EVERYTHING)
     again = _by_hand(copy, "python -m stages.commands.verify")
-    return DAMAGED, failures + ([] if again.returncode == 0 else [again.stdout[-300:]]) + differences(finished, copy)
+    failures += [] if again.returncode == 0 else [again.stdout[-300:]]
+    return DAMAGED, failures + differences(finished, copy)
 
 
 SITUATIONS: dict[str, Callable[[Copy, random.Random], Found]] = {
@@ -226,12 +210,9 @@ def _stages(copy: Copy) -> Iterator[tuple[str, str, list[str]]]:
                 yield file + name, entry["cmd"], [out["path"] for out in entry["outs"]]
 
 
-def _by_hand(
-    copy: Copy, command: str, preexec_fn: Callable[[], None] | None = None, **more: object
-) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        ["sh", "-c", command], cwd=copy.folder, env=copy.environment | more, preexec_fn=preexec_fn, capture_output=True, text=True
-    )  # fmt: skip
+def _by_hand(copy: Copy, command: str, preexec_fn: Any = None, **more: object) -> subprocess.CompletedProcess:
+    streams = {"capture_output": True, "text": True, "preexec_fn": preexec_fn}
+    return subprocess.run(["sh", "-c", command], cwd=copy.folder, env=copy.environment | more, **streams)
 
 
 def _another(finished: Copy, name: str) -> Copy:
