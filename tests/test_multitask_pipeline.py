@@ -17,7 +17,10 @@ SETTINGS = TINY | {
     "tasks": TASKS,
     "ood": {"sets": {}},
     "multitask": {"tasks": TASKS, "test_max": 30, "groups": {"reviews": TASKS}},
-    "joint": {"paradigms": ["sgd"], "step_factor": 2.0, "eval_steps": 0},
+    # enough for a joint model that gains, else there is no relative gain
+    "data": TINY["data"] | {"k": 32},
+    "finetune": {"max_steps": 40, "learning_rates": [0.2]},
+    "joint": {"paradigms": ["sgd"], "step_factor": 8.0, "eval_steps": 0},
     "skill": {"localizers": ["movement"], "sparsities": [0.01]},
     "transfer": {"unions": {}, "purify_steps": 1, "purify_batch_size": 8},
 }
