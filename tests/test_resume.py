@@ -80,8 +80,9 @@ def learn_in_turn(projects: Any) -> Outcome:
 
 
 def join(cell: Any) -> Outcome:
-    done = test_joint.train(cell.pretrained_folder, "standard", **{**HARD, "head_first_steps": 3, "max_steps": 6})
-    return {name: weight.detach().clone() for name, weight in done.shared.parameters().items()}, done.record
+    changes = {**HARD, "head_first_steps": 3, "max_steps": 6}
+    shared, record = test_joint.train(cell.pretrained_folder, "standard", **changes)
+    return {name: weight.detach().clone() for name, weight in shared.parameters().items()}, record
 
 
 def some(cell: Any) -> GraftMask:
