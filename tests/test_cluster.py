@@ -117,7 +117,9 @@ def test_two_workers_share_the_work_and_one_that_is_otherwise_is_refused(cluster
     head.set("graft.sparsity=0.03")
     refused = head.run(*cluster.command(2), fails=True)
     otherwise = "refused: graft.sparsity is 0.02 in its params.yaml, 0.03 in the head's"
-    assert refused.code == 2 and refused.text.splitlines() == [
+    plan, *told = refused.text.splitlines()
+    assert refused.code == 2 and "5 stages to run" in plan
+    assert told == [
         f"parallel: worker in {host()}:{one.folder} {otherwise}",
         f"worker in {host()}:{two.folder} {otherwise}",
     ]
@@ -125,7 +127,7 @@ def test_two_workers_share_the_work_and_one_that_is_otherwise_is_refused(cluster
     one.run("git", "commit", "-q", "--allow-empty", "-m", "elsewhere")
     refused = head.run(*cluster.command(2), fails=True)
     assert refused.code == 2 and f"{one.folder} refused: it is at commit" in refused.text
-    assert len(refused.text.splitlines()) == 1
+    assert len(refused.text.splitlines()) == 2, "the plan, and a line of the one that is elsewhere"
 
     again.terminate()
     again.wait(60)
