@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +29,7 @@ from stages.commands.parallel.run_stage import BOUND, Outcome
 from stages.commands.parallel.tasks import Task
 from stages.commands.plan.predicted_steps import prediction
 from stages.lib.errors import ParamsError, StorageError
+from stages.lib.forks import ADDRESS, waiting
 from stages.lib.yaml12 import load_yaml
 from tests.dvc_project import ROOT, TINY, clone, lay_out_toy, make_original, wait_for
 
@@ -338,6 +339,27 @@ def test_what_there_is_to_use_is_of_the_machine_unless_the_settings_or_the_comma
     with on_this_machine(parsed(["--workers", "2", *asked]), runtime):
         assert used["workers"] == 2 and used["gpus"] == gpus
         assert used["memory"] == memory or (memory is None and used["memory"] > 100)
+
+
+@pytest.mark.parametrize("said", [None, "", "elsewhere/socket"])
+def test_stages_fork_from_the_server_in_the_environment_from_none_if_it_is_empty_and_else_from_a_new_one(
+    said, monkeypatch
+):
+    if said is None:
+        monkeypatch.delenv(ADDRESS, raising=False)
+    else:
+        monkeypatch.setenv(ADDRESS, said)
+    started = []
+    monkeypatch.setattr(
+        "stages.lib.forks.fork_server", lambda _: started.append("new") or nullcontext({ADDRESS: "new"})
+    )
+    monkeypatch.setattr("stages.commands.parallel.cluster.this_machine", lambda *_: nullcontext())
+    runtime = SimpleNamespace(device="cpu", threads=1, resources=SimpleNamespace(gpus=None, memory_mib=1))
+    with on_this_machine(parsed(["--workers", "2"]), runtime, forks=True) as (_, runner):
+        assert runner.environment[ADDRESS] == ("new" if said is None else said)
+    assert len(started) == (said is None)
+    early = waiting(runner.environment)[ADDRESS]
+    assert early == "" if said == "" else early.endswith(".early")
 
 
 @pytest.mark.parametrize(
