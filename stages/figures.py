@@ -57,7 +57,7 @@ class Bars:
 
     @property
     def f1(self) -> bool:
-        """Whether the score of some is F1."""
+        """True if the score of some is F1."""
         return any(DAGGER in label for label in self.labels.values())
 
 

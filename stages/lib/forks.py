@@ -29,6 +29,7 @@ IMPORTS = (
 )  # fmt: skip
 ENOUGH = 3
 STOPPED = 130
+# as in fork_server.py, which imports nothing of the project
 EARLY = ".early"
 # seconds that a new process has until it listens
 PATIENCE = 10.0
@@ -97,7 +98,7 @@ def fork_server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
 
 
 def waiting(environment: dict[str, str]) -> dict[str, str]:
-    """What tells a stage to wait for the fork server of `environment`, if it has one."""
+    """The same environment for a stage that waits for its fork server, if it has one."""
     address = environment.get(ADDRESS)
     return environment | {ADDRESS: str(Path(address).with_suffix(EARLY))} if address else environment
 

@@ -129,11 +129,11 @@ def sizes_by_model(found: pd.DataFrame) -> Figure:
     for number, (name, look) in enumerate(line_styles(localizers).items()):
         aside = SPREAD ** (number - (len(localizers) - 1) / 2)
         models = _models(found, name)
-        means = [10 ** size(part).mean for _, part in models]
+        sizes = [size(part) for _, part in models]
+        means = [10**value.mean for value in sizes]
         places = [aside * regions[model] for model, _ in models]
         panel.plot(places, means, label=words(name), **look)
-        for place, mean, (_, part) in zip(places, means, models, strict=True):
-            value = size(part)
+        for place, mean, value, (_, part) in zip(places, means, sizes, models, strict=True):
             if value.error is not None:
                 ends = [[mean - 10**value.low], [10**value.high - mean]]
                 panel.errorbar([place], [mean], yerr=ends, color=look["color"], capsize=3, elinewidth=0.9)

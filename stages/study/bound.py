@@ -48,7 +48,7 @@ def examples_for(log_size: float, target: float, delta: float) -> int:
 
 
 def lacking(error: float, better: float) -> float:
-    """What the one error is above the other, at least 0: epsilon_2, and the bias by its stand-ins.
+    """Excess of the one error over the other, at least 0: epsilon_2, and the bias by its stand-ins.
 
     epsilon_2: train error of the graft - that of retraining, by how much it misses assumption D.3 without it.  Bias: test
     error with only the mask trained - with everything.  The theorem compares the best models there are; nobody knows

@@ -251,8 +251,8 @@ def models(study: Study) -> list[tuple[str, float, str, pd.DataFrame]]:
         family, _, size = method.rpartition("_")
         rows = own_rows(study.rows("peft", None, method=method))
         trained = (rows.trained / rows.model_parameters).mean()
-        share_ = "" if pd.isna(trained) else f" ({small_percent(trained)})"
-        found.append((family, float(size), f"{FAMILIES.get(family, family)} {size}{share_}", rows))
+        of_model = "" if pd.isna(trained) else f" ({small_percent(trained)})"
+        found.append((family, float(size), f"{FAMILIES.get(family, family)} {size}{of_model}", rows))
     return found
 
 

@@ -21,7 +21,7 @@ ALLOWED = "all, none, or top_K, bottom_K, random_K, first_K, middle_K, last_K wi
 
 
 def parse(name: str) -> tuple[str, int | None]:
-    """What a selection is called without its size, and that, None where there is none; raises ValueError that says what is allowed."""
+    """Kind and size of a selection, None where it has no size; raises ValueError that says what is allowed."""
     if not PATTERN.fullmatch(name):
         raise ValueError(ALLOWED)
     kind, _, size = name.partition("_")

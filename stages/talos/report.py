@@ -280,7 +280,7 @@ def query_and_key(talos: Collected) -> Finding:
 
 
 def _control(rows: pd.DataFrame, first: str, second: str, missing: str) -> Finding:
-    """How far one column is above another; without that what it is a control of says nothing."""
+    """One column less another; unless that is above 0, what it is a control of says nothing."""
     cells = rows.set_index(CELL)
     lacks = f"not measurable where {missing}"
     return Finding(estimate((cells[first] - cells[second]).astype(float)), lacks=lacks)

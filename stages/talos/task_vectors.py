@@ -72,7 +72,7 @@ def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> li
         records[task] = {"selected": mask.selected, "graftable": cell.region.size, **record}
         if method != FULL:
             write_mask(paths.edited(method, task, seed), StoredMask(mask, values, {}, cell.origin()))
-        del finetuned, cell, values
+        del finetuned, cell, mask, values
     return predict_all(method, seed, params, machine, records)
 
 
@@ -202,7 +202,7 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def sizes(training: Any, trained: int, mask: GraftMask) -> dict[str, int]:
-    """How many parameters are trained, and bytes of the optimizer's state for them and of what has to be stored.
+    """Number of trained parameters, and bytes of the optimizer's state for them and of what has to be stored.
 
     The latter is an index and a value for each parameter of the mask, or the values alone of a whole region.  `training`
     names the optimizer and its momentum.

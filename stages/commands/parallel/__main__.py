@@ -188,7 +188,7 @@ def on_this_machine(asked: argparse.Namespace, runtime: Any, forks: bool = False
 
 
 def _shared_server(environment: dict[str, str], wanted: bool) -> AbstractContextManager[dict[str, str]]:
-    """What tells the stages of a fork server: of the one in the environment, or else of a new one if it is wanted."""
+    """The environment by which stages find a fork server: the one that is there already, or else a new one if it is wanted."""
     from stages.lib.forks import ADDRESS, fork_server
 
     if ADDRESS in os.environ:

@@ -114,7 +114,7 @@ OFFLINE_SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLI
 
 
 def hub_reachable(timeout_s: float = 4.0) -> bool:
-    """Whether the hub (or the mirror in HF_ENDPOINT) answers in time; False where an offline switch is on."""
+    """True if the hub (or the mirror in HF_ENDPOINT) answers in time; False where an offline switch is on."""
     if any(os.environ.get(switch, "").upper() in ("1", "ON", "YES", "TRUE") for switch in OFFLINE_SWITCHES):
         return False
     answered = threading.Event()

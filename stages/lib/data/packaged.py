@@ -125,9 +125,9 @@ def read_same_article(archive: Path, member: str | None) -> Rows:
     rows: Rows = []
     for couple in zip(order[::2], order[1::2], strict=False):
         for first, second in product(couple, couple):
-            texts = {"sentence1": _beginning(first), "sentence2": _ending(second)}
             label = "same" if first == second else "different"
-            rows.append({**texts, "label": label, "group": " / ".join(map(_beginning, couple))})
+            row = {"sentence1": _beginning(first), "sentence2": _ending(second), "label": label}
+            rows.append({**row, "group": " / ".join(map(_beginning, couple))})
     return rows
 
 

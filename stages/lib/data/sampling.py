@@ -27,17 +27,18 @@ def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: 
         train, dev = split_sizes(len(ranked), task, label, data)
         sample["train"] += ranked[:train]
         sample["dev"] += ranked[len(ranked) - dev :]
-    chosen = {split: sorted(rows, key=lambda row: _place(row, task, seed)) for split, rows in sample.items()}
+    chosen = {split: sorted(drawn, key=lambda row: _place(row, task, seed)) for split, drawn in sample.items()}
     chosen["test"] = capped(tests, data.test_max)
-    return {split: [*map(bare, rows)] for split, rows in chosen.items()}
+    return {split: [*map(bare, part)] for split, part in chosen.items()}
 
 
 def _pool(rows: list[Row], tested: set[bytes]) -> list[Row]:
     """The training rows to draw from: none whose text is in test, and one of a class's texts that differ in spacing."""
     chosen: dict[tuple[bytes, str | None], Row] = {}
+    trained = (row for row in rows if row["split"] == "train")
     # of several the first in the alphabet, so that the choice doesn't hang on the order of rows
-    for row in sorted(rows, key=lambda row: [text or "" for text in content(row)]):
-        if row["split"] == "train" and (key := text_key(row)) not in tested:
+    for row in sorted(trained, key=lambda row: [text or "" for text in content(row)]):
+        if (key := text_key(row)) not in tested:
             chosen.setdefault((key, row["label"]), row)
     return list(chosen.values())
 

@@ -5,7 +5,16 @@ from typing import Any
 import numpy as np
 
 from ..data.tasks import TaskSpec
-from .classification import accuracy, agreement, confidence_histogram, f1, mcc, reliability, standard_error
+from .classification import (
+    accuracy,
+    agreement,
+    confidence_histogram,
+    f1,
+    majority_share,
+    mcc,
+    reliability,
+    standard_error,
+)
 from .predictions import Predictions
 from .tokens import count_rows, of_tokens, token_scores, usual_completion
 from .variants import FINETUNED
@@ -58,8 +67,9 @@ def constant_scores(labels: np.ndarray, names: list[str], task: TaskSpec) -> dic
     if of_tokens(labels):
         usual = usual_completion(labels)
         return {"majority": usual, "constant": usual}
-    always = [_scores(np.tile(one, (len(labels), 1)), labels, names, task) for one in np.eye(len(names))]
-    return {"majority": max(basic["accuracy"] for basic, _ in always), "constant": max(score for _, score in always)}
+    always = np.eye(len(names))
+    scores = [_scores(np.tile(one, (len(labels), 1)), labels, names, task)[1] for one in always]
+    return {"majority": majority_share(labels), "constant": max(scores)}
 
 
 def _scores(logits: np.ndarray, labels: np.ndarray, names: list[str], task: TaskSpec) -> tuple[dict[str, Any], float]:

@@ -87,17 +87,14 @@ def parameter_groups(model: Any, mode: str) -> dict[str, str]:
     """
     backbone, blocks = model.base_model_prefix + ".", _blocks_prefix(model)
     # the first that fits
-    prefixes: dict[str, str | tuple[str, ...]] = {
-        LAYERS: blocks,
-        POOLER: f"{backbone}pooler.",
-        EMBEDDINGS: _embedding_prefixes(model, blocks),
-        LM_HEAD: backbone,
-        HEAD if mode == "standard" else LM_HEAD: "",
-    }
-    return {
-        name: next(group for group, prefix in prefixes.items() if name.startswith(prefix))
-        for name in named_weights(model)
-    }
+    prefixes: list[tuple[str, str | tuple[str, ...]]] = [
+        (LAYERS, blocks),
+        (POOLER, f"{backbone}pooler."),
+        (EMBEDDINGS, _embedding_prefixes(model, blocks)),
+        (LM_HEAD, backbone),
+        (HEAD if mode == "standard" else LM_HEAD, ""),
+    ]
+    return {name: next(group for group, prefix in prefixes if name.startswith(prefix)) for name in named_weights(model)}
 
 
 def require_embeddings(name: str, model: Any, tokens: int) -> None:

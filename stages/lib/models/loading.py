@@ -100,7 +100,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def one_line(error: Exception) -> str:
-    """What an error of a library is, and the beginning of what it says."""
+    """The kind of a library's error, and the beginning of its message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 

@@ -30,9 +30,12 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
     files = [mask_at(path) for path in (first, second)]
     stored = [read_graft(file) for file in files]
     a, b = (one.mask.region for one in stored)
-    facts: dict[str, Any] = dict(zip(("first", "second"), map(identity, files, stored), strict=True))
-    facts["same_model"] = a == b and len({one.about.get("fingerprint") for one in stored}) == 1
-    facts |= dict.fromkeys(("overlap", "layers", "values"))
+    facts: dict[str, Any] = {
+        "first": identity(files[0], stored[0]),
+        "second": identity(files[1], stored[1]),
+        "same_model": a == b and stored[0].about.get("fingerprint") == stored[1].about.get("fingerprint"),
+        **dict.fromkeys(("overlap", "layers", "values")),
+    }
     if [*a.shapes.items()] != [*b.shapes.items()]:
         return facts
     sets = [one.mask.region_indices().numpy() for one in stored]

@@ -17,7 +17,7 @@ def compose(masks: list[Path], rule: str, base: Path, to: Path) -> str:
 
     Each task's trained head is kept as `<task>:<name>`, and `export --task` takes one of them out; of patches each one's use
     is kept as well, so that this needs no project.  Raises MaskError if one is damaged, was composed itself or belongs to
-    another model than `base`, or if a task comes with two heads.
+    another model than `base`, or if a task comes with two heads; StorageError if something is at `to`.
     """
     target = free(to)
     if len(masks) < 2:

@@ -35,7 +35,7 @@ class Deltas:
 
 
 def deltas_of(patch: StoredMask, base: Base, names: Iterable[str] | None = None) -> Deltas:
-    """What to add to the base model to have the graft, or that of some tensors; a new head has no base and is no part of it.
+    """Differences that make the graft of the base model, or that of some tensors; a new head has no base and is no part of it.
 
     `after - before` in float32 gives the value to the bit wherever any float32 does: not always where a value ends far
     nearer to zero than it began, since the sum lies on the coarser grid of what it is made of.

@@ -34,7 +34,7 @@ def export(mask: Path, form: str, task: str | None, base: Path, to: Path, leave_
     """Write the graft of a mask file or patch to a new folder, in one of FORMS; gives one line about it.
 
     Raises MaskError if the mask is damaged, serves several tasks and none is chosen, was made for another model than `base`,
-    or doesn't fit the form.
+    or doesn't fit the form, and StorageError if something is at `to`.
     """
     target, file = free(to), mask_at(mask)
     with _opened(file, task, base) as (patch, use, pretrained):

@@ -200,7 +200,7 @@ def _place(row: dict[str, Any]) -> str:
 
 
 def _times(row: dict[str, Any]) -> str:
-    """How many times as much of a mask lies there as by chance."""
+    """Share of a mask that lies there, as a multiple of that by chance."""
     times = row["share"] / row["chance"]
     return f"{times:.2g}" if times < 10 else f"{times:.0f}"
 

@@ -39,7 +39,7 @@ def push(patch: Path, to: str, private: bool) -> str:
 def pull(name: str, to: Path, revision: str | None) -> str:
     """Fetch the patch of a repository of the hub into a new folder; gives one line about it.
 
-    Raises MaskError if there is no whole patch in it, and StorageError if the hub doesn't give it.
+    Raises MaskError if there is no whole patch in it, and StorageError if the hub doesn't give it or `to` is taken.
     """
     from huggingface_hub import snapshot_download
 

@@ -63,9 +63,11 @@ def identity(file: Path, stored: StoredMask) -> dict[str, Any]:
     return {
         "file": str(file),
         "form": "patch" if KEY in about else "mask",
-        **{name: about.get(name) for name in ("model", "fingerprint")},
+        "model": about.get("model"),
+        "fingerprint": about.get("fingerprint"),
         "tasks": tasks_of(stored),
-        **{name: about.get(name) for name in ("seed", "localizer")},
+        "seed": about.get("seed"),
+        "localizer": about.get("localizer"),
         "selected": mask.selected,
         "graftable": mask.region.size,
         "sparsity": mask.sparsity,

@@ -95,7 +95,7 @@ def _differences(anatomy: Anatomy, ours: dict[str, list[int]], theirs: dict[str,
 
 
 def survey(pair: Pair, look: Callable[[str], object]) -> Counter[str]:
-    """How far each group of parameters outside a new head moved: the sum of the squared distances.
+    """Squared distance that each group of parameters outside a new head moved.
 
     Raises ModelError if nothing moved or a value is no number.
     """
