@@ -345,6 +345,16 @@ def test_identical_checkpoints_are_refused(pico_bert, tmp_path, capsys):
         assert refused(capsys, pico_bert, tuned, tmp_path / "patch", "--mode prompt") == f"{tuned}: {words}"
 
 
+def test_a_region_in_which_nothing_moved_is_refused_and_what_moved_is_named(pico_bert, tmp_path, capsys):
+    other, patch = Path(shutil.copytree(pico_bert, tmp_path / "other")), tmp_path / "patch"
+    change(other, lambda tensors: tensors["bert.embeddings.word_embeddings.weight"].add_(1))
+    line = refused(capsys, pico_bert, other, patch, "--mode prompt")
+    assert line.endswith(f"{pico_bert} in layers: nothing moved; embeddings did, and --region takes them in")
+    assert not patch.exists()
+    localize(pico_bert, other, patch, "--mode prompt --region layers embeddings")
+    assert patch.exists(), "control"
+
+
 # --- With rows --------------------------------------------------------------------------------------------------------
 
 

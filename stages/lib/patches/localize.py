@@ -84,7 +84,7 @@ def localize(**options: Any) -> str:
     most = min(pair.tokenizer.model_max_length, MOST_TOKENS, pair.most_tokens or MOST_TOKENS)
     work = Work(request, pair, region, budget, task_of(request, pair), request.max_length or most, settings, peak)
     with progress("compare", len(pair.base.stored), "tensor") as bar:
-        moved = survey(pair, lambda _: (bar.update(), peak.look()))
+        moved = survey(pair, request.region, lambda _: (bar.update(), peak.look()))
     found = _find(work)
     stored = _patch(work, found, target)
     return render(

@@ -1,7 +1,7 @@
 """Two checkpoints of anybody's: whether one can be the fine-tuned other, and how far everything moved in between."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,10 +94,10 @@ def _differences(anatomy: Anatomy, ours: dict[str, list[int]], theirs: dict[str,
     ] * bool(rest)
 
 
-def survey(pair: Pair, look: Callable[[str], object]) -> Counter[str]:
+def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> Counter[str]:
     """Squared distance that each group of parameters outside a new head moved.
 
-    Raises ModelError if nothing moved or a value is no number.
+    Raises ModelError if nothing moved in the groups of the region or a value is no number.
     """
     squares: Counter[str] = Counter()
     strange: dict[str, list[str]] = {}
@@ -114,8 +114,11 @@ def survey(pair: Pair, look: Callable[[str], object]) -> Counter[str]:
     if strange:
         bad = (f"{title}: values that are no numbers ({listed(names)})" for title, names in strange.items())
         raise ModelError("; ".join(bad))
-    if not any(squares.values()):
-        raise ModelError(f"{titles[1]}: has the same values as {titles[0]}: nothing moved")
+    if not any(squares[name] for name in region):
+        elsewhere = ", ".join(name for name, distance in squares.items() if distance)
+        where = f" in {', '.join(region)}" if elsewhere else ""
+        hint = f"; {elsewhere} did, and --region takes them in" if elsewhere else ""
+        raise ModelError(f"{titles[1]}: has the same values as {titles[0]}{where}: nothing moved{hint}")
     return squares
 
 
