@@ -54,7 +54,7 @@ def main(file: str) -> None:
 
 
 def code_digests(file: Path) -> dict[Path, dict[str, Any]]:
-    """What lies where for the stages of a dvc.yaml: path of each file of code -> its digest, localizer.NAME -> its settings."""
+    """The files for the stages of a dvc.yaml: path of each file of code -> its digest, localizer.NAME -> its settings."""
     entries = load_yaml(file, ParamsError)["stages"].values()
     keys = [key for entry in entries if _module(entry) == "stages.code" for key in entry.get("params", [])]
     settings = vars(load_params(*keys))
@@ -192,7 +192,7 @@ def read(path: Path) -> Code:
 
 
 def _is_text(item: Any) -> bool:
-    """Whether this is a statement of a text alone, such as a docstring."""
+    """True if this is a statement of a text alone, such as a docstring."""
     return isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
 
 

@@ -309,7 +309,7 @@ def _rows(scores: pd.DataFrame) -> str:
 
 
 def _details(results: Results, tasks: set[str] | None = None) -> str:
-    """How many of all, or of these tasks, and how large their grafts are."""
+    """The number of all tasks, or of these, and the size of their grafts."""
     masks = results.masks[results.masks.task.isin(tasks or {*results.tasks})]
     shares = bounds([*map(small_percent, sorted(masks.selected / masks.graftable))])
     seeds = masks.groupby("task").seed.nunique()

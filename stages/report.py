@@ -97,22 +97,22 @@ class Results:
 
     @property
     def generative(self) -> bool:
-        """Whether the models complete prompts."""
+        """True if the models complete prompts."""
         return _completes(self.masks)
 
     @property
     def localizer(self) -> str:
-        """What found the masks of the graft."""
+        """The localizer of the graft's masks."""
         return self.masks.localizer.iloc[0]
 
     @property
     def unit(self) -> str:
-        """What predictions are of."""
+        """The name of what is predicted: labels, or tokens."""
         return "tokens" if self.generative else "rows"
 
     @property
     def score(self) -> str:
-        """What the score of a task is whose metric is no other."""
+        """The score of a task whose metric is no other."""
         return "exact match" if self.generative else "accuracy"
 
     @property
@@ -303,7 +303,7 @@ def score_table(results: Results) -> Table:
 
 
 def token_tables(results: Results) -> list[Table]:
-    """How good the models are token by token."""
+    """The quality of the models token by token."""
     notes = ["of each token after all of the reference before it; tokens of a row are not independent"]
     return [
         task_table(results, "Tokens right in %", TOKENS, notes, "tokens"),
@@ -437,7 +437,7 @@ def _tables(results: Results, leak_rule: str) -> list[Table]:
 
 
 def headline(results: Results) -> dict[str, Any]:
-    """What `dvc metrics` shows: means over tasks."""
+    """The numbers for `dvc metrics`: means over tasks."""
     more = TOKEN_MEASURES[1:] if results.generative else []
     means = results.scores.groupby(["variant", "task"])[[*MEASURES, *more]].mean().groupby("variant").mean()
     parts: dict[str, Any] = {"tasks": len(results.tasks), "seeds": len(results.seeds)}

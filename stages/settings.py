@@ -97,7 +97,7 @@ SPARSITIES = {"graft.sparsity": None}
 
 
 def problems(values: dict[str, Any]) -> list[str]:
-    """What is wrong between settings that are fine by themselves."""
+    """Errors between settings that are fine by themselves."""
     rules = (
         lambda values: resolve_tasks(values["task"])[1],
         _set_problems,

@@ -1,4 +1,4 @@
-"""What `python stages/mask.py` finds by the name of the package, as in each folder of scripts: says how to run it."""
+"""Found by `python stages/mask.py` under the name of the package, as in each folder of scripts: says how to run it."""
 
 import sys
 from pathlib import Path

@@ -49,7 +49,7 @@ onmessage = event => document.getElementById("looked").textContent = JSON.string
 
 @dataclass(frozen=True)
 class Look:
-    """What was found: pixels by which the page is too wide, parts that overlap or are too narrow, pictures not shown.
+    """Faults found: pixels by which the page is too wide, parts that overlap or are too narrow, pictures not shown.
 
     `scrolls`: tables of up to four columns that don't fit.
     """

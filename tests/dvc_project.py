@@ -126,7 +126,7 @@ if stage() and target:
 
 @dataclass(frozen=True)
 class Run:
-    """What one command of DVC did."""
+    """The outcome of one command of DVC."""
 
     code: int
     text: str
@@ -134,7 +134,7 @@ class Run:
 
     @property
     def fates(self) -> dict[str, str]:
-        """What became of each stage, without the file that it stands in."""
+        """The outcome of each stage, without the file that it stands in."""
         words = {fate: line.replace("%s", "(?:[^':]+:)?([^']+)") for fate, line in WORDS.items()}
         return {name: fate for fate, line in words.items() for name in re.findall(f"^{line}", self.text, re.MULTILINE)}
 
@@ -183,7 +183,7 @@ class Copy:
         return self.run("dvc", "repro", *targets, fails=fails, **more)
 
     def plan(self, *files: str) -> dict[str, tuple[str, list[str]]]:
-        """What is foretold of each stage of these pipelines, and why."""
+        """The prediction for each stage of these pipelines, and its reasons."""
         return json.loads(self.run("python", "-c", PLAN, *files).text.splitlines()[-1])
 
     def set(self, *overrides: str) -> None:
@@ -196,7 +196,7 @@ class Copy:
         self.run("git", "commit", "-qm", "state")
 
     def lock(self, folder: str = ".") -> dict[str, Any]:
-        """What dvc.lock knows of each stage: command, settings, and MD5 of everything that went in and came out."""
+        """The entry of each stage in dvc.lock: command, settings, and MD5 of everything that went in and came out."""
         return YAML(typ="safe").load(self.folder / folder / "dvc.lock")["stages"]
 
     def files(self, *places: str) -> dict[str, bytes]:
@@ -218,7 +218,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def of_tests(folder: Path) -> dict[str, str]:
-    """What has git and DVC run with the tests' own Python, and with nothing of the user's or of other tests."""
+    """An environment in which git and DVC run with the tests' own Python, and with nothing of the user's or of other tests."""
     names = {f"GIT_{who}_{what}": "test@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     site = {"DVC_SITE_CACHE_DIR": str(folder / "site"), "DVC_NO_ANALYTICS": "1"}
@@ -259,7 +259,7 @@ def start_stage(stage: str, values: dict[str, Any]) -> subprocess.Popen:
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 300) -> Any:
-    """What a condition gives as soon as it is true; it has to be within so many seconds."""
+    """The value of a condition as soon as it is true; it has to be within so many seconds."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end

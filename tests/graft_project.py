@@ -38,7 +38,7 @@ class Project:
         return read_mask(self.folder / MASK)
 
     def logits(self, stored: StoredMask) -> Tensor:
-        """What the pipeline predicts with the graft of a mask, (rows, labels)."""
+        """The pipeline's predictions with the graft of a mask, (rows, labels)."""
         model = self.cell.load()
         reset_to_pretrained(model, self.cell.anatomy, self.cell.pretrained_folder)
         model.put(transplant(self.cell.pretrained(), stored.values, stored.mask) | dict(stored.head))

@@ -1,4 +1,4 @@
-"""How many arrays of a region's size are alive, counted in two ways."""
+"""The number of arrays of a region's size that are alive, counted in two ways."""
 
 import gc
 from collections.abc import Callable, Iterable

@@ -185,5 +185,5 @@ def values_of(model: LabelModel) -> dict[str, torch.Tensor]:
 
 
 def same(left: dict, right: dict) -> bool:
-    """Whether tensors of the same names are equal to the bit."""
+    """True if tensors of the same names are equal to the bit."""
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

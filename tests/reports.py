@@ -1,4 +1,4 @@
-"""What tests of reports share: what was made of some data once is not made of it again."""
+"""Reports that tests share: what was made of some data once is not made of it again."""
 
 from collections.abc import Callable
 from functools import wraps

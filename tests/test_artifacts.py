@@ -1,4 +1,4 @@
-"""What has its final name is complete; what went wrong is said in one line; nobody is left running."""
+"""Files under their final names are complete; errors are said in one line; nobody is left running."""
 
 import errno
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -241,13 +242,18 @@ def test_a_stage_can_be_called_in_process(capsys):
     def stop() -> None:
         raise KeyboardInterrupt
 
+    hint = "activate the project's environment (. .venv/bin/activate; `make setup` makes it)"
+    absent = f"mask@toy-1: {sys.executable} has no package torche; {hint}\n"
     for call, code, told in (
         (lambda: main([]), 2, "test_artifacts: the disk is full\n"),
         (lambda: guarded("mask@toy-1", stop), 130, "mask@toy-1: stopped\n"),
+        (lambda: guarded("mask@toy-1", lambda: import_module("torche.nn")), 2, absent),
     ):
         with pytest.raises(SystemExit) as caught:
             call()
         assert caught.value.code == code and capsys.readouterr().err == told
+    with pytest.raises(ModuleNotFoundError):  # a mistake of ours
+        guarded("mask@toy-1", lambda: import_module("stages.lib.torche"))
 
 
 IMPORTING = """

@@ -42,7 +42,7 @@ class Cluster:
         return psutil.Process(self._started[-1].pid)
 
     def works(self, copy: Copy) -> bool:
-        """Whether processes have started in this clone that haven't ended."""
+        """True if processes have started in this clone that haven't ended."""
         return any(one.info["cwd"] == str(copy.folder) for one in psutil.process_iter(["cwd"]))
 
     def command(self, workers: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a change of code makes anew: by the digests of a copy, and by DVC, with stages that only pretend to compute."""
+"""The stages that a change of code makes anew: by the digests of a copy, and by DVC, with stages that only pretend to compute."""
 
 import json
 import re
@@ -108,7 +108,7 @@ def story(tmp_path_factory) -> dict[str, Any]:
 
 
 def refused(copy: Copy, axis: str, value: str, file: str, *plan: str) -> tuple[bool, Run, Run]:
-    """Whether a command on an axis was executed, and what `dvc repro` of a file and the plan say of it."""
+    """True if a command on an axis was executed, and what `dvc repro` of a file and the plan say of it."""
     params, marker = copy.folder / "params.yaml", copy.folder / "touched"
     before = params.read_bytes()
     copy.set(f"{axis}=['{value} $(touch {marker})']")

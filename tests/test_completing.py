@@ -105,7 +105,7 @@ def test_labels_that_a_tokenizer_cannot_tell_apart_are_refused():
 
 
 def written(model: LabelModel, example: Example, length: int) -> tuple[int, ...]:
-    """What greedy decoding writes after a prompt."""
+    """The completion of a prompt by greedy decoding."""
     prompt = torch.tensor([example.input_ids[: example.position + 1]])
     ids = model.model.generate(
         prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=length, pad_token_id=0, eos_token_id=0,
@@ -114,7 +114,7 @@ def written(model: LabelModel, example: Example, length: int) -> tuple[int, ...]
 
 
 def forced(model: LabelModel, examples: list[Example]) -> list[bool]:
-    """Whether every token of a completion is the most probable one after those before it, row by row."""
+    """True if every token of a completion is the most probable one after those before it, row by row."""
     told, targets = predict_tokens(model, examples), targets_of(examples)
     right = told["predicted"] == targets["target"]
     assert accuracy(told, targets) == np.mean([right[targets["row"] == row].all() for row in range(len(examples))])

@@ -66,7 +66,7 @@ def change_last(method: str, order: str, task: str, seed: int, **values: object)
 
 
 def read(known: dict[str, list[str]] = ORDERS, **changes: object) -> Sequences:
-    """What was written of these methods, orders and seeds."""
+    """The records written of these methods, orders and seeds."""
     settings = {"methods": METHODS, "orders": [*known], "seeds": SEEDS, **changes}
     return collect(settings["seeds"], SimpleNamespace(**settings), known)
 

@@ -49,7 +49,7 @@ def test_an_advisory_is_an_error_that_names_the_version_which_mends_it(answer):
 
 
 def found(changes: dict[str, str]) -> str:
-    """What pip reports if these are the only newer versions."""
+    """The report of pip if these are the only newer versions."""
     pins = dict(line.split("==") for line in (ROOT / "requirements.txt").read_text().splitlines()[1:])
     versions = {**pins, **changes}.items()
     return json.dumps({"install": [{"metadata": {"name": name, "version": version}} for name, version in versions]})

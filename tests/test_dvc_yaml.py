@@ -79,7 +79,7 @@ def deps(name: str, code: bool) -> list[str]:
 
 
 def axes(name: str) -> list[str]:
-    """What tells the cells of a stage apart, as it stands in paths."""
+    """The values that tell the cells of a stage apart, as they stand in paths."""
     return [f"${{item.{axis}}}" for axis in ALL[name].get("matrix", {})]
 
 

@@ -123,7 +123,7 @@ def hub() -> Iterator[type[Hub]]:
 
 
 def run(endpoint: str, home: Path, *commands: list[object]) -> list[str]:
-    """What each command says, in a process of its own."""
+    """The output of each command, in a process of its own."""
     kept = [
         name for name in os.environ if not name.startswith(("HF_", "TRANSFORMERS_")) and "proxy" not in name.lower()
     ]

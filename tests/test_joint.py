@@ -49,7 +49,7 @@ def plan(step_factor: float | None = 2.0, rows: dict = ROWS, **changes: Any) -> 
 
 
 def params(mode: str = "standard", **learning: Any) -> SimpleNamespace:
-    """What the stages skill, level and transfer ask for."""
+    """The inputs of the stages skill, level and transfer."""
     return SimpleNamespace(
         model=model_settings(mode),
         graft=graft_settings(),

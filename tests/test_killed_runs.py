@@ -92,7 +92,7 @@ def test_a_stage_goes_on_unless_the_dvc_that_runs_here_is_not_above_it(project, 
 
 @mending
 def look() -> list[str]:
-    """What a plan does first."""
+    """The first part of a plan."""
     try:
         with Repo() as repo:
             return [stage.name for stage in repo.index.stages]

@@ -60,7 +60,7 @@ class Small:
         return self.scale * nn.functional.cross_entropy(logits, self.labels)
 
     def loss_gradient(self) -> float:
-        """What learn_mask asks for: the loss with the live weights, gradients left in `.grad`."""
+        """The function that learn_mask asks for: the loss with the live weights, gradients left in `.grad`."""
         self.network.zero_grad(set_to_none=True)
         loss = self.loss(self.weights)
         loss.backward()

@@ -117,7 +117,7 @@ def set_config(folder: Path, **changes: object) -> None:
 
 
 def loaded(patch: Path, base: Path) -> dict[str, Tensor]:
-    """What the lines of FORMAT.md make of a patch."""
+    """The tensors that the lines of FORMAT.md make of a patch."""
     scope: dict = {}
     exec(render("loading.py.j2", patch=patch / PATCH, base=json.dumps(str(base))), scope)
     return scope["weights"]
@@ -491,6 +491,10 @@ def test_too_few_rows_to_hold_some_out_are_told_of_the_option_that_this_command_
     one = write_rows(tmp_path / "one.csv", toy_rows(1, 1))
     line = refused(capsys, *cell, tmp_path / "none", f"--localizer grown --data {one} {COLUMNS}")
     assert line.endswith("; say --test with a file, or with none") and "holdout" not in line
+    for option, other in (("--data", "--test"), ("--test", "--data")):
+        files = f"{option} {tmp_path / 'nowhere.csv'} {other} {one}"
+        line = refused(capsys, *cell, tmp_path / "none", f"--localizer grown {files} {COLUMNS}")
+        assert line == f"{option}: there is no file {tmp_path / 'nowhere.csv'}"
 
 
 def test_a_language_model_takes_a_prompt(make_cell, rows, tmp_path, capsys):

@@ -77,7 +77,7 @@ class Quadratic:
         return self.loss(self.weights)
 
     def gains(self, mask: GraftMask) -> Tensor:
-        """What moving each parameter brings at the graft of a mask, to first order; by region index."""
+        """The loss saved by moving each parameter at the graft of a mask, to first order; by region index."""
         gradients = self.gradient_at(graft(self.pretrained, self.finetuned, mask))
         return self.region.flatten({n: -g * (self.finetuned[n] - self.pretrained[n]) for n, g in gradients.items()})
 

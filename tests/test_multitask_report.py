@@ -45,7 +45,7 @@ HERE = "some model, prompt, 16 shots"
 
 
 def params(tasks: list[str] = TASKS, seeds: list[int] = SEEDS, **changes: Any) -> SimpleNamespace:
-    """What the stage multitask asks for."""
+    """The inputs of the stage multitask."""
     own = {"groups": GROUPS, "unions": {}, "paradigms": ["sgd"], "localizers": ["learned"], "least_gain": 0.05, **changes}  # fmt: skip
     return SimpleNamespace(
         seeds=seeds,

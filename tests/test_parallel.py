@@ -106,7 +106,7 @@ def run(*words: Any) -> tuple[int, str, str]:
 
 
 def runs() -> dict[str, dict]:
-    """What each stage noted; every one ran once."""
+    """The note of each stage; every one ran once."""
     lines = [json.loads(line) for line in Path("runs.jsonl").read_text().splitlines()]
     assert len({line["name"] for line in lines}) == len(lines)
     return {line["name"]: line for line in lines}

@@ -58,7 +58,7 @@ def parsed_by_dvc(text: str) -> Any:
 
 
 def outcome(parse: Callable[..., Any], *arguments: Any) -> str:
-    """What is read, or that it is refused; in words, which tell 1 from true and in which nan equals nan."""
+    """The value read, or that it is refused; in words, which tell 1 from true and in which nan equals nan."""
     try:
         return repr(parse(*arguments))
     except Exception:
@@ -159,7 +159,7 @@ def applied(name: str) -> str:
 
 
 def flags_of(name: str) -> list[str]:
-    """What `-S` takes to set a profile."""
+    """The arguments of `-S` that set a profile."""
     settings = profile.flatten(profile.profile_settings(name))
     return [flag for key, value in settings.items() for flag in profile.flags(key, value)]
 
@@ -189,7 +189,7 @@ def test_the_flags_of_a_profile_are_those_that_give_dvc_the_same_settings(name, 
 
 
 def override(folder: Path, *overrides: str) -> dict[str, Any]:
-    """What our reader finds after DVC's `-S` has rewritten a copy of params.yaml; it has to be valid."""
+    """The settings that our reader finds after DVC's `-S` has rewritten a copy of params.yaml; it has to be valid."""
     path = shutil.copyfile(PARAMS, folder / "params.yaml")
     apply_overrides(path, list(overrides))
     raw = load_yaml(path, ParamsError)

@@ -57,7 +57,7 @@ def original(tmp_path_factory) -> Copy:
 
 @pytest.fixture(scope="module")
 def forks(original) -> Iterator[dict[str, str]]:
-    """What tells a stage of a process that has the libraries imported, and has other threads at hand."""
+    """The message to a stage of a process that has the libraries imported, and has other threads at hand."""
     threads = {"OMP_NUM_THREADS": "3"}  # runtime.threads has the last word
     with fork_server(original.environment | threads) as server:
         yield server | threads
@@ -246,7 +246,7 @@ def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
 
 
 def read_for_settings() -> set[str]:
-    """What params.py needs to check the settings; a stage opens it all, and what it says is tracked as params."""
+    """Files that params.py needs to check the settings; a stage opens them all, and their contents are tracked as params."""
     reached: set[Path] = set()
     todo = [Path("stages/lib/params.py"), *(path.relative_to(ROOT) for path in ROOT.glob("stages/**/settings.py"))]
     while todo:

@@ -1,4 +1,4 @@
-"""What a plan says a run costs; that it foretells the right stages is tested under the real DVC, in test_everyday.py."""
+"""The cost in a plan of a run; that it foretells the right stages is tested under the real DVC, in test_everyday.py."""
 
 import shutil
 from itertools import product

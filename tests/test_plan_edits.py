@@ -126,7 +126,7 @@ def test_of_every_stage_it_is_foretold_what_becomes_of_it(planned, pipeline, edi
 
 
 def of(pipeline: str, fates: dict[str, str]) -> dict[str, str]:
-    """What is said of the stages of a pipeline."""
+    """The lines on the stages of a pipeline."""
     kinds = {*PIPELINES[pipeline], "code" if pipeline == "main" else f"{pipeline}_code"}
     return {name: fate for name, fate in fates.items() if name.partition("@")[0] in kinds}
 

@@ -1,4 +1,4 @@
-"""What `dvc plots show` draws: every plot that a dvc.yaml declares has its columns, a template and numbers."""
+"""The figures of `dvc plots show`: every plot that a dvc.yaml declares has its columns, a template and numbers."""
 
 import csv
 import json

@@ -39,7 +39,7 @@ SMALL = 40  # tokens of a batch of a gradient pass: several batches, of which on
 
 
 def results(cell: Any, processes: Processes) -> dict[str, Any]:
-    """What stages compute with gradients of batches: weights, and masks by learning and by single gradients."""
+    """The computations of stages with gradients of batches: weights, and masks by learning and by single gradients."""
     machine = replace(pico.runtime(SMALL), processes=processes)
     where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), machine, cell.pretrained_folder)
     tuned = finetune(where, finetune_settings(**HARD))
@@ -72,7 +72,7 @@ def cell(make_cell):
 
 @pytest.fixture(scope="module")
 def together(cell, tmp_path_factory):
-    """What both of two processes have found, and the folder that they wrote to."""
+    """The findings of both of two processes, and the folder that they wrote to."""
     import socket
 
     with socket.socket() as free:

@@ -133,7 +133,7 @@ def paths_named() -> set[str]:
 
 
 def is_there(path: str) -> bool:
-    """Whether a path exists, is what a stage makes, or is a place for the user's files."""
+    """True if a path exists, is made by a stage, or is a place for the user's files."""
     plain = path.rstrip("/").replace("<task>", "${item.task}").replace("<seed>", "${item.seed}")
     if "<" in plain:
         return (ROOT / plain.partition("<")[0]).is_dir()

@@ -1,4 +1,4 @@
-"""What DVC records of a stage is what it ran with: edits in its course are an error, and nothing is recorded."""
+"""The record that DVC keeps of a stage is what it ran with: edits in its course are an error, and nothing is recorded."""
 
 import json
 import sys

@@ -224,7 +224,7 @@ def measures(**findings: Finding) -> dict:
 
 
 def judged(value, rule: str = "above", limit: float | str = 0.0, settings=None, **controls: Finding) -> Claim:
-    """What is said of one value, given these controls."""
+    """The verdict on one value, given these controls."""
     row = Statement("it is so", "measure", rule=rule, limit=limit, figure="seen", given=[*controls])
     [claim] = judge([row], measures(measure=Finding(value), **controls), None, "toy", settings)
     return claim

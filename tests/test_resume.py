@@ -42,7 +42,7 @@ projects = test_sequencing.projects
 
 
 class Killed(BaseException):
-    """What no stage catches."""
+    """An exception that no stage catches."""
 
 
 def cell_of(cell: Any, rows: Any = None, folder: Path | None = None) -> TrainingCell:
@@ -110,7 +110,7 @@ def clock(monkeypatch):
 def live(
     run: Callable[[], Outcome], folder: Path, kill_at: int = 0, words: Any = "same", seconds: float = SECONDS
 ) -> tuple[Outcome | None, int]:
-    """What a run comes to, None if it is killed at a step, and the number of its steps."""
+    """The result of a run, None if it is killed at a step, and the number of its steps."""
     steps, keep = [], Loop.keep
 
     def counted(loop: Loop, state: Any) -> None:
@@ -353,7 +353,7 @@ def test_a_stage_that_is_killed_for_real_goes_on_and_leaves_the_same_files(make_
     folder = Path(".dvc/tmp/checkpoints/finetune@toy-13")
 
     def ended() -> str:
-        """What a start says that nobody disturbs."""
+        """The output of a start that nobody disturbs."""
         process = start_stage("finetune", values)
         error = process.communicate()[1]
         assert process.returncode == 0, error
@@ -361,7 +361,7 @@ def test_a_stage_that_is_killed_for_real_goes_on_and_leaves_the_same_files(make_
         return error
 
     def killed(name: str) -> str:
-        """What a start says that is killed soon after this checkpoint."""
+        """The output of a start that is killed soon after this checkpoint."""
         process = start_stage("finetune", values)
         wait_for(lambda: (folder / name).exists() or process.poll() is not None)
         time.sleep(0.1)

@@ -54,7 +54,7 @@ def test_the_order_in_which_tensors_come_plays_no_part(sizes, levels, seed, shar
 
 
 def test_control_a_selection_that_keeps_the_first_of_equals_is_another_one():
-    """What a tie is decided by matters: tensors that come backwards, and no look at the index."""
+    """The rule for ties matters: tensors that come backwards, and no look at the index."""
     region, scores = drawn([4, 4, 4], 1, 0)
     assert known_order(region, scores, 3) == [0, 1, 2]
     chosen, starts = RunningSelection(3), starts_of(region)

@@ -70,7 +70,7 @@ def projects(tmp_path_factory, pico_bert):
 
 
 def write_single(task: TaskSpec, mode: str) -> None:
-    """What the main pipeline makes of one task."""
+    """The files that the main pipeline makes of one task."""
     rows = rows_of(task)
     write_json(paths.card(task.name), {"task": task.model_dump()})
     for split, part in rows.items():

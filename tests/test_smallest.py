@@ -1,4 +1,4 @@
-"""How small a skill is: the search for a size, the code of a graft in signs, and what is reported of them."""
+"""The smallest size of a skill: the search for it, the code of a graft in signs, and the report on them."""
 
 import math
 import re
@@ -125,7 +125,7 @@ def test_certificates_hold_where_the_best_of_many_is_taken_and_a_bound_for_one_d
 
 @pytest.fixture
 def cell(project, make_cell):
-    """What the main pipeline makes of one pico cell."""
+    """The files that the main pipeline makes of one pico cell."""
     made = make_cell("prompt")
     made.lay_out(SEED)
     predict_reference(TASK, SEED, model_settings("prompt"), runtime())

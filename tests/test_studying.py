@@ -50,7 +50,7 @@ def store_anchor(predictions: Predictions) -> None:
 
 
 def settings(keep: float = 0.1, **graft: Any) -> SimpleNamespace:
-    """What the stages rank and sweep ask for."""
+    """The inputs of the stages rank and sweep."""
     return SimpleNamespace(
         model=model_settings("prompt"), movement=SimpleNamespace(keep=keep), graft=graft_settings(**graft),
         calibration=SimpleNamespace(bins=15), study=SimpleNamespace(tasks=[TASK], test_max=20), localizer=LOCALIZER,
@@ -58,7 +58,7 @@ def settings(keep: float = 0.1, **graft: Any) -> SimpleNamespace:
 
 
 def swept(name: str, sparsity: str, keep: float = 0.1) -> tuple[str, dict[str, Any]]:
-    """What is said of a localizer's ranking and mask, and the record."""
+    """The report on a localizer's ranking and mask, and the record."""
     rank(name, TASK, SEED, settings(keep), runtime())
     said = sweep(name, sparsity, TASK, SEED, settings(keep), runtime())
     return said, read_json(paths.reading_record("sweep", (name, sparsity), TASK, SEED))

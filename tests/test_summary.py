@@ -148,7 +148,7 @@ def run_stage(monkeypatch: pytest.MonkeyPatch, tasks: list[str], seeds: list[int
 
 
 def report_text(tasks: list[str], seeds: list[int], sets: dict | None = None, width: int = 80) -> str:
-    """What the terminal shows."""
+    """The output on the terminal."""
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(to_terminal(report_of(results_of(tasks, seeds, sets))))
     return console.file.getvalue()

@@ -22,7 +22,7 @@ TINY_SURGICAL = {
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
-    """What ran and the files after it, of a first run and of one with another selection."""
+    """The stages that ran and the files after it, of a first run and of one with another selection."""
     copy = clone(make_original(tmp_path_factory.mktemp("surgical"), TINY | TINY_SURGICAL), "story")
     first = copy.repro(FILE), copy.files("metrics", "plots")
     copy.set("surgery.selections=[all,top_1,random_1]")

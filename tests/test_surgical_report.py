@@ -173,7 +173,7 @@ def run(layers: list[int], cell: int) -> dict[str, Any]:
 
 
 def made(settings: SimpleNamespace | None = None, **effects: Any) -> Surgical:
-    """What is read of records with these effects."""
+    """The frames read of records with these effects."""
     Writer(**effects).write(settings or params())
     return collect(settings or params())
 

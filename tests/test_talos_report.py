@@ -71,7 +71,7 @@ EFFECTS = {
 
 
 def settings(seeds: list[int] = SEEDS, **changes: list[str]) -> SimpleNamespace:
-    """What the stage talos asks for; `changes` are the methods of stages."""
+    """The inputs of the stage talos; `changes` are the methods of stages."""
     methods = {"edit": METHODS, "arithmetic": METHODS, "disentangle": ["full", "talos"], **changes}
     sections = {name: SimpleNamespace(methods=own) for name, own in methods.items()}
     sections["disentangle"].grid = SimpleNamespace(pairs=PAIRS)
@@ -162,7 +162,7 @@ def wobble(task: str, seed: int, name: str) -> float:
 
 
 def written(params: SimpleNamespace | None = None, **changes: Any) -> Collected:
-    """What is read of all files that the settings name, written once."""
+    """The frames read of all files that the settings name, written once."""
     asked = repr((params, changes))
     if asked not in KNOWN:
         Writer(**changes).write(params or settings())

@@ -1,4 +1,4 @@
-"""What is damaged in DVC's cache is found, removed, and made again by the stage that it belongs to; DVC itself tells nothing."""
+"""Damage in DVC's cache is found, removed, and made good by the stage that it belongs to; DVC itself tells nothing."""
 
 import os
 import sys

@@ -28,12 +28,14 @@ def read_csv(file: Path, columns: Sequence[str], of: str, types: Mapping[str, ty
         found = pd.read_csv(file, dtype=types)
         if missing := [name for name in columns if name not in found]:
             raise ValueError(f"no column {missing[0]}")
-    except (OSError, ValueError) as problem:
+    except OSError as problem:
+        raise DataError(f"{file}: can't be read: {problem.strerror}") from None
+    except ValueError as problem:
         raise DataError(f"{file}: not {of}: {problem}") from None
     return found
 
 
 def seeds_of(found: pd.DataFrame, by: str) -> str:
-    """How many seeds each run has, told by the column `by`: "2 seeds each", or "seeds 2, 1"."""
+    """The number of seeds of each run, told by the column `by`: "2 seeds each", or "seeds 2, 1"."""
     seeds = found.groupby(by, sort=False).seed.nunique()
     return f"{counts(seed=seeds.iloc[0])} each" if seeds.nunique() == 1 else "seeds " + ", ".join(map(str, seeds))

@@ -119,7 +119,7 @@ def apply(text: str, settings: dict[str, Any], changes: Sequence[str] = ()) -> s
 
 
 def flags(key: str, value: Any) -> list[str]:
-    """What `-S` needs to set a value; a table is removed first, since DVC would only add to it."""
+    """The argument of `-S` that sets a value; a table is removed first, since DVC would only add to it."""
     return [f"~{key}", f"++{key}={_flag(value)}"] if isinstance(value, dict) else [f"{key}={_flag(value)}"]
 
 

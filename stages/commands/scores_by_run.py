@@ -170,7 +170,7 @@ def _draw(panel: Axes, part: pd.DataFrame, measure: str) -> None:
 
 
 def _title(found: pd.DataFrame, by: str) -> str:
-    """What the graft loses or wins, out of distribution if there are such test sets."""
+    """The gain or loss of the graft, out of distribution if there are such test sets."""
     kind = OTHER if OTHER in {*found.kind} else OWN
     part = found[found.kind == kind]
     gaps = [f"{difference(rows, 'score').in_points()} at {name}" for name, rows in part.groupby("run", sort=False)]
@@ -179,7 +179,7 @@ def _title(found: pd.DataFrame, by: str) -> str:
 
 
 def sample(found: pd.DataFrame) -> str:
-    """How many runs, tasks, pairs and seeds."""
+    """The number of runs, tasks, pairs and seeds."""
     own = found[found.kind == OWN]
     pairs = found.loc[found.kind == OTHER, PAIR].drop_duplicates()
     others = f", {counted(len(pairs), 'pair')} with another test set" if len(pairs) else ""

@@ -88,7 +88,7 @@ def comments(text: str) -> dict[str, str]:
 
 
 def allowed(field: Schema, known: Schema) -> str:
-    """What a value may be, in words, from its JSON schema."""
+    """The allowed values in words, from their JSON schema."""
     if "$ref" in field:
         return allowed(known[field["$ref"].rpartition("/")[2]], known)
     if "anyOf" in field:

@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def named_objects(cache: Path) -> Objects:
-    """What the cache holds of what dvc.lock says of every pipeline, files in folders among it."""
+    """The cache's state of all that dvc.lock names, of every pipeline, files in folders among it."""
     found: Objects = {}
     for lock in lock_files():
         for stage, entry in load_yaml(lock, StorageError)["stages"].items():
@@ -97,7 +97,7 @@ def _place(cache: Path, name: str) -> Path:
 
 
 def _is_sound(cache: Path, name: str) -> bool:
-    """Whether an object is there and has the hash that it is named after."""
+    """True if an object is there and has the hash that it is named after."""
     try:
         with _place(cache, name).open("rb") as file:
             return file_digest(file, "md5").hexdigest() == name.removesuffix(FOLDER)

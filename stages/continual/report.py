@@ -255,7 +255,7 @@ def size(count: float) -> str:
 
 
 def headline(data: Sequences) -> dict[str, Any]:
-    """What `dvc metrics` shows: accuracy at the end and forgetting, of naive fine-tuning and grafting."""
+    """The numbers for `dvc metrics`: accuracy at the end and forgetting, of naive fine-tuning and grafting."""
     return {
         name: {method: mean_of(_by_seed(name)((data, method))).mean for method in (NAIVE, GRAFTING) if method in data.methods}
         for name in ("average", "forgetting")

@@ -7,7 +7,7 @@ __all__ = ["grafted", "load_graft", "open_patch"]
 
 
 def __getattr__(name: str) -> object:
-    """What applies a patch, which takes torch, is loaded when it is asked for."""
+    """The functions that apply a patch, which take torch, loaded when they are asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .patches import live

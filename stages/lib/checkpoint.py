@@ -158,7 +158,7 @@ def loop(steps: int, *inputs: Any) -> Loop | None:
 
 
 def regained_seconds() -> float:
-    """How long the loops took, in runs that were killed, up to where this run went on."""
+    """Seconds of the loops, in runs that were killed, up to where this run went on."""
     return _open[-1]().regained if _open else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What every stage's entry point shares: arguments, errors without a traceback, how long it took."""
+"""The entry point that all stages share: arguments, errors without a traceback, how long it took."""
 
 import argparse
 import contextlib
@@ -103,6 +103,13 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
             function(**arguments)
     except GraftError as error:
         print(f"{label}: {error}", file=sys.stderr)
+        sys.exit(USER_MISTAKE)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", __name__.partition(".")[0]):
+            raise  # a mistake of ours
+        hint = "activate the project's environment (. .venv/bin/activate; `make setup` makes it)"
+        print(f"{label}: {sys.executable} has no package {missing}; {hint}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except BrokenPipeError:
         # the reader of our output has gone, for instance `| head`; nothing is wrong on this side

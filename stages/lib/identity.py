@@ -1,4 +1,4 @@
-"""What tells one run of a loop from another: a digest of all that it depends on."""
+"""The identity of a run of a loop: a digest of all that it depends on."""
 
 from dataclasses import fields, is_dataclass
 from hashlib import blake2b
@@ -26,7 +26,7 @@ def digest_of(*values: Any) -> bytes:
 
 
 def versions() -> list[Any]:
-    """What of libraries and machine the last digits hang on."""
+    """The versions of libraries and the traits of the machine that the last digits depend on."""
     machine = [torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()]
     return [version("torch"), version("transformers"), *machine]
 

@@ -120,7 +120,7 @@ def read_json(path: Path, error: type[GraftError] = DataError) -> Any:
 
 
 def json_problem(problem: Exception) -> str:
-    """What Python's reader of JSON raised (ValueError or RecursionError), in plain words."""
+    """The error of Python's reader of JSON (ValueError or RecursionError), in plain words."""
     if isinstance(problem, RecursionError):
         return "nested too deeply"
     return "a number of too many digits" if "int_max_str_digits" in str(problem) else str(problem)

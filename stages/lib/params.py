@@ -170,7 +170,7 @@ def validate(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) -
 
 
 def checked(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """What `validate` gives, and lines on what these pipelines leave out since it is about tasks that `tasks` doesn't have."""
+    """The settings as `validate` gives them, and a line on each section left out, whose tasks `tasks` doesn't have."""
     if not isinstance(raw, dict):
         raise ParamsError(f"{path}: expected sections ({', '.join(SECTIONS)}), found {type(raw).__name__}")
     strange, known = [name for name in raw if name not in SECTIONS], ", ".join(SECTIONS)
@@ -201,7 +201,7 @@ def _unknown(choice: Choice, values: dict[str, Any]) -> list[str]:
 
 
 def _completes(raw: dict[str, Any]) -> bool:
-    """Whether the model completes prompts, of which the main pipeline alone knows."""
+    """True if the model completes prompts, of which the main pipeline alone knows."""
     return isinstance(model := raw.get("model"), dict) and model.get("mode") == "generative"
 
 
@@ -235,7 +235,7 @@ def sections_of(pipelines: Iterable[str]) -> list[str]:
 
 
 def data_files(name: str) -> dict[str, Any]:
-    """What the YAML file of this name in each pipeline's folder says, by pipeline; those that have none are left out."""
+    """The YAML file of this name of each pipeline's folder, by pipeline; those that have none are left out."""
     files = {pipeline: PROJECT / paths.PIPELINES / pipeline / name for pipeline in PIPELINES}
     return {pipeline: load_yaml(file, ParamsError) for pipeline, file in files.items() if file.is_file()}
 

@@ -38,7 +38,7 @@ def table(task: str) -> Path:
 
 
 def card(task: str) -> Path:
-    """What a data set is: its resolved task definition, counts and source."""
+    """The description of a data set: its resolved task definition, counts and source."""
     return TABLES / task / "card.json"
 
 
@@ -93,7 +93,7 @@ def sweep_mask(localizer: str, sparsity: str, task: str, seed: int) -> Path:
 
 
 def reading_dir(stage: str, axes: tuple[str, ...], seed: int) -> Path:
-    """What a stage found for one seed, all its tasks, at one place on its further axes."""
+    """The record of a stage for one seed, all its tasks, at one place on its further axes."""
     return METRICS.joinpath(stage, *axes, str(seed))
 
 
@@ -133,7 +133,7 @@ def merged_logits(method: str, group: str, task: str, seed: int) -> Path:
 
 
 def merged_record(method: str, group: str, seed: int) -> Path:
-    """How the merged model of a group of tasks was made, and its scores on each of them."""
+    """The record of the merged model of a group of tasks: how it was made, and its scores on each of them."""
     return reading_dir("combination", (method,), seed) / f"{group}.json"
 
 
@@ -148,5 +148,5 @@ def skill_mask(paradigm: str, localizer: str, sparsity: str, task: str, seed: in
 
 
 def edited(method: str, task: str, seed: int) -> Path:
-    """What a method of task arithmetic changed for a task, as a mask with its values."""
+    """The change of a task by a method of task arithmetic, as a mask with its values."""
     return EDIT / method / str(seed) / f"{task}.safetensors"

@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Processes:
-    """How many processes there are, and which of them this one is, counted from 0."""
+    """The number of processes, and which of them this one is, counted from 0."""
 
     count: int = 1
     rank: int = 0
@@ -69,6 +69,7 @@ def join(count: int, on_cpu: bool) -> Processes:
     if launched not in (1, count):
         there = f"{launched} processes were launched; set it to {launched}"
         raise ParamsError(f"runtime.processes: is {count}, but {there}")
+    _share_threads(count)
     if launched == 1:
         _start_others(count)
     from accelerate import PartialState
@@ -78,6 +79,16 @@ def join(count: int, on_cpu: bool) -> Processes:
     if not state.is_main_process:
         io.write_nothing()
     return Processes(state.num_processes, state.process_index)
+
+
+def _share_threads(count: int) -> None:
+    """Give each process its share of torch's threads if nothing says how many; Accelerate would warn that it does."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    import torch
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // count))
+    os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
 
 
 def _start_others(count: int) -> None:

@@ -1,4 +1,4 @@
-"""What sections of params.yaml are made of, and rules between settings named by dotted keys."""
+"""The kinds of sections of params.yaml, and rules between settings named by dotted keys."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -62,7 +62,7 @@ class Partial:
 
 
 def fine_part(kind: Any, raw: Any, places: list[tuple]) -> Any:
-    """What is fine of a section or table that should be of this kind, or WRONG; `places`: where the errors in it are."""
+    """The correct part of a section or table that should be of this kind, or WRONG; `places`: where the errors in it are."""
     fields, is_table = getattr(kind, "model_fields", {}), get_origin(kind) is dict
     if () in places or not isinstance(raw, dict) or not (fields or is_table):
         return WRONG
@@ -106,7 +106,7 @@ class ModelParams(Section):
 
 
 class ResourceParams(Section):
-    """What stages side by side may use together (stages/commands/parallel); no stage reads it."""
+    """The resources that stages side by side may use together (stages/commands/parallel); no stage reads it."""
 
     gpus: int | None = Field(
         ge=0, description="GPUs, of which a stage with a model has one; null for all that there are"
@@ -239,7 +239,7 @@ def is_partial(section: Any) -> bool:
 
 
 def is_on(values: dict[str, Any], section: str, *empty: Any) -> bool:
-    """Whether none of a section's lists, or of what else may be `empty`, is: that switches its stage off, what is wrong doesn't."""
+    """True if none of a section's lists, or of what else may be `empty`, is: that switches its stage off, a mistake doesn't."""
     parts = [part for name, part in values.items() if name == section]
     return all(item not in ([], *empty) for part in parts for item in vars(part).values())
 

@@ -57,7 +57,7 @@ class Merged:
     least_gain: float
 
     def kind(self, method: str) -> str:
-        """What a method merges, or the method itself where it is a single-task model."""
+        """The models that a method merges, or the method itself where it is a single-task model."""
         kinds = self.frames["models"].set_index("method").kind
         return method if method in SINGLES else kinds[kinds.index == method].iloc[0]
 
@@ -239,7 +239,7 @@ def collision_table(merged: Merged) -> Table:
 
 
 def headline(merged: Merged) -> dict[str, Any]:
-    """What `dvc metrics` shows: of the first group, scores of single-task models, of stitched grafts and of averaged models."""
+    """The numbers for `dvc metrics`: scores of single-task models, stitched grafts and averaged models of the first group."""
     names = [*SINGLES, *(name for name in (STITCHED, "average") if name in merged.methods)]
     return {
         group: {name: mean_of(Model(merged, group, name).seeds()).mean for name in names}

@@ -41,7 +41,7 @@ class JointCell(GraftCell):
         return read_rows(paths.sample(task, self.seed, split))
 
     def evidence(self, task: str, *purpose_words: object) -> Evidence:
-        """What a localizer may look at for the loss on a task's training rows (evidence.evidence_about)."""
+        """Everything a localizer may look at for the loss on a task's training rows (evidence.evidence_about)."""
         view, rows = self.shared.views[task], self.rows_of(task)
         return evidence_about(view, self.region, self.pretrained, self.finetuned, rows, purpose_words)
 

@@ -131,7 +131,7 @@ def overlap_table(data: Multitask) -> Table:
 
 
 def headline(data: Multitask) -> dict[str, Any]:
-    """What `dvc metrics` shows: of the first paradigm, and of its first matrix of regions."""
+    """The numbers for `dvc metrics`: of the first paradigm, and of its first matrix of regions."""
     found: dict[str, Any] = {}
     if len(data.levels):
         first = data.levels[data.levels.paradigm == data.levels.paradigm.iloc[0]]

@@ -23,5 +23,5 @@ def smallest_enough(enough: Callable[[int], bool], largest: int, precision: floa
 
 
 def most_looks(largest: int, precision: float) -> int:
-    """How many sizes smallest_enough asks about, at most; below 2 parameters it goes by single ones, whatever the precision."""
+    """The most sizes smallest_enough asks about; below 2 parameters it goes by single ones, whatever the precision."""
     return 2 + max(0, math.ceil(math.log2(max(math.log(largest), 1e-9) / math.log(min(precision, 2)))))

@@ -1,4 +1,4 @@
-"""How few bits say what a graft is, and what they promise about rows that nobody has seen.
+"""The few bits that describe a graft, and their promise about rows that nobody has seen.
 
 A graft of signs is the pretrained model with some parameters moved by the same distance in a tensor, up or down.  Its code
 names the number of parameters, which of the region's they are, a sign each, and a distance for each tensor that has any.  A

@@ -1,4 +1,4 @@
-"""How small the grafts are that bring most of the gain: the tables, and what the claims measure."""
+"""Sizes of the grafts that bring most of the gain: the tables, and the measurements for the claims."""
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
@@ -119,7 +119,7 @@ def _signs(found: Smallest) -> Table:
 
 
 def _certificates(found: Smallest) -> Table:
-    """What the code lengths of grafts in signs promise about unseen rows."""
+    """Promises about unseen rows by the code lengths of grafts in signs."""
 
     columns = [
         Column("n", len, str, "n"), number("rows", "n", ",.0f", key="rows"), number("bits", "bits", ",.0f", key="bits"),
@@ -194,7 +194,7 @@ def report(found: Smallest, here: str = "") -> Report:
 
 
 def headline(found: Smallest) -> dict[str, Any]:
-    """What `dvc metrics` shows: the geometric mean of the sizes of each localizer, a lower bound where no size was enough."""
+    """The numbers for `dvc metrics`: geometric mean of the sizes of each localizer, a lower bound where no size was enough."""
     sizes = {name: found.size(name) for name in found.localizers}
     return {"parameters": {name: float(round(10**value.mean)) for name, value in sizes.items() if value.units}}
 

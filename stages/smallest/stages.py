@@ -1,4 +1,4 @@
-"""What `python stages/mask.py` finds by the name of the package: says how to run it.
+"""Found by `python stages/mask.py` under the name of the package: says how to run it.
 
 Each folder of scripts has it; Python looks there first.
 """

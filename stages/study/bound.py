@@ -1,4 +1,4 @@
-"""How much worse than the best model a sparsely trained one can be (paper, appendix D).
+"""The distance of a sparsely trained model from the best one, at most (paper, appendix D).
 
 If training can give only so many models, all of them are nearly as good on new examples as on the
 training examples.  A mask of s parameters, each of which takes one of q values, allows q^s models,

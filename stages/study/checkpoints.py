@@ -55,7 +55,7 @@ class Trace:
     axes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def watch(self, model: LabelModel) -> Callable[[], object]:
-        """What to call after each training step of this model."""
+        """The function to call after each training step of this model."""
         self.evaluation = Evaluation(model, self.sets, variants=1)
         return self._after_step
 

@@ -1,4 +1,4 @@
-"""What the variants of a cell are measured against: both ends of every graft, and pruning without retraining."""
+"""The models that variants of a cell are measured against: both ends of every graft, and pruning without retraining."""
 
 from stages.lib import paths
 from stages.lib.data.task_cards import read_task, read_test_sets

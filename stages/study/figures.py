@@ -61,7 +61,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chart:
-    """What to draw in which `panels` (value of the column panel -> title); `levels` are rows whose mean is a horizontal line."""
+    """Rows to draw in which `panels` (value of the column panel -> title); `levels` are rows whose mean is a horizontal line."""
 
     curves: list[Curve]
     panels: dict[str, str]
@@ -269,7 +269,7 @@ def _levels(study: Study, where: str = "id") -> dict[str, pd.DataFrame]:
 
 
 def _details(rows: pd.DataFrame) -> str:
-    """How many tasks, seeds and test rows a figure is about."""
+    """The number of tasks, seeds and test rows that a figure is about."""
     seeds, n = rows.groupby("task").seed.nunique(), rows.groupby(["task", "test_set"])["n"].max()
     return f"{counted(rows.task.nunique(), 'task')}, {extent(seeds)} seed{'s' if seeds.max() > 1 else ''}, n = {extent(n)} rows a test set"
 

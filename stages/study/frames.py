@@ -197,7 +197,7 @@ class Study:
         return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[3:], float))
 
     def data(self) -> dict[str, pd.DataFrame]:
-        """What figures are drawn from, for `dvc plots`: the frames without empty columns, and the costs; the first layer is 1."""
+        """The frames that figures are drawn from, for `dvc plots`, without empty columns, and the costs; the first layer is 1."""
         frames = {name: frame.dropna(axis=1, how="all") for name, frame in self.frames.items()}
         layers = self.frames["composition"].layer
         frames["composition"] = frames["composition"].assign(layer=layers.where(layers == OUTSIDE, layers + 1))
@@ -300,7 +300,7 @@ def _overlaps(
     pairs: Callable[[Iterable[str], int], Iterable[tuple[str, str]]],
     measure: Callable[[np.ndarray, np.ndarray, int], Row],
 ) -> Iterator[Row]:
-    """What any two masks have in common that differ in this axis alone."""
+    """The overlap of any two masks that differ in this axis alone."""
     groups: dict[tuple, list[Cell]] = {}
     for cell in masks.cells:
         groups.setdefault(tuple(value for name, value in cell.items() if name != axis), []).append(cell)

@@ -75,7 +75,7 @@ def attach(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
 
 
 def trained_parameters(model: LabelModel, trained: Tensors, graftable: int) -> dict[str, float]:
-    """How much a method trains: `parameters` without a new head, `with_head`, and `share`.
+    """The size of what a method trains: `parameters` without a new head, `with_head`, and `share`.
 
     share: parameters / graftable, comparable with the sparsity of a graft, which doesn't count the head either.
     """

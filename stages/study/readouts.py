@@ -63,7 +63,7 @@ def read_out(name: str, cell: GraftCell, mask: GraftMask, retrained: Callable[[]
 
 
 def own_grid(settings: FinetuneParams, learning_rates: list[float], batch_size: int) -> FinetuneParams:
-    """How a region is retrained: as the whole model was, but that dev chooses among these learning rates.
+    """The retraining of a region: as the whole model was, but that dev chooses among these learning rates.
 
     The batch size is the one that fine-tuning chose, and steps, random head and batches are the same (paper, section
     3: re-training the grafting region), so both see the same examples.  A few parameters want a larger step than all.

@@ -1,4 +1,4 @@
-"""What all stages of the single-task study say together: the paper's tables beside ours, numbers, and what claims measure."""
+"""All stages of the single-task study together: the paper's tables beside ours, numbers, and measurements for the claims."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -56,7 +56,7 @@ def tables(study: Study) -> list[Table]:
 
 
 def headline(study: Study) -> dict[str, Any]:
-    """What `dvc metrics` shows: what grafts of the smallest size keep of the fine-tuned score and its gain, means over tasks."""
+    """The numbers for `dvc metrics`: the mean share of score and gain that grafts of the smallest size keep."""
     size = min(study.common_sparsities, default=None)
     finetuned = estimate(by_cell(study.anchor(FINETUNED))).mean
     if size is None:
@@ -376,7 +376,7 @@ def localizer_scores(study: Study, better: str, worse: str) -> Iterator[Finding]
 
 
 def kept(study: Study, measure: str) -> Iterator[Finding]:
-    """What learned grafts of every size keep of the fine-tuned score (`retained`) or of what it gained (`gain`)."""
+    """The share of the fine-tuned score (`retained`) or of its gain (`gain`) that learned grafts of every size keep."""
     for size in sparsities(study.grafts(LEARNED)):
         values, left_out = by_cell(study.grafts(LEARNED, size), measure), _left_out(study)
         found = _finding(values, size, percent, left_out=left_out)
@@ -413,7 +413,7 @@ def pruned(study: Study) -> Iterator[Finding]:
 
 
 def paradigms(study: Study, better: str, worse: str) -> Iterator[Finding]:
-    """What grafts keep of the score of the model they were taken from, after one way of fine-tuning - after another."""
+    """The share that grafts keep of the score of the model they were taken from, after one way of fine-tuning - after another."""
     rows = study.rows("paradigm", variant=GRAFTED)
     for size, part in rows.groupby("sparsity") if {better, worse} <= {*rows.paradigm} else []:
         yield _difference(*(by_cell(part[part.paradigm == name], "retained") for name in (better, worse)), size)

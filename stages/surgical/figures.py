@@ -48,7 +48,7 @@ def _graft(data: Surgical) -> str:
 
 
 def _layer_title(data: Surgical) -> str:
-    """Whether the graft lies where the scores are high; without masks, where these are highest."""
+    """The graft's layers beside those with high scores; without masks, the scores alone."""
     found = bridges(data)["score_graft"]
     if found.n and not unranked(data):
         return (
@@ -105,7 +105,7 @@ def selection_figure(data: Surgical) -> Figure | None:
 
 
 def _selection_title(data: Surgical) -> str:
-    """What few layers keep, and random ones of their number."""
+    """Scores kept by few layers, and by random ones of their number."""
     size = few(data)
     names = {f"top_{size}": "with the highest FIM scores", f"random_{size}": "at random"}
     kept = {words: estimate(kept_by(data, name)).mean for name, words in names.items()}

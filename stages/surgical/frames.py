@@ -49,7 +49,7 @@ class Surgical:
 
     @property
     def layers(self) -> int:
-        """How many layers the model has."""
+        """The number of layers of the model."""
         return int(self.fim.layer.max()) + 1
 
     def chosen(self, **other: Any) -> pd.Series:

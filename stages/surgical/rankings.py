@@ -1,4 +1,4 @@
-"""How well rankings of layers agree: by scores of several tasks, seeds and heads, by the learned masks, by movement in training."""
+"""Agreement of rankings of layers: by scores of several tasks, seeds and heads, by the learned masks, by movement in training."""
 
 from collections.abc import Callable
 from itertools import combinations, permutations
@@ -39,7 +39,7 @@ def across(data: Surgical) -> tuple[pd.Series, pd.Series]:
 
 
 def alike(data: Surgical) -> dict[str, Estimate]:
-    """How well scores of two tasks, two seeds and two random heads agree; none of heads where there is one."""
+    """Agreement of the scores of two tasks, two seeds and two random heads; none of heads where there is one."""
     tasks, seeds = across(data)
     heads = [by_cell(data.chosen(head=head)) for head in sorted(data.fim["head"].unique())]
     rows = [(*cell, spearman(one[cell], other[cell])) for one, other in combinations(heads, 2) for cell in one]

@@ -1,4 +1,4 @@
-"""What the records of surgical fine-tuning say together: the tables made of them, and what its claims measure.
+"""The records of surgical fine-tuning together: the tables made of them, and the measurements for its claims.
 
 Measures are fractions 0..1 and correlations -1..1; cells are (task, seed), the draws of a random
 selection count as one cell.  metrics/surgical.details.json has nested dicts:
@@ -87,7 +87,7 @@ def _scores(data: Surgical) -> Table:
 
 
 def _ways(data: Surgical) -> Table:
-    """How far other ways to score give the same ranking."""
+    """Agreement of other ways to score with the ranking."""
     chosen = data.chosen()
     columns = [
         Column("n", lambda scores: agreement(scores, chosen, kendall).n, str),
@@ -240,7 +240,7 @@ def steady(data: Surgical) -> Iterable[Finding]:
 
 
 def of_tasks(data: Surgical) -> Iterable[Finding]:
-    """How much better scores of two seeds of a task agree than those of two tasks, over pairs of tasks."""
+    """Agreement of the scores of two seeds of a task minus that of two tasks, over pairs of tasks."""
     tasks, seeds = across(data)
     same = sum(seeds.reindex(tasks.index.droplevel(level)).to_numpy() for level in PAIR) / 2
     value = estimate(same - tasks, PAIR)
@@ -301,7 +301,7 @@ def report(data: Surgical, here: str = "") -> Report:
 
 
 def headline(data: Surgical) -> dict[str, Any]:
-    """What `dvc metrics` shows: scores of all layers and of none, what half of them keep at most, steadiness; means over tasks."""
+    """The numbers for `dvc metrics`: means over tasks of scores of all layers, none, the best half, and steadiness."""
     scores = {name: estimate(score_of(data.runs[data.runs.selection == name])).mean for name in ("all", "none")}
     size, lowest = few(data), next((finding.value.mean for finding in steady(data)), None)
     kept_half = {f"top_{size}": estimate(kept_by(data, f"top_{size}")).mean} if size else {}

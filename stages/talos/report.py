@@ -224,7 +224,7 @@ def added(talos: Collected, *methods: str) -> Finding:
 
 
 def negated(talos: Collected, *methods: str) -> Finding:
-    """How much less target accuracy the first leaves after negation; cells with a weak control are left out."""
+    """Target accuracy after negation that the first leaves below the second's; cells with a weak control are left out."""
     return _sized(talos, _contrast(_kept_apart(talos), "accuracy", methods, ["task"], -1), methods)
 
 
@@ -234,12 +234,12 @@ def _kept_apart(talos: Collected) -> pd.DataFrame:
 
 
 def localized(talos: Collected, *methods: str) -> Finding:
-    """How much nearer to 1 the first leaves the ratio on other tasks, over pairs of tasks."""
+    """Distance to 1 of the ratio on other tasks, that the first saves, over pairs of tasks."""
     return _sized(talos, _contrast(_apart(talos), "away", methods, ["trained_on", "task"], -1), methods)
 
 
 def disentangled(talos: Collected, *methods: str) -> Finding:
-    """How much lower the first's error is where alpha is searched, over pairs of tasks."""
+    """Error that the first saves where alpha is searched, over pairs of tasks."""
     return _sized(talos, _contrast(search_errors(talos), "mean", methods, PAIR, -1), methods)
 
 
@@ -330,7 +330,7 @@ def report(talos: Collected, here: str = "") -> Report:
 
 
 def headline(talos: Collected) -> dict[str, Any]:
-    """What `dvc metrics` shows: accuracy after addition, share kept by pruning, IoU of two tasks' masks; means over tasks."""
+    """The numbers for `dvc metrics`: means over tasks of accuracy after addition, share kept by pruning, IoU of two tasks' masks."""
     frame, kept = talos.frames["addition"].set_index(CELL), pruned(talos, "least").value.mean
     means = {name: estimate(frame.accuracy[frame.method == name]).mean for name in ("full", "talos", "graft")}
     overlap = talos.frames["task_iou"].groupby("method").iou.mean().get("talos")

@@ -1,4 +1,4 @@
-"""What mask learning and growing cost beside the bare passes that they need, and what padding to a fixed length would."""
+"""The cost of mask learning and growing beside the bare passes that they need, and of padding to a fixed length."""
 
 import tempfile
 from collections.abc import Iterator

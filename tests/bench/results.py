@@ -1,4 +1,4 @@
-"""What a measurement says: a ratio of two things that took turns in one run, so that a busy machine slows both."""
+"""The result of a measurement: a ratio of two things that took turns in one run, so that a busy machine slows both."""
 
 import os
 import platform
@@ -30,7 +30,7 @@ class Row:
 
     @property
     def met(self) -> bool:
-        """Whether it is within its goal; a number without one always is."""
+        """True if it is within its goal; a number without one always is."""
         return (self.most is None or self.value <= self.most) and (self.least is None or self.value >= self.least)
 
 
@@ -47,7 +47,7 @@ def in_turns(rounds: int, **functions: Callable[[], object]) -> dict[str, float]
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers hang on: processor, cores, versions."""
+    """The circumstances of the numbers: processor, cores, versions."""
     import psutil
     import torch
     import transformers

@@ -1,4 +1,4 @@
-"""What a stage costs before it does anything: Python's imports, and DVC's own work."""
+"""The cost of a stage before it does anything: Python's imports, and DVC's own work."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def _repro(folder: Path, size: int) -> tuple[float, float, float]:
 
 
 def _locked(number: int, params: dict[str, Any]) -> dict[str, Any]:
-    """What dvc.lock has of a stage that has run, all of whose files are empty."""
+    """The entry in dvc.lock of a stage that has run, all of whose files are empty."""
 
     def empty(name: str) -> dict[str, Any]:
         return {"path": name, "hash": "md5", "md5": md5(b"").hexdigest(), "size": 0}

@@ -22,7 +22,7 @@ Row = tuple[str, int, list[str]]
 
 
 def examine(name: str, check: Check, cases: int, number: int) -> Row:
-    """What so many cases of a check did; the same ones for the same `number`.
+    """The outcome of so many cases of a check; the same ones for the same `number`.
 
     A case is refused in clear lines (GraftError), or passes; of those that do neither, each different one is told once.
     """

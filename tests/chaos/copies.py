@@ -36,11 +36,11 @@ def pipelines(copy: Copy) -> list[str]:
 
 
 def locks(copy: Copy) -> dict[str, dict]:
-    """What dvc.lock knows, by the folder of the pipeline."""
+    """The contents of dvc.lock, by the folder of the pipeline."""
     folders = [str(Path(name).parent) for name in pipelines(copy)]
     return {folder: copy.lock(folder) for folder in folders if (copy.folder / folder / "dvc.lock").exists()}
 
 
 def outputs(copy: Copy) -> list[dict]:
-    """What each dvc.lock knows of each output."""
+    """The entry of each output in each dvc.lock."""
     return [out for lock in locks(copy).values() for entry in lock.values() for out in entry["outs"]]

@@ -115,7 +115,7 @@ def _other_bytes(copy: Copy, folder: str, name: str, known: dict) -> list[str]:
 
 
 def _kill(copy: Copy, targets: list[str], victim: Victim, chance: random.Random) -> list[str] | None:
-    """What went wrong at one kill; None if all came to their end before it."""
+    """The error at one kill; None if all came to their end before it."""
     who, how = victim
     with copy.start(*(RUNNER if who == "runner" else REPRO), *targets) as started:
         if who == "stage":

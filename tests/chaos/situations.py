@@ -1,4 +1,4 @@
-"""What can happen around a finished project: a full disk, a kill in the middle of a save, a folder that may not be written, a clock
+"""Mishaps around a finished project: a full disk, a kill in the middle of a save, a folder that may not be written, a clock
 set back, two runs at once, an edit in the middle of a run, a damaged cache.  Nothing is lost, half-written or silently wrong.
 
 They run on copies of a project in which all pipelines have run.
@@ -96,7 +96,7 @@ def read_only(finished: Copy, _chance: random.Random) -> Found:
 
 
 def _unless_refused(done: subprocess.CompletedProcess, word: str = "") -> str:
-    """What a stage says that did not say in one line, with this word in it, that it could not write."""
+    """The output of a stage that did not say in one line, with this word in it, that it could not write."""
     said = any("could not be written" in line and word in line for line in done.stderr.splitlines())
     refused = done.returncode == 2 and said and "Traceback" not in done.stderr
     return "" if refused else done.stderr[-300:] or "ended well"
@@ -201,7 +201,7 @@ def _every_kind(
 
 
 def _stages(copy: Copy) -> Iterator[tuple[str, str, list[str]]]:
-    """What DVC calls the first stage of every kind, its command and its outputs."""
+    """The first stage of every kind as DVC names it, its command and its outputs."""
     for folder, lock in locks(copy).items():
         file = "" if folder == "." else f"{folder}/dvc.yaml:"
         kinds = {name.partition("@")[0]: (name, entry) for name, entry in reversed(lock.items())}

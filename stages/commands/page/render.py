@@ -78,7 +78,7 @@ def _sections(settings: Sequence[Entry], ran: Sequence[Result]) -> dict[str, lis
 
 
 def _made(ran: Sequence[Result], steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
-    """What the head of the page says: when, of what, by what and in how long."""
+    """The head of the page: when, of what, by what and in how long."""
     commit = provenance.git("rev-parse", "--short", "HEAD")
     changed = provenance.uncommitted()
     yield "page", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -142,7 +142,7 @@ def _about(params: dict[str, Any], ran: Sequence[Result]) -> str:
 
 
 def _steps(ran: Sequence[Result]) -> list[Step]:
-    """What DVC would do with every stage that the results come from; nothing where it can't tell."""
+    """The plan of DVC for every stage that the results come from; nothing where it can't tell."""
     from stages.commands.plan.predicted_steps import predict_steps
 
     try:
@@ -152,7 +152,7 @@ def _steps(ran: Sequence[Result]) -> list[Step]:
 
 
 def _remarks(params: dict[str, Any], results: Sequence[Result], steps: Sequence[Step]) -> Iterator[str]:
-    """What is left out or may mislead: other settings, stages that would run again, few repetitions, what isn't committed or did not run."""
+    """Gaps of the page: other settings, stages that would run again, few repetitions, work not committed or not run."""
     yield from (f"Left out: {result.left_out}." for result in results if result.others)
     if not steps:
         yield "DVC can't tell whether the results belong to this code and data (`dvc status` says why)."

@@ -1,4 +1,4 @@
-"""What reproduces and what does not: the claims of publications, beside what the reports of this project say of them.
+"""Results that reproduce and those that do not: the claims of publications, beside the verdicts of this project's reports.
 
 python -m stages.commands.page.reproduction        writes stages/REPRODUCTION.md from metrics/*.report.json
 """

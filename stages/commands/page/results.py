@@ -38,7 +38,7 @@ class Figure:
 
     @property
     def values(self) -> list[Any]:
-        """What is drawn where: [x, y, text]."""
+        """The values drawn: [x, y, text]."""
         from stages.lib.report.hover import read_values
 
         return read_values(self.path)

@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """What the command line asks for."""
+    """The request on the command line."""
     parser = _parser()
     asked = parser.parse_args(words)
     if asked.name and not asked.settings:

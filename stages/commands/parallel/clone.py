@@ -1,4 +1,4 @@
-"""What the clones of a cluster have to agree on before a stage runs in one of them."""
+"""Rules that the clones of a cluster have to agree on before a stage runs in one of them."""
 
 import socket
 import subprocess
@@ -60,7 +60,7 @@ def _flat(key: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def has_remote() -> bool:
-    """Whether DVC has a default remote here."""
+    """True if DVC has a default remote here."""
     return bool(_config()["core"].get("remote"))
 
 

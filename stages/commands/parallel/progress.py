@@ -1,4 +1,4 @@
-"""What a run shows of itself on a terminal: a line for each stage that runs, and a bar over all with the time left."""
+"""The display of a run on a terminal: a line for each stage that runs, and a bar over all with the time left."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -73,6 +73,6 @@ def told(outcome: Outcome) -> str:
 
 
 def printed_by_stage(text: str) -> str:
-    """What a stage itself printed, of all that a `dvc repro` of it did."""
+    """The lines that a stage itself printed, of all that a `dvc repro` of it did."""
     _, _, after_command = text.partition("\n> ")
     return after_command.partition("\n")[2].partition("\nUpdating lock file")[0].strip()

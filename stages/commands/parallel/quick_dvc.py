@@ -80,7 +80,7 @@ def _setting(values: Any, key: str) -> tuple[Any, ...]:
 
 
 def load_entries(own: Callable[..., Any], lockfile: Any, names: Sequence[str]) -> dict[str, Any]:
-    """What a file of DVC's class Lockfile holds of stages with these names, as its `own` method gives of all."""
+    """The part of a file of DVC's class Lockfile on stages with these names, as its `own` method gives of all."""
     from dvc.utils.serialize import parse_yaml
 
     path = Path(lockfile.path)
@@ -111,7 +111,7 @@ def dump_stages(own: Callable[..., None], lockfile: Any, stages: Sequence[Any], 
 
 
 def is_plain(text: str) -> bool:
-    """Whether a lock file is entries of stages alone, down to the end of its last line: one that was cut is not."""
+    """True if a lock file is entries of stages alone, down to the end of its last line: one that was cut is not."""
     return text.startswith(START) and text.endswith("\n") and not re.search(r"^\S", text[len(START) :], re.MULTILINE)
 
 

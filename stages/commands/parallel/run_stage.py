@@ -32,7 +32,7 @@ _free_gpus: queue.SimpleQueue[str] = queue.SimpleQueue()
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a stage ended: exit code, what it printed, seconds; `kept_by` is the failed stage without which it could not start."""
+    """The end of a stage: exit code, what it printed, seconds; `kept_by` is the failed stage without which it could not start."""
 
     stage: str
     code: int = 0
@@ -43,7 +43,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Runner:
-    """What all stages of a run share: its name; of a cluster, what each worker's clone has to be like."""
+    """Facts that all stages of a run share: its name; of a cluster, how each worker's clone has to be."""
 
     name: str
     environment: dict[str, str]

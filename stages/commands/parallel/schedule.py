@@ -16,7 +16,7 @@ PATIENCE = 2
 
 
 def outcomes_of(tasks: Sequence[Task], client: Client, runner: Runner) -> Iterator[Outcome]:
-    """How each task ended, in the order in which they end.
+    """The outcome of each task, in the order in which they end.
 
     A task is handed to Dask when what it needs is done and a worker is free: of more, each would wait for the worker that
     holds what it needs, though others are free, since Dask takes from a busy worker only what it thinks to be long.
@@ -64,7 +64,7 @@ def _finished(futures: list[Future]) -> set[Future]:
 
 
 def _outcome(stage: str, future: Future) -> Outcome:
-    """How a task ended, also one whose workers died one after another; raises StorageError if the scheduler is gone."""
+    """The outcome of a task, also of one whose workers died one after another; raises StorageError if the scheduler is gone."""
     try:
         return future.result()
     except KilledWorker as problem:

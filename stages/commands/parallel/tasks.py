@@ -1,4 +1,4 @@
-"""What a run has to do, as tasks that know which others they need."""
+"""The work of a run, as tasks that know which others they need."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

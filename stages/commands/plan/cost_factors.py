@@ -1,4 +1,4 @@
-"""What the cost of a stage grows with, counted from the settings.
+"""Factors that the cost of a stage grows with, counted from the settings.
 
 finetune_examples  examples that fine-tuning sees, over all points of its grid
 point_examples     of these, the ones of a single point
@@ -30,7 +30,7 @@ BYTES = 4
 def amounts(
     values: dict[str, Any], names: list[str], models: dict[str, dict[str, int]], folder: Path
 ) -> dict[str, float]:
-    """How much there is of each of `names`; `models` has the sizes of models that are not in `folder` yet."""
+    """The value of each of `names`; `models` has the sizes of models that are not in `folder` yet."""
     more = [getattr(one, "COST_FACTORS", {}) for one in PIPELINES.values()]
     counts = {name: count for counts in (COUNTS, *more) for name, count in counts.items()}
     sizes = _model_size(values["model"], models, folder)

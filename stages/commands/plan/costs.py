@@ -1,4 +1,4 @@
-"""How long, how much disk and how much memory a run takes, from what the default run took (costs.yaml of each pipeline).
+"""Time, disk and memory of a run, estimated from the default run's (costs.yaml of each pipeline).
 
 It is an estimate: it knows how the cost of a stage grows with a few settings and with the model, and how
 fast this machine multiplies matrices beside the measured one; not how long the texts are, and nothing of GPUs.
@@ -27,7 +27,7 @@ MOST_CORES = 8
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the stages that run will cost together, and which of them nobody has measured."""
+    """The cost of the stages that run, together, and which of them nobody has measured."""
 
     minutes: float
     disk_mb: float
@@ -96,12 +96,12 @@ class Costs:
 
 
 def _beginnings(key: str) -> tuple[str, ...]:
-    """What the names of stages begin with that a row is for; one that ends in _ is for all that go on from there."""
+    """The beginning of the names of stages that a row is for; one that ends in _ is for all that go on from there."""
     return (key,) if key.endswith("_") else (f"{key}@", f"{key}-")
 
 
 def measure_slowness(threads: int) -> float:
-    """How many times slower than the measured machine this one is, on so many of its cores; 0 for all it may use.
+    """The factor by which this machine is slower than the measured one, on so many of its cores; 0 for all it may use.
 
     Small matrices keep the product on one core, and processor time leaves out what other programs take.
     """

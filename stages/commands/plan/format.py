@@ -65,7 +65,7 @@ def _first(group: Sequence[Step]) -> str:
 
 
 def line(steps: Sequence[Step], costs: Costs) -> str:
-    """What runs and what that takes, in one line."""
+    """The stages that run and their cost, in one line."""
     running = [step for step in steps if step.fate == RUNS]
     numbers = {fate: sum(step.fate == fate for step in steps) for fate in (CACHED, UNCHANGED)}
     others = ", ".join(f"{number} {fate}" for fate, number in numbers.items() if number)

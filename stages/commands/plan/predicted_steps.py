@@ -1,4 +1,4 @@
-"""What `dvc repro` would do with every stage, in its order, found by DVC's own rules and without doing it.
+"""The steps of `dvc repro` for every stage, in its order, found by DVC's own rules and without doing them.
 
 DVC's `repro --dry` can't tell: it stops at the first dep that an earlier stage has yet to make.  Here the content of that
 is taken from the run cache or, of digests of code, from the code; what follows other stages that run, will run.
@@ -76,7 +76,7 @@ def _hash(dep: Any, made: Made) -> HashInfo | None:
 
 
 def _step(stage: Any, made: Made, cache: Any) -> Step:
-    """What will happen to a stage once those before it have done what they will do; its outputs are added to `made`."""
+    """The step of a stage once those before it have done theirs; its outputs are added to `made`."""
     missing = tuple(str(dep) for dep in stage.deps if not dep.exists and not _touching(dep, made))
     makers = (maker for dep in stage.deps for maker, files in _touching(dep, made).values() if files is None)
     reasons, entry = tuple(f"after {maker}" for maker in sorted({*makers})), None
@@ -92,7 +92,7 @@ def _step(stage: Any, made: Made, cache: Any) -> Step:
 
 
 def _digests(stage: Any, out: Any) -> Files | None:
-    """What stages/code.py will write; None of any other script."""
+    """The files that stages/code.py will write; None of any other script."""
     if " -m stages.code " not in stage.cmd:
         return None
     return {
@@ -102,7 +102,7 @@ def _digests(stage: Any, out: Any) -> Files | None:
 
 
 def _reasons(stage: Any, hashes: dict[Any, Any]) -> tuple[str, ...]:
-    """What has changed since dvc.lock was written; empty if nothing has."""
+    """The changes since dvc.lock was written; empty if there are none."""
     if not any(out.hash_info for out in stage.outs):
         return ("not run yet",)
     if stage.changed_stage():

@@ -1,4 +1,4 @@
-"""What will happen to a stage, and why."""
+"""The fate of a stage in the next run, and its reasons."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ RUNS, CACHED, UNCHANGED = "runs", "cached", "unchanged"
 
 @dataclass(frozen=True)
 class Step:
-    """What will happen to one stage, and why.
+    """The fate of one stage in the next run, and its reasons.
 
     runs: its command is executed.  cached: its outputs come back from an earlier run with the same
     inputs.  unchanged: nothing.  A stage that runs because an earlier one does may turn out to be
@@ -28,5 +28,5 @@ class Step:
 
 
 def keeps_model(steps: Iterable[Step]) -> bool:
-    """Whether the pretrained model that is here is the one that they use."""
+    """True if the pretrained model that is here is the one that they use."""
     return any(step.name == "model" and step.fate == UNCHANGED for step in steps)

@@ -26,7 +26,7 @@ class Example:
 
     @property
     def targets(self) -> tuple[int, ...]:
-        """What is to be predicted, from `position` on: the label, or the tokens of the completion."""
+        """The target, from `position` on: the label, or the tokens of the completion."""
         return self.completion or (self.label,)
 
 

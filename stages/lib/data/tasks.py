@@ -175,7 +175,7 @@ class TaskSpec(Section):
 
     @property
     def columns(self) -> tuple[str, str]:
-        """What a row is made of, as users call it: a text and a label, or a prompt and a completion."""
+        """The parts of a row, as users call them: a text and a label, or a prompt and a completion."""
         return ("sentence1", "label") if self.labels else COMPLETING
 
     @property

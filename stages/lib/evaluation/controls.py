@@ -1,4 +1,4 @@
-"""What a graft's calibration is compared with: the fine-tuned model at one temperature or with its head refitted, and WiSE-FT."""
+"""Controls of a graft's calibration: the fine-tuned model at one temperature or with its head refitted, and WiSE-FT."""
 
 from typing import Any
 

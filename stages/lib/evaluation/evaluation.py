@@ -69,7 +69,7 @@ class Evaluation:
 
 
 def cell_sets(task: str, seed: int) -> dict[str, list[dict]]:
-    """What the main pipeline predicts of a cell: its test sets, its own first, and behind them its dev rows."""
+    """The rows that the main pipeline predicts of a cell: its test sets, its own first, and behind them its dev rows."""
     return {**read_test_sets(task, seed), dev_set(task): read_rows(paths.sample(task, seed, "dev"))}
 
 

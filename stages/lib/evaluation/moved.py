@@ -1,4 +1,4 @@
-"""What fine-tuning moved, so that any values between or beside both can be put into the model."""
+"""The part of a model that fine-tuning moved, so that any values between or beside both can be put into it."""
 
 from dataclasses import dataclass
 

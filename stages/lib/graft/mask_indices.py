@@ -27,7 +27,7 @@ class Part(BaseModel):
 
 
 class Header(BaseModel):
-    """What is read of a header, which may say more."""
+    """The part of a header that is read; there may be more."""
 
     model_config = ConfigDict(strict=True, protected_namespaces=())
 
@@ -71,7 +71,7 @@ class MaskIndices:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """What a mask file says about itself, without its tensors; raises MaskError."""
+    """The header of a mask file, without its tensors; raises MaskError."""
     if not path.exists():
         raise MaskError(f"{path}: no such mask; `dvc repro` makes it")
     try:

@@ -1,4 +1,4 @@
-"""What to do with a mask, besides grafting it: the read-outs, each a region's tensors.
+"""Uses of a mask besides grafting it: the read-outs, each a region's tensors.
 
 graft: fine-tuned inside the mask, pretrained outside (paper, equation 1): is it enough?
 reset: pretrained inside, fine-tuned outside: was it needed?

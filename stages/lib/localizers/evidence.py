@@ -1,4 +1,4 @@
-"""What a localizer may look at: two models, the training loss between them, and a seeded generator."""
+"""Evidence for localizers: two models, the training loss between them, and a seeded generator."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

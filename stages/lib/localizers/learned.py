@@ -41,7 +41,7 @@ LEARNED, MOVEMENT = "learned", "movement"
 
 @dataclass(frozen=True)
 class LearnedMask:
-    """What came out: the best mask, the step it was found at, what was seen on the way, its rating where dev was asked."""
+    """The result: the best mask, the step it was found at, the course of learning, its rating where dev was asked."""
 
     mask: GraftMask
     step: int
@@ -206,7 +206,7 @@ def learn_mask(
 
 
 def loop_of(weights: Tensors, start: MaskLogits, budget: Budget, settings: Learning) -> Loop | None:
-    """What keeps the checkpoints of learning, if any are kept."""
+    """The keeper of the checkpoints of learning, if any are kept."""
     if start.reads is None:
         return None
     start.blend_into(weights)  # what was in them before doesn't count

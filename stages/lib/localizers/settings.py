@@ -89,7 +89,7 @@ class Doubling(Section):
 
 
 class Stable(Section):
-    """What many draws of examples agree on (stable.py)."""
+    """The parameters that many draws of examples agree on (stable.py)."""
 
     draws: int = Field(ge=1, le=1000, description="gradients, each of other training examples")
     batch_size: int = Field(ge=1, description="examples of a draw; half of the training set gives complementary pairs")

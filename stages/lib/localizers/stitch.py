@@ -14,7 +14,7 @@ from .settings import Stitching
 
 
 def refine_by_stitching(evidence: Evidence, settings: Stitching, order: Tensor, budget: Budget) -> FoundMask:
-    """What ends above the threshold, at most the budget, learned from the `base_share` of the region that moved most."""
+    """Scores that end above the threshold, at most the budget, learned from the `base_share` that moved most."""
     base = GraftMask.from_region_indices(evidence.region, order[: evidence.region.budget(settings.base_share)])
     return learn_from(base, evidence, settings, Budget(budget.k, "threshold", budget.share))
 

@@ -70,7 +70,7 @@ def dev_set(task: str) -> str:
 
 
 def read_cell(task: str, seed: int, dev: bool = False) -> Predictions:
-    """What all models of a (task, seed) of the main pipeline predict, on the test sets or (`dev`) on the task's dev rows."""
+    """Predictions by all models of a (task, seed) of the main pipeline, on its test sets or (`dev`) on its dev rows."""
     files = [paths.predictions(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
     return reduce(or_, (read_predictions(file, dev) for file in files))
 

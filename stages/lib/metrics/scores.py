@@ -59,7 +59,7 @@ def own_scores(predictions: Predictions, test_set: str, task: TaskSpec) -> dict[
 
 
 def constant_scores(labels: np.ndarray, names: list[str], task: TaskSpec) -> dict[str, float]:
-    """What needs no model: the accuracy and the score of always predicting the same label, the best one for each.
+    """The baseline without a model: accuracy and score of always predicting the same label, the best one for each.
 
     `majority` is the share of the most frequent label, `constant` the highest score by the task's own metric, such as
     the F1 of always predicting the positive label.

@@ -1,4 +1,4 @@
-"""What models say of completions, token by token, and how good that is: measures of tokens, and of whole rows.
+"""Records of what models say of completions, token by token, and their measures: of tokens, and of whole rows.
 
 Instead of logits a variant has a record for each token (TOLD), and instead of labels a test set has TARGETS.  Tokens of a row
 are not independent, so every standard error is one over rows.
@@ -13,7 +13,7 @@ TOLD = np.dtype([("predicted", "<i4"), ("confidence", "<f4"), ("log_probability"
 
 
 def of_tokens(values: np.ndarray) -> bool:
-    """Whether these are records of tokens, TOLD or TARGETS, and no logits or labels."""
+    """True if these are records of tokens, TOLD or TARGETS, and no logits or labels."""
     return values.dtype.names is not None
 
 
@@ -69,7 +69,7 @@ def parts_of(kind: str, place: str, values: np.ndarray, dtype: type) -> dict[str
 
 
 def joined(parts: dict[str, np.ndarray], kind: str, fields: np.dtype) -> np.ndarray:
-    """What parts_of took apart, by kind or field; raises KeyError or ValueError if something of it is missing."""
+    """The whole of what parts_of took apart, by kind or field; raises KeyError or ValueError if something of it is missing."""
     if kind in parts:
         return parts[kind]
     records = np.empty(len(parts[fields.names[0]]), fields)

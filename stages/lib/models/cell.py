@@ -61,14 +61,14 @@ class GraftCell:
         return {name: part.cpu() for name, part in values_at(self.finetuned, mask).items()}
 
     def fingerprint(self) -> str:
-        """What tells the region of this pretrained model from any other (Region.fingerprint)."""
+        """The mark that tells the region of this pretrained model from any other (Region.fingerprint)."""
         return self.region.fingerprint(self.pretrained)
 
     def origin(self) -> dict[str, Any]:
-        """What tells which model and cell a mask or an order belongs to."""
+        """The model and cell that a mask or an order belongs to, for its header."""
         return {"fingerprint": self.fingerprint(), "model": self.anatomy.name, "task": self.task, "seed": self.seed}
 
     def about(self) -> dict[str, Any]:
-        """What every record of this cell says of it."""
+        """The lines that every record of this cell has."""
         sizes = {"graftable": self.region.size, "model_parameters": self.anatomy.parameters}
         return {"task": self.task, "seed": self.seed, **sizes}

@@ -1,4 +1,4 @@
-"""What a localizer may look at, gathered from a real model, or from two sets of weights alone."""
+"""Evidence for localizers, gathered from a real model, or from two sets of weights alone."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -32,21 +32,21 @@ def predict(model: LabelModel, examples: list[Example], on_batch: Callable[[int]
 def predict_each(
     model: LabelModel, examples: list[Example], on_batch: Callable[[int], object] = lambda _: None, degrees: float = 1.0
 ) -> np.ndarray:
-    """What is stored as predictions: label logits (n, labels) or, of completions, a record TOLD of each token at a temperature."""
+    """Predictions as stored: label logits (n, labels) or, of completions, a record TOLD of each token at a temperature."""
     if model.mode == "generative":
         return predict_tokens(model, examples, on_batch, degrees)
     return predict(model, examples, on_batch).numpy()
 
 
 def labels_of(model: LabelModel, examples: list[Example]) -> np.ndarray:
-    """What is stored beside predictions: label numbers (n,) or, of completions, TARGETS."""
+    """Targets as stored beside predictions: label numbers (n,) or, of completions, TARGETS."""
     if model.mode == "generative":
         return targets_of(examples)
     return np.array([example.label for example in examples])
 
 
 def said_of(model: LabelModel, examples: list[Example]) -> tuple[Tensor, float]:
-    """What a model says of each example, as in_rows has it, and its mean cross-entropy in nats, of completions by token."""
+    """Predictions for each example, as in_rows has them, and the mean cross-entropy in nats, of completions by token."""
     if model.mode == "generative":
         told = predict_tokens(model, examples)
         return in_rows(torch.from_numpy(told["predicted"].copy()), examples), -float(
@@ -63,7 +63,7 @@ def in_rows(numbers: Tensor, examples: list[Example]) -> Tensor:
 
 
 def wanted_of(examples: list[Example]) -> Tensor:
-    """What would be right to say of each example, as in_rows has it."""
+    """The right answer to each example, as in_rows has it."""
     return in_rows(torch.tensor([target for example in examples for target in example.targets]), examples)
 
 
@@ -155,7 +155,7 @@ def portions(sizes: dict[str, int], most: int) -> list[list[str]]:
 
 
 def count_targets(examples: list[Example]) -> int:
-    """What a mean loss is the mean of: labels, or tokens."""
+    """The unit that a mean loss is the mean of: labels, or tokens."""
     return sum(len(example.targets) for example in examples)
 
 

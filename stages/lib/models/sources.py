@@ -126,7 +126,7 @@ def wanted_links(source: Path, tokenizer: Path, place: Path) -> Path:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether one of the files that make a tokenizer is there."""
+    """True if one of the files that make a tokenizer is there."""
     return any((folder / file).is_file() for file in TOKENIZER_FILES)
 
 

@@ -1,4 +1,4 @@
-"""What a model says of each token of completions, in batches that fit into memory; logits over the vocabulary are never kept.
+"""Predictions for each token of completions, in batches that fit into memory; logits over the vocabulary are never kept.
 
 Each token is predicted with all of the reference before it (teacher forcing), which also tells what greedy decoding writes: it
 writes the reference exactly if the most probable token is that of the reference at every place.  By induction: as long as

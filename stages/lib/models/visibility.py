@@ -1,4 +1,4 @@
-"""What each position of a model sees, measured on it: the words after it, and the padding beside a text."""
+"""The words that each position of a model sees, measured on it: those after it, and the padding beside a text."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ ALIKE = 1e-3
 
 
 def sees_later_words(model: Any) -> bool:
-    """Whether other words in the second half of a text change what the model says of the first half."""
+    """True if other words in the second half of a text change the model's output for the first half."""
     words, others = _some_words(model), _some_words(model, before=TOKENS)
     half = TOKENS // 2
     changed = torch.cat([words[:half], others[half:]])
@@ -19,7 +19,7 @@ def sees_later_words(model: Any) -> bool:
 
 
 def sees_padding(model: Any) -> bool:
-    """Whether what the model says of a text hangs on the padding behind it, although that is masked."""
+    """True if the model's output for a text depends on the padding behind it, although that is masked."""
     words = _some_words(model)
     padding = getattr(model.config, "pad_token_id", None) or 0
     padded = torch.cat([words, words.new_full((PADS,), padding)])

@@ -27,7 +27,7 @@ from .patch_file import EXPORT, KEY, VERSION, names_of_labels, padding_of
 
 
 class Use(Section):
-    """What it takes to use a patch, besides indices and values."""
+    """The requirements for using a patch, besides indices and values."""
 
     version: Literal[3] = VERSION
     auto_class: Literal["AutoModelForSequenceClassification", "AutoModelForMaskedLM", "AutoModelForCausalLM"]
@@ -94,7 +94,7 @@ def base_of(path: Path, stored: StoredMask, folder: Path) -> AbstractContextMana
 
 
 def use_of(path: Path, stored: StoredMask) -> Use:
-    """What the header of a patch says of its use; raises MaskError like `read_patch`."""
+    """The header of a patch on its use; raises MaskError like `read_patch`."""
     use = stored.about.get(KEY)
     if not isinstance(use, dict):
         raise MaskError(f"{path}: is a mask, not a patch; {EXPORT} makes one of it")
@@ -142,7 +142,7 @@ def chosen_task(path: Path, stored: StoredMask, task: str | None) -> str:
 
 
 def taken_out(stored: StoredMask, task: str) -> StoredMask:
-    """What was composed of patches as a patch for one of their tasks; any other mask as it is."""
+    """A patch for one of their tasks where patches were composed; any other mask as it is."""
     grafts = stored.about.get("grafts", [])
     use = next((part[KEY] for part in grafts if part["task"] == task and KEY in part), None)
     if KEY in stored.about or use is None:

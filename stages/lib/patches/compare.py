@@ -1,4 +1,4 @@
-"""What two masks have in common, beside what two random ones of their sizes would."""
+"""The overlap of two masks, beside that of two random ones of their sizes."""
 
 from pathlib import Path
 from typing import Any

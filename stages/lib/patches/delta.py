@@ -28,7 +28,7 @@ class Deltas:
     furthest: float
 
     def __str__(self) -> str:
-        """How near base + delta comes."""
+        """The distance that base + delta leaves to the fine-tuned model."""
         if not self.missed:
             return "base + delta is the fine-tuned value to the bit everywhere"
         return f"base + delta is the fine-tuned value to the bit but for {self.missed:,}, off by {self.furthest:.1e} at most"

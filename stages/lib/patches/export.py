@@ -55,7 +55,7 @@ def write_patch(target: Path, patch: StoredMask, card: str) -> float:
 
 @dataclass(frozen=True)
 class _Parcel:
-    """What `write` puts into a folder beside the card; the name of the file with the tensors; a sentence about it."""
+    """The files that `write` puts into a folder beside the card; the name of the one with the tensors; a sentence about it."""
 
     write: Callable[[Path], None]
     weights: str

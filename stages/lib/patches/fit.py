@@ -1,4 +1,4 @@
-"""Whether a patch fits a live model, and where in it its values go."""
+"""The fit of a patch to a live model, and the places in it where its values go."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from .swap import Places, bare
 
 
 def fit(patch: Patch, model: nn.Module) -> Places:
-    """What goes where; raises MaskError unless this is the base model of the patch, of its class."""
+    """The target of each value; raises MaskError unless this is the base model of the patch, of its class."""
     weights = named_weights(model)
     head = _head(patch, model, weights)
     _require_base(patch, model, {name: weight for name, weight in weights.items() if name not in head})

@@ -76,7 +76,7 @@ def _with_gain(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _front(use: "Use", scores: dict[str, dict[str, Any]], form: str) -> str:
-    """What the hub reads of a card, as YAML: of the graft, its scores with the number of rows they are of."""
+    """The front matter of a card for the hub, as YAML: of the graft, its scores with the number of rows they are of."""
     from huggingface_hub import EvalResult, ModelCardData
 
     row = scores.get(GRAFTED, {})

@@ -1,4 +1,4 @@
-"""What there is to say about one mask: whose it is, how large, where it lies, what moved most."""
+"""A description of one mask: whose it is, how large, where it lies, what moved most."""
 
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -57,7 +57,7 @@ def inspect_mask(path: Path, base: Path | None) -> dict[str, Any]:
 
 
 def identity(file: Path, stored: StoredMask) -> dict[str, Any]:
-    """What a mask is of: file, form, model, fingerprint, tasks, seed, localizer, and its size with both denominators."""
+    """The origin of a mask: file, form, model, fingerprint, tasks, seed, localizer, and its size with both denominators."""
     mask, about = stored.mask, stored.about
     whole = about.get("model_parameters")
     return {

@@ -105,7 +105,7 @@ def _tell(model: nn.Module, config: dict[str, Any]) -> None:
 
 
 def _config(patch: Patch) -> dict[str, Any]:
-    """What the patch says of the config, as transformers keeps it: labels by whole numbers."""
+    """The patch's labels for the config, as transformers keeps them: by whole numbers."""
     config = dict(patch.use["config"])
     if "id2label" in config:
         config["id2label"] = {int(number): label for number, label in config["id2label"].items()}

@@ -252,7 +252,7 @@ def _patch(work: Work, found: Found, target: Path) -> StoredMask:
 
 
 def _said(work: Work, moved: Counter[str]) -> list[str]:
-    """What was taken for granted, and what moved outside the region."""
+    """Assumptions that were made, and parameters that moved outside the region."""
     labels = f"labels: {', '.join(work.task.labels)}." if work.task.labels else "no labels."
     lines = [f"Read as {work.pair.mode}; {labels}"]
     outside = {name: squares for name, squares in moved.items() if name not in work.request.region and squares}

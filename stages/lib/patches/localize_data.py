@@ -97,7 +97,7 @@ def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
     spec = _numbered(work.task, request.data, columns) if work.task.labels else work.task
     raw = {"train": _read(request.data, spec, columns)}
     if request.test is not None:
-        raw["test"] = raw["train"] if request.test == NO_TEST else _read(Path(request.test), spec, columns)
+        raw["test"] = raw["train"] if request.test == NO_TEST else _read(Path(request.test), spec, columns, "--test")
     table = build_table(spec, raw, {}, "say --test with a file, or with none")
     parts = {split: [bare(row) for row in table.rows if row["split"] == split] for split in ("train", "test")}
     if request.test == NO_TEST:
@@ -113,11 +113,11 @@ def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
     return {"train": train, "dev": dev, "test": parts["test"]}, [f"{line}{renamed}."]
 
 
-def _read(path: Path, spec: TaskSpec, columns: dict[str, str]) -> list[Row]:
+def _read(path: Path, spec: TaskSpec, columns: dict[str, str], said: str = "--data") -> list[Row]:
     if not path.is_file():
-        raise DataError(f"--data: there is no file {path}")
+        raise DataError(f"{said}: there is no file {path}")
     if not path.name.endswith(ENDINGS):
-        raise DataError(f"--data: {path} should be one of *{', *'.join(ENDINGS)}")
+        raise DataError(f"{said}: {path} should be one of *{', *'.join(ENDINGS)}")
     return read_file(path, spec, columns, _option)
 
 

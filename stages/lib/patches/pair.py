@@ -32,7 +32,7 @@ class Pair:
 
     @property
     def mode(self) -> str:
-        """How labels are read off the fine-tuned one: `model.mode`."""
+        """The reading of labels off the fine-tuned one: `model.mode`."""
         return self.anatomy.mode
 
 
@@ -83,7 +83,7 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
 
 
 def _differences(anatomy: Anatomy, ours: dict[str, list[int]], theirs: dict[str, list[int]]) -> list[str]:
-    """How the second model differs from the first by their configs, outside a head."""
+    """Differences of the second model's config from the first's, outside a head."""
     others = {name: shape for name, shape in theirs.items() if anatomy.groups.get(name) != HEAD}
     words = [name for name in ours if name in others and ours[name] != others[name]]
     embeddings = [name for name in words if anatomy.groups[name] == "embeddings"]

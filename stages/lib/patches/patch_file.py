@@ -25,7 +25,7 @@ EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
 
 @dataclass(frozen=True)
 class Patch:
-    """What is put where: of the parameters of `mask` the fine-tuned `values`, and a new `head`, whole.
+    """The contents of a patch: of the parameters of `mask` the fine-tuned `values`, and a new `head`, whole.
 
     `use` is what the header says of the model and the task (`build_patch.Use`): `base`, the name of the base model, and its
     `fingerprint`; `auto_class`, the class of transformers that loads it; `config`, what is otherwise than in the base model's;
@@ -87,7 +87,7 @@ def _patch(file: Path, about: dict[str, Any], tensors: dict[str, Tensor]) -> Pat
 
 
 def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:
-    """What a config says of the labels that a new head has, in the order of its logits."""
+    """The labels of a new head by a config, in the order of its logits."""
     if auto_class != CLASSES["standard"]:
         return {}
     return {
@@ -97,6 +97,6 @@ def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:
 
 
 def padding_of(config: dict[str, Any]) -> dict[str, Any]:
-    """What a config says of padding, if that can be so."""
+    """The padding by a config, if that can be so."""
     token = config.get("pad_token_id")
     return {"pad_token_id": token} if token is None or (type(token) is int and token >= 0) else {}

@@ -129,7 +129,7 @@ def _whole(patch: StoredMask, plan: _Plan, base: Base) -> Iterator[tuple[str, Te
 
 
 def _left_out(patch: StoredMask, plan: _Plan, base: Base) -> str:
-    """How many values of how many, and how much of the movement, no adapter holds; nothing if it holds all."""
+    """The values, of how many, and the share of the movement that no adapter holds; nothing if it holds all."""
     if not plan.left:
         return ""
     moved = {

@@ -1,4 +1,4 @@
-"""Whether localizing will find the memory that it takes."""
+"""The memory that localizing takes, held against what there is."""
 
 from math import prod
 

@@ -58,7 +58,7 @@ def plain(params: Params) -> dict[str, Any]:
 
 
 def other_settings(made_under: Mapping[str, Any], values: Mapping[str, Any]) -> list[Entry]:
-    """What differs between the settings stored with a report (`plain`) and the checked sections of params.yaml as it is now.
+    """Differences between the settings stored with a report (`plain`) and the checked sections of params.yaml as it is now.
 
     No entry means that the report belongs to params.yaml.  One that was stored without settings belongs to none.
     """

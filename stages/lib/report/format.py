@@ -66,7 +66,7 @@ def extent(numbers: Iterable[float]) -> str:
 
 
 def whiskers(seeds: Sequence[int]) -> str:
-    """What the whiskers of a figure are, behind a semicolon; nothing for the one seed, which has none."""
+    """A note on the whiskers of a figure, behind a semicolon; nothing for the one seed, which has none."""
     return "; whiskers: standard deviation over seeds" if len(seeds) > 1 else ""
 
 
@@ -78,7 +78,7 @@ def measured_with(params: Any) -> str:
 
 
 def without_gain(missing: int, cells: int, model: str, least: float) -> str:
-    """How many cells no relative gain is said of, since `model` gained too little there; empty if there are none."""
+    """A note on the cells without a relative gain, since `model` gained too little there; empty if there are none."""
     told = f"; without {missing} of {counted(cells, 'cell')}, in which {model} gained less than {100 * least:g} points"
     return told if missing else ""
 

@@ -1,4 +1,4 @@
-"""What is drawn where in a figure, so that the page can show the value under the pointer; it is stored in the PNG itself."""
+"""Places of values in a figure, so that the page can show the one under the pointer; stored in the PNG itself."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def values_of(drawn: Figure) -> str:
 
 
 def read_values(path: Path) -> list[Any]:
-    """What values_of stored with a PNG; nothing for one without."""
+    """The values that values_of stored with a PNG; nothing for one without."""
     with Image.open(path) as picture:
         return json.loads(picture.info.get(KEY, "[]"))
 

@@ -27,7 +27,7 @@ CURVE_STEPS = 10
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """How to train: everything but the data and the parameters.
+    """The plan of training: everything but the data and the parameters.
 
     The learning rate rises evenly over the first `warmup_steps`, and then follows the schedule over
     the rest.  Raises TrainingError if the rise takes as long as training or longer.
@@ -53,7 +53,7 @@ class TrainPlan:
             )
 
     def factor(self, step: int) -> float:
-        """What the learning rate is multiplied by in a step, counted from 0."""
+        """The factor of the learning rate in a step, counted from 0."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         if self.schedule == "constant":
@@ -63,7 +63,7 @@ class TrainPlan:
 
 @dataclass
 class Training:
-    """What training did: losses, dev scores, and the step whose weights the model now has."""
+    """The outcome of training: losses, dev scores, and the step whose weights the model now has."""
 
     step: int = 0
     curve: list[dict[str, float]] = field(default_factory=list)

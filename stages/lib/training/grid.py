@@ -12,7 +12,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trained(Generic[Kept]):
-    """What training at one point left: what is kept of it, its (accuracy, -loss) on dev, and what its record says."""
+    """The result of training at one point: what is kept of it, its (accuracy, -loss) on dev, and its record."""
 
     kept: Kept
     score: tuple[float, float]

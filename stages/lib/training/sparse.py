@@ -1,4 +1,4 @@
-"""What the optimizer moves: whole weights, or only the entries of them that a mask selects.
+"""Parameters as the optimizer sees them: whole weights, or only the entries of them that a mask selects.
 
 Zeroing the gradient outside a mask would not keep those entries still: weight decay, momentum and
 Adam move them without one.  So the selected entries are gathered into leaves of their own, which

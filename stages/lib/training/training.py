@@ -20,7 +20,7 @@ Batches = Iterator[tuple[LabelModel, list[Example]]]
 
 @dataclass(frozen=True)
 class Hooks:
-    """What training calls on its way: `dev_score` rates the weights as they are, `on_step` comes after every step.
+    """Functions called during training: `dev_score` rates the weights as they are, `on_step` comes after every step.
 
     `penalty` adds to the gradients of the leaves it is called with (see sparse.py).  `reads` are all that these and the
     batches depend on, models, examples and settings (see lib/identity.py).  Only where it is given, training keeps checkpoints
