@@ -72,7 +72,7 @@ def test_without_test_sets_of_other_tasks_there_are_half_as_many_panels(tmp_path
     [
         (["few"], "'few': NAME=FOLDER is wanted, as in 64=plots"),
         (["{0}", "{0}"], "16 is named twice"),
-        (["x=nowhere"], "nowhere/scores.csv: can't be read: No such file or directory"),
+        (["x=nowhere"], "nowhere/scores.csv: not of a run of the main pipeline: No such file or directory"),
         (["{0}", "x={strange}"], "no task is in all of these"),
         (["x={odd}"], "odd/scores.csv: not of a run of the main pipeline: no column n"),
         (["x={empty}"], "empty/scores.csv: not of a run of the main pipeline: "),

@@ -28,10 +28,8 @@ def read_csv(file: Path, columns: Sequence[str], of: str, types: Mapping[str, ty
         found = pd.read_csv(file, dtype=types)
         if missing := [name for name in columns if name not in found]:
             raise ValueError(f"no column {missing[0]}")
-    except OSError as problem:
-        raise DataError(f"{file}: can't be read: {problem.strerror}") from None
-    except ValueError as problem:
-        raise DataError(f"{file}: not {of}: {problem}") from None
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{file}: not {of}: {getattr(problem, 'strerror', None) or problem}") from None
     return found
 
 
