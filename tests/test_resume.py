@@ -4,6 +4,9 @@ import json
 import random
 import shutil
 import signal
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -335,6 +338,23 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
         about, names = json.loads(stored.metadata()["checkpoint"]), [*stored.keys()]
     assert about["finished"] and about["step"] == STEPS
     assert {name.split("/")[0] for name in names} == {"leaves", "random"}  # nothing of the optimizer
+
+
+def test_stages_of_two_processes_start_with_the_same_random_numbers():
+    """They are part of what a checkpoint is found by; learning a mask seeds nothing itself."""
+    text = """
+        import torch
+        from types import SimpleNamespace
+        from stages.lib import runtime
+
+        before = torch.initial_seed()
+        runtime.start(SimpleNamespace(device="cpu", threads=1, precision="float32", batch_tokens=1, gradient_checkpointing=False))
+        print(before, torch.initial_seed(), torch.rand(1).item())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(text)]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(2)]
+    assert runs[0][1:] == runs[1][1:]
+    assert runs[0][0] != runs[1][0]  # as torch starts
 
 
 # --- A real stage --------------------------------------------------------------------------------------------------

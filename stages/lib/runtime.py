@@ -41,6 +41,8 @@ def start(settings: Any) -> Runtime:
         device = torch.device("cuda", processes.rank)
     if settings.threads:
         torch.set_num_threads(settings.threads)
+    # torch seeds itself anew in each process; a checkpoint is found again by its random numbers
+    torch.manual_seed(0)
     # cuBLAS repeats itself only with a fixed workspace, which it reads from the environment
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # as use_deterministic_algorithms(warn_only=True), which imports the compiler and takes as long as torch itself for it
