@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -352,7 +353,8 @@ def test_stages_of_two_processes_start_with_the_same_random_numbers():
         print(before, torch.initial_seed(), torch.rand(1).item())
     """
     command = [sys.executable, "-c", textwrap.dedent(text)]
-    runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(2)]
+    start = partial(subprocess.run, command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+    runs = [start().stdout.split() for _ in range(2)]
     assert runs[0][1:] == runs[1][1:]
     assert runs[0][0] != runs[1][0]  # as torch starts
 
