@@ -107,12 +107,12 @@ class Results:
 
     @property
     def unit(self) -> str:
-        """The name of what is predicted: labels, or tokens."""
+        """The name of what predictions are of: tokens, or rows."""
         return "tokens" if self.generative else "rows"
 
     @property
     def score(self) -> str:
-        """The score of a task whose metric is no other."""
+        """The name of the score of a task whose metric is no other."""
         return "exact match" if self.generative else "accuracy"
 
     @property

@@ -108,7 +108,7 @@ def story(tmp_path_factory) -> dict[str, Any]:
 
 
 def refused(copy: Copy, axis: str, value: str, file: str, *plan: str) -> tuple[bool, Run, Run]:
-    """True if a command on an axis was executed, and what `dvc repro` of a file and the plan say of it."""
+    """Is a command on an axis executed, and the runs of `dvc repro` of a file and of the plan that should refuse it."""
     params, marker = copy.folder / "params.yaml", copy.folder / "touched"
     before = params.read_bytes()
     copy.set(f"{axis}=['{value} $(touch {marker})']")

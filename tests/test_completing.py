@@ -114,7 +114,7 @@ def written(model: LabelModel, example: Example, length: int) -> tuple[int, ...]
 
 
 def forced(model: LabelModel, examples: list[Example]) -> list[bool]:
-    """True if every token of a completion is the most probable one after those before it, row by row."""
+    """For each row, if every token of its completion is the most probable one after those before it."""
     told, targets = predict_tokens(model, examples), targets_of(examples)
     right = told["predicted"] == targets["target"]
     assert accuracy(told, targets) == np.mean([right[targets["row"] == row].all() for row in range(len(examples))])

@@ -57,7 +57,7 @@ def original(tmp_path_factory) -> Copy:
 
 @pytest.fixture(scope="module")
 def forks(original) -> Iterator[dict[str, str]]:
-    """The message to a stage of a process that has the libraries imported, and has other threads at hand."""
+    """The environment of stages that fork from a process with the libraries imported, and have other threads at hand."""
     threads = {"OMP_NUM_THREADS": "3"}  # runtime.threads has the last word
     with fork_server(original.environment | threads) as server:
         yield server | threads

@@ -4,14 +4,10 @@ import json
 import random
 import shutil
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +33,7 @@ from stages.lib.training.training import train
 from tests import pico, test_joint, test_sequencing
 from tests.dvc_project import ROOT, lay_out_cell, start_stage, wait_for
 from tests.pico import TOY, finetune_settings, localizer_settings, model_settings, same, values_of
+from tests.test_artifacts import script
 
 STEPS, SECONDS = 14, 5
 HARD = {"max_steps": STEPS, "dropout": 0.2, "eval_steps": 4, "learning_rates": [3e-3, 1e-2], "schedule": "linear"}
@@ -341,7 +338,7 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
     assert {name.split("/")[0] for name in names} == {"leaves", "random"}  # nothing of the optimizer
 
 
-def test_stages_of_two_processes_start_with_the_same_random_numbers():
+def test_stages_of_two_processes_start_with_the_same_random_numbers(tmp_path):
     """They are part of what a checkpoint is found by; learning a mask seeds nothing itself."""
     text = """
         import torch
@@ -352,9 +349,7 @@ def test_stages_of_two_processes_start_with_the_same_random_numbers():
         runtime.start(SimpleNamespace(device="cpu", threads=1, precision="float32", batch_tokens=1, gradient_checkpointing=False))
         print(before, torch.initial_seed(), torch.rand(1).item())
     """
-    command = [sys.executable, "-c", textwrap.dedent(text)]
-    start = partial(subprocess.run, command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
-    runs = [start().stdout.split() for _ in range(2)]
+    runs = [script(tmp_path, text).communicate()[0].split() for _ in range(2)]
     assert runs[0][1:] == runs[1][1:]
     assert runs[0][0] != runs[1][0]  # as torch starts
 

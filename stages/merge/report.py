@@ -57,7 +57,7 @@ class Merged:
     least_gain: float
 
     def kind(self, method: str) -> str:
-        """The models that a method merges, or the method itself where it is a single-task model."""
+        """The kind of models that a method merges, or the method itself where it is a single-task model."""
         kinds = self.frames["models"].set_index("method").kind
         return method if method in SINGLES else kinds[kinds.index == method].iloc[0]
 

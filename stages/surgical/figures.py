@@ -48,7 +48,7 @@ def _graft(data: Surgical) -> str:
 
 
 def _layer_title(data: Surgical) -> str:
-    """The graft's layers beside those with high scores; without masks, the scores alone."""
+    """A title: rank correlation of the graft's layers with the scores; without masks, the layer of the highest score."""
     found = bridges(data)["score_graft"]
     if found.n and not unranked(data):
         return (

@@ -206,7 +206,7 @@ def learn_mask(
 
 
 def loop_of(weights: Tensors, start: MaskLogits, budget: Budget, settings: Learning) -> Loop | None:
-    """The keeper of the checkpoints of learning, if any are kept."""
+    """The loop that keeps the checkpoints of learning, if any are kept."""
     if start.reads is None:
         return None
     start.blend_into(weights)  # what was in them before doesn't count

@@ -69,6 +69,6 @@ class GraftCell:
         return {"fingerprint": self.fingerprint(), "model": self.anatomy.name, "task": self.task, "seed": self.seed}
 
     def about(self) -> dict[str, Any]:
-        """The lines that every record of this cell has."""
+        """The entries that every record of this cell has."""
         sizes = {"graftable": self.region.size, "model_parameters": self.anatomy.parameters}
         return {"task": self.task, "seed": self.seed, **sizes}
