@@ -26,6 +26,7 @@ from stages.commands.parallel.clone import State, difference, state
 from stages.commands.parallel.cluster import this_machine
 from stages.commands.parallel.progress import Board, watched
 from stages.commands.parallel.run_stage import BOUND, Outcome
+from stages.commands.parallel.schedule import longest_way_first
 from stages.commands.parallel.tasks import Task
 from stages.commands.plan.predicted_steps import prediction
 from stages.lib.errors import ParamsError, StorageError
@@ -387,9 +388,7 @@ def test_nothing_listens_but_a_page_for_this_machine():
 def test_a_line_for_each_stage_that_runs_and_a_bar_over_all_where_there_is_a_terminal(monkeypatch):
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    planned = {"short": 20.0, "long": 100.0, "none": 0.0}
-    tasks = [Task(name, name, (), seconds, 0.0, False, False, True) for name, seconds in planned.items()]
-    board = Board(tasks, at_once=2)
+    board = Board(planned(short=(20.0, ""), long=(100.0, ""), none=(0.0, "")), at_once=2)
     assert "about 0:01:00 left" in drawn(board), "two at once"
     board.begin("short")
     board.begin("long")
@@ -404,6 +403,26 @@ def test_a_line_for_each_stage_that_runs_and_a_bar_over_all_where_there_is_a_ter
     with watched(board, quiet):
         pass
     assert quiet.file.getvalue() == ""
+
+
+def planned(**stages: tuple[float, str]) -> list[Task]:
+    """Tasks by name: what each takes, and which others it needs."""
+    return [
+        Task(name, name, (*needs.split(),), seconds, 0.0, 0, False, True) for name, (seconds, needs) in stages.items()
+    ]
+
+
+def test_what_leads_the_longest_way_starts_first_and_nothing_before_what_it_needs():
+    tasks = planned(
+        code=(0, ""), sample=(1, "code"), quick=(5, "code sample"), report=(2, "code sample quick"), joint=(60, "code sample"),
+        transfer=(30, "code sample joint"), other=(0, "code"),
+    )  # fmt: skip
+    order = [task.name for task in longest_way_first(tasks)]
+    assert order == ["code", "sample", "joint", "transfer", "quick", "report", "other"]
+    places = {name: place for place, name in enumerate(order)}
+    assert all(places[name] < places[task.name] for task in tasks for name in task.needs)
+    unmeasured = planned(first=(0, ""), second=(0, "first"), third=(0, ""))
+    assert longest_way_first(unmeasured) == unmeasured, "DVC's own order where nothing is known"
 
 
 def drawn(board: Board) -> str:

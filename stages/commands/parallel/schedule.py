@@ -18,10 +18,12 @@ PATIENCE = 2
 def outcomes_of(tasks: Sequence[Task], client: Client, runner: Runner) -> Iterator[Outcome]:
     """The outcome of each task, in the order in which they end.
 
+    `tasks` come as DVC could take them; of those that can start, the one with the longest way to the end starts first.
+
     A task is handed to Dask when what it needs is done and a worker is free: of more, each would wait for the worker that
     holds what it needs, though others are free, since Dask takes from a busy worker only what it thinks to be long.
     """
-    waiting, ended = [*tasks], {}
+    waiting, ended = longest_way_first(tasks), {}
     running: dict[Future, Task] = {}
     while waiting or running:
         for task in [*waiting]:
@@ -46,6 +48,19 @@ def outcomes_of(tasks: Sequence[Task], client: Client, runner: Runner) -> Iterat
             task = running.pop(future)
             ended[task.name] = _outcome(task.name, future)
             yield ended[task.name]
+
+
+def longest_way_first(tasks: Sequence[Task]) -> list[Task]:
+    """Tasks by the time until the last of those that need them is done, the longest first; equals in the order that they have.
+
+    A long training would else wait until all that is short had its turn, and end alone.
+    """
+    ways = {task.name: 0.0 for task in tasks}
+    for task in reversed(tasks):
+        ways[task.name] += task.seconds
+        for name in task.needs:
+            ways[name] = max(ways[name], ways[task.name])
+    return sorted(tasks, key=lambda task: ways[task.name], reverse=True)
 
 
 def slots(client: Client) -> tuple[int, float, float]:

@@ -14,6 +14,7 @@ from stages.commands.plan.stage_status import CACHED, UNCHANGED, Step
 class Task:
     """A stage to run: its name, what DVC calls it, the tasks that it needs, and what the plan says that it takes.
 
+    `seconds` are 0 where outputs only come from the run cache, and where nobody has measured any.
     `processes` compute with the model together, each on a GPU of its own if there are any; 0 of a stage without a model.
 
     Whether its outputs come from this clone's run cache, and whether a run cache keeps them at all: DVC has none of a stage
@@ -45,7 +46,7 @@ def find_tasks(targets: Sequence[str], costs: Costs, processes: int = 1) -> tupl
                 name=stage.name,
                 target=stage.addressing,
                 needs=(*sorted(other.name for other in nx.descendants(graph, stage) & {*fates}),),
-                seconds=costs.seconds(stage.name) or 0.0,
+                seconds=0.0 if fate == CACHED else costs.seconds(stage.name) or 0.0,
                 memory_mib=costs.memory(stage.name) * max(1, used := _processes(stage, processes)),
                 processes=used,
                 is_cached=fate == CACHED,
