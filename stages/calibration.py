@@ -11,9 +11,9 @@ def main(seed: int) -> None:
     """Derive ECE, reliability, confidence histograms and the frontier of every task from the stored predictions."""
     params = load_params("tasks", "calibration")
 
-    from stages.lib.metrics.frontier import frontier
     from stages.lib.metrics.predictions import read_cell
     from stages.lib.metrics.scores import calibration_scores
+    from stages.lib.metrics.temperature import frontier
 
     settings = params.calibration
     for task in params.tasks:

@@ -14,7 +14,7 @@ def main(task: str, seed: int) -> None:
     )  # fmt: skip
 
     from stages.lib import runtime
-    from stages.lib.data.task_cards import read_task
+    from stages.lib.data.tasks import read_task
     from stages.lib.evaluation.grafts import predict_grafts
     from stages.lib.metrics.predictions import read_cell
     from stages.lib.metrics.scores import classification_scores

@@ -11,7 +11,7 @@ def main(seed: int) -> None:
     """Derive out-of-distribution scores of every task from the stored predictions."""
     params = load_params("tasks")
 
-    from stages.lib.data.task_cards import read_task
+    from stages.lib.data.tasks import read_task
     from stages.lib.metrics.predictions import read_cell
     from stages.lib.metrics.scores import classification_scores
 

@@ -13,8 +13,7 @@ from typing import Any
 import pandas as pd
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
-from stages.lib.data.tasks import TaskSpec
+from stages.lib.data.tasks import TaskSpec, read_task
 from stages.lib.errors import DataError
 from stages.lib.graft.mask_indices import read_header
 from stages.lib.io import read_json, require

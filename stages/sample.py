@@ -12,7 +12,7 @@ def main(task: str, seed: int) -> None:
     settings = load_params("data.k", "data.scarce", "data.dev_share", "data.test_max")
 
     from stages.lib.data.sampling import draw_sample
-    from stages.lib.data.task_cards import read_task
+    from stages.lib.data.tasks import read_task
 
     rows = read_rows(require(paths.table(task), "fetch"))
     sample = draw_sample(rows, read_task(task).labels, task, seed, settings.data)

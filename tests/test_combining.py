@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
+from stages.lib.data.tasks import read_task
 from stages.lib.errors import DataError, MaskError, ParamsError
 from stages.lib.evaluation.evaluation import Evaluation, predict_reference
 from stages.lib.graft.apply import transplant, values_at

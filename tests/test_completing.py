@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lib.data.completing import encode_completions, label_completions
-from stages.lib.data.encoding import Example, encode
+from stages.lib.data.encoding import Example, encode, encode_completions, label_completions
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import DataError, ModelError
 from stages.lib.graft.apply import graft
@@ -22,8 +21,15 @@ from stages.lib.metrics.variants import FINETUNED, GRAFTED
 from stages.lib.models.evidence import evidence_about, with_dev
 from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.predicting import dev_score, loss_gradient, predict, tensor_gradients
-from stages.lib.models.token_predicting import predict_tokens, targets_of, token_temperature
+from stages.lib.models.predicting import (
+    dev_score,
+    loss_gradient,
+    predict,
+    predict_tokens,
+    targets_of,
+    tensor_gradients,
+    token_temperature,
+)
 from tests.pico import TOY, byte_tokenizer, localizer_settings, runtime, toy_rows
 
 BYTES = byte_tokenizer()

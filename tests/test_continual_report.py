@@ -18,8 +18,7 @@ from stages.lib import paths
 from stages.lib.errors import DataError
 from stages.lib.io import read_json, write_json
 from stages.lib.report.document import Claim
-from stages.lib.report.markdown import to_markdown
-from stages.lib.report.publish import figures
+from stages.lib.report.publish import figures, to_markdown
 from tests.reports import once
 
 report = once(reporting.report)

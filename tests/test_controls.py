@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from stages.lib.metrics.frontier import GRAFT_TEMPERED, frontier
 from stages.lib.metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
 from stages.lib.metrics.scores import cross_entropy
-from stages.lib.metrics.temperature import temperature, tempered
+from stages.lib.metrics.temperature import GRAFT_TEMPERED, frontier, temperature, tempered
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, TEMPERED, WISE_FT, WISE_GRAFT
 
 METHODS = [PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED, TEMPERED, WISE_FT, f"{WISE_GRAFT}_0.5"]

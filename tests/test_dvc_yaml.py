@@ -121,7 +121,7 @@ def test_a_stage_depends_on_the_digests_of_its_own_code(name):
 def test_the_digests_are_of_what_a_script_imports_also_in_functions_and_through_modules():
     mask, movement = ({str(path) for path in code.closure(f"stages.{name}")} for name in ("mask", "movement"))
     assert {"stages/mask.py", "stages/lib/models/label_model.py"} <= mask  # imported inside main()
-    assert "stages/lib/graft/select.py" in movement  # through order_file.py
+    assert "stages/lib/graft/select.py" in movement  # through mask_file.py
     assert Path("stages/lib/graft/select.py") not in code.read(Path("stages/movement.py")).imports
     assert "stages/lib/data/tasks.py" not in movement  # there only through params.py, which isn't tracked
     assert "stages/lib/data/packages.yaml" in {str(path) for path in code.closure("stages.model")}

@@ -17,7 +17,7 @@ from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
-from stages.lib.models.classes import CLASSES
+from stages.lib.models.anatomy import CLASSES
 from stages.lib.patches.build_patch import KEY, read_patch
 from stages.lib.patches.format import card_text, render
 from stages.lib.patches.locations import PATCH

@@ -14,7 +14,7 @@ from stages.lib import load_graft
 from stages.lib.digest import require_sealed
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
-from stages.lib.patches.peft_folder import common_sparsity
+from stages.lib.patches.delta import common_sparsity
 from tests.graft_project import MASK, Project, graft, make_project, refused
 from tests.pico import same
 from tests.test_live import INPUTS, load, state

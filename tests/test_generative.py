@@ -14,13 +14,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stages.commands import profile
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
+from stages.lib.data.tasks import read_task
 from stages.lib.errors import ParamsError
 from stages.lib.io import read_rows
 from stages.lib.metrics.predictions import read_cell
 from stages.lib.metrics.variants import CONTROLS, FINETUNED, GRAFT_TEMPERED, GRAFTED, TEMPERED, VARIANTS
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.token_predicting import predict_tokens
+from stages.lib.models.predicting import predict_tokens
 from stages.lib.params import sections_of, validate
 from stages.lib.patches.__main__ import main as graft_command
 from stages.lib.patches.build_patch import read_patch

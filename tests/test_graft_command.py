@@ -19,9 +19,8 @@ from stages.lib.graft.region import Region
 from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.composition import kind_of, layer_of
 from stages.lib.models.sources import import_model
-from stages.lib.patches.compare import compare
 from stages.lib.patches.export import pipeline_scores
-from stages.lib.patches.inspect import inspect_mask
+from stages.lib.patches.inspect import compare, inspect_mask
 from tests.graft_project import MASK, ROOT, SELECTED, Project, graft, make_project, random_mask, refused, write
 from tests.pico import PAIRS, model_settings, same
 

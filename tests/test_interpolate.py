@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from stages.lib.graft.apply import graft
-from stages.lib.graft.interpolate import wise_ft, wise_graft
+from stages.lib.graft.apply import graft, wise_ft, wise_graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
 from stages.lib.models.predicting import predict

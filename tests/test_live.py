@@ -13,7 +13,7 @@ from stages.lib import grafted, load_graft, open_patch
 from stages.lib.errors import MaskError, ModelError
 from stages.lib.graft import mask_indices
 from stages.lib.graft.mask_file import StoredMask, write_mask
-from stages.lib.models.classes import CLASSES
+from stages.lib.models.anatomy import CLASSES
 from stages.lib.patches import patch_file
 from stages.lib.patches.locations import PATCH
 from tests.graft_project import MASK, Project, graft, make_project, random_mask

@@ -13,8 +13,15 @@ from stages.lib.digest import seal
 from stages.lib.errors import MaskError
 from stages.lib.graft.apply import graft, transplant, values_at
 from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_header, read_mask, require_model, write_mask
-from stages.lib.graft.order_file import read_order, write_order
+from stages.lib.graft.mask_file import (
+    StoredMask,
+    read_header,
+    read_mask,
+    read_order,
+    require_model,
+    write_mask,
+    write_order,
+)
 from stages.lib.graft.region import Region
 from stages.lib.localizers.movement import movement_mask, movement_order
 from tests.sealed import flip_bit

@@ -6,8 +6,7 @@ from peft.utils import merge_utils
 
 from stages.lib.graft.region import Region
 from stages.lib.merging.arithmetic import add, task_vector
-from stages.lib.merging.consensus import agreed, tall_mask, within
-from stages.lib.merging.vectors import dared, elected, summed
+from stages.lib.merging.vectors import agreed, dared, elected, summed, tall_mask, within
 from tests.pico import same
 
 SHAPES = {"w": (40, 5), "b": (30,)}

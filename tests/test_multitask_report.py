@@ -21,8 +21,7 @@ from stages.lib.io import write_json
 from stages.lib.metrics.predictions import Predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.document import Claim
-from stages.lib.report.markdown import to_markdown
-from stages.lib.report.publish import figures
+from stages.lib.report.publish import figures, to_markdown
 from stages.lib.report.stats import clean
 from stages.multitask import contrasts
 from stages.multitask import report as reporting

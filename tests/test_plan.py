@@ -15,6 +15,7 @@ from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
 from stages.lib import paths
 from stages.lib.errors import ParamsError, StorageError
 from stages.lib.io import write_text
+from stages.lib.models.precision import write_precision
 from stages.lib.params import data_files, validate
 from stages.lib.yaml12 import load_yaml
 from tests.test_dvc_yaml import MAIN, PIPELINES, ROOT, STAGES
@@ -109,6 +110,25 @@ def test_a_slow_machine_takes_longer_for_what_it_computes(tmp_path):
     fast, slow = (costs(tmp_path, slowness).seconds("finetune@movies-13") for slowness in (1.0, 3.0))
     assert slow - start == pytest.approx(3 * (fast - start))
     assert 0 < measure_slowness(1) < 1000
+
+
+@pytest.mark.parametrize(
+    ("precision", "chosen", "instructions", "factor"),
+    [
+        ("float32", "bfloat16", True, 1), ("bfloat16", None, True, 0.5), ("bfloat16", None, False, 1), ("auto", "bfloat16", True, 0.5),
+        ("auto", "float32", True, 1), ("auto", "damaged", True, 0.5), ("auto", None, True, 0.5), ("auto", None, False, 1),
+    ],
+)  # fmt: skip
+def test_bfloat16_halves_what_computes_with_the_model(tmp_path, monkeypatch, precision, chosen, instructions, factor):
+    monkeypatch.setattr("stages.lib.models.precision.has_bfloat16", lambda _device: instructions)
+    if chosen:
+        (tmp_path / paths.PRETRAINED).mkdir(parents=True)
+        write_precision(chosen, tmp_path / paths.PRETRAINED)
+    kinds, own = data_files(FILE)[""]["stages"], {"runtime": {"precision": precision}}
+    for stage, expected in (("finetune@movies-13", factor), ("mask@movies-13", factor), ("movement@movies-13", 1)):
+        start = kinds[stage.partition("@")[0]]["start"]
+        before, after = (costs(tmp_path, **some).seconds(stage) - start for some in ({}, own))
+        assert after == pytest.approx(expected * before)
 
 
 def test_a_larger_model_takes_more_of_everything(tmp_path):

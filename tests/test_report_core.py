@@ -18,10 +18,9 @@ from stages.lib.report.differences import other_settings, plain, told
 from stages.lib.report.document import Claim, Report, Row, Verdict, read_report, write_report
 from stages.lib.report.document import Table as Printed
 from stages.lib.report.load import Records, frame_of, grid, in_order, published, require_files
-from stages.lib.report.markdown import to_markdown
+from stages.lib.report.publish import to_markdown, to_terminal
 from stages.lib.report.stats import Estimate, clean, estimate, holm, known, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, by, count, number, share, shown, stored, values_in
-from stages.lib.report.terminal import to_terminal
 from stages.lib.settings import Params
 from tests.pico import graft_settings, model_settings
 

@@ -230,7 +230,7 @@ def test_what_a_stage_is_told_by_has_its_settings_arguments_and_code(monkeypatch
     read = code.read
 
     def edited(path: Path) -> code.Code:
-        return replace(read(path), digest="new") if path.name == "sparse.py" else read(path)
+        return replace(read(path), digest="new") if path.name == "course.py" else read(path)
 
     monkeypatch.setattr(code, "read", edited)
     found.append(told())
@@ -394,7 +394,7 @@ def test_a_stage_that_is_killed_for_real_goes_on_and_leaves_the_same_files(make_
     shutil.rmtree("models/finetuned")
     assert killed("1.safetensors") == ""
     assert "finetune@toy-13: resumes at step " in killed("2.safetensors")
-    file = Path("stages/lib/training/sparse.py")
+    file = Path("stages/lib/training/course.py")
     text = file.read_text()
     file.write_text(f"{text}\n\nANOTHER = 1\n")
     kept = shutil.copytree(folder, "kept")
@@ -403,3 +403,31 @@ def test_a_stage_that_is_killed_for_real_goes_on_and_leaves_the_same_files(make_
     file.write_text(f"{text}\n# another comment\n")
     shutil.rmtree("models/finetuned")
     assert ended().startswith("finetune@toy-13: resumes at step ") and made() == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_mask_whose_learning_is_killed_for_real_goes_on_in_another_process(make_cell, project):
+    """Of all loops this one alone seeds nothing itself, so that it was learned from the start in every new process."""
+    values = lay_out_cell(make_cell("prompt"))
+    values["graft"]["sparsity"], values["movement"]["keep"] = 0.02, 0.05
+    values["localizer"]["learned"] |= {"steps": 3000, "batch_size": 8, "eval_steps": 1000}
+    values["runtime"]["checkpoint_seconds"] = 0.1
+    folder, mask = Path(".dvc/tmp/checkpoints/mask@toy-13"), Path("masks/learned/13/toy.safetensors")
+
+    def ended(stage: str) -> str:
+        process = start_stage(stage, values)
+        error = process.communicate()[1]
+        assert process.returncode == 0, error
+        return error
+
+    ended("movement")
+    process = start_stage("mask", values)
+    wait_for(lambda: (folder / "1.safetensors").exists() or process.poll() is not None)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL and not mask.exists()
+    assert ended("mask").startswith("mask@toy-13: resumes at step ") and not folder.exists()
+    resumed = mask.read_bytes()
+    mask.unlink()
+    assert ended("mask") == "" and mask.read_bytes() == resumed

@@ -12,8 +12,8 @@ from stages.lib.data.batching import shuffled
 from stages.lib.graft.mask import GraftMask
 from stages.lib.models.label_model import LabelModel
 from stages.lib.training import course, finetuning, training
+from stages.lib.training.course import Leaves
 from stages.lib.training.finetuning import TrainingCell, at_point, finetune, trained_names
-from stages.lib.training.sparse import Leaves
 from stages.lib.training.training import Batches, Hooks, TrainPlan, batches_of, train
 from tests.pico import TOY, finetune_settings, model_settings, runtime, same, values_of
 

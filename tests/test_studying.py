@@ -13,8 +13,7 @@ from stages.lib import paths
 from stages.lib.errors import DataError, GraftError, MaskError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import against_finetuned, study_sets, train_set, variant_rows
-from stages.lib.graft.mask_file import read_mask
-from stages.lib.graft.order_file import read_order
+from stages.lib.graft.mask_file import read_mask, read_order
 from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.localizers import learned
 from stages.lib.localizers.evidence import Evidence, counted

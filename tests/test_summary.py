@@ -20,9 +20,9 @@ from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import DataError, MaskError
 from stages.lib.io import read_json, write_json
-from stages.lib.metrics.frontier import GRAFT_TEMPERED
 from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.scores import calibration_scores, classification_scores
+from stages.lib.metrics.temperature import GRAFT_TEMPERED
 from stages.lib.metrics.variants import (
     CONTROLS,
     FINETUNED,
@@ -37,9 +37,8 @@ from stages.lib.metrics.variants import (
 from stages.lib.report.document import Claim, Report
 from stages.lib.report.format import small_percent
 from stages.lib.report.load import published
-from stages.lib.report.publish import plot_data
+from stages.lib.report.publish import plot_data, to_terminal
 from stages.lib.report.style import styled, wrapped
-from stages.lib.report.terminal import to_terminal
 from stages.report import HERE, Results, collect, details, headline, mask_facts, paper_scores, report
 from stages.settings import OodParams, SummaryParams
 from tests.sealed import save_sealed

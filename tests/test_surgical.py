@@ -16,8 +16,8 @@ from stages.lib.errors import ParamsError, TrainingError
 from stages.lib.graft.region import Region
 from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.metrics.classification import mcc
+from stages.lib.metrics.overlap import kendall, spearman
 from stages.lib.metrics.predictions import Predictions
-from stages.lib.metrics.ranks import kendall, spearman
 from stages.lib.metrics.scores import classification_scores, own_scores
 from stages.lib.metrics.variants import FINETUNED
 from stages.lib.models.anatomy import LAYERS, read_anatomy

@@ -22,8 +22,7 @@ from stages.lib.graft.region import Region
 from stages.lib.io import read_json, write_json
 from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.document import Claim, Verdict
-from stages.lib.report.markdown import to_markdown
-from stages.lib.report.publish import plot_data
+from stages.lib.report.publish import plot_data, to_markdown
 from stages.lib.report.stats import clean
 from stages.lib.report.style import save_all
 from stages.surgical import report as reporting

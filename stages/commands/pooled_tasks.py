@@ -25,8 +25,7 @@ from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.differences import flat, written
 from stages.lib.report.document import Report
 from stages.lib.report.format import counts, words
-from stages.lib.report.markdown import to_markdown
-from stages.lib.report.publish import show
+from stages.lib.report.publish import show, to_markdown
 from stages.lib.report.style import save_all
 from stages.lib.report.table import shown
 from stages.lib.settings import at

@@ -9,7 +9,7 @@ from torch import Tensor
 from stages.lib import paths
 from stages.lib.data.batching import shuffled
 from stages.lib.data.encoding import Example
-from stages.lib.data.task_cards import read_task
+from stages.lib.data.tasks import read_task
 from stages.lib.io import read_rows
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel

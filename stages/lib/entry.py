@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from . import paths
-from .errors import GraftError
+from .errors import GraftError, missing_package
 from .io import writes
 
 USER_MISTAKE, STOPPED = 2, 130
@@ -105,9 +105,7 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
         print(f"{label}: {error}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in ("", __name__.partition(".")[0]):
-            raise  # a mistake of ours
+        missing = missing_package(error)
         hint = "activate the project's environment (. .venv/bin/activate; `make setup` makes it)"
         print(f"{label}: {sys.executable} has no package {missing}; {hint}", file=sys.stderr)
         sys.exit(USER_MISTAKE)

@@ -62,6 +62,14 @@ class StorageError(GraftError):
     """A file could not be written or is not what was written."""
 
 
+def missing_package(error: ModuleNotFoundError) -> str:
+    """The package that was to be imported and isn't installed; raises the error if it is our own, for that is our mistake."""
+    name = (error.name or "").partition(".")[0]
+    if name in ("", __name__.partition(".")[0]):
+        raise error
+    return name
+
+
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """Give ` (did you mean 'x'?)` for the nearest allowed name, or an empty string."""
     names = {str(item).casefold(): str(item) for item in allowed}

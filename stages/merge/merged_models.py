@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.data.encoding import Example
-from stages.lib.data.task_cards import read_task
+from stages.lib.data.tasks import read_task
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask_file import StoredMask, read_mask_for
 from stages.lib.graft.region import Tensors
@@ -18,9 +18,8 @@ from stages.lib.io import read_rows, write_json
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.merging import names
 from stages.lib.merging.arithmetic import choose_alpha, mean_normalised, shifted, task_vector
-from stages.lib.merging.consensus import agreed, tall_mask, within
 from stages.lib.merging.stitch import stitch
-from stages.lib.merging.vectors import dared, elected, summed
+from stages.lib.merging.vectors import agreed, dared, elected, summed, tall_mask, within
 from stages.lib.metrics.classification import accuracy
 from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
 from stages.lib.metrics.scores import Row, score_rows

@@ -11,7 +11,7 @@ from functools import cache, cached_property
 import numpy as np
 import pandas as pd
 
-from stages.lib.metrics.ranks import spearman
+from stages.lib.metrics.overlap import spearman
 from stages.lib.report.format import small_percent
 from stages.lib.report.stats import Estimate, estimate
 from stages.multitask.load import MATRIX, PURIFIED, SINGLE, UNION, Multitask

@@ -18,9 +18,9 @@ def main(paradigm: str, seed: int) -> None:
         return
 
     from stages.lib import runtime
-    from stages.lib.data.task_cards import read_task
+    from stages.lib.data.tasks import read_task
     from stages.lib.progress import progress
-    from stages.lib.training.optimizers import settings_of
+    from stages.lib.training.finetuning import settings_of
     from stages.multitask.joint_model import save_joint
     from stages.multitask.joint_training import JointPlan, train_joint
 

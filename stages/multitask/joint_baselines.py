@@ -3,7 +3,7 @@
 from typing import Any
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
+from stages.lib.data.tasks import read_task
 from stages.lib.evaluation.study_cell import write_reading
 from stages.lib.metrics.scores import score_rows
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task
+from stages.lib.data.tasks import read_task
 from stages.lib.digest import require_listed
 from stages.lib.errors import ModelError
 from stages.lib.evaluation.evaluation import Evaluation

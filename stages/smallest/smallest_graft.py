@@ -6,7 +6,7 @@ import numpy as np
 
 from stages.lib import paths
 from stages.lib.data.encoding import Example
-from stages.lib.data.task_cards import read_test_sets
+from stages.lib.data.tasks import read_test_sets
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import train_set, write_reading
 from stages.lib.graft.apply import graft

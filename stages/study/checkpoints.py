@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_test_sets
+from stages.lib.data.tasks import read_test_sets
 from stages.lib.errors import ParamsError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import train_set, variant_rows, write_reading

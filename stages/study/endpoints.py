@@ -1,7 +1,7 @@
 """The models that variants of a cell are measured against: both ends of every graft, and pruning without retraining."""
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_task, read_test_sets
+from stages.lib.data.tasks import read_task, read_test_sets
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import train_set, write_reading
 from stages.lib.graft.readout import prune

@@ -5,7 +5,7 @@ from itertools import product
 
 from stages.lib import paths
 from stages.lib.evaluation.study_cell import study_evaluation, variant_rows, write_reading
-from stages.lib.graft.interpolate import wise_ft, wise_graft
+from stages.lib.graft.apply import wise_ft, wise_graft
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.variants import WISE_FT, WISE_GRAFT
 from stages.lib.models.cell import GraftCell

@@ -5,8 +5,7 @@ from typing import Any
 from stages.lib import paths
 from stages.lib.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 from stages.lib.graft.apply import graft
-from stages.lib.graft.mask_file import StoredMask, require_model, write_mask
-from stages.lib.graft.order_file import read_order, write_order
+from stages.lib.graft.mask_file import StoredMask, read_order, require_model, write_mask, write_order
 from stages.lib.localizers.evidence import counted
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
 from stages.lib.metrics.variants import GRAFTED

@@ -14,8 +14,7 @@ from stages.lib.models.evidence import evidence_of
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.lib.training.finetuning import TrainingCell, finetune
-from stages.lib.training.optimizers import settings_of
+from stages.lib.training.finetuning import TrainingCell, finetune, settings_of
 
 STANDARD = "standard"
 

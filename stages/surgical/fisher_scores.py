@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.data.encoding import Example
-from stages.lib.data.task_cards import read_task
+from stages.lib.data.tasks import read_task
 from stages.lib.io import read_json, read_rows, require, write_json
 from stages.lib.models.anatomy import HEAD, LAYERS, Anatomy, read_anatomy
 from stages.lib.models.fisher import squared_gradients

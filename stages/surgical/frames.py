@@ -11,7 +11,7 @@ import pandas as pd
 from stages.lib.errors import DataError
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.composition import composition
-from stages.lib.metrics.ranks import kendall, spearman
+from stages.lib.metrics.overlap import kendall, spearman
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
 from stages.lib.settings import Params
 from stages.surgical.selections import parse

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
-from stages.lib.data.task_cards import read_test_sets
+from stages.lib.data.tasks import read_test_sets
 from stages.lib.errors import ParamsError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import write_reading

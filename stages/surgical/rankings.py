@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from stages.lib.metrics.ranks import spearman
+from stages.lib.metrics.overlap import spearman
 from stages.lib.report.load import frame_of
 from stages.lib.report.stats import Estimate, estimate
 from stages.surgical.frames import CELL, LAYER, Surgical

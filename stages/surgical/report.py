@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from stages.lib.metrics.ranks import kendall
+from stages.lib.metrics.overlap import kendall
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import counted, counts, extent, off_line, percent, points

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.data.encoding import Example
-from stages.lib.data.task_cards import read_task
+from stages.lib.data.tasks import read_task
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask_file import read_mask_for
 from stages.lib.graft.region import Tensors

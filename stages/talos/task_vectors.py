@@ -20,7 +20,7 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.checkpoint import regained_seconds
-from stages.lib.data.task_cards import read_task
+from stages.lib.data.tasks import read_task
 from stages.lib.errors import MaskError
 from stages.lib.evaluation.study_cell import write_reading
 from stages.lib.graft.apply import values_at

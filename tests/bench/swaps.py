@@ -14,7 +14,7 @@ from stages.lib import grafted, open_patch
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.graft.region import Region
-from stages.lib.models.classes import CLASSES
+from stages.lib.models.anatomy import CLASSES
 from stages.lib.patches.locations import PATCH
 from stages.lib.patches.patch_file import KEY, VERSION, names_of_labels
 from tests.bench.results import Row, in_turns

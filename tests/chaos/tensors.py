@@ -14,8 +14,7 @@ from safetensors.torch import load
 
 from stages.lib.digest import seal
 from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.graft.order_file import read_order, write_order
+from stages.lib.graft.mask_file import StoredMask, read_mask, read_order, write_mask, write_order
 from stages.lib.graft.region import Region
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.patches.build_patch import KEY, VERSION, read_patch

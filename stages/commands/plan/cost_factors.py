@@ -5,7 +5,7 @@ point_examples     of these, the ones of a single point
 mask_examples      examples that mask learning sees
 rows               test rows of a task, those of its other test sets among them; a mean over tasks
 <section>.test_rows    the same, of which a pipeline takes so many of each test set as its setting test_max says
-tokens             longest input
+tokens             longest input; in bfloat16 half as many, as they take half the time of float32
 layers, parameters size of the model: in its layers, and in all
 tasks              how many
 
@@ -13,18 +13,22 @@ Further ones are among the COST_FACTORS of a pipeline's settings.py.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
+from stages.lib.errors import ModelError
 from stages.lib.params import PIPELINES
 from stages.lib.settings import at
 
 # test rows where a setting says "all": nobody has counted them yet
 ALL_ROWS = 2000
 BYTES = 4
+# the time of a training step in bfloat16 beside one in float32, on a processor with instructions for it
+BFLOAT16 = 0.5
 
 
 def amounts(
@@ -35,6 +39,7 @@ def amounts(
     counts = {name: count for counts in (COUNTS, *more) for name, count in counts.items()}
     sizes = _model_size(values["model"], models, folder)
     known = {name: counts[name](values) for name in names if name in counts} | sizes
+    known["tokens"] *= _token_time(values["runtime"].precision, folder)
     return {name: float(known[name] if name in known else _setting(values, name)) for name in names}
 
 
@@ -85,6 +90,20 @@ COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
     "tokens": lambda values: values["model"].max_length,
     "tasks": lambda values: len(values["tasks"]),
 }
+
+
+def _token_time(precision: str, folder: Path) -> float:
+    """The time of a token where float32 takes 1; `auto` is what the stage `model` chose, or would most likely choose."""
+    if precision == "float32":
+        return 1.0
+    import torch
+
+    from stages.lib.models.precision import FLOAT32, has_bfloat16, read_precision
+
+    if precision == "auto":
+        with suppress(ModelError):  # there is none yet, or a damaged one, which is made anew
+            precision = read_precision(folder / paths.PRETRAINED)
+    return BFLOAT16 if precision != FLOAT32 and has_bfloat16(torch.device("cpu")) else 1.0
 
 
 def _model_size(model: Any, models: dict[str, dict[str, int]], folder: Path) -> dict[str, float]:

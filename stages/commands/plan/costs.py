@@ -1,7 +1,8 @@
 """Time, disk and memory of a run, estimated from the default run's (costs.yaml of each pipeline).
 
 It is an estimate: it knows how the cost of a stage grows with a few settings and with the model, and how
-fast this machine multiplies matrices beside the measured one; not how long the texts are, and nothing of GPUs.
+fast this machine multiplies matrices beside the measured one, and in which precision; not how long the texts are, and nothing
+of GPUs.
 """
 
 import os

@@ -3,18 +3,17 @@
 from typing import Any
 
 from .. import paths
-from ..data.task_cards import read_task, read_test_sets
-from ..graft.interpolate import wise_ft
+from ..data.tasks import read_task, read_test_sets
+from ..graft.apply import wise_ft
 from ..io import read_rows
 from ..metrics.predictions import dev_set, read_predictions, write_predictions
 from ..metrics.temperature import temperature, tempered
 from ..metrics.variants import FINETUNED, REFITTED, TEMPERED, WISE_FT
-from ..models.label_model import LabelModel
+from ..models.label_model import LabelModel, Moved
 from ..models.predicting import dev_score
 from ..runtime import Runtime
 from ..settings import Params
 from .evaluation import Evaluation, cell_sets
-from .moved import Moved
 from .refitting import predict_refitted
 
 

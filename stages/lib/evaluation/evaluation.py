@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .. import paths
-from ..data.task_cards import read_task, read_test_sets
+from ..data.tasks import read_task, read_test_sets
 from ..io import read_rows
 from ..metrics.classification import accuracy
 from ..metrics.predictions import Predictions, dev_set, write_predictions
@@ -15,8 +15,7 @@ from ..metrics.tokens import count_rows, of_tokens
 from ..metrics.variants import FINETUNED, PRETRAINED
 from ..models.anatomy import read_anatomy
 from ..models.label_model import LabelModel, reset_to_pretrained
-from ..models.predicting import labels_of, predict_each
-from ..models.token_predicting import token_temperature
+from ..models.predicting import labels_of, predict_each, token_temperature
 from ..progress import progress
 from ..runtime import Runtime
 from ..settings import ModelParams

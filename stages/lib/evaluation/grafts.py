@@ -6,20 +6,17 @@ from typing import Any
 from torch import Tensor
 
 from .. import paths
-from ..data.task_cards import read_task
-from ..graft.apply import graft, transplant
-from ..graft.interpolate import wise_graft
-from ..graft.mask_file import read_mask, require_model
-from ..graft.order_file import read_order
+from ..data.tasks import read_task
+from ..graft.apply import graft, transplant, wise_graft
+from ..graft.mask_file import read_mask, read_order, require_model
 from ..localizers.movement import movement_mask
 from ..metrics.predictions import dev_set, write_predictions
 from ..metrics.variants import GRAFT_REFITTED, GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
 from ..models.anatomy import read_anatomy
-from ..models.label_model import LabelModel
+from ..models.label_model import LabelModel, Moved
 from ..runtime import Runtime
 from ..settings import Params
 from .evaluation import Evaluation, cell_sets
-from .moved import Moved
 from .refitting import predict_refitted
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import paths
-from ..data.task_cards import read_task, read_test_sets
+from ..data.tasks import read_task, read_test_sets
 from ..io import read_rows, write_json
 from ..metrics.predictions import Predictions, read_predictions, write_predictions
 from ..metrics.scores import Row, score_rows

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from ..settings import Section
 from .evidence import Evidence
+from .movement import rank_evenly
 from .registry import Localizer
-from .stratified import rank_evenly
 
 
 def layer_of(name: str) -> int | None:

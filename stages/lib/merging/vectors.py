@@ -4,13 +4,18 @@
     ties        each vector trimmed to the parameters that moved furthest; where signs disagree, the
                 sign with more movement wins and the mean of those who have it stays (Yadav et al., 2023)
     dare        of each vector a random share stays, scaled up by 1 / share; then the sum (Yu et al., 2024)
+    consensus   the sum where it serves more than one of the tasks (Wang et al., 2024)
+
+Consensus: with tau_t the vector of task t and tau their sum, the mask of t (a TALL mask) is where its own vector is larger
+than lambda times what the others do there:  |tau_t| > lambda * |tau - tau_t|.  A larger lambda selects less.  What
+fewer than two tasks select, one task's own parameters and those of none, is left out of the sum.
 
 Sign election, merging and dropping are peft's.  Its trimming isn't used: it takes torch.topk, which
 says nothing about ties, works tensor by tensor, and may differ between machines; ours takes exactly the
 same number over the whole region, as the authors of TIES do, ties by index.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge, random_pruning
@@ -24,6 +29,8 @@ from ..runtime import seeded_torch
 from .arithmetic import add, task_vector
 
 Models = Mapping[str, Tensors]
+# tasks that have to select a parameter
+LEAST = 2
 
 
 def summed(pretrained: Tensors, models: Models) -> dict[str, Tensor]:
@@ -73,3 +80,19 @@ def _by_tensor(pretrained: Tensors, models: Models, change: Callable[[str, str, 
         }
         total |= add(vectors)
     return total
+
+
+def tall_mask(vector: Tensors, total: Tensors, strictness: float) -> dict[str, Tensor]:
+    """Where a task's vector is larger than `strictness` (lambda) times that of all others together; bool, same shapes."""
+    return {name: own.abs() > strictness * (total[name] - own).abs() for name, own in vector.items()}
+
+
+def within(vector: Tensors, mask: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A vector with 0 wherever the mask is not set."""
+    return {name: values * mask[name] for name, values in vector.items()}
+
+
+def agreed(masks: Iterable[Mapping[str, Tensor]], least: int = LEAST) -> dict[str, Tensor]:
+    """Where so many masks are set, or more; bool."""
+    masks = [*masks]
+    return {name: torch.stack([mask[name] for mask in masks]).sum(0) >= least for name in masks[0]}

@@ -1,11 +1,18 @@
-"""Temperature scaling (Guo et al., 2017): one number that a model's logits are divided by, fitted on dev rows."""
+"""Temperature scaling, and score against calibration error: what a graft reaches, and what simpler ways do.
+
+Temperature (Guo et al., 2017): one number that a model's logits are divided by, fitted on dev rows.
+"""
+
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from .classification import reliability
 from .predictions import Predictions
-from .scores import cross_entropy
-from .variants import FINETUNED, TEMPERED
+from .scores import Row, cross_entropy
+from .tokens import count_rows
+from .variants import FINETUNED, GRAFT_TEMPERED, GRAFTED, PRETRAINED, REFITS, TEMPERED, VARIANTS, WISE_FT, WISE_GRAFT
 
 # natural logarithms of the lowest and the highest temperature
 LOG_BOUNDS = (-5.0, 5.0)
@@ -26,3 +33,33 @@ def tempered(predictions: Predictions, degrees: float) -> Predictions:
     told = {name: (variants[FINETUNED] / degrees).astype(np.float32) for name, variants in predictions.logits.items()}
     logits = {name: {TEMPERED: values} for name, values in told.items()}
     return Predictions(predictions.label_names, predictions.labels, logits)
+
+
+def frontier(tests: Predictions, dev: Predictions, task: str, record: dict[str, Any], bins: int) -> list[Row]:
+    """One row for each model on a task's own test rows: method, alpha, temperature, score, ece, n.
+
+    `method` is a variant; `wise_graft` has a row for each weight alpha of the graft, pretrained (0) and grafted (1) among them.
+    `record` is what controls and evaluate stored of the cell, of completions also the temperature of the
+    graft.  alpha and temperature are None where there is none.
+    """
+    scores, labels, told = record["scores"][task], tests.labels[task], tests.logits[task]
+    hot = record.get("graft_temperature") or temperature(dev.logits[task][GRAFTED], dev.labels[task])
+    if GRAFT_TEMPERED not in told:  # no logits are there of completions, of which evaluate predicts it
+        told = {**told, GRAFT_TEMPERED: told[GRAFTED] / hot}
+
+    def row(method: str, variant: str, alpha: float | None = None, degrees: float | None = None) -> Row:
+        ece = reliability(told[method if method == GRAFT_TEMPERED else variant], labels, bins).ece
+        fitted = {"alpha": alpha, "temperature": degrees}
+        return {"method": method, **fitted, "score": scores[variant]["score"], "ece": ece, "n": count_rows(labels)}
+
+    prefix = f"{WISE_GRAFT}_"
+    between = {float(name.removeprefix(prefix)): name for name in tests.logits[task] if name.startswith(prefix)}
+    between |= {0.0: PRETRAINED, 1.0: GRAFTED}
+    return [
+        *(row(name, name) for name in VARIANTS),
+        row(TEMPERED, TEMPERED, degrees=record["temperature"]),
+        row(GRAFT_TEMPERED, GRAFTED, degrees=hot),
+        *(row(name, name) for name in REFITS if name in told),
+        row(WISE_FT, WISE_FT, alpha=record["wise_alpha"]),
+        *(row(WISE_GRAFT, between[alpha], alpha=alpha) for alpha in sorted(between)),
+    ]

@@ -15,12 +15,18 @@ from ..digest import require_listed
 from ..errors import ModelError, plain_problem
 from ..graft.region import Region
 from ..io import read_json, write_json
-from .classes import named_weights
 
 FILE = "anatomy.json"
 LAYERS, EMBEDDINGS, POOLER, LM_HEAD, HEAD = "layers", "embeddings", "pooler", "lm_head", "head"
 # of the head that a model gets where no task is known yet, and so of the head in anatomy.json
 SOME_LABELS = 2
+# the classes of transformers that read labels off a model, by model.mode
+CLASSES = {
+    "standard": "AutoModelForSequenceClassification",
+    "prompt": "AutoModelForMaskedLM",
+    "autoregressive": "AutoModelForCausalLM",
+    "generative": "AutoModelForCausalLM",
+}
 
 
 @dataclass(frozen=True)
@@ -137,3 +143,16 @@ def _embedding_prefixes(model: Any, blocks: str) -> tuple[str, ...]:
         children = [name for name, _ in model.get_submodule(parent).named_children()]
         before += [f"{parent}.{name}.".removeprefix(".") for name in children[: children.index(path[depth])]]
     return tuple(before)
+
+
+def named_weights(model: Any) -> dict[str, Any]:
+    """Every parameter of a model by the name that `save_pretrained` writes it under: where two parts share one, that in the backbone.
+
+    torch takes the first part's name, and XLM-RoBERTa has its vocabulary head before the embeddings.
+    """
+    inside = f"{getattr(model, 'base_model_prefix', '')}."
+    names: dict[Any, str] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if weight not in names or (name.startswith(inside) and not names[weight].startswith(inside)):
+            names[weight] = name
+    return {name: weight for weight, name in names.items()}

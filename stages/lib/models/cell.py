@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from .. import paths
-from ..data.task_cards import read_task
+from ..data.tasks import read_task
 from ..graft.apply import values_at
 from ..graft.mask import GraftMask
 from ..graft.region import Region

@@ -15,8 +15,7 @@ from ..digest import require_listed
 from ..errors import ModelError
 from ..graft.running_selection import LazyTensors
 from ..io import read_json
-from .anatomy import SOME_LABELS
-from .classes import CLASSES
+from .anatomy import CLASSES, SOME_LABELS
 from .loading import load_config, one_line, quiet_transformers
 from .sources import CONFIG, commit_of, find_checkpoint, weight_files
 

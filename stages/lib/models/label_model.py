@@ -4,21 +4,21 @@ Of completions the classes are the tokens of the vocabulary, and each token of a
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import paths
 from ..data.batching import Batch, collate
-from ..data.completing import encode_completions, label_completions
-from ..data.encoding import Example, encode, label_word_ids
+from ..data.encoding import Example, encode, encode_completions, label_completions, label_word_ids
 from ..data.tasks import TaskSpec
 from ..errors import ModelError
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .anatomy import HEAD, Anatomy, most_tokens, parameter_groups
-from .classes import named_weights
+from .anatomy import HEAD, Anatomy, most_tokens, named_weights, parameter_groups, read_anatomy
 from .loading import load_model, load_tokenizer, read_tensors
 
 
@@ -144,3 +144,22 @@ def reset_to_pretrained(
     pretrained = read_tensors(folder, model.pretrained_names(anatomy))
     model.put(pretrained)
     return {name: pretrained[name].to(model.runtime.device) for name in keep}
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Everything that fine-tuning moved and that has pretrained values: both sets of them, and the live model."""
+
+    model: LabelModel
+    pretrained: dict[str, Tensor]
+    finetuned: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, model: LabelModel) -> "Moved":
+        """Take a fine-tuned model, which is reset to its pretrained values, but for a new head."""
+        anatomy = read_anatomy(paths.PRETRAINED)
+        names, parameters = model.pretrained_names(anatomy), model.parameters()
+        finetuned = {name: parameters[name].detach().clone() for name in names}
+        pretrained = reset_to_pretrained(model, anatomy, paths.PRETRAINED, names)
+        moved = [name for name in names if not torch.equal(pretrained[name], finetuned[name])]
+        return cls(model, *({name: values[name] for name in moved} for values in (pretrained, finetuned)))

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..digest import list_files, require_listed
 from ..errors import ModelError
-from .anatomy import HEAD, SOME_LABELS, parameter_groups
-from .classes import CLASSES
+from .anatomy import CLASSES, HEAD, SOME_LABELS, parameter_groups
 
 WEIGHTS = "model.safetensors"
 TOKENIZER_FILES = (

@@ -17,8 +17,7 @@ from ..errors import ModelError
 from ..io import read_json, replacing
 from ..runtime import seeded_torch
 from ..settings import ModelParams
-from .anatomy import HEAD, LM_HEAD, Anatomy, anatomy_of, require_embeddings, write_anatomy
-from .classes import CLASSES
+from .anatomy import CLASSES, HEAD, LM_HEAD, Anatomy, anatomy_of, require_embeddings, write_anatomy
 from .loading import TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
 from .visibility import sees_later_words, sees_padding
 

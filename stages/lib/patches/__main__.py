@@ -20,9 +20,8 @@ from typing import Any
 
 from .. import paths
 from ..entry import guarded
-from ..errors import GraftError
+from ..errors import GraftError, missing_package
 from ..merging.names import MEAN, RULES
-from .localize_options import LOCALIZE
 from .locations import COMMAND, FORMS, MODEL
 
 # of the installed package: what the commands need beside
@@ -35,11 +34,65 @@ COMMANDS = {
     ),
     "apply": ("export", "Put a patch onto its base model; another model is refused."),
     "inspect": ("inspect", "Say where the parameters of a mask lie, and which moved most."),
-    "diff": ("compare", "Compare two masks: what they share, and where."),
+    "diff": ("inspect", "Compare two masks: what they share, and where."),
     "push": ("hub", "Put a patch onto the hub, with its card."),
     "pull": ("hub", "Fetch a patch from the hub, checked before it gets its name."),
     "compose": ("compose", "Put several masks together into one."),
     "localize": ("localize", "Make the patch between two checkpoints, whoever fine-tuned them."),
+}
+# options of `graft localize`, shown without loading what it takes to run
+LOCALIZE: dict[str, dict[str, Any]] = {
+    "--base": {"required": True, "help": "pretrained checkpoint: a folder or a hub id"},
+    "--finetuned": {"required": True, "help": "the same after fine-tuning, outside of this project or not"},
+    "--to": {"type": Path, "required": True, "help": "folder of the patch; must not exist yet"},
+    "--sparsity": {"type": float, "default": 1e-4, "help": "selected / graftable parameters; default: 1e-4"},
+    "--localizer": {
+        "default": "movement",
+        "help": "movement, attribution, grown, learned or another one (a wrong name is told them all); default: movement",
+    },
+    "--region": {"nargs": "+", "default": ["layers"], "help": "layers, embeddings, pooler, lm_head; default: layers"},
+    "--mode": {
+        "help": "standard, prompt, autoregressive or generative; default: as the fine-tuned checkpoint was saved "
+        "(a causal model: autoregressive)"
+    },
+    "--revision": {"help": "commit, tag or branch of the base model on the hub"},
+    "--finetuned-revision": {"help": "the same of the fine-tuned one"},
+    "--task": {"help": "what to call the task; default: the name of the fine-tuned checkpoint"},
+    "--labels": {"nargs": "+", "help": "names of the labels in the order of the logits; default: those of its config"},
+    "--prompt": {"help": "template with {sentence1} and {mask}, of a language model"},
+    "--verbalizer": {"nargs": "+", "metavar": "LABEL=WORD", "help": "the word of each label in the prompt"},
+    "--data": {
+        "type": Path,
+        "help": "labelled rows (.csv, .tsv, .jsonl) for localizers that take gradients; of --mode generative without "
+        "--verbalizer prompts and completions",
+    },
+    "--test": {"help": "rows to score on; default: a fifth of --data, by their text; none: no scores"},
+    "--sentence1": {"default": "sentence1", "help": "column of the text or prompt; default: sentence1 or prompt"},
+    "--sentence2": {"default": "sentence2", "help": "column of a second text, if there is one; default: sentence2"},
+    "--label": {
+        "dest": "label_column",
+        "default": "label",
+        "help": "column of the label or completion; default: label or completion",
+    },
+    "--max-length": {"type": int, "help": "tokens of a text; default: what the model can read, at most 512"},
+    "--batch-tokens": {
+        "type": int,
+        "default": 512,
+        "help": "padded tokens of a batch, which memory grows with; default: 512",
+    },
+    "--dtype": {
+        "default": "float32",
+        "help": "of the live model that gradients are taken of: float32, or bfloat16 where both checkpoints are, in half the "
+        "memory; default: float32",
+    },
+    "--set": {
+        "dest": "changes",
+        "nargs": "+",
+        "metavar": "NAME=VALUE",
+        "default": [],
+        "help": "settings of the localizer",
+    },
+    "--seed": {"type": int, "default": 0, "help": "of what a localizer draws; default: 0"},
 }
 
 
@@ -55,9 +108,7 @@ def _run(command: str, /, **arguments: Any) -> None:
     try:
         print(getattr(import_module(f".{COMMANDS[command][0]}", __package__), command)(**arguments))
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing == __package__.partition(".")[0]:
-            raise  # a mistake of ours
+        missing = missing_package(error)
         if missing == "stages":
             raise GraftError("takes settings from a project's params.yaml; run it there") from None
         raise GraftError(

@@ -11,8 +11,7 @@ from torch import Tensor
 from ..errors import ModelError
 from ..graft.mask_file import StoredMask, require_model
 from ..graft.region import Region
-from ..models.anatomy import FILE, HEAD, Anatomy, read_anatomy
-from ..models.classes import CLASSES
+from ..models.anatomy import CLASSES, FILE, HEAD, Anatomy, read_anatomy
 from ..models.loading import read_tensors
 from ..settings import ModelParams
 from .locations import CONFIG

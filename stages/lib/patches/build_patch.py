@@ -19,7 +19,7 @@ from ..graft.mask import FLOATS
 from ..graft.mask_file import StoredMask, read_mask
 from ..graft.region import Region
 from ..io import read_json
-from ..models.classes import CLASSES
+from ..models.anatomy import CLASSES
 from ..settings import Section
 from .base import Base, open_base, read_base, require_base
 from .locations import CONFIG

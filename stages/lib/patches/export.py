@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .. import paths
-from ..data.task_cards import read_task
+from ..data.tasks import read_task
 from ..errors import ModelError
 from ..graft.apply import transplant
 from ..graft.mask_file import StoredMask, read_mask, write_mask
@@ -66,8 +66,8 @@ def _parcel(form: str, file: Path, patch: StoredMask, use: Use, base: Base, leav
     if form == AS_PATCH:
         return _patch(patch)
     if form == PEFT:
-        from .peft_folder import WEIGHTS as ADAPTER
-        from .peft_folder import make_adapter
+        from .delta import WEIGHTS as ADAPTER
+        from .delta import make_adapter
 
         adapter = make_adapter(file, patch, use, base, leave_out)
         return _Parcel(adapter.write, ADAPTER, adapter.said)

@@ -16,14 +16,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import MaskError, ModelError
-from .fit import fit
+from ..graft.running_selection import LazyTensors
+from ..models.anatomy import CLASSES, named_weights
 from .patch_file import Patch, read_patch_file
-from .swap import ON, Places, read, write
+
+# a parameter, places in it laid flat, and values for these
+Places = list[tuple[Tensor, Tensor | slice, Tensor]]
+# what is to be put back into a model, for each patch that is on it, the latest last
+ON: WeakKeyDictionary[nn.Module, list[Places]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,3 +116,89 @@ def _config(patch: Patch) -> dict[str, Any]:
     if "id2label" in config:
         config["id2label"] = {int(number): label for number, label in config["id2label"].items()}
     return config
+
+
+def fit(patch: Patch, model: nn.Module) -> Places:
+    """The target of each value; raises MaskError unless this is the base model of the patch, of its class."""
+    weights = named_weights(model)
+    head = _head(patch, model, weights)
+    _require_base(patch, model, {name: weight for name, weight in weights.items() if name not in head})
+    padding, words = patch.use["config"].get("pad_token_id"), getattr(model.config, "vocab_size", None)
+    if padding is not None and words is not None and padding >= words:
+        raise MaskError(f"{patch.path}: damaged: pad_token_id is {padding}, and the model has {words} tokens")
+    places: Places = [
+        (weights[name], indices.to(weights[name].device), patch.values[name].to(weights[name].device))
+        for name, indices in patch.mask.indices.items()
+    ]
+    return places + [(head[name], slice(None), values.view(-1)) for name, values in patch.head.items()]
+
+
+def _head(patch: Patch, model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """The parameters of a new head; raises MaskError unless the patch has one of their shapes."""
+    inside = f"{getattr(model, 'base_model_prefix', '')}."
+    standard = patch.use["auto_class"] == CLASSES["standard"]
+    head = {name: weight for name, weight in weights.items() if standard and not name.startswith(inside)}
+    sizes = [{name: list(part.shape) for name, part in parts.items()} for parts in (patch.head, head)]
+    if sizes[0] != sizes[1]:
+        theirs, ours = (", ".join(f"{name} {shape}" for name, shape in part.items()) or "none" for part in sizes)
+        raise MaskError(
+            f"{patch.path}: its head is {theirs}, and that of this {type(model).__name__} is {ours}; "
+            f"it was made for {patch.use['auto_class']}"
+            + (f" with num_labels={len(labels)}" if (labels := patch.use["config"].get("id2label")) else "")
+        )
+    return head
+
+
+def _require_base(patch: Patch, model: nn.Module, weights: dict[str, nn.Parameter]) -> None:
+    """Raise MaskError unless these are, without patches that are on them, the parameters that the patch was made from."""
+    made_for = f"{patch.path}: was made for {patch.use['base']} (fingerprint {patch.use['fingerprint'][:12]})"
+    there, wanted = {name: tuple(weight.shape) for name, weight in weights.items()}, patch.whole.shapes
+    if there != wanted:
+        name = min(name for name in {*there, *wanted} if there.get(name) != wanted.get(name))
+        sizes = [list(shapes[name]) if name in shapes else "none" for shapes in (wanted, there)]
+        raise MaskError(
+            f"{made_for} as {patch.use['auto_class']}, not for this {type(model).__name__}: {name} is {sizes[0]} there and {sizes[1]} here"
+        )
+    for name, weight in weights.items():
+        if weight.is_meta or not weight.is_floating_point() or not weight.is_contiguous():
+            raise MaskError(
+                f"{patch.path}: {name} is {weight.dtype} on {weight.device}; only plain floating-point numbers can be swapped"
+            )
+    with bare(model):
+        found = patch.whole.fingerprint(LazyTensors(weights, lambda name: weights[name].detach().float()))
+    if found != patch.use["fingerprint"]:
+        kinds = {weight.dtype for weight in weights.values()} - {torch.float32}
+        hint = "; its numbers are rounded: load it in float32, open the patch, then turn it into another dtype"
+        raise MaskError(f"{made_for}, not for this {type(model).__name__} ({found[:12]}){hint * bool(kinds)}")
+
+
+@contextmanager
+def bare(model: nn.Module) -> Iterator[None]:
+    """The model without the patches that are on it."""
+    taken_off: list[Places] = []
+    try:
+        for before in reversed(ON.get(model, [])):
+            taken_off.append(read(before))
+            write(before)
+        yield
+    finally:
+        for places in reversed(taken_off):
+            write(places)
+
+
+def read(places: Places) -> Places:
+    """The same places with what is there now."""
+    return [(weight, at, (flat := weight.detach().view(-1))[_on(flat, at)].clone()) for weight, at, _ in places]
+
+
+def write(places: Places) -> None:
+    """Put values in place, on the device and in the dtype that each parameter has by now."""
+    with torch.no_grad():
+        for weight, at, values in places:
+            flat = weight.detach().view(-1)
+            flat[_on(flat, at)] = values.to(flat)
+
+
+def _on(flat: Tensor, at: Tensor | slice) -> Tensor | slice:
+    """Places on the device that a tensor is on by now."""
+    return at.to(flat.device) if isinstance(at, Tensor) else at

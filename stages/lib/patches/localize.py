@@ -17,10 +17,8 @@ from ..graft.mask_file import StoredMask
 from ..graft.region import Region
 from ..localizers.registry import Budget, FoundMask, Localizer, find_mask, localizer_of
 from ..localizers.settings import ARRAYS, NAMES, SETTINGS, NoSettings
-from ..memory import PeakMemory
-from ..models.anatomy import HEAD
+from ..models.anatomy import CLASSES, HEAD
 from ..models.checkpoints import listed
-from ..models.classes import CLASSES
 from ..models.evidence import draws, from_tensors
 from ..progress import progress
 from ..settings import Section
@@ -32,7 +30,7 @@ from .format import card_text, render
 from .inspect import inspect_mask
 from .locations import AS_PATCH, free
 from .pair import Pair, carried, open_pair, survey
-from .room import WIDTHS, require_room
+from .room import WIDTHS, PeakMemory, require_room
 
 DEFAULTS = Path(__file__).parents[1] / "localizers/defaults.yaml"
 GROUPS = ("layers", "embeddings", "pooler", "lm_head")
@@ -68,7 +66,7 @@ class Work:
 def localize(**options: Any) -> str:
     """Write the patch that takes the base model towards the fine-tuned one; gives a summary.
 
-    The options are those of localize_options.py, all of them.  Raises GraftError with every reason why these two can't be
+    The options are those of LOCALIZE in __main__.py, all of them.  Raises GraftError with every reason why these two can't be
     compared, or the settings can't be used.
     """
     request = Namespace(**options)

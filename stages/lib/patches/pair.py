@@ -10,9 +10,8 @@ from torch import Tensor
 from ..errors import ModelError
 from ..graft.mask import GraftMask
 from ..graft.running_selection import PART
-from ..models.anatomy import HEAD, Anatomy, anatomy_of, most_tokens, require_embeddings
+from ..models.anatomy import CLASSES, HEAD, Anatomy, anatomy_of, most_tokens, named_weights, require_embeddings
 from ..models.checkpoints import Checkpoint, Named, labels_of, listed, mode_of, skeleton
-from ..models.classes import CLASSES, named_weights
 from ..models.loading import load_tokenizer
 
 

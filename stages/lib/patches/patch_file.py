@@ -13,7 +13,7 @@ from ..digest import require_sealed
 from ..errors import MaskError
 from ..graft.mask import FLOATS, GraftMask
 from ..graft.region import Region
-from ..models.classes import CLASSES
+from ..models.anatomy import CLASSES
 from .locations import COMMAND, mask_at
 
 VERSION = 3

@@ -1,6 +1,7 @@
-"""The memory that localizing takes, held against what there is."""
+"""The memory that localizing takes: foreseen and held against what there is, and measured."""
 
 from math import prod
+from pathlib import Path
 
 from ..errors import ParamsError
 from ..graft.region import Region
@@ -19,6 +20,8 @@ COPIES = 5
 MOST = 2**26
 # bytes of a candidate: score and index, of up to twice as many as are wanted, and once more while the best are chosen
 CANDIDATE = 48
+STATUS = Path("/proc/self/status")
+OWN = ("RssAnon:", "RssShmem:")
 
 
 def require_room(localizer: str, width: int, tokens: int, anatomy: Anatomy, region: Region, k: int) -> None:
@@ -53,3 +56,28 @@ def bytes_needed(localizer: str, width: int, tokens: int, anatomy: Anatomy, regi
     numbers = COPIES * max(map(prod, region.shapes.values())) + max(map(prod, anatomy.shapes.values()))
     numbers += ARRAYS.get(localizer, 0) * region.size + (min(MOST, region.size) if width else 0)
     return BESIDE + width * live + FLOAT * numbers + CANDIDATE * k
+
+
+def own_memory() -> int:
+    """Bytes that are resident and no part of a mapped file, whose pages the system can take back.
+
+    All that are resident where the system doesn't tell them apart.
+    """
+    if STATUS.is_file():
+        found = [int(line.split()[1]) for line in STATUS.read_text().splitlines() if line.startswith(OWN)]
+        if len(found) == len(OWN):
+            return 1024 * sum(found)
+    import psutil
+
+    return psutil.Process().memory_info().rss
+
+
+class PeakMemory:
+    """The most of this process's own memory (own_memory) that was seen whenever it was looked."""
+
+    def __init__(self) -> None:
+        self.bytes = own_memory()
+
+    def look(self) -> None:
+        """See how much there is now."""
+        self.bytes = max(self.bytes, own_memory())

@@ -1,4 +1,4 @@
-"""Where a pipeline's report goes: tables, numbers and figures into files, the tables onto the terminal too."""
+"""Where a pipeline's report goes: tables, numbers and figures into files, as markdown too, and onto the terminal."""
 
 import math
 import sys
@@ -8,22 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from .. import paths
 from ..io import write_json, write_text
 from ..settings import Params
 from .differences import plain
-from .document import Report, write_report
-from .markdown import to_markdown
+from .document import HEADING, Claim, Report, Table, Verdict, write_report
 from .stats import clean
 from .style import save_all
-from .terminal import to_terminal
 
 DECIMALS = 4  # of what git keeps, so that another machine writes the same; of small numbers as many digits
 
 # writes into the pipeline's folder of plots
 Draw = Callable[[Path], object]
+STYLES = {"ours": "", "paper": "dim", "average": "bold", "group": "italic"}
+VERDICT_STYLES = {Verdict.HOLDS: "bold green", Verdict.FAILS: "bold red"}
 
 
 def publish(
@@ -73,3 +77,74 @@ def show(report: Report) -> None:
     """Print a report."""
     sys.stdout.reconfigure(errors="replace")  # for terminals that have no dagger
     Console(highlight=False).print(to_terminal(report))
+
+
+def to_terminal(report: Report) -> RenderableType:
+    """The report for `console.print`, coloured where there are colours; cells are broken into several lines where the console is narrow."""
+    parts: list[RenderableType] = ["", Text(report.title, style="bold"), Text(report.setting)]
+    for table in report.tables:
+        parts += ["", Text(table.title, style="bold"), _drawn(table), "", *map(_indented, table.notes)]
+    parts += ["", *map(Text, report.facts)]
+    parts += ["", Text(HEADING, style="bold"), Text(report.how_judged)] if report.claims else []
+    for claim in report.claims:
+        style = VERDICT_STYLES.get(claim.verdict, "bold yellow")
+        parts += [Text.assemble((f"{claim.verdict}: ", style), claim.text), _indented(claim.figure)]
+        parts += [_indented(f"the paper: {claim.paper}; here: {claim.here}")] if claim.paper else []
+        parts += [_indented("not so in: " + ", ".join(claim.exceptions))] if claim.exceptions else []
+    return Group(*parts)
+
+
+def _drawn(table: Table) -> RichTable:
+    drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=True)
+    for number, title in enumerate(table.header):
+        drawn.add_column(Text(title), justify="right" if number else "left", overflow="fold", vertical="top")
+    for number, row in enumerate(table.rows):
+        if row.kind == "group" and number:
+            drawn.add_section()
+        drawn.add_row(*map(Text, row.cells), style=STYLES[row.kind])
+    return drawn
+
+
+def _indented(text: str) -> RenderableType:
+    return Padding(Text(text), (0, 0, 0, 2), expand=False)
+
+
+def to_markdown(report: Report) -> str:
+    """The whole report as one markdown text."""
+    parts = [f"# {report.title}", report.setting, *map(_table, report.tables)]
+    parts.append("\n".join(f"- {fact}" for fact in report.facts))
+    if report.claims:
+        parts += [f"## {HEADING}", report.how_judged, "\n".join(map(_claim, report.claims))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(table: Table) -> str:
+    lines = [_line(table.header), _line([":--", *["--:"] * (len(table.header) - 1)])]
+    for row in table.rows:
+        cells = [*row.cells, *[""] * (len(table.header) - len(row.cells))]
+        lines.append(_line([_emphasis(row.kind, cell.strip()) for cell in cells]))
+    notes = "\n".join(f"- {_escaped(note)}" for note in table.notes)
+    return "\n\n".join([f"## {table.title}", "\n".join(lines), notes])
+
+
+def _emphasis(kind: str, cell: str) -> str:
+    mark = {"ours": "", "paper": "*", "average": "**", "group": "**"}[kind]
+    return f"{mark}{_escaped(cell)}{mark}" if cell else ""
+
+
+def _claim(claim: Claim) -> str:
+    lines = [f"- **{claim.verdict}**: {_escaped(claim.text)}: {_escaped(claim.figure)}"]
+    if claim.paper:
+        lines.append(f"  - the paper: {_escaped(str(claim.paper))}; here: {_escaped(claim.here)}")
+    if claim.exceptions:
+        lines.append(f"  - not so in: {_escaped(', '.join(claim.exceptions))}")
+    return "\n".join(lines)
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Task names may hold underscores, which markdown takes for emphasis."""
+    return text.replace("_", "\\_").replace("|", "\\|").replace("->", "→")

@@ -8,8 +8,7 @@ from typing import Any
 
 from .. import paths
 from ..data.encoding import Example
-from ..data.task_cards import read_task
-from ..data.tasks import TaskSpec
+from ..data.tasks import TaskSpec, read_task
 from ..errors import ModelError
 from ..graft.mask import GraftMask
 from ..io import read_json, read_rows
@@ -17,9 +16,12 @@ from ..models.anatomy import HEAD
 from ..models.label_model import LabelModel
 from ..models.predicting import dev_score
 from ..runtime import Runtime, numpy_generator, seeded_torch
-from ..settings import FinetuneParams, ModelParams
+from ..settings import AdamWParams, FinetuneParams, ModelParams
 from .grid import Point, Trained, search
 from .training import Hooks, Training, TrainPlan, batches_of, train
+
+# ways to fine-tune, of which the main pipeline takes one (paper, section 3.2); adamw_l1 has an l1 norm in its loss
+SGD, ADAMW, ADAMW_L1 = "sgd", "adamw", "adamw_l1"
 
 
 @dataclass(frozen=True)
@@ -191,3 +193,11 @@ def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, st
     """The plan of one point of the grid; all else that a plan has and the settings name is theirs."""
     shared = {field.name: getattr(settings, field.name) for field in fields(TrainPlan) if hasattr(settings, field.name)}
     return TrainPlan(**{**shared, "steps": steps, "learning_rate": learning_rate, "batch_size": batch_size})
+
+
+def settings_of(paradigm: str, finetune: FinetuneParams, adamw: AdamWParams) -> FinetuneParams:
+    """The `finetune` section for a paradigm: sgd keeps its grid and weight decay, adamw and adamw_l1 have their own."""
+    own: dict[str, Any] = {"optimizer": "sgd", "l1": adamw.l1 if paradigm == ADAMW_L1 else 0.0}
+    if paradigm in (ADAMW, ADAMW_L1):
+        own |= {"optimizer": "adamw", "learning_rates": [adamw.learning_rate], "weight_decay": adamw.weight_decay}
+    return finetune.model_copy(update=own)

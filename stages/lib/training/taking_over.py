@@ -7,9 +7,8 @@ from torch import Tensor
 
 from ..data.tasks import TaskSpec
 from ..errors import ModelError, did_you_mean
-from ..models.anatomy import HEAD, SOME_LABELS, Anatomy, read_anatomy
+from ..models.anatomy import CLASSES, HEAD, SOME_LABELS, Anatomy, read_anatomy
 from ..models.checkpoints import Checkpoint, Named, labels_of, mode_of
-from ..models.classes import CLASSES
 from ..models.predicting import dev_score
 from ..runtime import seeded_torch
 from ..settings import FinetuneParams
