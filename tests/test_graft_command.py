@@ -21,6 +21,8 @@ from stages.lib.metrics.composition import kind_of, layer_of
 from stages.lib.models.sources import import_model
 from stages.lib.patches.export import pipeline_scores
 from stages.lib.patches.inspect import compare, inspect_mask
+from stages.lib.patches.locations import PATCH
+from stages.lib.patches.patch_file import KEY
 from tests.graft_project import MASK, ROOT, SELECTED, Project, graft, make_project, random_mask, refused, write
 from tests.pico import PAIRS, model_settings, same
 
@@ -205,6 +207,20 @@ def test_compose_refuses_what_can_t_be_one(project, tmp_path, capsys):
     ):
         files = [tmp_path / name for name in others]
         assert words in refused(capsys, "compose", MASK, *files, "--rule", "sum", "--to", tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
+def test_patches_of_one_task_that_are_read_in_two_ways_are_not_composed(project, tmp_path, capsys):
+    for part in ("first", "same", "other"):
+        graft("export", MASK, "--as", "patch", "--to", tmp_path / part)
+    graft("compose", tmp_path / "first", tmp_path / "same", "--to", tmp_path / "both")  # the control
+    stored = read_mask(tmp_path / "other" / PATCH)
+    use = {**stored.about[KEY], "max_length": 7}
+    write_mask(tmp_path / "other" / PATCH, replace(stored, about={**stored.about, KEY: use}))
+    files = [tmp_path / part for part in ("first", "other")]
+    line = refused(capsys, "compose", *files, "--to", tmp_path / "to")
+    ours, theirs = files[1] / PATCH, files[0] / PATCH
+    assert line == f"{ours}: is of the task toy, as {theirs} is, but with another max_length; compose one of them"
     assert not (tmp_path / "to").exists()
 
 

@@ -282,6 +282,17 @@ def test_a_title_says_what_was_found_and_a_caption_what_is_drawn(written, study)
         assert "1 task, 2 seeds" in texts_of(name, few)[0], "qqp has no other test set"
 
 
+def test_figures_of_a_single_localizer_are_of_the_first_of_a_sweep_without_the_learned_one(written, study):
+    others = collect(written | {"sweep": [cell for cell in written["sweep"] if cell["localizer"] != "learned"]})
+    assert (study.leading, others.leading) == ("learned", "attribution")
+    for name in ("layers", "modules", "ood_tradeoff", "ood_sparsity"):
+        text, panels = texts_of(name, others)
+        assert "attribution" in text and "learned" not in text and panels == texts_of(name, study)[1], name
+        assert "learned" in texts_of(name, study)[0], "the control"
+    labels = FIGURES["ood_tradeoff"](others).axes[0].get_legend_handles_labels()[1]
+    assert "graft by size" in labels
+
+
 def test_the_mean_of_the_tasks_is_of_curves_that_all_tasks_have(written):
     lone = [cell for cell in written["readout"] if cell["task"] == "sst2"]
     *tasks, mean = FIGURES["bias"](collect(written | {"readout": lone})).axes[:5]

@@ -237,8 +237,9 @@ def ood_sparsity_figure(study: Study) -> Figure | None:
 
 
 def _outside(study: Study) -> str:
-    sizes = sparsities(study.grafts(LEARNED, where="ood"))
-    grafts = {f"learned graft of {small_percent(size)}": study.grafts(LEARNED, size, "ood") for size in sizes}
+    name = study.leading
+    sizes = sparsities(study.grafts(name, where="ood"))
+    grafts = {f"{words(name)} graft of {small_percent(size)}": study.grafts(name, size, "ood") for size in sizes}
     return _found(grafts | {name: study.anchor(name, "ood") for name in (FINETUNED, PRETRAINED)})
 
 
@@ -306,7 +307,7 @@ def tradeoff_figure(study: Study) -> Figure | None:
 def _paths(study: Study) -> dict[str, tuple[pd.DataFrame, str]]:
     """Name -> rows of both kinds of test sets, and the column the line runs along."""
     paths = {
-        "graft by size": (study.grafts(LEARNED, where=None), "sparsity"),
+        "graft by size": (study.grafts(study.leading, where=None), "sparsity"),
         "WiSE-FT": (study.rows("wise", None, variant="wise_ft"), "alpha"),
         "WiSE-graft": (study.rows("wise", None, variant="wise_graft"), "alpha"),
     }
@@ -327,15 +328,19 @@ def _points(rows: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def places_figure(study: Study, by: str) -> Figure | None:
-    """Figures 9 and 10: share of the learned mask in each `layer`, or in each `kind` of module, per task."""
-    shares, size = study.places(by)
+    """Figures 9 and 10: share of the learned (or the sweep's first) mask in each `layer`, or in each `kind` of module, per task."""
+    shares, size = study.places(by, study.leading)
     if shares.empty:
         return None
-    layers, label, tasks = by == "layer", "learned mask", [task for task in study.tasks if task in {*shares.task}]
+    layers, label, tasks = (
+        by == "layer",
+        f"{words(study.leading)} mask",
+        [task for task in study.tasks if task in {*shares.task}],
+    )
     means = shares.groupby(by)[["share", "chance"]].mean().sort_values("share", ascending=False)
     most = means.iloc[0]
     where = f"layer {most.name + 1}" if layers else most.name
-    title = f"The largest part of learned masks of {small_percent(size)} lies in {where}: {percent(most.share)} %, by chance {percent(most.chance)} %"
+    title = f"The largest part of {label}s of {small_percent(size)} lies in {where}: {percent(most.share)} %, by chance {percent(most.chance)} %"
     seeds = shares.seed.nunique()
     caption = "Bars: mean over seeds; whiskers: standard deviation over seeds." if seeds > 1 else "Bars: the one seed."
     height = LAYERS_HEIGHT if layers else 0.75 + KIND_HEIGHT * shares.kind.nunique()

@@ -122,6 +122,11 @@ class Study:
         return in_order(self.frames["sweep"].localizer, ORDER)
 
     @cached_property
+    def leading(self) -> str:
+        """The localizer that figures of a single one are about: `learned`, or where the sweep is without it, its first."""
+        return self.localizers[0] if self.localizers else LEARNED
+
+    @cached_property
     def common_sparsities(self) -> list[float]:
         """Sizes that every localizer of the sweep has, smallest first."""
         sets = [{*rows.sparsity} for _, rows in self.frames["sweep"].groupby("localizer")]
@@ -155,10 +160,10 @@ class Study:
         """A task's name, with a dagger if its score is F1."""
         return task + (DAGGER if task in self.f1_tasks else "")
 
-    def places(self, by: str) -> tuple[pd.DataFrame, float | None]:
-        """task, seed, `by` (layer or kind), share, chance of learned masks at the size nearest the paper's; and that size."""
+    def places(self, by: str, localizer: str = LEARNED) -> tuple[pd.DataFrame, float | None]:
+        """task, seed, `by` (layer or kind), share, chance of a localizer's masks at the size nearest the paper's; and that size."""
         frame = self.frames["composition"]
-        frame = frame[frame.localizer == LEARNED]
+        frame = frame[frame.localizer == localizer]
         size = nearest(sparsities(frame))
         frame = frame[frame.sparsity == size]
         return frame.groupby([*CELL, by], sort=False)[["share", "chance"]].sum().reset_index(), size

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import MaskError
 from ..graft.mask_file import StoredMask, write_mask
@@ -11,13 +12,16 @@ from .build_patch import KEY, base_of, read_graft, tasks_of
 from .format import size_text
 from .locations import free, mask_at
 
+# what of a patch's use says how a task is read off the model
+READ_BY = ("labels", "config", "prompt", "max_length")
+
 
 def compose(masks: list[Path], rule: str, base: Path, to: Path) -> str:
     """Write the mask that joins these masks and patches to a new file; gives one line about it.
 
     Each task's trained head is kept as `<task>:<name>`, and `export --task` takes one of them out; of patches each one's use
     is kept as well, so that this needs no project.  Raises MaskError if one is damaged, was composed itself or belongs to
-    another model than `base`, or if a task comes with two heads; StorageError if something is at `to`.
+    another model than `base`, or if a task comes with two heads, or is read in two ways; StorageError if something is at `to`.
     """
     target = free(to)
     if len(masks) < 2:
@@ -25,12 +29,27 @@ def compose(masks: list[Path], rule: str, base: Path, to: Path) -> str:
     found = [(file, read_graft(file)) for file in map(mask_at, masks)]
     with base_of(*found[0], base) as pretrained:
         parts = [_part(file, stored, pretrained) for file, stored in found]
+        _require_one_use(found)
         composed = stitch(parts, pretrained.tensors, rule)
     for entry, part in zip(composed.about["grafts"], parts, strict=True):
         entry |= {KEY: part.about[KEY]} if KEY in part.about else {}
     write_mask(target, composed)
     shared = sum(part.mask.selected for part in parts) - composed.mask.selected
     return f"{target}: {' + '.join(tasks_of(composed))} by {rule}, {size_text(composed)}; {shared:,} fewer than the parts together"
+
+
+def _require_one_use(found: list[tuple[Path, StoredMask]]) -> None:
+    """Raise MaskError if two patches of one task are read in different ways: only one can be kept for it."""
+    known: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for file, stored in found:
+        if not (use := stored.about.get(KEY)):
+            continue
+        first, other = known.setdefault(use["task"], (file, use))
+        if differing := [name for name in READ_BY if use[name] != other[name]]:
+            raise MaskError(
+                f"{file}: is of the task {use['task']}, as {first} is, but with another {', '.join(differing)}; "
+                "compose one of them"
+            )
 
 
 def _part(file: Path, stored: StoredMask, base: Base) -> StoredMask:
