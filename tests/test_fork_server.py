@@ -203,3 +203,21 @@ def test_a_stage_waits_for_a_server_that_still_imports_and_one_that_need_not_run
         assert (stage.returncode, (project / "mark").read_text().split()[1]) == (0, "True")
         assert run(project, "work", str(address))[::3] == run(project, "work", early)[::3] == (0, True)
         server.kill()
+
+
+def threads_of(server: subprocess.Popen, address: Path) -> int:
+    wait_for(address.exists)
+    return psutil.Process(server.pid).num_threads()
+
+
+def test_a_server_that_has_imported_all_libraries_has_no_thread_beside_the_one_that_forks(tmp_path, monkeypatch):
+    """A lock that a thread holds while its process is forked stays shut in the fork."""
+    alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # its threads end before a fork, by themselves
+    counts = []
+    for number, kept in enumerate((forks.NO_THREADS, {})):
+        monkeypatch.setattr(forks, "NO_THREADS", kept)
+        address = tmp_path / str(number)
+        with forks.start_server(str(address), os.getpid(), alone) as server:
+            counts.append(threads_of(server, address))
+            server.kill()
+    assert counts[0] == 1 < counts[1], "the second is the control"

@@ -22,6 +22,8 @@ ADDRESS = "STAGE_FORK_SERVER"
 SERVER = Path(__file__).with_name("fork_server.py")
 # one file for each of the first stages of a run of DVC, and the socket; relative, as addresses of sockets have to be short
 NOTES = Path(".dvc/tmp/forks")
+# Arrow's allocator would start a thread, and what has threads can't be forked safely
+NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # what a stage with a model, and one that draws, spend their first seconds on
 IMPORTS = (
     "torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto", "pydantic", "ruamel.yaml", "pandas",
@@ -74,7 +76,9 @@ def start_server(address: str, ends_with: int, environment: dict[str, str] | Non
 
     command = [sys.executable, "-P", str(SERVER), address, str(ends_with), *IMPORTS]
     silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    return subprocess.Popen(command, env=os.environ | (environment or {}), start_new_session=True, **silent)
+    return subprocess.Popen(
+        command, env=os.environ | NO_THREADS | (environment or {}), start_new_session=True, **silent
+    )
 
 
 @contextmanager
