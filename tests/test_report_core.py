@@ -138,6 +138,16 @@ def test_one_task_or_seed_and_two_equal_tasks_have_no_interval(values, words):
     assert value.words() == words and (value.p_value() is None) == (value.low is None)
 
 
+def test_tasks_with_fewer_seeds_than_others_are_told_in_words_and_numbers():
+    value = estimate(pd.concat([cells(BY_TASK, seeds=3), cells({"e": 0.2})]))
+    assert value.sample() == "5 tasks, 2 to 3 seeds" and "; 5 tasks, 2 to 3 seeds; above" in value.words()
+    assert (value.numbers()["seeds"], value.numbers()["fewest_seeds"]) == (3, 2)
+    alike = estimate(cells(BY_TASK, seeds=3))
+    assert alike.sample() == "4 tasks, 3 seeds" and "fewest_seeds" not in alike.numbers(), "the control"
+    pairs = pd.concat([cells(BY_PAIR, seeds=2, names=PAIR), cells({("b", "a"): 0.3}, seeds=1, names=PAIR)])
+    assert estimate(pairs, PAIR).sample() == "3 tasks, 1 to 2 seeds"
+
+
 def test_differences_are_paired_by_cell():
     first = cells({"a": 0.5, "b": 0.7, "c": 0.9}, seeds=1)
     second = cells({"b": 0.6, "a": 0.2}, seeds=1)

@@ -150,7 +150,7 @@ def fewer(found: Smallest, first: str, second: str) -> Iterator[Finding]:
     # a size that is only a bound from below may hide that it is the larger one
     hidden = first if value.units and value.mean > 0 else second
     void = f"; no size was enough in some cells of {hidden}" if found.at_least(hidden) else ""
-    told = {"times": times, "interval": interval, "counts": counts(task=value.tasks, seed=value.seeds)}
+    told = {"times": times, "interval": interval, "counts": value.sample()}
     fields = {"limit_gain": found.settings.gain, **(told if value.units else {})}
     yield Finding(value, fields, short_of(other - one, lambda power: f"x {10**power:.2f}", ""), void)
 

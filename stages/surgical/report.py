@@ -58,7 +58,7 @@ def plain(value: Mean | pd.Series) -> str:
 def interval(value: Estimate) -> str:
     """That of a correlation, in words."""
     interval = "no interval" if value.low is None else f"95 % interval {value.low:.2f} to {value.high:.2f}"
-    return f"{interval}; {counts(task=value.tasks, seed=value.seeds)}"
+    return f"{interval}; {value.sample()}"
 
 
 @lru_cache(maxsize=1)
@@ -76,7 +76,7 @@ def _scores(data: Surgical) -> Table:
     ]
     pairs = ("two tasks of a seed", "two seeds of a task", "two random heads of a cell")
     notes = [
-        f"Spearman correlation of the scores of {text}: {plain(value)} ({counts(task=value.tasks, seed=value.seeds)})"
+        f"Spearman correlation of the scores of {text}: {plain(value)} ({value.sample()})"
         for text, value in zip(pairs, alike(data).values(), strict=True)
         if value.n
     ]

@@ -20,7 +20,6 @@ from ..settings import at
 from ..yaml12 import load_yaml
 from . import format as written
 from .document import Claim, Paper, Verdict
-from .format import counts
 from .stats import CONFIDENCE, Estimate, holm
 
 
@@ -141,7 +140,7 @@ def _claim(candidate: _Candidate, p_value: float | None, family: int, here: str)
     setting = [finding.size, here]
     if isinstance(value, Estimate):
         fields |= {"mean": value.mean, "n": value.n, "difference": value.words(), "percent": value.words("%")}
-        setting.append(counts(task=value.tasks, seed=value.seeds))
+        setting.append(value.sample())
     elif value is not None:
         fields["value"] = value
     fields |= finding.fields

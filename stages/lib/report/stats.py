@@ -42,12 +42,14 @@ class Mean:
 class Estimate(Mean):
     """A mean over tasks; `error` is its standard error by the jackknife, and `positive` of its `units` are above 0.
 
-    A unit is a task, or a pair of tasks.  There is no error, so no interval, for fewer than 2 tasks or 2 seeds, nor for 2
-    tasks that are the same: shares of a few rows often are by chance, and an interval without width would tell far too much.
+    A unit is a task, or a pair of tasks; there are `seeds` in all, and of each unit at least `fewest_seeds`.  There is no error,
+    so no interval, for fewer than 2 tasks or 2 seeds, nor for 2 tasks that are the same: shares of a few rows often are by
+    chance, and an interval without width would tell far too much.
     """
 
     tasks: int = 0
     seeds: int = 0
+    fewest_seeds: int = 0
     units: int = 0
     positive: int | None = None
     error: float | None = None
@@ -72,6 +74,11 @@ class Estimate(Mean):
             return float(abs(self.mean - limit) <= ROUNDING)
         return float(2 * t.sf(abs(self.mean - limit) / self.error, self.tasks - 1))
 
+    def sample(self) -> str:
+        """The tasks and the seeds: "8 tasks, 3 seeds", or "8 tasks, 2 to 3 seeds" where not all have the same number."""
+        few = f"{self.fewest_seeds} to " if self.fewest_seeds < self.seeds else ""
+        return f"{counts(task=self.tasks)}, {few}{counts(seed=self.seeds)}"
+
     def in_points(self) -> str:
         """In percentage points, with the interval if there is one: "+1.2 (+0.4 to +2.0)"; empty without cells."""
         interval = "" if self.error is None else f" ({points(self.low)} to {points(self.high)})"
@@ -85,11 +92,11 @@ class Estimate(Mean):
         interval = "no interval" if self.error is None else f"95 % interval {write(self.low)} to {write(self.high)}"
         told = unit == "points" and self.positive is not None
         above = f"; above 0 in {self.positive} of {self.units}" if told else ""
-        return f"{write(self.mean)} {unit} ({interval}; {counts(task=self.tasks, seed=self.seeds)}{above})"
+        return f"{write(self.mean)} {unit} ({interval}; {self.sample()}{above})"
 
     def numbers(self) -> dict[str, float | int]:
         """As a part of the metrics file, without what is undefined."""
-        more = ("tasks", "seeds", "low", "high", "positive")
+        more = ("tasks", "seeds", *["fewest_seeds"] * (self.fewest_seeds < self.seeds), "low", "high", "positive")
         return super().numbers() | _defined({name: getattr(self, name) for name in more})
 
 
@@ -114,14 +121,16 @@ def estimate(
     units = cells.groupby(level=[*tasks]).mean()
     if not len(units):
         return Estimate(0, None, None)
-    names, seeds = units.index.to_frame(index=False).to_numpy(), cells.index.get_level_values("seed").nunique()
+    names, seeds = units.index.to_frame(index=False).to_numpy(), cells.index.get_level_values("seed")
+    fewest = int(pd.Series(seeds, cells.index).groupby(level=[*tasks]).nunique().min())
     every, alone = pd.unique(names.ravel()), isinstance(units, pd.Series)
     units = units.reset_index(drop=True)  # taking parts is quicker without names
     sd = float(units.std(ddof=1)) if alone and len(units) > 1 else None
     positive = int((units > ROUNDING).sum()) if alone else None
-    without = [units[(names != name).all(axis=1)] for name in every] if seeds > 1 else []
+    without = [units[(names != name).all(axis=1)] for name in every] if seeds.nunique() > 1 else []
     error = _jackknife(units, without, statistic)
-    return Estimate(len(cells), float(statistic(units)), sd, len(every), seeds, len(units), positive, error)
+    numbers = len(every), seeds.nunique(), fewest, len(units)
+    return Estimate(len(cells), float(statistic(units)), sd, *numbers, positive, error)
 
 
 def _jackknife(units: Any, without: Sequence[Any], statistic: Callable[[Any], float]) -> float | None:
