@@ -72,6 +72,10 @@ def test_what_runs_differ_in_is_said_and_so_are_tasks_of_fewer_seeds():
     first = next(iter(settings.values()))
     other = {**first, "graft": {**first["graft"], "sparsity": 0.5}, "tasks": ["a"], "study": None}
     assert differing_settings({"a": first, "b": other}) == ["graft.sparsity: 0.0001, 0.5"]
+    graft = {name: value for name, value in first["graft"].items() if name != "sparsity"}
+    older = {**first, "graft": graft}  # made before there was that setting
+    assert differing_settings({"a": first, "b": older}) == []
+    assert differing_settings({"a": first, "b": older, "c": other}) == ["graft.sparsity: 0.0001, not there, 0.5"]
 
 
 def test_runs_that_cannot_be_pooled_are_refused_in_one_line(halves, tmp_path):

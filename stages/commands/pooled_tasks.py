@@ -97,13 +97,16 @@ def _pooled(folders: Mapping[str, Path], name: str) -> pd.DataFrame:
 
 
 def differing_settings(settings: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Settings of the main pipeline in which the runs differ, with the value of each, in the order of the runs."""
+    """Settings of the main pipeline in which the runs differ, with the value of each, in the order of the runs.
+
+    A setting that there was not yet when a run was made is no difference by itself.
+    """
     sections = [name for name in PIPELINES[""].SECTIONS if name not in ASIDE]
     used = {name: _used(values, sections) for name, values in settings.items()}
     return [
-        f"{key}: {', '.join(map(written, sides))}"
+        f"{key}: {', '.join(written(values[key]) if key in values else 'not there' for values in used.values())}"
         for key in dict.fromkeys(key for values in used.values() for key in values)
-        for sides in [[values.get(key) for values in used.values()]]
+        for sides in [[values[key] for values in used.values() if key in values]]
         if any(side != sides[0] for side in sides)
     ]
 
