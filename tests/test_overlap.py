@@ -5,7 +5,17 @@ from math import comb
 
 import numpy as np
 import pytest
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from stages.lib.metrics import composition as places
 from stages.lib.metrics.composition import composition, kind_of, layer_of
@@ -70,6 +80,27 @@ def test_every_parameter_of_a_layer_has_a_kind(make, config, expected):
         kinds = [kind_of(name) for name in names if layer_of(name) == layer]
         assert Counter(kinds) == expected and places.OTHER not in expected
     assert any(kind_of(name) == places.OTHER for name in names)  # a control: embeddings are nothing of the kind
+
+
+TINY = {
+    "hidden_size": 8, "dim": 8, "emb_dim": 8, "embedding_size": 8, "word_embed_proj_dim": 8, "intermediate_size": 16, "hidden_dim": 16, "ffn_dim": 16,
+    "num_hidden_layers": 2, "n_layers": 2, "n_layer": 2, "num_attention_heads": 2, "n_heads": 2, "n_head": 2, "num_key_value_heads": 2,
+    "vocab_size": 20, "max_position_embeddings": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+OTHERS = "mpnet distilbert albert deberta-v2 electra roberta xlm-roberta camembert modernbert opt gpt_neox bloom phi phi3 qwen2 qwen3 mistral gemma"
+
+
+@pytest.mark.parametrize("family", OTHERS.split())
+def test_every_weight_inside_the_layers_of_other_families_has_a_kind(family):
+    known = dir(AutoConfig.for_model(family))
+    config = AutoConfig.for_model(family, **{name: size for name, size in TINY.items() if name in known})
+    with torch.device("meta"):
+        names = [name for name, _ in AutoModel.from_config(config).named_parameters()]
+    kinds = {name: kind_of(name) for name in names if layer_of(name) is not None}
+    maps = {*kinds.values()} - {places.LAYER_NORM, places.BIAS}
+    assert [name for name, kind in kinds.items() if kind == places.OTHER] == []
+    attention = {places.FUSED} if places.FUSED in maps else {places.QUERY, places.KEY, places.VALUE}
+    assert maps == attention | {places.ATTENTION_OUTPUT, places.FIRST, places.SECOND}
 
 
 def test_roberta_and_attention_output_are_told_from_feed_forward_output():

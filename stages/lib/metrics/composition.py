@@ -1,6 +1,6 @@
 """In which layers and which kinds of modules the parameters of a mask lie (figures 9 and 10 of the paper).
 
-Told by names, since a mask file knows no more: those of BERT, RoBERTa, GPT-2 and Llama.  The biases
+Told by names, since a mask file knows no more: those of the usual encoders and causal models.  The biases
 of linear maps are a kind of their own; LayerNorm keeps its biases, as in the paper's figure 10.
 """
 
@@ -17,14 +17,18 @@ LAYER_NORM, BIAS, OTHER = "LayerNorm", "bias", "other"
 OUTSIDE = -1
 KINDS = (QUERY, KEY, VALUE, FUSED, ATTENTION_OUTPUT, FIRST, SECOND, LAYER_NORM, BIAS, OTHER)
 
-# the last two components before "weight" or "bias" tell the map, the first match counts
-MODULES = {
-    "self.query": QUERY, "self.key": KEY, "self.value": VALUE,
-    "self_attn.q_proj": QUERY, "self_attn.k_proj": KEY, "self_attn.v_proj": VALUE, "attn.c_attn": FUSED,
-    "attention.output.dense": ATTENTION_OUTPUT, "self_attn.o_proj": ATTENTION_OUTPUT, "attn.c_proj": ATTENTION_OUTPUT,
-    "intermediate.dense": FIRST, "mlp.c_fc": FIRST, "mlp.gate_proj": FIRST, "mlp.up_proj": FIRST,
-    "output.dense": SECOND, "mlp.c_proj": SECOND, "mlp.down_proj": SECOND,
-}  # fmt: skip
+# what the name of a map ends with, without "weight" or "bias"; the first match counts
+ENDINGS = {
+    QUERY: "query query_proj q_proj q_lin attn.q",
+    KEY: "key key_proj k_proj k_lin attn.k",
+    VALUE: "value value_proj v_proj v_lin attn.v",
+    FUSED: "attn.c_attn query_key_value qkv_proj in_proj attn.Wqkv",
+    ATTENTION_OUTPUT: "attention.output.dense attention.dense self_attention.dense self_attn.dense o_proj out_proj out_lin "
+    "attn.c_proj attn.o attn.Wo",
+    FIRST: "intermediate.dense c_fc gate_proj up_proj gate_up_proj dense_h_to_4h fc1 lin1 ffn mlp.Wi",
+    SECOND: "output.dense mlp.c_proj down_proj dense_4h_to_h fc2 lin2 ffn_output mlp.Wo",
+}
+MAPS = {kind: tuple(f".{ending}" for ending in endings.split()) for kind, endings in ENDINGS.items()}
 NORMS = ("layernorm", "layer_norm", "ln_1", "ln_2", "ln_f", "norm")
 
 
@@ -40,7 +44,7 @@ def kind_of(name: str) -> str:
         return LAYER_NORM
     if last == "bias":
         return BIAS
-    return next((kind for ending, kind in MODULES.items() if module.endswith(ending)), OTHER)
+    return next((kind for kind, endings in MAPS.items() if f".{module}".endswith(endings)), OTHER)
 
 
 def composition(counts: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
