@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from stages.lib.graft.region import Region
     from stages.lib.models.anatomy import Anatomy
     from stages.lib.models.label_model import LabelModel
+
+# started by nohup or as a job in the background, tests would have every process that they interrupt ignore it
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
