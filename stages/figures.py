@@ -227,6 +227,8 @@ def _bars_figure(results: Results, title: str, bars: Bars, lead: str = "") -> Fi
     for number, panel in enumerate(panels):
         _draw_row(panel, bars, results.score, names[number * per_row : (number + 1) * per_row])
         panel.set_xlim(-0.55, per_row - 0.45)
+    # of all rows together, so once all are drawn: it would hold as the first row needs it
+    panels[0].set_ylim(0, 100 if bars.measure == "score" else None)
     legend(drawn, panels[0])
     return drawn
 
@@ -248,7 +250,6 @@ def _draw_row(panel: Axes, bars: Bars, metric: str, names: list[str]) -> None:
     panel.tick_params(axis="x", length=0)
     score = f"accuracy or F1{DAGGER} (%)" if bars.f1 else f"{metric} (%)"
     panel.set_ylabel(score if bars.measure == "score" else "ECE (%), lower is better")
-    panel.set_ylim(0, 100 if bars.measure == "score" else None)
 
 
 def _grid(panels: int) -> tuple[int, int]:

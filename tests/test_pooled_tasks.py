@@ -78,6 +78,14 @@ def test_what_runs_differ_in_is_said_and_so_are_tasks_of_fewer_seeds():
     assert differing_settings({"a": first, "b": older, "c": other}) == ["graft.sparsity: 0.0001, not there, 0.5"]
 
 
+def test_bars_of_every_row_fit_into_the_axis_that_the_rows_share():
+    found, _ = read([f"{folder}={plots}" for folder, plots in REPORTS[::-1]])
+    rows = FIGURES["calibration"](found).axes
+    highest = [max(bar.get_height() for bar in row.patches) for row in rows]
+    assert len(rows) == 2 and highest[0] < highest[1], "the control: the first row alone needs less"
+    assert all(row.get_ylim()[1] > max(highest) for row in rows)
+
+
 def test_runs_that_cannot_be_pooled_are_refused_in_one_line(halves, tmp_path):
     refused = {
         "two of these have sst2 with seed 13": [halves[0], f"{REPORTS[1][0]}={REPORTS[1][1]}"],
