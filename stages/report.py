@@ -178,19 +178,29 @@ def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence
 
 def _pooled_bins(scores: pd.DataFrame) -> pd.DataFrame:
     rows = scores.explode(["bin_count", "bin_confidence", "bin_accuracy"])
-    count = rows.bin_count.astype(int)
+    means = {name: rows[f"bin_{name}"].astype(float) for name in ("confidence", "accuracy")}
+    return added_bins(rows.assign(bin=rows.groupby(level=0).cumcount(), count=rows.bin_count.astype(int), **means))
+
+
+def added_bins(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row for each bin of a task's variant, of rows that several seeds or runs have of it: counts added up, means weighted."""
+    means = ["confidence", "accuracy"]
     # sums over the test rows of a bin, so that they can be added
-    sums = {"count": count, **{name: rows[f"bin_{name}"].astype(float) * count for name in ("confidence", "accuracy")}}
-    rows = rows.assign(bin=rows.groupby(level=0).cumcount(), **sums)
-    bins = rows.groupby(["task", "variant", "bin"], sort=False)[[*sums]].sum().reset_index()
-    divisor = bins["count"].clip(lower=1)
-    return bins.assign(confidence=bins["confidence"] / divisor, accuracy=bins["accuracy"] / divisor)
+    sums = rows.assign(**{name: rows[name] * rows["count"] for name in means})
+    bins = sums.groupby(["task", "variant", "bin"], sort=False)[["count", *means]].sum().reset_index()
+    return bins.assign(**{name: bins[name] / bins["count"].clip(lower=1) for name in means})
 
 
 def _pooled_bars(scores: pd.DataFrame) -> pd.DataFrame:
     rows = scores.assign(bars=scores.histogram.str.len()).explode("histogram")
     place = rows.groupby(level=0).cumcount()
-    rows = rows.assign(low=place / rows.bars, high=(place + 1) / rows.bars, count=rows.histogram.astype(int))
+    return added_bars(
+        rows.assign(low=place / rows.bars, high=(place + 1) / rows.bars, count=rows.histogram.astype(int))
+    )
+
+
+def added_bars(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row for each bar of a task's variant, of rows that several seeds or runs have of it, with its share of all counts."""
     bars = rows.groupby(["task", "variant", "low", "high"], sort=False)["count"].sum().reset_index()
     return bars.assign(share=bars["count"] / bars.groupby(["task", "variant"])["count"].transform("sum"))
 

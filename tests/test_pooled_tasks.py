@@ -78,6 +78,33 @@ def test_what_runs_differ_in_is_said_and_so_are_tasks_of_fewer_seeds():
     assert differing_settings({"a": first, "b": older, "c": other}) == ["graft.sparsity: 0.0001, not there, 0.5"]
 
 
+def test_seeds_of_one_task_in_several_runs_are_one_diagram_and_one_histogram(tmp_path):
+    folder, plots = REPORTS[1]
+    shutil.copytree(plots, tmp_path / "again")
+    shutil.copyfile(folder / "params.yaml", tmp_path / "again/params.yaml")
+    for table in ("scores", "frontier"):
+        rows = pd.read_csv(plots / f"{table}.csv")
+        rows.assign(seed=rows.seed + 100).to_csv(tmp_path / f"again/{table}.csv", index=False)
+    bins = pd.read_csv(plots / "reliability.csv")
+    odd = bins.assign(accuracy=bins.accuracy / 2)[bins.bin % 2 == 1]
+    odd.to_csv(tmp_path / "again/reliability.csv", index=False)
+    (whole, _), (twice, _) = (
+        read([f"{folder}={plots}", *more]) for more in ([], [f"{tmp_path}/again={tmp_path}/again"])
+    )
+    key = ["task", "variant", "bin"]
+    assert (
+        not twice.reliability.duplicated(key).any()
+        and twice.reliability.groupby(key[:2]).bin.is_monotonic_increasing.all()
+    )
+    one, both = (found.reliability.set_index(key).sort_index() for found in (whole, twice))
+    is_odd = one.index.get_level_values("bin") % 2 == 1
+    assert (both["count"] == one["count"] * (1 + is_odd)).all()
+    assert both.accuracy.to_numpy() == pytest.approx((one.accuracy * (1 - is_odd / 4)).to_numpy())
+    assert both.confidence.to_numpy() == pytest.approx(one.confidence.to_numpy())
+    assert twice.confidence.share.tolist() == pytest.approx(whole.confidence.share.tolist())
+    assert twice.confidence["count"].sum() == 2 * whole.confidence["count"].sum(), "the control"
+
+
 def test_bars_of_every_row_fit_into_the_axis_that_the_rows_share():
     found, _ = read([f"{folder}={plots}" for folder, plots in REPORTS[::-1]])
     rows = FIGURES["calibration"](found).axes

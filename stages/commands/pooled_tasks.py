@@ -30,14 +30,15 @@ from stages.lib.report.style import save_all
 from stages.lib.report.table import shown
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
-from stages.report import CELL, HERE, MEASURED, Results, error_table, score_table
+from stages.report import CELL, HERE, MEASURED, Results, added_bars, added_bins, error_table, score_table
 from stages.settings import SummaryParams
 
 FORM = "FOLDER=PLOTS is wanted: the folder of a run's params.yaml, and that of its plots"
 # what a run leaves for `dvc plots`, and what tells its rows
 TABLES = {
     "scores": [*CELL, "variant", "score", "ece", "agreement", "retained", "gain"],
-    "reliability": ["task", "variant", "bin", "count"], "confidence": ["task", "variant", "low", "count"], "frontier": [*CELL, "method", "ece"],
+    "reliability": ["task", "variant", "bin", "count", "confidence", "accuracy"],
+    "confidence": ["task", "variant", "low", "high", "count"], "frontier": [*CELL, "method", "ece"],
 }  # fmt: skip
 # sections of the main pipeline whose values are about which cells there are, or change no result
 ASIDE = {"tasks", "seeds", "task", "ood"}
@@ -68,6 +69,8 @@ def main() -> None:
 def pool(folders: Mapping[str, Path], settings: Mapping[str, dict[str, Any]]) -> Results:
     """The results of all runs as those of one; raises DataError if two have the same cell, or a table can't be read."""
     frames = {name: _pooled(folders, name) for name in TABLES}
+    # of all seeds together, and runs may have seeds of one task
+    frames |= {"reliability": added_bins(frames["reliability"]), "confidence": added_bars(frames["confidence"])}
     scores, first = frames["scores"], next(iter(settings.values()))
     twice = scores[scores.duplicated([*CELL, "variant"])]
     if len(twice):
@@ -93,7 +96,9 @@ def pool(folders: Mapping[str, Path], settings: Mapping[str, dict[str, Any]]) ->
 
 def _pooled(folders: Mapping[str, Path], name: str) -> pd.DataFrame:
     files = [plots / f"{name}.csv" for plots in folders.values()]
-    return pd.concat([read_csv(file, TABLES[name], "of a run of the main pipeline", {"task": str}) for file in files])
+    rows = pd.concat([read_csv(file, TABLES[name], "of a run of the main pipeline", {"task": str}) for file in files])
+    # a bin without rows is left out of a file, so the next run's may belong before the last one
+    return rows.sort_values("bin", kind="stable") if "bin" in rows else rows
 
 
 def differing_settings(settings: Mapping[str, dict[str, Any]]) -> list[str]:
