@@ -206,7 +206,7 @@ def test_a_failed_stage_stops_only_what_needs_it_and_is_told_once_at_the_end(toy
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_ends_every_stage_and_the_next_run_goes_on(toy, how):
-    write_graph(PAIR, seconds=4)
+    write_graph(PAIR, seconds=30)
     process = start()
     wait_for(lambda: len(of_stage(toy)) == 2, 60)
     process.send_signal(how)
