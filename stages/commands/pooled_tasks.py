@@ -69,8 +69,9 @@ def main() -> None:
 def pool(folders: Mapping[str, Path], settings: Mapping[str, dict[str, Any]]) -> Results:
     """The results of all runs as those of one; raises DataError if two have the same cell, or a table can't be read."""
     frames = {name: _pooled(folders, name) for name in TABLES}
-    # of all seeds together, and runs may have seeds of one task
-    frames |= {"reliability": added_bins(frames["reliability"]), "confidence": added_bars(frames["confidence"])}
+    # of all seeds together, and runs may have seeds of one task; a bin without rows is left out of a run's file
+    bins = frames["reliability"].sort_values("bin", kind="stable")
+    frames |= {"reliability": added_bins(bins), "confidence": added_bars(frames["confidence"])}
     scores, first = frames["scores"], next(iter(settings.values()))
     twice = scores[scores.duplicated([*CELL, "variant"])]
     if len(twice):
@@ -96,9 +97,7 @@ def pool(folders: Mapping[str, Path], settings: Mapping[str, dict[str, Any]]) ->
 
 def _pooled(folders: Mapping[str, Path], name: str) -> pd.DataFrame:
     files = [plots / f"{name}.csv" for plots in folders.values()]
-    rows = pd.concat([read_csv(file, TABLES[name], "of a run of the main pipeline", {"task": str}) for file in files])
-    # a bin without rows is left out of a file, so the next run's may belong before the last one
-    return rows.sort_values("bin", kind="stable") if "bin" in rows else rows
+    return pd.concat([read_csv(file, TABLES[name], "of a run of the main pipeline", {"task": str}) for file in files])
 
 
 def differing_settings(settings: Mapping[str, dict[str, Any]]) -> list[str]:
