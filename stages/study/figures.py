@@ -332,11 +332,8 @@ def places_figure(study: Study, by: str) -> Figure | None:
     shares, size = study.places(by, study.leading)
     if shares.empty:
         return None
-    layers, label, tasks = (
-        by == "layer",
-        f"{words(study.leading)} mask",
-        [task for task in study.tasks if task in {*shares.task}],
-    )
+    layers, label = by == "layer", f"{words(study.leading)} mask"
+    tasks = [task for task in study.tasks if task in {*shares.task}]
     means = shares.groupby(by)[["share", "chance"]].mean().sort_values("share", ascending=False)
     most = means.iloc[0]
     where = f"layer {most.name + 1}" if layers else most.name
