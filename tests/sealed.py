@@ -8,6 +8,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from stages.lib.digest import UNSEALED, seal
+from stages.lib.graft.mask_file import StoredMask
+from stages.lib.patches.build_patch import Use, read_graft, use_of
 
 
 def save_sealed(path: Path, tensors: dict[str, np.ndarray], header: Any, key: str = "graft") -> None:
@@ -22,3 +24,9 @@ def flip_bit(path: Path, place: int) -> None:
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
+
+
+def read_patch(path: Path) -> tuple[StoredMask, Use]:
+    """A patch, and how it is used."""
+    stored = read_graft(path)
+    return stored, use_of(path, stored)

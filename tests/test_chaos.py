@@ -5,8 +5,8 @@ import random
 import pytest
 
 from stages.lib.errors import DataError
-from stages.lib.patches.build_patch import read_patch
 from tests.chaos import campaign, folders, inputs, tensors
+from tests.sealed import read_patch
 
 CHECKS = {**inputs.CHECKS, **tensors.CHECKS}
 

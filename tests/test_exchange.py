@@ -18,12 +18,12 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
 from stages.lib.models.anatomy import CLASSES
-from stages.lib.patches.build_patch import KEY, read_patch
+from stages.lib.patches.build_patch import KEY
 from stages.lib.patches.format import card_text, render
 from stages.lib.patches.locations import PATCH
 from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
 from tests.pico import TOY, same
-from tests.sealed import flip_bit
+from tests.sealed import flip_bit, read_patch
 from tests.test_mask_file import rewrite
 
 MODES = [mode for mode in CLASSES if mode != "generative"]  # which tests/test_completing.py is about

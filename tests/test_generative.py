@@ -23,7 +23,6 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict_tokens
 from stages.lib.params import sections_of, validate
 from stages.lib.patches.__main__ import main as graft_command
-from stages.lib.patches.build_patch import read_patch
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.locations import PATCH
 from stages.lib.training.finetuning import TrainingCell
@@ -31,6 +30,7 @@ from stages.lib.training.taking_over import take_over
 from stages.lib.yaml12 import load_yaml
 from tests.dvc_project import SEED_STAGES
 from tests.pico import finetune_settings, model_settings, runtime, same, toy_rows
+from tests.sealed import read_patch
 
 ROOT = Path(__file__).parents[1]
 SEED = 13

@@ -15,11 +15,11 @@ import pytest
 from huggingface_hub import ModelCard
 
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.patches.build_patch import KEY, read_patch
+from stages.lib.patches.build_patch import KEY
 from stages.lib.patches.locations import CARD, PATCH
 from tests.graft_project import MASK, ROOT, graft, make_project
 from tests.pico import same
-from tests.sealed import flip_bit
+from tests.sealed import flip_bit, read_patch
 
 SHA = "0123456789abcdef" * 2 + "01234567"
 # runs several commands in one process, which knows the stand-in and no other hub

@@ -34,7 +34,6 @@ from stages.lib.models.checkpoints import Checkpoint, skeleton
 from stages.lib.models.evidence import draws, from_tensors
 from stages.lib.models.label_model import LabelModel
 from stages.lib.patches.__main__ import main
-from stages.lib.patches.build_patch import read_patch
 from stages.lib.patches.format import render
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.localize import DEFAULTS, needs_data, settings_of
@@ -42,6 +41,7 @@ from stages.lib.patches.locations import PATCH
 from stages.lib.patches.pair import open_pair
 from stages.lib.patches.room import bytes_needed
 from tests.pico import TOY, toy_rows, word_tokenizer
+from tests.sealed import read_patch
 
 ROOT = Path(__file__).parents[1]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

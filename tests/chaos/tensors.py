@@ -17,8 +17,9 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, read_order, write_mask, write_order
 from stages.lib.graft.region import Region
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
-from stages.lib.patches.build_patch import KEY, VERSION, read_patch
+from stages.lib.patches.build_patch import KEY, VERSION
 from tests.chaos.campaign import Check
+from tests.sealed import read_patch
 
 ODD = [None, True, -1, 2**70, 1e400, "", "\x00", "x" * 10_000, [], {}, [[1]], {"auto_map": "a.py"}]
 ALLOWED = {"pad_token_id", "id2label", "label2id"}

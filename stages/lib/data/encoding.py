@@ -42,10 +42,8 @@ def encode(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, mode: str, max_
     task's template, of which only the sentences are cut when it is longer than `max_length`.
     Raises DataError for a label the task doesn't have.
     """
+    _require_labels(rows, task)
     labels = {name: number for number, name in enumerate(task.labels)}
-    for row in rows:
-        if row["label"] not in labels:
-            raise DataError(f"{task.name}: label {row['label']!r} is not one of {', '.join(task.labels)}")
     prompt, examples = task.prompt_for(mode), []
     for row in rows:
         if prompt:
@@ -55,6 +53,12 @@ def encode(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, mode: str, max_
         position = _position(encoded["input_ids"], tokenizer, mode, task.name)
         examples.append(Example(encoded["input_ids"], encoded.get("token_type_ids"), labels[row["label"]], position))
     return examples
+
+
+def _require_labels(rows: Sequence[dict], task: TaskSpec) -> None:
+    for row in rows:
+        if row["label"] not in task.labels:
+            raise DataError(f"{task.name}: label {row['label']!r} is not one of {', '.join(task.labels)}")
 
 
 def label_word_ids(prompt: Prompt, labels: Sequence[str], tokenizer: Any) -> list[int]:
@@ -132,11 +136,10 @@ def encode_completions(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, max
     if not task.labels:
         return _plain(rows, task, tokenizer, max_length)
     words = dict(zip(task.labels, label_completions(task.causal_prompt, task.labels, tokenizer), strict=True))
+    _require_labels(rows, task)
     beside = max(map(len, words.values())) - 1
     examples = []
     for row in rows:
-        if row["label"] not in words:
-            raise DataError(f"{task.name}: label {row['label']!r} is not one of {', '.join(task.labels)}")
         ids = tokenizer(rendered(row, task.causal_prompt, tokenizer, max_length, beside))["input_ids"]
         examples.append(_example(ids, words[row["label"]]))
     return examples

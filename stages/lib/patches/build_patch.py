@@ -82,19 +82,13 @@ def read_graft(path: Path) -> StoredMask:
     return stored
 
 
-def read_patch(path: Path) -> tuple[StoredMask, Use]:
-    """Read a patch file; raises MaskError if it is missing, damaged, of another version, or only a mask."""
-    stored = read_mask(path)
-    return stored, use_of(path, stored)
-
-
 def base_of(path: Path, stored: StoredMask, folder: Path) -> AbstractContextManager[Base]:
     """The base model in a folder, for use inside `with`: for a patch any folder of it, for a mask one of the stage `model`."""
     return open_base(folder, use_of(path, stored).mode) if KEY in stored.about else nullcontext(read_base(folder))
 
 
 def use_of(path: Path, stored: StoredMask) -> Use:
-    """The header of a patch on its use; raises MaskError like `read_patch`."""
+    """The header of a patch on its use; raises MaskError if it is only a mask, damaged or of another version."""
     use = stored.about.get(KEY)
     if not isinstance(use, dict):
         raise MaskError(f"{path}: is a mask, not a patch; {EXPORT} makes one of it")
