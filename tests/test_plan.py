@@ -87,6 +87,21 @@ def test_a_mistake_in_another_pipeline_changes_no_cost(tmp_path, name):
         ("finetune@movies-13", {"data": {"k": 4}}, 16 * 4 * 2.5 / 300),
         ("mask@movies-13", {"localizer": {"learned": {"steps": 100}}}, 20),
         ("mask@movies-13", {"localizer": {"learned": {"batch_size": 1024}}}, 160 / 96),
+        # 160 training rows in each gradient, and 480 in those of the run that was measured
+        ("mask@movies-13", {"graft": {"localizer": "movement"}}, 0),
+        ("mask@movies-13", {"graft": {"localizer": "grown"}, "localizer": {"grown": {"rounds": 6}}}, 2),
+        ("mask@movies-13", {"graft": {"localizer": "doubling"}}, 4),
+        (
+            "mask@movies-13",
+            {
+                "graft": {"localizer": "attribution_learned"},
+                "localizer": {"attribution_learned": {"steps": 5, "batch_size": 96}},
+            },
+            2,
+        ),
+        ("mask@movies-13", {"graft": {"localizer": "fish"}, "localizer": {"fish": {"examples": 96}}}, 96 / 480),
+        ("mask@movies-13", {"graft": {"localizer": "talos"}}, 4 * 64 / 480),
+        ("sweep@learned-0.01-13", {"graft": {"localizer": "movement"}}, 1),
         ("evaluate@movies-13", {"data": {"test_max": 0}}, 2187.5 / 787.5),
         ("reference@13", {"ood": {"sets": {}}}, 600 / 787.5),
         ("calibration@13", {"calibration": {"bins": 30}}, 1),

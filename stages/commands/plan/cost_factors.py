@@ -2,7 +2,8 @@
 
 finetune_examples  examples that fine-tuning sees, over all points of its grid
 point_examples     of these, the ones of a single point
-mask_examples      examples that mask learning sees
+learning_examples  examples that the localizer `learned` takes a gradient of
+mask_examples      the same of graft.localizer
 rows               test rows of a task, those of its other test sets among them; a mean over tasks
 <section>.test_rows    the same, of which a pipeline takes so many of each test set as its setting test_max says
 tokens             longest input; in bfloat16 half as many, as they take half the time of float32
@@ -14,6 +15,7 @@ Further ones are among the COST_FACTORS of a pipeline's settings.py.
 
 from collections.abc import Callable
 from contextlib import suppress
+from math import ceil, log2
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,6 +23,7 @@ from typing import Any
 from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import ModelError
+from stages.lib.localizers.settings import Attribution, Doubling, Fish, Grown, Learning, Stable, Talos
 from stages.lib.params import PIPELINES
 from stages.lib.settings import at
 
@@ -39,6 +42,7 @@ def amounts(
     counts = {name: count for counts in (COUNTS, *more) for name, count in counts.items()}
     sizes = _model_size(values["model"], models, folder)
     known = {name: counts[name](values) for name in names if name in counts} | sizes
+    known["mask_examples"] = _gradient_examples(values, values["graft"].localizer, known["layers"])
     known["tokens"] *= _token_time(values["runtime"].precision, folder)
     return {name: float(known[name] if name in known else _setting(values, name)) for name in names}
 
@@ -72,9 +76,24 @@ def _point_examples(values: dict[str, Any]) -> float:
     return steps * fmean(settings.batch_sizes)
 
 
-def _mask_examples(values: dict[str, Any]) -> float:
-    learned = values["localizer"].learned
-    return max(learned.steps, 1) * min(learned.batch_size, _train_rows(values))
+def _gradient_examples(values: dict[str, Any], localizer: str, layers: float) -> float:
+    """Examples that a localizer takes a gradient of, for a mask of graft.sparsity."""
+    settings, rows = getattr(values["localizer"], localizer, None), _train_rows(values)
+    path = len(settings.path_points) * rows if isinstance(settings, Attribution) else 0
+    match settings:
+        case Learning():
+            return path + max(settings.steps, 1) * min(settings.batch_size, rows)
+        case Grown():
+            return settings.rounds * rows
+        case Doubling():
+            return max(0, ceil(log2(values["graft"].sparsity * layers / settings.start))) * rows
+        case Stable():
+            return settings.draws * min(settings.batch_size, rows)
+        case Fish():
+            return min(settings.examples, rows)
+        case Talos():
+            return settings.rounds * min(settings.examples, rows) * settings.draws
+    return path
 
 
 def _rows(values: dict[str, Any], most: int = 0) -> float:
@@ -85,7 +104,7 @@ def _rows(values: dict[str, Any], most: int = 0) -> float:
 COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
     "finetune_examples": _finetune_examples,
     "point_examples": _point_examples,
-    "mask_examples": _mask_examples,
+    "learning_examples": lambda values: _gradient_examples(values, "learned", 0),
     "rows": _rows,
     "tokens": lambda values: values["model"].max_length,
     "tasks": lambda values: len(values["tasks"]),
