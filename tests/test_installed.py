@@ -102,6 +102,16 @@ def test_the_command_line_is_read_without_extras():
     assert done.returncode == 0 and "graft localize" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("from stages.lib import grafted, load_graft, open_patch", 0), ("import stages.lib.patches.build_patch", 1)],
+)
+def test_patches_are_put_on_without_extras(line, code):
+    """Control: making one needs more."""
+    done = subprocess.run([sys.executable, "-c", f"{BLOCKED}\n{line}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+
+
 @pytest.mark.slow
 def test_a_missing_extra_is_one_line(installed, tmp_path):
     done = run(installed, tmp_path, COMMAND, "inspect", "mask.safetensors")

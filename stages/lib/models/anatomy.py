@@ -9,8 +9,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from ..digest import require_listed
 from ..errors import ModelError, plain_problem
 from ..graft.region import Region
@@ -77,6 +75,9 @@ def write_anatomy(anatomy: Anatomy, folder: Path) -> None:
 
 def read_anatomy(folder: Path) -> Anatomy:
     """Read anatomy.json of a model folder; raises ModelError if it isn't there or is damaged."""
+    # a patch is put on without it
+    from pydantic import TypeAdapter, ValidationError
+
     require_listed(folder, FILE)
     try:
         return TypeAdapter(Anatomy).validate_python(read_json(folder / FILE, ModelError))
