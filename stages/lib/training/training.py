@@ -22,7 +22,7 @@ Batches = Iterator[tuple[LabelModel, list[Example]]]
 class Hooks:
     """Functions called during training: `dev_score` rates the weights as they are, `on_step` comes after every step.
 
-    `penalty` adds to the gradients of the leaves it is called with (see sparse.py).  `reads` are all that these and the
+    `penalty` adds to the gradients of the leaves it is called with.  `reads` are all that these and the
     batches depend on, models, examples and settings (see lib/identity.py).  Only where it is given, training keeps checkpoints
     and goes on from one: then `on_step` is called for the steps before it, too, and nothing else is.
     """
