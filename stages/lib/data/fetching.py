@@ -20,6 +20,12 @@ def needed_sets(tasks: list[str], ood: dict[str, list[str]]) -> list[str]:
     return list(dict.fromkeys([*tasks, *(test for task in tasks for test in ood.get(task, []))]))
 
 
+def named_by(name: str, tasks: list[str], ood: dict[str, list[str]]) -> str:
+    """The settings that ask for a data set which is no task, in brackets for the end of a message about it."""
+    places = [f"ood.sets.{task}" for task in tasks if name in ood.get(task, [])]
+    return f" ({' and '.join(places)} asks for it)" if name not in tasks else ""
+
+
 def write_table(
     spec: TaskSpec, data: Any, fetch: Callable[[str], Path], folder: Path, specs: Mapping[str, TaskSpec]
 ) -> tuple[Texts, dict[str, Any]]:

@@ -57,7 +57,7 @@ def _folder(spec: TaskSpec, root: Path) -> Path:
     if folder.is_dir():
         return folder
     if not root.is_dir():
-        raise DataError(f"data.root: there is no folder {root}; data.source=local reads {folder}/train.jsonl")
+        raise DataError(f"data.root: there is no folder {root}; data.source=local reads {root}/TASK/train.jsonl")
     there = sorted(path.name for path in root.iterdir() if path.is_dir())
     raise DataError(
         f"task {spec.name}: there is no folder {folder}{did_you_mean(folder.name, there)}; "
