@@ -1,8 +1,10 @@
 """A LabelModel gives the stock model's own logits, and knows its parameters."""
 
+import gc
 import json
 import shutil
 import subprocess
+import weakref
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -405,3 +407,20 @@ def test_dropout_is_what_was_asked_for(make_cell):
     for asked, expected in ((0.37, 0.37), (0.0, 0.0), (None, 0.1)):
         model = LabelModel.load(cell.pretrained_folder, TOY, model_settings("prompt"), runtime(), asked).model
         assert {part.p for part in model.modules() if isinstance(part, torch.nn.Dropout)} == {expected}
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive", "generative"])
+def test_weights_are_gone_with_the_last_who_holds_the_model(make_cell, mode):
+    """A stage that takes one task after another would else hold the models of all: Python looks for cycles rarely."""
+    cell = make_cell(mode)
+    model = cell.load()
+    model.logits(model.batch(model.encode(cell.rows["test"][:8])))
+    weight, held = (weakref.ref(part) for part in (next(iter(model.parameters().values())), model))
+    gc.collect()
+    gc.disable()
+    try:
+        assert weight() is not None, "control"
+        del model
+        assert weight() is None and held() is None
+    finally:
+        gc.enable()

@@ -22,6 +22,22 @@ from .anatomy import HEAD, Anatomy, most_tokens, named_weights, parameter_groups
 from .loading import load_model, load_tokenizer, read_tensors
 
 
+class Narrowing:
+    """A forward hook that leaves of the hidden states those that a batch is read at, and all while there is no batch.
+
+    It does not know the LabelModel, which would else live on in a cycle, weights and all, until Python looks for cycles.
+    """
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+
+    def __call__(self, _module: Any, _inputs: Any, output: Any) -> Any:
+        """The output of the backbone, narrowed."""
+        if self.batch is not None:
+            output.last_hidden_state = output.last_hidden_state[self.batch.rows, self.batch.positions].unsqueeze(1)
+        return output
+
+
 class LabelModel:
     """Gives logits over the labels of a task, shape (B, labels), for a batch of examples.
 
@@ -37,14 +53,14 @@ class LabelModel:
     ) -> None:
         self.model, self.tokenizer, self.task, self.mode = model.to(runtime.device), tokenizer, task, mode
         self.max_length, self.runtime = max_length, runtime
-        self._batch: Batch | None = None
+        self._narrowing = Narrowing()
         # what a causal model would keep to write on from has no use here
         self._options = {"use_cache": False} if mode in ("autoregressive", "generative") else {}
         prompt = task.prompt_for(mode)
         if prompt and mode != "generative":
             self._word_ids = torch.tensor(label_word_ids(prompt, task.labels, tokenizer), device=runtime.device)
         if mode != "standard":
-            model.base_model.register_forward_hook(self._narrow)
+            model.base_model.register_forward_hook(self._narrowing)
         model.config.pad_token_id = tokenizer.pad_token_id
 
     @classmethod
@@ -119,22 +135,17 @@ class LabelModel:
 
     def logits(self, batch: Batch) -> Tensor:
         """Label logits, float32, shape (B, labels); of completions (T, vocabulary)."""
-        self._batch = batch
+        self._narrowing.batch = batch
         try:
             with self.runtime.autocast():
                 logits = self.model(**batch.inputs, **self._options).logits
         finally:
-            self._batch = None  # the same model may be read by another task next
+            self._narrowing.batch = None  # the same model may be read by another task next
         if self.mode != "standard":
             logits = logits[:, 0]
         if self.mode in ("prompt", "autoregressive"):
             logits = logits.index_select(1, self._word_ids)
         return logits.float()
-
-    def _narrow(self, _module: Any, _inputs: Any, output: Any) -> Any:
-        if self._batch is not None:
-            output.last_hidden_state = output.last_hidden_state[self._batch.rows, self._batch.positions].unsqueeze(1)
-        return output
 
 
 def reset_to_pretrained(
