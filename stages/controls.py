@@ -3,9 +3,7 @@
 Kept apart from `evaluate` because no mask and no sparsity changes it, and from `reference`, which no setting of calibration changes.
 """
 
-from stages.lib import paths
 from stages.lib.entry import stage
-from stages.lib.io import write_json
 from stages.lib.params import RUNTIME, load_params
 
 
@@ -21,9 +19,7 @@ def main(seed: int) -> None:
 
     machine = runtime.start(params.runtime)
     for task in params.tasks:
-        evaluation, fitted = predict_controls(task, seed, params, machine)
-        write_json(paths.scores("controls", task, seed), fitted)
-        print(f"controls {task}-{seed}: {evaluation.describe()}")
+        print(predict_controls(task, seed, params, machine))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
 """Controls of a graft's calibration: the fine-tuned model at one temperature or with its head refitted, and WiSE-FT."""
 
-from typing import Any
-
 from .. import paths
 from ..data.tasks import read_task, read_test_sets
 from ..graft.apply import wise_ft
-from ..io import read_rows
+from ..io import read_rows, write_json
 from ..metrics.predictions import dev_set, read_predictions, write_predictions
 from ..metrics.temperature import temperature, tempered
 from ..metrics.variants import FINETUNED, REFITTED, TEMPERED, WISE_FT
@@ -17,8 +15,8 @@ from .evaluation import Evaluation, cell_sets
 from .refitting import predict_refitted
 
 
-def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:
-    """Store what the controls of a cell predict; gives the evaluation, and `temperature` and `wise_alpha`, fitted on dev, and `refit`.
+def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store what the controls of a cell predict, and what was fitted on dev for it; gives one line about it.
 
     The temperature comes from the logits that `reference` stored.  Of completions there are none, so that it is fitted to the
     live model.
@@ -41,7 +39,8 @@ def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> 
         for name, logits in tempered(read_predictions(reference), degrees).logits.items():
             predictions.logits[name].update(logits)
     write_predictions(paths.predictions("controls", task, seed), predictions)
-    return evaluation, {"temperature": degrees, "wise_alpha": alpha, **refit}
+    write_json(paths.scores("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha, **refit})
+    return f"controls {task}-{seed}: {evaluation.describe()}"
 
 
 def best_alpha(moved: Moved, dev_rows: list[dict], alphas: list[float]) -> float:
