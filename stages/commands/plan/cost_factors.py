@@ -42,7 +42,8 @@ def amounts(
     counts = {name: count for counts in (COUNTS, *more) for name, count in counts.items()}
     sizes = _model_size(values["model"], models, folder)
     known = {name: counts[name](values) for name in names if name in counts} | sizes
-    known["mask_examples"] = _gradient_examples(values, values["graft"].localizer, known["layers"])
+    for name, localizer in (("learning_examples", "learned"), ("mask_examples", values["graft"].localizer)):
+        known[name] = _gradient_examples(values, localizer, known["layers"])
     known["tokens"] *= _token_time(values["runtime"].precision, folder)
     return {name: float(known[name] if name in known else _setting(values, name)) for name in names}
 
@@ -104,7 +105,6 @@ def _rows(values: dict[str, Any], most: int = 0) -> float:
 COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
     "finetune_examples": _finetune_examples,
     "point_examples": _point_examples,
-    "learning_examples": lambda values: _gradient_examples(values, "learned", 0),
     "rows": _rows,
     "tokens": lambda values: values["model"].max_length,
     "tasks": lambda values: len(values["tasks"]),
