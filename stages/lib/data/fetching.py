@@ -23,7 +23,7 @@ def needed_sets(tasks: list[str], ood: dict[str, list[str]]) -> list[str]:
 def named_by(name: str, tasks: list[str], ood: dict[str, list[str]]) -> str:
     """The settings that ask for a data set which is no task, in brackets for the end of a message about it."""
     places = [f"ood.sets.{task}" for task in tasks if name in ood.get(task, [])]
-    return f" ({' and '.join(places)} asks for it)" if name not in tasks else ""
+    return f" ({' and '.join(places)} {'asks' if len(places) == 1 else 'ask'} for it)" if name not in tasks else ""
 
 
 def write_table(
