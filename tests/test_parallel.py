@@ -19,13 +19,14 @@ import psutil
 import pytest
 from rich.console import Console
 
+from stages.commands import mend
 from stages.commands.overrides import overridden
 from stages.commands.parallel import __main__ as parallel
 from stages.commands.parallel.__main__ import count, on_this_machine, parsed, visible_gpus, workers_for
 from stages.commands.parallel.clone import State, difference, state
 from stages.commands.parallel.cluster import this_machine
 from stages.commands.parallel.progress import Board, watched
-from stages.commands.parallel.run_stage import BOUND, Outcome
+from stages.commands.parallel.run_stage import BOUND, DVC, Outcome
 from stages.commands.parallel.schedule import longest_way_first
 from stages.commands.parallel.tasks import Task
 from stages.commands.plan.predicted_steps import prediction
@@ -48,26 +49,30 @@ if name == "broken":
 with open(name + ".txt", "w") as file:
     file.write(name + "".join(open(dep + ".txt").read() for dep in deps))
 with open("runs.jsonl", "a") as file:
-    gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
-    file.write(json.dumps({"name": name, "start": start, "end": time.time(), "gpu": gpu}) + "\\n")
+    gpu, by = os.environ.get("CUDA_VISIBLE_DEVICES"), open(f"/proc/{os.getppid()}/cmdline").read()
+    note = {"name": name, "start": start, "end": time.time(), "gpu": gpu, "forked": "fork_server.py" in by}
+    file.write(json.dumps(note) + "\\n")
 """
 GRAPH = {"root": [], "left": ["root"], "right": ["root"], "last": ["left", "right"], "alone": []}
 MODEL = ["runtime.batch_tokens"]
 PAIR = {"left": [], "right": []}
 RUN = """
-import sys
+import os, sys
 from types import SimpleNamespace
 from stages.commands.parallel.cluster import side_by_side, this_machine
-from stages.commands.parallel.run_stage import Runner
+from stages.commands.parallel.run_stage import DVC, Runner
 from stages.commands.parallel.tasks import find_tasks
+from stages.lib.forks import fork_server, waiting
 
 if __name__ == "__main__":
     workers, memory, gpus, *targets = sys.argv[1:]
     costs = SimpleNamespace(seconds=lambda name: None, memory=lambda name: 600.0)
     _, tasks = find_tasks(targets or ["dvc.yaml"], costs, 2)
     print("tasks", *(task.name for task in tasks))
-    with this_machine(int(workers), float(memory), [*map(str, range(int(gpus)))]) as client:
-        code = side_by_side(tasks, client, Runner("test", {}))
+    lent = [*map(str, range(int(gpus)))]
+    with fork_server({}, DVC) as server, this_machine(int(workers), float(memory), lent) as client:
+        [address] = waiting(server).values()
+        code = side_by_side(tasks, client, Runner("test", {}, forks=os.environ.get("INSTEAD", address)))
     sys.exit(code)
 """
 
@@ -135,6 +140,17 @@ def test_what_needs_nothing_of_each_other_runs_at_once_and_dvc_finds_nothing_mor
     assert run(2)[1].strip() == "tasks", "nothing is left to do"
     write_graph({**GRAPH, "more": ["last"]})
     assert run(2)[1].split("\n")[0] == "tasks more", "nor anything but what is new"
+
+
+@pytest.mark.parametrize(("instead", "forked"), [(None, True), ("", False), ("nowhere", False)])
+def test_dvc_runs_a_stage_as_a_fork_where_something_can_fork_and_else_by_itself(toy, monkeypatch, instead, forked):
+    write_graph({"left": [], "broken": []}, seconds=0.1)
+    if instead is not None:
+        monkeypatch.setenv("INSTEAD", instead)
+    code, out, error = run(2)
+    assert code != 0 and runs()["left"]["forked"] is forked
+    assert "done left" in out and error.count("the disk is made of cheese") == 1
+    assert "Running stage 'broken'" in error and "failed to run: exec python stage.py broken" in error
 
 
 def test_one_worker_runs_one_at_a_time_and_only_what_the_targets_need(toy):
@@ -352,13 +368,14 @@ def test_stages_fork_from_the_server_in_the_environment_from_none_if_it_is_empty
         monkeypatch.setenv(ADDRESS, said)
     started = []
     monkeypatch.setattr(
-        "stages.lib.forks.fork_server", lambda _: started.append("new") or nullcontext({ADDRESS: "new"})
+        "stages.lib.forks.fork_server", lambda *given: started.append(given) or nullcontext({ADDRESS: "new"})
     )
     monkeypatch.setattr("stages.commands.parallel.cluster.this_machine", lambda *_: nullcontext())
     runtime = SimpleNamespace(device="cpu", threads=1, resources=SimpleNamespace(gpus=None, memory_mib=1))
     with on_this_machine(parsed(["--workers", "2"]), runtime, forks=True) as (_, runner):
         assert runner.environment[ADDRESS] == ("new" if said is None else said)
-    assert len(started) == (said is None)
+    assert started == [({}, DVC)] * (said != "") + [({},)] * (said is None)
+    assert runner.forks == ("" if said == "" else "new.early")
     early = waiting(runner.environment)[ADDRESS]
     assert early == "" if said == "" else early.endswith(".early")
 
@@ -497,6 +514,17 @@ def test_a_command_ends_with_the_process_that_started_it(tmp_path):
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
     stranger = subprocess.run([sys.executable, BOUND, "1", "echo", "ran"], capture_output=True, text=True, check=True)
     assert stranger.stdout == "", "control: its starter had ended before it was bound"
+
+
+def test_forks_of_dvc_are_known_as_runs_of_dvc_and_end_with_the_runner(toy):
+    write_graph(PAIR, seconds=30)
+    process = start()
+    wait_for(lambda: len(of_stage(toy)) == 2, 60)
+    assert {psutil.Process(number).ppid() for number in of_stage(toy)} < {*mend._runs_of_dvc()}
+    process.kill()
+    process.communicate(timeout=60)
+    wait_for(lambda: not mend._runs_of_dvc(), 10)
+    assert not Path("runs.jsonl").exists()
 
 
 @pytest.mark.slow

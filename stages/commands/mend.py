@@ -18,8 +18,9 @@ from stages.lib.io import read_json, write_text
 from stages.lib.yaml12 import load_yaml
 
 NOTES = Path(".dvc/tmp/rwlock")
-# a command of DVC in a list of processes: its own, and what the runner starts
+# a command of DVC in a list of processes: its own, and what the runner starts; a fork has the words of its server
 DVC = {"dvc", "stages.commands.parallel.quick_dvc", "stages.commands.parallel.in_clone"}
+FORKS = "dvc.cli"
 MADE = ("data", "models", "masks", "metrics", "plots")
 # what users put there is theirs, whatever its name
 GIVEN = tuple(Path(place) for place in ("data/local", "models/local", "models/checkpoints"))
@@ -141,7 +142,11 @@ def _dvc(name: str) -> Iterator[None]:
 
 def _runs_of_dvc() -> list[int]:
     """Processes of DVC that were started in this folder."""
-    return [number for number, words in _processes(Path.cwd()) if DVC & {Path(word).name for word in words[:3]}]
+    return [
+        number
+        for number, words in _processes(Path.cwd())
+        if DVC & {Path(word).name for word in words[:3]} or FORKS in words[3:]
+    ]
 
 
 def stages_at_work(folder: Path) -> Iterator[tuple[int, list[str]]]:

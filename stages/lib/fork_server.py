@@ -1,10 +1,11 @@
-"""Forks itself for each stage that connects, with torch and transformers imported already (forks.py).
+"""Forks itself for each command that comes, with libraries imported already: those of stages, or DVC (forks.py).
 
 python -P fork_server.py ADDRESS PROCESS MODULE ...        listens at a socket ADDRESS until PROCESS ends; imports MODULE first
 
-The socket is there from the start as ADDRESS.early, for a stage that waits for the imports rather than make them itself.
-A stage hands over its command, folder, environment and open files, and ends as its fork ends; the fork ends with it.  Nothing
-of the project is imported here, so a fork runs the code that is there when it starts.
+The socket is there from the start as ADDRESS.early, for who waits for the imports rather than make them itself.
+Who connects hands over a command, folder, environment and open files, is told the fork's process and, in the end, its exit
+code; the fork ends as soon as nobody is there to be told.  Nothing of the project is imported here, so a fork runs the code
+that is there when it starts.
 """
 
 import ctypes
@@ -23,7 +24,6 @@ from pathlib import Path
 
 LONGEST_REQUEST = 2**24
 SET_PARENT_DEATH_SIGNAL = 1
-TAKEN = b"."
 EARLY = ".early"
 # seconds between two looks at whether the other process lives
 WATCH = 0.2
@@ -64,7 +64,8 @@ def serve(address: str, ends_with: int, *modules: str) -> None:
 
 
 def run_fork(stage: socket.socket) -> None:
-    """Become the stage whose command comes from the socket, send its exit code, and end."""
+    """Become the process whose command comes from the socket, in a group of its own; send its exit code, and end."""
+    os.setsid()
     ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     for number in (signal.SIGCHLD, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
@@ -88,12 +89,12 @@ def run_fork(stage: socket.socket) -> None:
     os.chdir(words["folder"])
     sys.path.insert(0, words["folder"])
     os.environ.clear()
-    stage.sendall(TAKEN)
+    stage.sendall(f"{os.getpid()}\n".encode())
     threading.Thread(target=_end_with, args=(stage,), daemon=True).start()
     code = _run(words["command"], words["environment"])
     sys.stdout.flush()
     sys.stderr.flush()
-    stage.sendall(str(code).encode())
+    stage.sendall(f"{code}\n".encode())
     os._exit(code)
 
 

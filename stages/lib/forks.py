@@ -2,14 +2,15 @@
 
 The third stage that a run of DVC starts also starts that process, which ends with DVC; those after it are forks of it.
 The runner of several stages at once has one of its own, whose address its stages find in the environment: those with a model the one
-where they wait until it has imported all, as three processes that import the same at once take longer than one.
+where they wait until it has imported all, as three processes that import the same at once take longer than one.  And it has one
+that has imported DVC, whose forks are the runs of DVC that it starts, one for each stage.
 """
 
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,11 +71,13 @@ def _remove_old_notes() -> None:
             note.unlink(missing_ok=True)
 
 
-def start_server(address: str, ends_with: int, environment: dict[str, str] | None = None) -> "Popen":
-    """A process that will listen there, once it has imported the libraries, until another process ends."""
+def start_server(
+    address: str, ends_with: int, environment: dict[str, str] | None = None, modules: Sequence[str] = IMPORTS
+) -> "Popen":
+    """A process that will listen there, once it has imported these modules, until another process ends."""
     import subprocess
 
-    command = [sys.executable, "-P", str(SERVER), address, str(ends_with), *IMPORTS]
+    command = [sys.executable, "-P", str(SERVER), address, str(ends_with), *modules]
     silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     return subprocess.Popen(
         command, env=os.environ | NO_THREADS | (environment or {}), start_new_session=True, **silent
@@ -82,7 +85,7 @@ def start_server(address: str, ends_with: int, environment: dict[str, str] | Non
 
 
 @contextmanager
-def fork_server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
+def fork_server(environment: dict[str, str], modules: Sequence[str] = IMPORTS) -> Iterator[dict[str, str]]:
     """A fork server as long as this lasts; gives what tells a stage of it.  On other systems than Linux there is none."""
     if sys.platform != "linux":
         yield {}
@@ -92,7 +95,7 @@ def fork_server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
 
     with TemporaryDirectory(prefix="stages-") as folder:
         address, end = Path(folder, "socket"), time.monotonic() + PATIENCE
-        with start_server(str(address), os.getpid(), environment) as server:
+        with start_server(str(address), os.getpid(), environment, modules) as server:
             try:
                 while not address.with_suffix(EARLY).exists() and server.poll() is None and time.monotonic() < end:
                     time.sleep(0.01)
@@ -107,24 +110,53 @@ def waiting(environment: dict[str, str]) -> dict[str, str]:
     return environment | {ADDRESS: str(Path(address).with_suffix(EARLY))} if address else environment
 
 
-def _hand_over(address: str) -> None:
-    import socket
+class Fork:
+    """A command, `python -m MODULE ARGUMENT ...`, as a fork of a server, in this folder; `pid` is its process and group.
 
-    with socket.socket(socket.AF_UNIX) as server:
-        request = {"command": sys.orig_argv, "folder": str(Path.cwd()), "environment": {**os.environ}}
+    `files` are what it has as stdin, stdout and stderr.  It ends if this object goes.  Raises OSError if no server takes it.
+    """
+
+    def __init__(self, address: str, command: Sequence[str], environment: Mapping[str, str], files: Sequence[int]):
+        import socket
+
+        self._server = socket.socket(socket.AF_UNIX)
+        request = {"command": [*command], "folder": str(Path.cwd()), "environment": {**environment}}
         try:
-            server.connect(address)
-            socket.send_fds(server, [json.dumps(request).encode() + b"\n"], [0, 1, 2])
-            taken = server.recv(1)
+            self._server.connect(address)
+            socket.send_fds(self._server, [json.dumps(request).encode() + b"\n"], [*files])
+            self.pid = int(self._told() or 0)
+            if not self.pid:
+                raise ConnectionError(f"{address} took no command")
         except OSError:
-            taken = b""
-        if not taken:
-            return
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, _stop)
-        if code := server.recv(8):
-            os._exit(int(code))
-        os.kill(os.getpid(), signal.SIGKILL)  # as it was
+            self._server.close()
+            raise
+
+    def wait(self) -> int:
+        """Exit code, once it has ended: that of a process killed by SIGKILL, as `subprocess` has it, if it sent none."""
+        with self._server:
+            return int(self._told() or -signal.SIGKILL)
+
+    def _told(self) -> bytes:
+        """The next word of the server's or the fork's, a number in a line; nothing if the other side is gone."""
+        word = b""
+        while not word.endswith(b"\n"):
+            more = self._server.recv(1)
+            if not more:
+                return b""
+            word += more
+        return word
+
+
+def _hand_over(address: str) -> None:
+    try:
+        fork = Fork(address, sys.orig_argv, os.environ, (0, 1, 2))
+    except OSError:
+        return
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _stop)
+    if (code := fork.wait()) < 0:
+        os.kill(os.getpid(), -code)  # as it was
+    os._exit(code)
 
 
 def _stop(*_: object) -> None:

@@ -5,15 +5,17 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import chdir
 from hashlib import md5
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from stages.commands.parallel.run_stage import ALONE
-from stages.lib.forks import fork_server
+from stages.commands.parallel.run_stage import ALONE, DVC
+from stages.lib.forks import ADDRESS, Fork, fork_server
 from stages.lib.io import write_text
 from stages.lib.yaml12 import load_yaml
 from tests.bench.results import Row, in_turns
@@ -74,10 +76,32 @@ def _repro(folder: Path, size: int) -> tuple[float, float, float]:
         YAML().dump({"schema": "2.0", "stages": locked}, file)
     copy.run("git", "init", "-q")
     copy.run("dvc", "init", "-q")
-    quick = [copy.run(*ALONE, f"one@{number}", PYTHONPATH=str(ROOT)) for number in range(size - RUN, size - PLAIN)]
+    quick = _forked([f"one@{number}" for number in range(size - RUN, size - PLAIN)], copy)
     plain, nothing = copy.repro(), copy.repro()
-    assert [run.text.count("Running stage") for run in (*quick, plain, nothing)] == [1] * QUICK + [PLAIN, 0]
-    return sum(run.seconds for run in quick), plain.seconds, nothing.seconds
+    assert [run.text.count("Running stage") for run in (plain, nothing)] == [PLAIN, 0]
+    return quick, plain.seconds, nothing.seconds
+
+
+def _forked(targets: list[str], copy: Copy) -> float:
+    """Seconds of stages one after another, each as the runner starts it."""
+    more = copy.environment | {"PYTHONPATH": str(ROOT)}
+    with (
+        chdir(copy.folder),
+        Path("said").open("w+") as said,
+        Path(os.devnull).open() as nothing,
+        fork_server(more, DVC) as server,
+    ):
+        wait_for(lambda: all(map(os.path.exists, server.values())))
+        start = time.monotonic()
+        for target in targets:
+            assert (
+                Fork(server[ADDRESS], [*ALONE, target], more, (nothing.fileno(), said.fileno(), said.fileno())).wait()
+                == 0
+            )
+        seconds = time.monotonic() - start
+        said.seek(0)
+        assert said.read().count("Running stage") == len(targets)
+    return seconds
 
 
 def _locked(number: int, params: dict[str, Any]) -> dict[str, Any]:

@@ -172,7 +172,8 @@ def on_this_machine(asked: argparse.Namespace, runtime: Any, forks: bool = False
     import psutil
 
     from stages.commands.parallel.cluster import this_machine
-    from stages.commands.parallel.run_stage import Runner
+    from stages.commands.parallel.run_stage import DVC, Runner
+    from stages.lib.forks import ADDRESS, fork_server, waiting
 
     resources = runtime.resources
     memory = asked.memory or resources.memory_mib or psutil.virtual_memory().available / 2**20
@@ -180,11 +181,13 @@ def on_this_machine(asked: argparse.Namespace, runtime: Any, forks: bool = False
     gpus = [] if runtime.device == "cpu" else visible_gpus(wanted)
     # a number in the settings holds wherever a stage runs; without one the cores are shared out
     threads = {} if runtime.threads else {"OMP_NUM_THREADS": str(max(1, cores() // asked.workers))}
+    forbidden = os.environ.get(ADDRESS) == ""
     with (
+        nullcontext({}) if forbidden else fork_server({}, DVC) as dvc,
         _shared_server(threads, forks) as server,
         this_machine(asked.workers, memory, gpus) as client,
     ):
-        yield client, Runner(uuid4().hex, threads | server)
+        yield client, Runner(uuid4().hex, threads | server, forks=waiting(dvc).get(ADDRESS, ""))
 
 
 def _shared_server(environment: dict[str, str], wanted: bool) -> AbstractContextManager[dict[str, str]]:

@@ -1,6 +1,7 @@
 """One stage as a process of DVC, in a group of processes of its own, so that all that it starts can be stopped with it.
 
-Dask calls these functions in the process that runs the stages: the runner's own, or a worker's.
+Dask calls these functions in the process that runs the stages: the runner's own, or a worker's.  Where the runner has a process
+that has imported DVC, that of a stage is a fork of it.
 """
 
 import os
@@ -14,17 +15,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from stages.commands.parallel.clone import State, difference
-from stages.lib.forks import waiting
+from stages.lib.forks import Fork, waiting
 
 # seconds that stages have to end after they were asked to
 GRACE = 15.0
 BOUND = Path(__file__).with_name("bound.py")
 ALONE = (sys.executable, "-m", "stages.commands.parallel.quick_dvc", "--wait-for-lock", "repro", "--single-item")
 IN_CLONE = (sys.executable, "-m", "stages.commands.parallel.in_clone")
+# what ALONE imports of DVC, a quarter of a second
+DVC = ("dvc.cli", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.cache", "dvc.dependency.param")
+# seconds between two looks at what was asked to end
+LOOK = 0.02
 
-_running: dict[tuple[str, str], subprocess.Popen] = {}
+_running: dict[tuple[str, str], Fork | subprocess.Popen] = {}
 _starting, _lending = threading.Lock(), threading.Lock()
 _stopped: set[str] = set()
 _free_gpus: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -43,11 +49,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Runner:
-    """Facts that all stages of a run share: its name; of a cluster, how each worker's clone has to be."""
+    """Facts that all stages of a run share: its name; of a cluster, how each worker's clone has to be.
+
+    `forks` is the address of a process that has imported DVC, if there is one.
+    """
 
     name: str
     environment: dict[str, str]
     state: State | None = None
+    forks: str = ""
 
 
 def lend_gpus(names: Iterable[str]) -> None:
@@ -65,24 +75,33 @@ def run_stage(runner: Runner, stage: str, target: str, gpus: int, has_model: boo
     command = IN_CLONE if runner.state else ALONE
     environment = waiting(runner.environment) if has_model else runner.environment
     # a worker's GPU is what it was started with
-    with _lent_gpus(0 if runner.state else gpus) as of_gpu:
+    with (
+        _lent_gpus(0 if runner.state else gpus) as of_gpu,
+        TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
+    ):
         start = time.monotonic()
         with _starting:
             if runner.name in _stopped:
                 return Outcome(stage, kept_by="the end of all")
-            _running[runner.name, stage] = process = _start([*command, target], environment | of_gpu)
+            process = _start([*command, target], environment | of_gpu, output.fileno(), runner.forks)
+            _running[runner.name, stage] = process
         get_worker().log_event(runner.name, stage)
-        text, _ = process.communicate()
-        _running.pop((runner.name, stage), None)
-    return Outcome(stage, process.returncode, text, time.monotonic() - start)
+        code = process.wait()
+        del _running[runner.name, stage]
+        output.seek(0)
+        return Outcome(stage, code, output.read(), time.monotonic() - start)
 
 
-def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen:
+def _start(command: list[str], environment: dict[str, str], output: int, forks: str) -> Fork | subprocess.Popen:
     # a stage's `python` is the one that runs this, whatever the PATH of who started a worker
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environment = os.environ | {"PATH": path} | environment
+    if forks:
+        with Path(os.devnull).open() as nothing, suppress(OSError):
+            return Fork(forks, command, environment, (nothing.fileno(), output, output))
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", BOUND, str(os.getpid()), *command], env=os.environ | {"PATH": path} | environment, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        [sys.executable, "-I", "-S", BOUND, str(os.getpid()), *command], env=environment,
+        stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
     )  # fmt: skip
 
 
@@ -104,10 +123,13 @@ def stop_run(name: str) -> None:
     with _starting:
         _stopped.add(name)
     for how in (signal.SIGINT, signal.SIGKILL):
-        alive = [process for key, process in [*_running.items()] if key[0] == name and process.poll() is None]
-        for process in alive:
+        for group in (alive := _alive(name)):
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, how)
-        for process in alive:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
+                os.killpg(group, how)
+        end = time.monotonic() + GRACE
+        while alive & _alive(name) and time.monotonic() < end:
+            time.sleep(LOOK)
+
+
+def _alive(name: str) -> set[int]:
+    return {process.pid for (run, _), process in [*_running.items()] if run == name}

@@ -15,7 +15,6 @@ Further ones are among the COST_FACTORS of a pipeline's settings.py.
 
 from collections.abc import Callable
 from contextlib import suppress
-from math import ceil, log2
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,7 +22,6 @@ from typing import Any
 from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import ModelError
-from stages.lib.localizers.settings import Attribution, Doubling, Fish, Grown, Learning, Stable, Talos
 from stages.lib.params import PIPELINES
 from stages.lib.settings import at
 
@@ -79,22 +77,8 @@ def _point_examples(values: dict[str, Any]) -> float:
 
 def _gradient_examples(values: dict[str, Any], localizer: str, layers: float) -> float:
     """Examples that a localizer takes a gradient of, for a mask of graft.sparsity."""
-    settings, rows = getattr(values["localizer"], localizer, None), _train_rows(values)
-    path = len(settings.path_points) * rows if isinstance(settings, Attribution) else 0
-    match settings:
-        case Learning():
-            return path + max(settings.steps, 1) * min(settings.batch_size, rows)
-        case Grown():
-            return settings.rounds * rows
-        case Doubling():
-            return max(0, ceil(log2(values["graft"].sparsity * layers / settings.start))) * rows
-        case Stable():
-            return settings.draws * min(settings.batch_size, rows)
-        case Fish():
-            return min(settings.examples, rows)
-        case Talos():
-            return settings.rounds * min(settings.examples, rows) * settings.draws
-    return path
+    settings = getattr(values["localizer"], localizer)
+    return settings.gradient_examples(_train_rows(values), values["graft"].sparsity * layers)
 
 
 def _rows(values: dict[str, Any], most: int = 0) -> float:

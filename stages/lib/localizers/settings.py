@@ -5,6 +5,7 @@ params.yaml gives none.
 """
 
 import re
+from math import ceil, log2
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,11 +24,19 @@ def localizer_in(name: str) -> str:
     return re.sub(r"_[0-9.]+$", "", name)
 
 
-class NoSettings(Section):
+class LocalizerSettings(Section):
+    """What all sections of `localizer` have in common."""
+
+    def gradient_examples(self, rows: float, size: float) -> float:
+        """Training examples, of so many `rows` of them, that it takes a gradient of for a mask of `size` parameters."""
+        return 0.0
+
+
+class NoSettings(LocalizerSettings):
     """Of a localizer that needs nothing besides."""
 
 
-class Learning(Section):
+class Learning(LocalizerSettings):
     """Gradient steps on a mask (learned.py)."""
 
     base_share: float = Field(ge=0, le=1, description="size of the base as a share of the budget")
@@ -48,6 +57,10 @@ class Learning(Section):
         "0 keeps the last and asks nothing",
     )
 
+    def gradient_examples(self, rows: float, size: float) -> float:
+        """As of LocalizerSettings."""
+        return max(self.steps, 1) * min(self.batch_size, rows)
+
 
 class Stitching(Learning):
     """Learning as Localize-and-Stitch has it (stitch.py)."""
@@ -55,7 +68,7 @@ class Stitching(Learning):
     base_share: float = Field(ge=0, le=1, description="size of the base as a share of the region")
 
 
-class Attribution(Section):
+class Attribution(LocalizerSettings):
     """Gradients on the path from the pretrained to the fine-tuned model."""
 
     path_points: list[Annotated[float, Field(ge=0, le=1)]] = Field(
@@ -63,12 +76,20 @@ class Attribution(Section):
     )
     sign: Literal["signed", "magnitude"] = Field(description="signed: harmful movement comes last")
 
+    def gradient_examples(self, rows: float, size: float) -> float:
+        """As of LocalizerSettings."""
+        return len(self.path_points) * rows
+
 
 class AttributionLearned(Learning, Attribution):
     """Learning from a base by attribution."""
 
+    def gradient_examples(self, rows: float, size: float) -> float:
+        """As of LocalizerSettings."""
+        return Learning.gradient_examples(self, rows, size) + Attribution.gradient_examples(self, rows, size)
 
-class Grown(Section):
+
+class Grown(LocalizerSettings):
     """Masks that grow in rounds."""
 
     rounds: int = Field(ge=1, description="gradients, each at the graft so far")
@@ -79,16 +100,24 @@ class Grown(Section):
         "much with 95 % confidence; null: never",
     )
 
+    def gradient_examples(self, rows: float, size: float) -> float:
+        """As of LocalizerSettings."""
+        return self.rounds * rows
 
-class Doubling(Section):
+
+class Doubling(LocalizerSettings):
     """Masks that grow to twice their size in every round."""
 
     start: int = Field(
         ge=1, description="parameters of the first graft; each of log2(budget / start) rounds takes a gradient"
     )
 
+    def gradient_examples(self, rows: float, size: float) -> float:
+        """As of LocalizerSettings."""
+        return max(0, ceil(log2(size / self.start))) * rows
 
-class Stable(Section):
+
+class Stable(LocalizerSettings):
     """The parameters that many draws of examples agree on (stable.py)."""
 
     draws: int = Field(ge=1, le=1000, description="gradients, each of other training examples")
@@ -97,14 +126,22 @@ class Stable(Section):
         ge=0, le=1, description="where between pretrained (0) and fine-tuned (1) gradients are taken"
     )
 
+    def gradient_examples(self, rows: float, size: float) -> float:
+        """As of LocalizerSettings."""
+        return self.draws * min(self.batch_size, rows)
 
-class Fish(Section):
+
+class Fish(LocalizerSettings):
     """Squared gradients before fine-tuning."""
 
     examples: int = Field(ge=1, description="training examples whose squared gradients make the Fisher information")
 
+    def gradient_examples(self, rows: float, size: float) -> float:
+        """As of LocalizerSettings."""
+        return min(self.examples, rows)
 
-class Talos(Section):
+
+class Talos(LocalizerSettings):
     """Sensitivity, and the rounds in which the least of it is found."""
 
     examples: int = Field(ge=1, description="training examples that sensitivity is measured on")
@@ -116,13 +153,17 @@ class Talos(Section):
     rounds: int = Field(ge=1, le=100, description="rounds in which the least sensitive are found")
     attenuation: float = Field(ge=0, le=1, description="what weights that are out are multiplied by (rho)")
 
+    def gradient_examples(self, rows: float, size: float) -> float:
+        """As of LocalizerSettings."""
+        return self.rounds * min(self.examples, rows) * self.draws
+
 
 # float32 arrays of the region's size that a localizer makes at once, gradients among them, beside live weights; others make none
 ARRAYS = {
     "attribution_learned": 2, "doubling": 1, "fish": 2, "learned": 2, "stable": 5, "stitch": 2, "stitch_exact": 2, "talos": 6,
 }  # fmt: skip
 
-SETTINGS: dict[str, type[Section]] = {
+SETTINGS: dict[str, type[LocalizerSettings]] = {
     "learned": Learning, "stitch": Stitching, "stitch_exact": Learning, "attribution": Attribution,
     "attribution_learned": AttributionLearned, "grown": Grown, "doubling": Doubling, "stable": Stable, "fish": Fish, "talos": Talos,
 }  # fmt: skip
