@@ -80,6 +80,7 @@ CUT = gzip.compress(b'{"sentence1": "\xe9\n' + random.Random(0).randbytes(100_00
 LABELS = "the labels of the task mine: negative, positive"
 UGLY = [
     ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', "1: no 'label' (did you mean 'lable'?); it has sentence1, lable; say which one it is: data.columns: {label: ...}"),
+    ("train.jsonl", b'{"text": "a", "lable": "x"}', "1: no 'sentence1' and no 'label' (did you mean 'lable'?); it has text, lable; say which ones they are: data.columns: {sentence1: ..., label: ...}"),
     ("train.jsonl", b'{"text": "a", "label": "x"}', "1: no 'sentence1'; it has text, label; say which one it is: data.columns: {sentence1: ...}"),
     ("train.jsonl", b'{"sentence1": "a", "label": "positive"}\n\n{"sentence1": "a", "label": ""}', "3: the label is empty"),
     ("train.jsonl", b'{"sentence1": "a", "label": null}', "1: the label is empty"),
@@ -117,7 +118,7 @@ def test_all_bad_rows_come_in_one_message_the_first_twenty(folder):
     ("train.csv", b"sentence1,label\n", ": no rows in it"),
     ("train.csv", b"", ": no rows in it"),
     ("train.csv", b"sentence,label\na,positive\n", ":1: no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label; say which one it is: data.columns: {sentence1: ...}"),
-    ("train.csv", b"text;label\na;positive\n", ":1: no column 'sentence1'; the columns are text;label; say which one it is: data.columns: {sentence1: ...}; cells of a .csv are parted by commas, those of a .tsv by tabs"),
+    ("train.csv", b"text;label\na;positive\n", ":1: no column 'sentence1' and no column 'label' (did you mean 'text;label'?); the columns are text;label; say which ones they are: data.columns: {sentence1: ..., label: ...}; cells of a .csv are parted by commas, those of a .tsv by tabs"),
     ("train.csv", b"sentence1,label,label\na,positive,negative\n", ":1: 2 columns are called 'label'; the columns are sentence1, label, label"),
     ("train.csv", b"sentence1,sentence2,sentence2,label\na,b,c,positive\n", ":1: 2 columns are called 'sentence2'; the columns are sentence1, sentence2, sentence2, label"),
     ("train.tsv", "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"), ", line 3: not UTF-8 text (byte 4 of the line is 0xe9); save the file as UTF-8"),

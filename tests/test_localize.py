@@ -474,11 +474,12 @@ def test_texts_are_cut_to_what_the_model_can_read(cell, tmp_path, capsys):
 
 def test_columns_of_other_names_are_told_of_the_options_for_them(cell, rows, tmp_path, capsys):
     options = f"--localizer grown --sparsity 0.05 --data {rows}"
-    there = "the columns are text, mark; say which one it is"
+    columns = "the columns are text, mark"
+    there, both = f"{columns}; say which one it is", f"{columns}; say which ones they are: --sentence1 and --label"
     for said, line in (
-        ("", f"no column 'sentence1'; {there}: --sentence1"),
+        ("", f"no column 'sentence1' and no column 'label'; {both}"),
         ("--sentence1 text", f"no column 'label'; {there}: --label"),
-        ("--sentence1 txt", f"no column 'txt' (did you mean 'text'?); {there}: --sentence1"),
+        ("--sentence1 txt --label mark", f"no column 'txt' (did you mean 'text'?); {there}: --sentence1"),
     ):
         assert refused(capsys, *cell, tmp_path / "none", f"{options} {said}") == f"{rows}:1: {line}"
     (lines := tmp_path / "rows.jsonl").write_text('{"text": "a", "mark": "positive"}\n')

@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -72,13 +72,13 @@ def _file(folder: Path, split: str) -> Path | None:
     return files[0] if files else None
 
 
-def setting(column: str) -> str:
-    """Where settings say what one of our columns is called in the files."""
-    return f"data.columns: {{{column}: ...}}"
+def setting(columns: Sequence[str]) -> str:
+    """Where settings say what these columns of ours are called in the files."""
+    return f"data.columns: {{{', '.join(f'{column}: ...' for column in columns)}}}"
 
 
 def read_file(
-    path: Path, spec: TaskSpec, columns: Mapping[str, str], place: Callable[[str], str] = setting
+    path: Path, spec: TaskSpec, columns: Mapping[str, str], place: Callable[[Sequence[str]], str] = setting
 ) -> list[Row]:
     """The raw rows of one file; `columns` maps the task's columns and perhaps sentence2 to those of the file.
 
@@ -158,7 +158,7 @@ def _once(pairs: list[tuple[str, Any]]) -> Record:
 
 
 def _table(
-    file: IO[str], path: Path, columns: Mapping[str, str], place: Callable[[str], str]
+    file: IO[str], path: Path, columns: Mapping[str, str], place: Callable[[Sequence[str]], str]
 ) -> Iterator[tuple[int, Record | str]]:
     """Line number and record, or what is wrong with the line."""
     csv.field_size_limit(LONGEST_CELL)
@@ -181,23 +181,36 @@ def _table(
         yield line, f"not a valid table from here on: {end}"
 
 
-def _check_header(header: list[str], path: Path, columns: Mapping[str, str], place: Callable[[str], str]) -> None:
+def _check_header(
+    header: list[str], path: Path, columns: Mapping[str, str], place: Callable[[Sequence[str]], str]
+) -> None:
     there = f"the columns are {', '.join(header)}"
-    for ours, name in {"sentence2": "sentence2", **columns}.items() if header else ():
-        if header.count(name) > 1:
-            raise DataError(f"{path}:1: {header.count(name)} columns are called {name!r}; {there}")
-        if name not in header and ours in columns:
-            near, hint = did_you_mean(name, header), f"; say which one it is: {place(ours)}"
-            other = "; cells of a .csv are parted by commas, those of a .tsv by tabs" if len(header) == 1 else ""
-            raise DataError(f"{path}:1: no column {name!r}{near}; {there}{hint}{other}")
+    named = {"sentence2": "sentence2", **columns} if header else {}
+    if twice := [
+        f"{header.count(name)} columns are called {name!r}" for name in named.values() if header.count(name) > 1
+    ]:
+        raise DataError(f"{path}:1: {', '.join(twice)}; {there}")
+    if missing := header and _missing(header, columns, place, there, "column "):
+        other = "; cells of a .csv are parted by commas, those of a .tsv by tabs" if len(header) == 1 else ""
+        raise DataError(f"{path}:1: {missing}{other}")
 
 
-def _checked(record: Record, spec: TaskSpec, columns: Mapping[str, str], place: Callable[[str], str]) -> Row | str:
+def _missing(
+    names: Sequence[str], columns: Mapping[str, str], place: Callable[[Sequence[str]], str], there: str, kind: str = ""
+) -> str:
+    """Which of these columns are not among the names, in words that begin with `no`; nothing if all are."""
+    lacking = {ours: name for ours, name in columns.items() if name not in names}
+    told = " and ".join(f"no {kind}{name!r}{did_you_mean(name, names)}" for name in lacking.values())
+    which = "say which one it is" if len(lacking) == 1 else "say which ones they are"
+    return told and f"{told}; {there}; {which}: {place([*lacking])}"
+
+
+def _checked(
+    record: Record, spec: TaskSpec, columns: Mapping[str, str], place: Callable[[Sequence[str]], str]
+) -> Row | str:
     """The row of a record, or what is wrong with it."""
-    for ours, name in columns.items():
-        if name not in record:
-            there = f"it has {', '.join(record) or 'nothing'}; say which one it is: {place(ours)}"
-            return f"no {name!r}{did_you_mean(name, record)}; {there}"
+    if missing := _missing([*record], columns, place, f"it has {', '.join(record) or 'nothing'}"):
+        return missing
     text_column, label_column = spec.columns
     row = {"sentence1": record[columns[text_column]]}
     row["sentence2"] = record.get(columns.get("sentence2", "sentence2")) if spec.labels else None

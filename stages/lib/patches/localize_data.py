@@ -1,6 +1,7 @@
 """localize with rows: localizers that take gradients, and how the pretrained model, the fine-tuned one and the graft score."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,8 +122,9 @@ def _read(path: Path, spec: TaskSpec, columns: dict[str, str], said: str = "--da
     return read_file(path, spec, columns, _option)
 
 
-def _option(column: str) -> str:
-    return "--" + {"prompt": "sentence1", "completion": "label"}.get(column, column)
+def _option(columns: Sequence[str]) -> str:
+    names = ({"prompt": "sentence1", "completion": "label"}.get(column, column) for column in columns)
+    return " and ".join(f"--{name}" for name in names)
 
 
 def _numbered(task: TaskSpec, path: Path, columns: dict[str, str]) -> TaskSpec:
