@@ -218,9 +218,11 @@ def test_a_plan_of_a_pipeline_checks_the_rules_of_its_own_sections(project, monk
     paths.PARAMS.write_text(profile.apply(text, {"sequence": {"orders": ["nowhere"]}}))
     for name in ("continual", "talos"):
         write_text(paths.PIPELINES / name / "dvc.yaml", "")
-    monkeypatch.setattr("sys.argv", ["plan", "continual"])
-    with pytest.raises(ParamsError, match=r"sequence\.orders: 'nowhere' is not among order"):
-        plan.main()
-    monkeypatch.setattr("sys.argv", ["plan", "talos"])
-    with pytest.raises(StorageError):  # its settings are right, only there is no DVC here
-        plan.main()
+    for named in ("continual", "stages/continual/dvc.yaml"):
+        monkeypatch.setattr("sys.argv", ["plan", named])
+        with pytest.raises(ParamsError, match=r"sequence\.orders: 'nowhere' is not among order"):
+            plan.main()
+    for named in ("talos", "stages/talos/dvc.yaml", "dvc.yaml"):
+        monkeypatch.setattr("sys.argv", ["plan", named])
+        with pytest.raises(StorageError):  # its settings are right, only there is no DVC here
+            plan.main()

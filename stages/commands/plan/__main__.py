@@ -22,12 +22,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m stages.commands.plan", description="Say what a run would do and cost."
     )
-    parser.add_argument("pipelines", nargs="*", help="folders of stages with a dvc.yaml; none for the main pipeline")
+    parser.add_argument(
+        "pipelines", nargs="*", help="folders of stages with a dvc.yaml, or these files; none for the main pipeline"
+    )
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--stages", action="store_true", help="every single stage, and why it runs")
     shown.add_argument("--line", action="store_true", help="one line only")
     arguments = parser.parse_args()
     files = [_file(name) for name in arguments.pipelines] or [paths.PIPELINE]
+    pipelines = [file.parent.name for file in files if file != paths.PIPELINE]
 
     from rich.console import Console
 
@@ -38,10 +41,10 @@ def main() -> None:
     from stages.lib.params import checked, require_measurable, sections_of
     from stages.lib.yaml12 import load_yaml
 
-    values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(arguments.pipelines))
+    values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(pipelines))
     steps = predict_steps(files)
     if keeps_model(steps):
-        require_measurable(values, sections_of(arguments.pipelines))
+        require_measurable(values, sections_of(pipelines))
     costs = Costs(values, measure_slowness(values["runtime"].threads))
     sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
@@ -53,8 +56,10 @@ def main() -> None:
 
 
 def _file(pipeline: str) -> Path:
-    """The dvc.yaml of a pipeline; raises ParamsError with the nearest name."""
+    """The dvc.yaml of a pipeline, or that file itself; raises ParamsError with the nearest name."""
     known = {path.parent.name: path for path in sorted(paths.PIPELINES.glob("*/dvc.yaml"))}
+    if (file := Path(pipeline)) in (paths.PIPELINE, *known.values()):
+        return file
     if pipeline not in known:
         names = ", ".join(known) or "none"
         raise ParamsError(f"unknown pipeline {pipeline!r}{did_you_mean(pipeline, known)}; known: {names}")
