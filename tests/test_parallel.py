@@ -295,6 +295,7 @@ WRONG = {
     "graft.sparsity=5": "graft.sparsity: 5 is not allowed: should be less than or equal to 1",
     "graft.region=[": "-S graft.region=[: ",
     "+graft.more=1": "graft.more: unknown setting",
+    "ood.sets={}": "this would change nothing; an entry is taken away by -S '~ood.sets.movies'",
 }
 
 

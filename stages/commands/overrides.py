@@ -40,9 +40,16 @@ def _problems(text: str, settings: Sequence[str]) -> list[str]:
     leaves = [*flat(parse_yaml(text, paths.PARAMS.name, ParamsError))]
     problems = []
     for setting in settings:
-        key, given, _ = setting.partition("=")
+        key, given, value = setting.partition("=")
+        entries = [leaf for leaf in leaves if leaf.startswith(f"{key}.")]
         if not (given and key) and not setting.startswith("~"):
             problems.append(f"-S {setting}: {WANTED}")
         elif key[:1] not in MARKS and not any(f"{leaf}.".startswith(f"{key}.") for leaf in leaves):
             problems.append(f"-S {setting}: unknown setting {key!r}{did_you_mean(key, leaves)}")
+        elif entries and value.replace(" ", "") == "{}":
+            named = entries[0][len(key) + 1 :].partition(".")[0]
+            problems.append(
+                f"-S {setting}: a table is merged into the one that is there, so this would change nothing; "
+                f"an entry is taken away by -S '~{key}.{named}'"
+            )
     return problems
