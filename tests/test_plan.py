@@ -109,6 +109,7 @@ def test_a_mistake_in_another_pipeline_changes_no_cost(tmp_path, name):
         ("sweep@movement-0.01-13", {"study": {"test_max": 100}}, 100 / 250),
         ("sweep@movement-0.01-13", {"study": {"test_max": 0}}, 787.5 / 437.5),  # no more than were sampled
         ("sweep@movement-0.01-13", {"ood": {"sets": {}}}, 250 / 437.5),
+        ("disentangle@talos-13", {"disentangle": {"grid": {"pairs": {"domain": "movies", "movies": "domain"}}}}, 2),
         ("level@13", {"multitask": {"test_max": 0}}, 600 / 250),
         ("level@13", {"multitask": {"test_max": 0}, "data": {"test_max": 0}}, 2000 / 250),
     ],

@@ -50,7 +50,7 @@ def _setting(values: dict[str, Any], name: str) -> float:
     if name.endswith(".test_rows"):
         return _rows(values, at(values, name.replace(".test_rows", ".test_max")))
     value = at(values, name)
-    if isinstance(value, list):
+    if isinstance(value, (list, dict)):
         return len(value)
     if name.endswith(".test_max"):
         return min(value or ALL_ROWS, values["data"].test_max or ALL_ROWS)
