@@ -1,4 +1,4 @@
-"""The five figures of the main pipeline: bars of scores and of calibration errors, and two small multiples of confidence."""
+"""The figures of the main pipeline: bars of scores and of calibration errors, small multiples of confidence, and score against ECE."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -24,8 +24,9 @@ from stages.lib.metrics.variants import (
 )  # fmt: skip
 from stages.lib.report.format import DAGGER, bounds, counted, extent, name_of, percent, points, small_percent, words
 from stages.lib.report.line_styles import small_multiples
+from stages.lib.report.stats import paired
 from stages.lib.report.style import COLORS, LINES, NARROW_BARS, bar_style, figure, legend, wrapped
-from stages.report import Results
+from stages.report import CELL, Results
 
 LEAST_PER_ROW, MOST_PER_ROW = 3, 7
 ROW_HEIGHT, DIAGRAM_HEIGHT, HISTOGRAM_HEIGHT = 3.1, 3.3, 2.3
@@ -106,7 +107,7 @@ def reliability(results: Results) -> Figure:
     told = f"{above[FINETUNED]} points when fine-tuned, {above[GRAFTED]} with the graft"
     drawn = figure(
         DIAGRAM_HEIGHT * rows, f"Confidence less accuracy, mean over tasks: {told}",
-        _details(results), f"ECE: finetuned → grafted, mean over seeds. Below each diagram: share of test {results.unit} in each bin "
+        _details(results), f"ECE: fine-tuned → grafted, mean over seeds. Below each diagram: share of test {results.unit} in each bin "
         f"of confidence, all seeds together. Markers grow with it; bins of fewer than {FEWEST_ROWS} {results.unit} are not drawn.",
     )  # fmt: skip
     panels = drawn.subplots(2 * rows, columns, squeeze=False, sharex=True, sharey="row", height_ratios=[3, 1] * rows)
@@ -179,7 +180,10 @@ def frontier(results: Results) -> Figure:
     # dev chooses another alpha of WiSE-FT in each cell, which are one point all the same
     cells = results.frontier.assign(alpha=results.frontier.alpha.where(results.frontier.method == WISE_GRAFT))
     means = _mean_points(cells, ["task", "method", "alpha"])
-    parts = {"mean over tasks": _mean_points(means, ["method", "alpha"])}
+    over_tasks = _with_intervals(_mean_points(means, ["method", "alpha"]), cells)
+    if "ece_half" in over_tasks:
+        caption += " Its whiskers, of all but pre: 95 % interval, over tasks, of the distance to the fine-tuned model."
+    parts = {"mean over tasks": over_tasks}
     parts |= {_name(results, task, 18): means[means.task == task] for task in results.tasks}
     rows, columns = _grid(len(parts))
     drawn = figure(DIAGRAM_HEIGHT * rows, title, _details(results), caption)
@@ -194,6 +198,20 @@ def _mean_points(points: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return points.groupby(keys, dropna=False, sort=False)[["score", "ece"]].mean().reset_index()
 
 
+def _with_intervals(points: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """With half the width of the interval of the distance to the fine-tuned model, over tasks, where a method has one."""
+    single = cells[cells.alpha.isna()]
+    own = {name: part.set_index(CELL) for name, part in single.groupby("method") if name != PRETRAINED}
+    whole = own.pop(FINETUNED)
+    for measure in ("score", "ece"):
+        distances = {name: paired(part[measure], whole[measure]) for name, part in own.items()}
+        halves = {
+            name: distance.high - distance.mean for name, distance in distances.items() if distance.error is not None
+        }
+        points = points.assign(**{f"{measure}_half": points.method.map(halves)} if halves else {})
+    return points
+
+
 def _draw_frontier(panel: Axes, points: pd.DataFrame) -> None:
     line = points[points.method == WISE_GRAFT].sort_values("alpha")
     panel.plot(100 * line.ece, 100 * line.score, color=COLORS[GRAFTED], linewidth=1.0, zorder=2)
@@ -201,6 +219,15 @@ def _draw_frontier(panel: Axes, points: pd.DataFrame) -> None:
         if (own := points[points.method == method]).empty:
             continue
         look = {"facecolor": color if face else "white", "edgecolor": color, "marker": marker, "s": 42, "zorder": 3}
+        if "ece_half" in own:
+            whiskers = {
+                "xerr": 100 * own.ece_half,
+                "yerr": 100 * own.score_half,
+                "ecolor": color,
+                "elinewidth": 0.8,
+                "capsize": 2,
+            }
+            panel.errorbar(100 * own.ece, 100 * own.score, linestyle="none", zorder=2.5, **whiskers)
         panel.scatter(100 * own.ece, 100 * own.score, label=FRONTIER_NAMES[method], **look)
     panel.set_xlabel("ECE (%)")
     panel.margins(0.12)

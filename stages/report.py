@@ -282,7 +282,7 @@ def task_table(results: Results, heading: str, columns: list[Column], notes: lis
             lines.append(_average_line("average of these", names, results, paper))
     lines.append(_average_line("average", [*tasks], results, paper))
     notes = [
-        "pre: pretrained, with the fine-tuned model's head; FT: finetuned; WiSE: all weights between these two, where dev scores "
+        "pre: pretrained, with the fine-tuned model's head; FT: fine-tuned; WiSE: all weights between these two, where dev scores "
         f"highest; move: movement grafted, of the size of the {results.localizer} graft; graft: grafted with the {results.localizer} mask",
         *notes,
     ]

@@ -40,7 +40,7 @@ def methods_figure(merged: Merged) -> Figure | None:
     )
     for panel, group, _, last in small_multiples(drawn, [*merged.groups], columns=1, sharex=True):
         _draw_methods(panel, merged, group, line_styles(tasks))
-        panel.set_xlabel("test score in %" if last else "")
+        panel.set_xlabel("test score (%)" if last else "")
     explain(drawn, drawn.axes)
     return drawn
 
@@ -84,7 +84,7 @@ def alphas_figure(merged: Merged) -> Figure | None:
                 part.mean().index, 100 * part.mean(), yerr=spreads, label=merged.label(name), capsize=2, **look
             )
         panel.set_title(group, loc="left")
-        panel.set(xlabel="alpha, the weight of the added vector", ylabel="of the own model, in %" if first else "")
+        panel.set(xlabel="alpha, the weight of the added vector", ylabel="of the own model (%)" if first else "")
     explain(drawn, drawn.axes)
     return drawn
 

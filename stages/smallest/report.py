@@ -12,7 +12,7 @@ from stages.lib.metrics.variants import GRAFTED, SIGNS
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import counts, percent, points, small_percent, without_gain, words
-from stages.lib.report.stats import Estimate, estimate, paired
+from stages.lib.report.stats import Estimate, estimate, paired, with_interval
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
 from stages.smallest.frames import CELL, DELTA, PATCH_BITS, Smallest, is_bound
 
@@ -113,7 +113,7 @@ def _signs(found: Smallest) -> Table:
     notes = [
         "a sign for each parameter and one distance for each tensor; on test rows, of the cells in which a size is enough",
         f"bits: which parameters, their signs and the distances, and a new head whole; a patch has {PATCH_BITS} bits for each parameter",
-        "score - the graft's: percentage points, with the 95 % interval over tasks",
+        f"score - the graft's: percentage points{with_interval({*found.sizes.task}, {*found.sizes.seed})}",
     ]
     return Table("The same grafts in signs", ["localizer"], columns, _by_localizer(found), notes, "signs")
 

@@ -16,7 +16,7 @@ from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import DAGGER, counts, off_line, percent, points, small_percent, without_gain
 from stages.lib.report.load import published
-from stages.lib.report.stats import Estimate, estimate, paired
+from stages.lib.report.stats import Estimate, estimate, paired, with_interval
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
 from stages.study import bound
 from stages.study.frames import BIAS, CELL, FISH, LEARNED, MOVEMENT, PRUNED, Study, by_cell, own_rows, sparsities
@@ -142,8 +142,8 @@ def _localizers(study: Study) -> Table:
     notes = [
         VALUES,
         f"retained: score / fine-tuned score; gain: (score - pretrained) / (fine-tuned - pretrained){_left_out(study)}",
-        "gradients: training examples that it takes one of; score - learned's: percentage points, with the 95 % interval over "
-        "tasks, not corrected for how many there are",
+        "gradients: training examples that it takes one of; score - learned's: percentage points"
+        + with_interval(study.tasks, study.seeds, ", not corrected for how many there are"),
     ]
     columns, title = [N, *MEASURED, cost, over], "Localizers, all tasks together"
     return Table(title, ["localizer", "sparsity"], columns, lines, notes, "localizers", [over.key])
@@ -158,7 +158,8 @@ def _gaps(study: Study) -> Table:
     """The generalization gap (section 4.3 of the paper)."""
     lines = [Line(name, estimate(gap), name) for name, gap in study.gaps().items()]
     columns = [Column("n", attrgetter("n"), str), Column("gap", lambda value: value, Estimate.in_points, "gap")]
-    notes = ["accuracy on training rows less accuracy on test rows, in percentage points, with the 95 % interval over tasks"]  # fmt: skip
+    intervals = with_interval(study.tasks, study.seeds)
+    notes = [f"accuracy on training rows less accuracy on test rows, in percentage points{intervals}"]
     return Table("Generalization gap", ["model"], columns, lines, notes, "gap")
 
 

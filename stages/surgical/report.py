@@ -20,7 +20,7 @@ from stages.lib.metrics.overlap import kendall
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import counted, counts, extent, off_line, percent, points
-from stages.lib.report.stats import Estimate, Mean, estimate, known, mean_of, paired
+from stages.lib.report.stats import Estimate, Mean, estimate, known, mean_of, paired, with_interval
 from stages.lib.report.table import Column, Line, Table, by, share, shown, stored
 from stages.surgical.frames import CELL, Surgical, layer_text
 from stages.surgical.rankings import PAIR, across, agreement, alike, bridges, caught
@@ -136,7 +136,7 @@ def _selections(data: Surgical) -> Table:
     notes = [
         f"score in %; {CELLS}; the draws of a random selection count as one cell, their mean",
         "trained: share of the model's parameters, a new head included",
-        "differences in percentage points, paired by cell, with their 95 % interval over tasks",
+        f"differences in percentage points, paired by cell{with_interval({*data.runs.task}, {*data.runs.seed})}",
         f"flagged: runs less than {margin} points above the share of the most frequent label (in brackets), or below it: "
         f"{', '.join(weak)}; plots/surgical/surgery.csv names them",
     ]

@@ -48,7 +48,7 @@ def pruning_figure(talos: Collected) -> Figure | None:
     return _ratios(
         talos, panels, "scored on", headline,
         f"Test accuracy / that of the whole pretrained model (n = {extent(frame.n)} test rows a task); always the most frequent "
-        f"label: {constant}\N{NO-BREAK SPACE}%.",
+        f"label: {constant}\N{NO-BREAK SPACE}%",
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def localization_figure(talos: Collected) -> Figure | None:
     return _ratios(
         talos, {title(name): values for name, values in squares.items()}, "trained on",
         f"Own task (diagonal) and other tasks, of the zero-shot accuracy: {told or 'see the panels'}",
-        f"Test accuracy of each task's model / zero-shot accuracy of the pretrained model (n = {extent(frame.n)} test rows a task).",
+        f"Test accuracy of each task's model / zero-shot accuracy of the pretrained model (n = {extent(frame.n)} test rows a task)",
     )  # fmt: skip
 
 
@@ -81,8 +81,8 @@ def disentangle_figure(talos: Collected) -> Figure | None:
     errors = _list({title(method): means[method] for method in methods})
     drawn = figure(
         len(pairs) * (PLANES_INCHES / len(methods) + 0.5), f"Predictions that the other task's vector changes, in the box: {errors}",
-        "Share of test predictions that change when the other task's vector is added. Box: where alpha is searched.",
-        f"mean of both tasks' errors; pairs of tasks: {', '.join(pairs)}; mean over {counts(seed=len(talos.seeds))}.",
+        "Share of test predictions that change when the other task's vector is added; box: where alpha is searched",
+        f"Mean of both tasks' errors; pairs of tasks: {', '.join(pairs)}; mean over {counts(seed=len(talos.seeds))}.", legend_rows=0,
     )  # fmt: skip
     axes = drawn.subplots(len(pairs), len(methods), squeeze=False)
     highest = frame.groupby(["pair", "method", "alpha1", "alpha2"])["mean"].mean().max()
@@ -91,7 +91,7 @@ def disentangle_figure(talos: Collected) -> Figure | None:
         image = _plane(panel, frame[(frame.pair == pair) & (frame.method == method)], highest, *pair.split("+"))
         panel.set_title(title(method) if row == 0 else "")
         panel.set_ylabel(panel.get_ylabel() if column == 0 else "")
-    drawn.colorbar(image, ax=[*drawn.axes], label="error", shrink=0.6)
+    drawn.colorbar(image, ax=[*drawn.axes], label="share of predictions", shrink=0.6)
     return drawn
 
 
@@ -123,8 +123,8 @@ def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, head
     rows = math.ceil(len(panels) / most)
     columns = math.ceil(len(panels) / rows)
     height = min(CELL_INCHES * len(tasks), (WIDTH_INCHES - LABELS_INCHES) / columns) + LABELS_INCHES
-    caption = f"rows: {rows_are}; columns: tested on; 1: no change; mean over {counts(seed=len(talos.seeds))}."
-    drawn = figure(rows * height, headline, details, caption)
+    caption = f"Rows: {rows_are}; columns: tested on; 1: no change; mean over {counts(seed=len(talos.seeds))}."
+    drawn = figure(rows * height, headline, details, caption, legend_rows=0)
     known = np.concatenate([values[~np.isnan(values)] for values in panels.values()])
     away = float(np.abs(known - 1).max(initial=0.0)) or 0.1
     norm = TwoSlopeNorm(1.0, 1 - away, 1 + away)
@@ -159,8 +159,8 @@ def addition_figure(talos: Collected) -> Figure | None:
     told = {title(name): value for name, value in added.items() if name in MAIN or value == max(added.values())}
     drawn = framed(
         5.4, f"All tasks in one model, by accuracy: {_list(told)}",
-        f"Test accuracy of the added vectors, {counts(task=len(talos.tasks), seed=len(talos.seeds))}, n = {extent(frame.n)} test rows a task.",
-        f"bars: mean over tasks, {WHISKERS}; own single: the method's own model of one task.",
+        f"Test accuracy of the added vectors, {counts(task=len(talos.tasks), seed=len(talos.seeds))}, n = {extent(frame.n)} test rows a task",
+        f"Bars: mean over tasks, {WHISKERS}; own single: the method's own model of one task.",
         ["single-task models", "one model for all, added", "pretrained, zero-shot", "added / own single"],
     )  # fmt: skip
     upper, lower = drawn.subplots(2, 1, height_ratios=[3, 2], sharex=True)
@@ -177,8 +177,8 @@ def addition_figure(talos: Collected) -> Figure | None:
     )  # fmt: skip
     lower.axhline(100, color="black", linewidth=0.8)
     lower.tick_params(axis="x", labelsize=9)
-    upper.set_ylabel("accuracy in %")
-    lower.set_ylabel("added / own\nsingle in %")
+    upper.set_ylabel("accuracy (%)")
+    lower.set_ylabel("added / own\nsingle (%)")
     explain(drawn, [upper, lower])
     return drawn
 
@@ -200,8 +200,8 @@ def mask_figure(talos: Collected) -> Figure | None:
         told[f"{name} of {kind}"] = most.mean
     drawn = framed(
         5.6, f"Selected most: {_list(told)}",
-        "Share of the parameters of each kind of tensor, and of each layer, that the mask selects, in %.",
-        f"bars: mean over {counts(task=len(talos.tasks), seed=len(talos.seeds))}, {WHISKERS}; a mask without preferences would "
+        "Share of the parameters of each kind of tensor, and of each layer, that the mask selects, in %",
+        f"Bars: mean over {counts(task=len(talos.tasks), seed=len(talos.seeds))}, {WHISKERS}; a mask without preferences would "
         "have equal bars.", [*parts],
     )  # fmt: skip
     upper, lower = drawn.subplots(2, 1)
@@ -209,7 +209,7 @@ def mask_figure(talos: Collected) -> Figure | None:
     _draw_bars(lower, shares("layer", layers), [str(int(layer)) for layer in layers])
     lower.set_xlabel("layer")
     for panel in (upper, lower):
-        panel.set_ylabel("% selected")
+        panel.set_ylabel("selected (%)")
     explain(drawn, [upper])
     return drawn
 
@@ -227,12 +227,12 @@ def overlap_figure(talos: Collected) -> Figure | None:
     told = {name: value.mean for name, value in zip(parts, bars["two tasks"], strict=True)}
     drawn = framed(
         3.2, f"IoU of two tasks' masks: {_list(told)}",
-        f"Intersection over union of the masks of two tasks, in %; {counts(task=len(talos.tasks), seed=len(talos.seeds))}.",
-        "bars: mean over pairs of tasks, whiskers: standard deviation over pairs.", [*bars],
+        f"Intersection over union of the masks of two tasks, in %; {counts(task=len(talos.tasks), seed=len(talos.seeds))}",
+        "Bars: mean over pairs of tasks, whiskers: standard deviation over pairs.", [*bars],
     )  # fmt: skip
     panel = drawn.subplots()
     _draw_bars(panel, bars, [*parts])
-    panel.set_ylabel("IoU in %")
+    panel.set_ylabel("IoU (%)")
     explain(drawn, [panel])
     return drawn
 

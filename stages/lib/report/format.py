@@ -14,8 +14,8 @@ UNKNOWN = "n/a"
 
 
 def words(variant: str) -> str:
-    """A variant's name for people: `movement_grafted` is "movement grafted"."""
-    return variant.replace("_", " ")
+    """A variant's name for people: `movement_grafted` is "movement grafted", `finetuned` is "fine-tuned"."""
+    return variant.replace("finetuned", "fine-tuned").replace("_", " ")
 
 
 def name_of(task: TaskSpec) -> str:

@@ -5,7 +5,7 @@ its seeds first; its interval is the jackknife's over tasks (Tukey, 1958; Arvese
 t-interval of these values, and which also holds where a value belongs to two tasks or is a ratio of means.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -162,6 +162,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     factors = np.arange(len(p_values), 0, -1)
     corrected[order] = np.minimum(np.maximum.accumulate(np.asarray(p_values)[order] * factors), 1)
     return corrected.tolist()
+
+
+def with_interval(tasks: Sized, seeds: Sized, remark: str = "") -> str:
+    """The end of a note on differences: ", with the 95 % interval over tasks" and a remark; empty where `estimate` gives none."""
+    return f", with the 95 % interval over tasks{remark}" if len(tasks) > 1 and len(seeds) > 1 else ""
 
 
 def known(values: Mapping[str, Any]) -> dict[str, Any]:
