@@ -219,7 +219,7 @@ def _draw_frontier(panel: Axes, points: pd.DataFrame) -> None:
         if (own := points[points.method == method]).empty:
             continue
         look = {"facecolor": color if face else "white", "edgecolor": color, "marker": marker, "s": 42, "zorder": 3}
-        if "ece_half" in own:
+        if own.filter(like="half").notna().any(axis=None):
             whiskers = {
                 "xerr": 100 * own.ece_half,
                 "yerr": 100 * own.score_half,

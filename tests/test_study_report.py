@@ -269,7 +269,7 @@ def texts_of(name: str, study: Study) -> tuple[str, int]:
 
 
 def test_a_title_says_what_was_found_and_a_caption_what_is_drawn(written, study):
-    highest = "At 0.010 % grafts on the learned region score highest: 88.6 % (finetuned: 90.6 %"
+    highest = "At 0.010 % grafts on the learned region score highest: 88.6 % (fine-tuned: 90.6 %"
     assert texts_of("localizers", study)[0].startswith(highest)
     assert "lies in attention value: 100.0 %, by chance 20" in texts_of("modules", study)[0]
     assert "lies in layer 3" in texts_of("layers", study)[0]
@@ -298,6 +298,17 @@ def test_the_mean_of_the_tasks_is_of_curves_that_all_tasks_have(written):
     *tasks, mean = FIGURES["bias"](collect(written | {"readout": lone})).axes[:5]
     labels = [panel.get_legend_handles_labels()[1] for panel in (tasks[0], mean)]
     assert {*labels[0]} - {*labels[1]} == {"learned region, rest set to 0"}
+
+
+def test_notes_speak_of_intervals_only_where_there_are_some(written, study):
+    for found, expected in (
+        (study, True),
+        (collect(of(written, ["sst2", "qqp"], [13])), False),
+        (collect(of(written, ["sst2"])), False),
+    ):
+        for title in ("Localizers", "Generalization gap"):
+            notes = " ".join(note for one in tables(found) if title in one.title for note in one.notes)
+            assert ("95 % interval" in notes) is expected, (title, found.tasks, found.seeds)
 
 
 def test_a_level_in_the_mean_is_of_the_tasks_that_have_a_panel(written):

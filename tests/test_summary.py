@@ -418,6 +418,27 @@ def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(tasks, sets):
         assert not overlaps(boxes), name
 
 
+def test_the_mean_of_the_frontier_has_the_interval_of_each_distance_to_the_fine_tuned_model():
+    make_cells(LONG, [1, 2])
+    results = results_of(LONG, [1, 2])
+    rows = results.frontier
+    off = rows.task.map({word: place / 50 for place, word in enumerate(LONG)})
+    rows["ece"] += off.where(rows.method == GRAFTED, 0.0)
+    drawn = draw("frontier", results)
+    found = {bars.lines[0].get_xdata()[0]: bars for bars in drawn.axes[0].containers}
+    own = 100 * rows[rows.method == GRAFTED].ece.mean()
+    [across, _] = found[own].lines[2]
+    [[(low, _), (high, _)]] = across.get_segments()
+    half = 2.776 * 100 * np.std([0, 1, 2, 3, 4], ddof=1) / 50 / np.sqrt(5)
+    assert (low, high) == pytest.approx((own - half, own + half), abs=0.01)
+    assert len(found) == len(METHODS) - 4, "all but the fine-tuned and the pretrained model, and the line's own points"
+    assert "95 % interval" in drawn.texts[1].get_text()
+    assert not any(panel.containers for panel in drawn.axes[1:])
+
+    single = draw("frontier", results_of(LONG, [1]))
+    assert not single.axes[0].containers and "interval" not in single.texts[1].get_text()
+
+
 def test_overlapping_labels_are_noticed(monkeypatch):
     monkeypatch.setattr(figures, "wrapped", lambda name, width=0: name * 3)
     make_cells(LONG, [1])

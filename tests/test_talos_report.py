@@ -401,7 +401,7 @@ def test_titles_say_what_was_found_and_nothing_is_drawn_over_numbers_or_on_a_str
     assert len(panel.texts) == 25 and len(inside) == 9, "those of the alphas that are searched"
     assert min(abs(abs(at) - half) for text in panel.texts for at in text.get_position()) == 0.5
     upper, lower = drawn["added"].axes
-    assert (upper.get_ylabel(), lower.get_ylabel()) == ("accuracy in %", "added / own\nsingle in %")
+    assert (upper.get_ylabel(), lower.get_ylabel()) == ("accuracy (%)", "added / own\nsingle (%)")
     assert [label.get_text() for label in drawn["masks"].axes[1].get_xticklabels()] == ["1", "2"]
 
 
