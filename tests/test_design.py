@@ -54,6 +54,6 @@ def test_no_more_is_drawn_than_there_is():
 
 
 def test_every_folder_of_the_library_is_in_the_table():
-    table = PAGE.split("## What there is in")[1].split("\n## ")[0]
+    table = PAGE.split("## Folders of")[1].split("\n## ")[0]
     folders = {path.parent.name for path in (ROOT / "stages/lib").glob("*/__init__.py")}
     assert folders <= {*re.findall(r"`lib/(\w+)`", table)}
