@@ -383,10 +383,10 @@ def test_with_rows_a_localizer_looks_at_gradients_and_all_three_models_are_score
     options = f"--data {rows} --test {tests} {COLUMNS} --localizer grown --set rounds=1"
     localize(*cell, tmp_path / "patch", options)
     said = capsys.readouterr().out
-    for variant in ("pretrained", "finetuned", "grafted"):
+    for variant in ("pretrained", "fine-tuned", "grafted"):
         columns = rf"\n  {variant} +(2\d|3\d|40)( +-?\d+\.\d){{5}}\n"
         assert re.search(columns, said), "n, score, agreement, retained, gain, ECE"
-    ends = r"\n  pretrained +\d+ .* 0\.0 +[\d.]+\n  finetuned +\d+ .* 100\.0 +[\d.]+\n"
+    ends = r"\n  pretrained +\d+ .* 0\.0 +[\d.]+\n  fine-tuned +\d+ .* 100\.0 +[\d.]+\n"
     assert re.search(ends, said), "gains of the ends"
     assert "to localize by" in said and "| grafted |" in (tmp_path / "patch/README.md").read_text()
     grown, _ = read_patch(tmp_path / "patch" / PATCH)
