@@ -20,7 +20,6 @@ SETTINGS = TINY | {
     # enough for a joint model that gains, else there is no relative gain
     "data": TINY["data"] | {"k": 32},
     "finetune": {"max_steps": 40, "learning_rates": [0.2]},
-    "summary": {"least_gain": 0.001},
     "joint": {"paradigms": ["sgd"], "step_factor": 16.0, "eval_steps": 0},
     "skill": {"localizers": ["movement"], "sparsities": [0.01]},
     "transfer": {"unions": {}, "purify_steps": 1, "purify_batch_size": 8},
