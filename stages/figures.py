@@ -181,7 +181,7 @@ def frontier(results: Results) -> Figure:
     cells = results.frontier.assign(alpha=results.frontier.alpha.where(results.frontier.method == WISE_GRAFT))
     means = _mean_points(cells, ["task", "method", "alpha"])
     over_tasks = _with_intervals(_mean_points(means, ["method", "alpha"]), cells)
-    if "ece_half" in over_tasks:
+    if over_tasks.ece_half.notna().any():
         caption += " Its whiskers, of all but pre: 95 % interval, over tasks, of the distance to the fine-tuned model."
     parts = {"mean over tasks": over_tasks}
     parts |= {_name(results, task, 18): means[means.task == task] for task in results.tasks}
@@ -199,16 +199,14 @@ def _mean_points(points: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def _with_intervals(points: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """With half the width of the interval of the distance to the fine-tuned model, over tasks, where a method has one."""
+    """With half the width of the interval of the distance to the fine-tuned model, over tasks; NaN where a method has none."""
     single = cells[cells.alpha.isna()]
     own = {name: part.set_index(CELL) for name, part in single.groupby("method") if name != PRETRAINED}
     whole = own.pop(FINETUNED)
     for measure in ("score", "ece"):
         distances = {name: paired(part[measure], whole[measure]) for name, part in own.items()}
-        halves = {
-            name: distance.high - distance.mean for name, distance in distances.items() if distance.error is not None
-        }
-        points = points.assign(**{f"{measure}_half": points.method.map(halves)} if halves else {})
+        halves = {name: np.nan if one.high is None else one.high - one.mean for name, one in distances.items()}
+        points = points.assign(**{f"{measure}_half": points.method.map(halves)})
     return points
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from matplotlib.image import imread
 
 from stages.lib.errors import DataError, MaskError
@@ -280,6 +281,19 @@ def test_a_title_says_what_was_found_and_a_caption_what_is_drawn(written, study)
         assert "whiskers" not in text and "1 task, 1 seed" in text and panels == 1, name
     for name in ("ood_sparsity", "ood_tradeoff"):
         assert "1 task, 2 seeds" in texts_of(name, few)[0], "qqp has no other test set"
+
+
+def test_the_mean_over_paradigms_has_the_interval_of_the_distance_to_their_own_models(study):
+    rows = study.rows("paradigm")
+    own = rows[rows.paradigm == "adamw"]
+    by_task = own.groupby(["variant", "sparsity", "task"], dropna=False)["score"].mean()
+    [bars] = [one for one in FIGURES["paradigm"](study).axes[len(TASKS)].containers if one.get_label() == "adamw"]
+    heights = [np.ptp(ends[:, 1]) for ends in bars.lines[2][0].get_segments() if len(ends)]
+    expected = []
+    for size in sorted(own.sparsity.dropna().unique()):
+        distances = by_task["finetuned"].to_numpy() - by_task["grafted"][size].to_numpy()
+        expected.append(2 * 100 * scipy.stats.t.ppf(0.975, len(distances) - 1) * scipy.stats.sem(distances))
+    assert heights == pytest.approx(expected) and min(expected) > 0, "and none of the model itself, at 100 %"
 
 
 def test_figures_of_a_single_localizer_are_of_the_first_of_a_sweep_without_the_learned_one(written, study):

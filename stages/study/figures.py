@@ -24,8 +24,8 @@ from stages.study.frames import BIAS, LEARNED, PRUNED, Study, by_cell, own_rows,
 
 CURVES_HEIGHT, SINGLE_HEIGHT, POINTS_HEIGHT, LAYERS_HEIGHT = 2.45, 3.2, 3.4, 2.1
 MEAN = "mean of all"
-# how far apart the whiskers of curves stand in the panel of means, in the logarithm of x
-APART = 0.09
+# how far apart the whiskers of curves stand in the panel of means: in the logarithm of x, or as a share of its range
+APART = {True: 0.09, False: 0.012}
 POINTS: dict[str, dict[str, Any]] = {
     FINETUNED: {"color": "black", "marker": "*", "markersize": 13, "linestyle": "", "zorder": 5},
     PRETRAINED: {"color": "#777777", "marker": "X", "markersize": 9, "linestyle": "", "zorder": 5},
@@ -52,11 +52,15 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """Rows with panel, seed, the x column and score; drawn as a line through the means over seeds."""
+    """Rows with panel, seed, the x column and score; drawn as a line through the means over seeds.
+
+    `whole` are those of its own fine-tuned model, where the chart has no level of one for all curves.
+    """
 
     label: str
     rows: pd.DataFrame
     style: dict[str, Any]
+    whole: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -101,11 +105,12 @@ class Chart:
         if name != MEAN:
             means = curve.rows[curve.rows.panel == name].groupby(self.x)["score"].mean()
             return means.rename("mean").reset_index().assign(half=np.nan)
-        found, whole = [], self.levels.get(FINETUNED)
+        found, whole = [], self.levels.get(FINETUNED, curve.whole)
         for x, rows in curve.rows.groupby(self.x):
             if {*rows.panel} == {*self.panels}:
                 distance = None if whole is None else paired(by_cell(rows), by_cell(whole))
-                half = np.nan if distance is None or distance.low is None else distance.mean - distance.low
+                # no distance from itself
+                half = np.nan if distance is None or not distance.error else distance.mean - distance.low
                 found.append([x, rows.groupby(["panel", "seed"])["score"].mean().groupby("panel").mean().mean(), half])
         return pd.DataFrame(found, columns=[self.x, "mean", "half"])
 
@@ -117,9 +122,11 @@ class Chart:
                 panel.axhline(100 * means.mean(), label=words(variant), **LEVELS[variant])
         for number, curve in enumerate(self.curves):
             means = self._means(curve, name)
-            apart = np.exp(APART * (number - (len(self.curves) - 1) / 2)) if means.half.notna().any() else 1.0
             if len(means):
-                x = self.scale * means[self.x] * (apart if self.logarithmic else 1.0)
+                x = self.scale * means[self.x]
+                if means.half.notna().any():
+                    apart = APART[self.logarithmic] * (number - (len(self.curves) - 1) / 2)
+                    x = x * np.exp(apart) if self.logarithmic else x + apart * np.ptp(x)
                 panel.errorbar(
                     x, 100 * means["mean"], 100 * means.half, label=curve.label, capsize=2.0, elinewidth=0.8, **curve.style
                 )  # fmt: skip
@@ -184,12 +191,15 @@ def paradigm_figure(study: Study) -> Figure | None:
     frame = study.rows("paradigm")
     if frame.empty:
         return None
-    grafts = frame[frame.variant == GRAFTED]
+    frame = frame.assign(panel=frame.task)
+    grafts, whole = (frame[frame.variant == variant] for variant in (GRAFTED, FINETUNED))
     # the fine-tuned model is the graft of everything
-    rows = pd.concat([grafts, frame[frame.variant == FINETUNED].assign(sparsity=1.0)])
-    rows = rows.assign(share=rows.sparsity, panel=rows.task)
+    rows = pd.concat([grafts, whole.assign(sparsity=1.0)])
+    rows = rows.assign(share=rows.sparsity)
     styles = line_styles(frame.paradigm.unique())
-    curves = [Curve(name, rows[rows.paradigm == name], style) for name, style in styles.items()]
+    curves = [
+        Curve(name, rows[rows.paradigm == name], style, whole[whole.paradigm == name]) for name, style in styles.items()
+    ]
     levels = {name: level for name, level in _levels(study).items() if name == PRETRAINED}
     least = grafts[grafts.sparsity == grafts.sparsity.min()]
     kept = [f"{_kept(least[least.paradigm == name])} after {name}" for name in styles]
