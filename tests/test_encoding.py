@@ -134,14 +134,18 @@ def test_label_words_are_single_tokens_after_a_space():
     assert label_word_ids(TOY.prompt, TOY.labels[::-1], WORDS) == label_word_ids(TOY.prompt, TOY.labels, WORDS)[::-1]
 
 
-NOT_ONE = r"verbalizer word '{}' \(label 'positive'\) is . tokens.*\({}\)"
+NOT_ONE = (
+    r"^verbalizer: '{}' \(label 'positive'\) is 2 tokens \({}\) for this tokenizer; a word must be one known token"
+)
+UNKNOWN = "'{}' \\(label '{}'\\) is unknown to this tokenizer"
 
 
 @pytest.mark.parametrize(
     ("negative", "positive", "said"),
     [
         ("terrible", "greatness", NOT_ONE.format("greatness", "great ##ness")),
-        ("terrible", "zebra", NOT_ONE.format("zebra", r"\[UNK\]")),
+        ("terrible", "zebra", f"^verbalizer: {UNKNOWN.format('zebra', 'positive')}; a word"),
+        ("yak", "zebra", f"{UNKNOWN.format('yak', 'negative')}; {UNKNOWN.format('zebra', 'positive')}; a word"),
         ("terrible", "good film", NOT_ONE.format("good film", "good film")),
         ("Great", "great", "two labels have the same token"),
     ],

@@ -115,6 +115,7 @@ CONFIGS = {
     "bert": bert_config(),
     "roberta": hf.RobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
     "xlm-roberta": hf.XLMRobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
+    "albert": hf.AlbertConfig(**SIZE, embedding_size=8, max_position_embeddings=40),
     "distilbert": hf.DistilBertConfig(vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40),
     "mpnet": hf.MPNetConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
     "gpt2": hf.GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0),
@@ -122,11 +123,12 @@ CONFIGS = {
 }  # fmt: skip
 BLOCKS = {
     "bert": "bert.encoder.layer.", "roberta": "roberta.encoder.layer.", "xlm-roberta": "roberta.encoder.layer.",
+    "albert": "albert.encoder.albert_layer_groups.",
     "distilbert": "distilbert.transformer.layer.", "mpnet": "mpnet.encoder.layer.", "gpt2": "transformer.h.",
     "llama": "model.layers.",
 }  # fmt: skip
 CASES = [
-    *product(("bert", "roberta", "xlm-roberta", "distilbert", "mpnet"), ("standard", "prompt")),
+    *product(("bert", "roberta", "xlm-roberta", "albert", "distilbert", "mpnet"), ("standard", "prompt")),
     *product(("gpt2", "llama"), ("standard", "autoregressive")),
 ]
 
@@ -139,7 +141,8 @@ def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mod
     members = {group: {one for one in groups if groups[one] == group} for group in groups.values()}
     assert members["layers"] == {parameter for parameter in groups if parameter.startswith(BLOCKS[name])}
     numbers = {parameter.removeprefix(BLOCKS[name]).split(".")[0] for parameter in members["layers"]}
-    assert numbers == {str(number) for number in range(CONFIGS[name].num_hidden_layers)}
+    there = {"albert": 1}.get(name, CONFIGS[name].num_hidden_layers)
+    assert numbers == {str(number) for number in range(there)}
     known = ("embed", ".wte.", ".wpe.", "relative_attention_bias")
     assert all(any(part in parameter for part in known) for parameter in members["embeddings"])
     assert ("head" in members) == (mode == "standard")
@@ -259,6 +262,16 @@ def test_a_model_that_sees_padding_is_named(tmp_path, pico_bert, capsys):
     assert said in capsys.readouterr().out
     import_model(pico_bert, model_settings("standard"), tmp_path / "none")
     assert "padding" not in capsys.readouterr().out, "control"
+
+
+def test_a_model_that_runs_on_no_short_text_is_one_line(tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
+    config = hf.NystromformerConfig(vocab_size=150, num_landmarks=4, segment_means_seq_len=64, **sizes)
+    folder = folder_of(hf.NystromformerForSequenceClassification(config), tmp_path / "model")
+    with pytest.raises(
+        ModelError, match=r"^pico: can't be run on a text of 12 tokens: RuntimeError: shape .* is invalid"
+    ):
+        import_model(folder, model_settings("standard"), tmp_path / "out")
 
 
 @pytest.mark.parametrize("labels", [2, 5])

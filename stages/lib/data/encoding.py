@@ -7,10 +7,13 @@ where it should, and "one" would be an exact match of "one day".
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import DataError, ModelError
 from .tasks import Prompt, TaskSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 FIELDS = ("sentence1", "sentence2")
 SHOWN = 40
@@ -35,7 +38,9 @@ class Example:
         return self.completion or (self.label,)
 
 
-def encode(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, mode: str, max_length: int) -> list[Example]:
+def encode(
+    rows: Sequence[dict], task: TaskSpec, tokenizer: "PreTrainedTokenizerBase", mode: str, max_length: int
+) -> list[Example]:
     """Encode the rows of a task for a mode of reading labels.
 
     standard: sentence1 (and sentence2) as the tokenizer joins them; prompt and autoregressive: the
@@ -61,29 +66,31 @@ def _require_labels(rows: Sequence[dict], task: TaskSpec) -> None:
             raise DataError(f"{task.name}: label {row['label']!r} is not one of {', '.join(task.labels)}")
 
 
-def label_word_ids(prompt: Prompt, labels: Sequence[str], tokenizer: Any) -> list[int]:
+def label_word_ids(prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrainedTokenizerBase") -> list[int]:
     """The token id that stands for each label, in order.
 
     Words follow a space, as in running text.  Raises ModelError if one isn't a single token or two
     labels share a token.
     """
-    ids = []
-    for label in labels:
-        word = prompt.verbalizer[label]
-        tokens = tokenizer(" " + word, add_special_tokens=False)["input_ids"]
-        if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
-            pieces = " ".join(tokenizer.convert_ids_to_tokens(tokens))
-            raise ModelError(
-                f"verbalizer word {word!r} (label {label!r}) is {len(tokens)} tokens for this tokenizer ({pieces}); "
-                "it must be one known token: choose another word under `task:`"
-            )
-        ids.append(tokens[0])
+    tokens = {
+        label: tokenizer(" " + prompt.verbalizer[label], add_special_tokens=False)["input_ids"] for label in labels
+    }
+    wrong = []
+    for label, found in tokens.items():
+        pieces = " ".join(tokenizer.convert_ids_to_tokens(found))
+        if len(found) != 1 or found[0] == tokenizer.unk_token_id:
+            what = f"{len(found)} tokens ({pieces}) for" if len(found) > 1 else "unknown to"
+            wrong.append(f"{prompt.verbalizer[label]!r} (label {label!r}) is {what} this tokenizer")
+    if wrong:
+        told = "; ".join(wrong)
+        raise ModelError(f"verbalizer: {told}; a word must be one known token: choose another under `task:`")
+    ids = [found for [found] in tokens.values()]
     if len({*ids}) < len(ids):
         raise ModelError(f"two labels have the same token: {prompt.verbalizer}; choose other words under `task:`")
     return ids
 
 
-def _position(ids: list[int], tokenizer: Any, mode: str, task: str) -> int:
+def _position(ids: list[int], tokenizer: "PreTrainedTokenizerBase", mode: str, task: str) -> int:
     if mode == "standard":
         return 0
     if mode == "autoregressive":
@@ -93,7 +100,7 @@ def _position(ids: list[int], tokenizer: Any, mode: str, task: str) -> int:
     return ids.index(tokenizer.mask_token_id)
 
 
-def rendered(row: dict, prompt: Prompt, tokenizer: Any, max_length: int, beside: int = 0) -> str:
+def rendered(row: dict, prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_length: int, beside: int = 0) -> str:
     """Fill the template, cutting the longest sentence until the whole fits into `max_length` tokens, `beside` of them taken."""
     texts = {field: (row.get(field) or "").strip() for field in FIELDS}
     if tokenizer.mask_token:
@@ -120,13 +127,15 @@ def _fill(template: str, texts: dict[str, str], mask: str) -> str:
     return "".join(literal + (values[name] if name else "") for literal, name, _, _ in parts)
 
 
-def _cut(text: str, tokens: int, tokenizer: Any) -> str:
+def _cut(text: str, tokens: int, tokenizer: "PreTrainedTokenizerBase") -> str:
     offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     keep = len(offsets) - tokens
     return text[: offsets[keep - 1][1]].rstrip() if keep > 0 else ""
 
 
-def encode_completions(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, max_length: int) -> list[Example]:
+def encode_completions(
+    rows: Sequence[dict], task: TaskSpec, tokenizer: "PreTrainedTokenizerBase", max_length: int
+) -> list[Example]:
     """Encode rows for a model that completes them; inputs are the prompt and all of the completion but its last token.
 
     With labels the prompt is the task's template up to {mask}, of which the sentences are cut so that the longest label word
@@ -145,7 +154,9 @@ def encode_completions(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, max
     return examples
 
 
-def label_completions(prompt: Prompt, labels: Sequence[str], tokenizer: Any) -> list[tuple[int, ...]]:
+def label_completions(
+    prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrainedTokenizerBase"
+) -> list[tuple[int, ...]]:
     """The tokens of each label's word, in order; raises ModelError for unknown ones, and if two labels have the same."""
     found = [_closed(" " + prompt.verbalizer[label], tokenizer) for label in labels]
     # an end token may serve as the unknown one, and is no part of the word
@@ -158,7 +169,9 @@ def label_completions(prompt: Prompt, labels: Sequence[str], tokenizer: Any) -> 
     return found
 
 
-def _plain(rows: Sequence[dict], task: TaskSpec, tokenizer: Any, max_length: int) -> list[Example]:
+def _plain(
+    rows: Sequence[dict], task: TaskSpec, tokenizer: "PreTrainedTokenizerBase", max_length: int
+) -> list[Example]:
     """Rows of prompts (sentence1) and completions (label)."""
     examples, too_long = [], []
     for row in rows:
@@ -186,9 +199,9 @@ def _example(prompt: list[int], completion: tuple[int, ...]) -> Example:
     return Example([*prompt, *completion[:-1]], None, -1, len(prompt) - 1, completion)
 
 
-def _end(tokenizer: Any) -> list[int]:
+def _end(tokenizer: "PreTrainedTokenizerBase") -> list[int]:
     return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
 
 
-def _closed(text: str, tokenizer: Any) -> tuple[int, ...]:
+def _closed(text: str, tokenizer: "PreTrainedTokenizerBase") -> tuple[int, ...]:
     return (*tokenizer(text, add_special_tokens=False)["input_ids"], *_end(tokenizer))

@@ -7,12 +7,16 @@ cost them seconds of start-up.
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..digest import require_listed
 from ..errors import ModelError, plain_problem
 from ..graft.region import Region
 from ..io import read_json, write_json
+
+if TYPE_CHECKING:
+    from torch.nn import Module, Parameter
+    from transformers import PreTrainedModel
 
 FILE = "anatomy.json"
 LAYERS, EMBEDDINGS, POOLER, LM_HEAD, HEAD = "layers", "embeddings", "pooler", "lm_head", "head"
@@ -62,7 +66,7 @@ class Anatomy:
         return Region({name: tuple(self.shapes[name]) for name in names})
 
 
-def anatomy_of(model: Any, mode: str, name: str, source: str, revision: str | None) -> Anatomy:
+def anatomy_of(model: "PreTrainedModel", mode: str, name: str, source: str, revision: str | None) -> Anatomy:
     """Names, groups and shapes of a live model; raises ModelError if its blocks can't be told."""
     shapes = {parameter: list(values.shape) for parameter, values in named_weights(model).items()}
     return Anatomy(name, source, revision, mode, parameter_groups(model, mode), shapes)
@@ -85,7 +89,7 @@ def read_anatomy(folder: Path) -> Anatomy:
         raise ModelError(f"{folder / FILE}: damaged: {plain_problem(error.errors()[0], 'anatomy', Anatomy)}") from None
 
 
-def parameter_groups(model: Any, mode: str) -> dict[str, str]:
+def parameter_groups(model: "PreTrainedModel", mode: str) -> dict[str, str]:
     """Name of every parameter -> group, in the model's own order.
 
     layers: the repeated blocks; embeddings: everything else of the backbone that comes before them, and other embeddings of
@@ -104,13 +108,13 @@ def parameter_groups(model: Any, mode: str) -> dict[str, str]:
     return {name: next(group for group, prefix in prefixes if name.startswith(prefix)) for name in named_weights(model)}
 
 
-def require_embeddings(name: str, model: Any, tokens: int) -> None:
+def require_embeddings(name: str, model: "PreTrainedModel", tokens: int) -> None:
     """Raise ModelError unless a model has an embedding for each of its tokenizer's tokens."""
-    if tokens > (words := model.get_input_embeddings().num_embeddings):
+    if tokens > (words := len(model.get_input_embeddings().weight)):
         raise ModelError(f"{name}: its tokenizer has {tokens} tokens, but the model only {words}")
 
 
-def most_tokens(model: Any) -> int | None:
+def most_tokens(model: "PreTrainedModel") -> int | None:
     """Tokens of the longest input that a model has learned positions for; None where it learned none, as with rotary ones."""
     from torch.nn import Embedding
 
@@ -122,17 +126,18 @@ def most_tokens(model: Any) -> int | None:
     return model.config.max_position_embeddings - (0 if padding is None else padding + 1)
 
 
-def _blocks_prefix(model: Any) -> str:
+def _blocks_prefix(model: "PreTrainedModel") -> str:
     from torch.nn import ModuleList  # who only reads the file of it needs no torch
 
-    count = getattr(model.config, "num_hidden_layers", None)
-    lists = [name for name, part in model.named_modules() if isinstance(part, ModuleList) and len(part) == count]
+    # ALBERT runs a group of layers several times, and has only the groups
+    counts = [getattr(model.config, name, None) for name in ("num_hidden_layers", "num_hidden_groups")]
+    lists = [name for name, part in model.named_modules() if isinstance(part, ModuleList) and len(part) in counts]
     if not lists:
-        raise ModelError(f"{type(model).__name__}: no list of {count} layers found, so there is no region to graft")
+        raise ModelError(f"{type(model).__name__}: no list of {counts[0]} layers found, so there is no region to graft")
     return min(lists, key=len) + "."
 
 
-def _embedding_prefixes(model: Any, blocks: str) -> tuple[str, ...]:
+def _embedding_prefixes(model: "PreTrainedModel", blocks: str) -> tuple[str, ...]:
     """Modules of the backbone that stand before the blocks, token, position and type embeddings, their norm, or are embeddings."""
     from torch.nn import Embedding
 
@@ -146,13 +151,13 @@ def _embedding_prefixes(model: Any, blocks: str) -> tuple[str, ...]:
     return tuple(before)
 
 
-def named_weights(model: Any) -> dict[str, Any]:
+def named_weights(model: "Module") -> dict[str, "Parameter"]:
     """Every parameter of a model by the name that `save_pretrained` writes it under: where two parts share one, that in the backbone.
 
     torch takes the first part's name, and XLM-RoBERTa has its vocabulary head before the embeddings.
     """
     inside = f"{getattr(model, 'base_model_prefix', '')}."
-    names: dict[Any, str] = {}
+    names: dict[Parameter, str] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         if weight not in names or (name.startswith(inside) and not names[weight].startswith(inside)):
             names[weight] = name

@@ -6,10 +6,11 @@ Of completions the classes are the tokens of the vocabulary, and each token of a
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from .. import paths
 from ..data.batching import Batch, collate
@@ -21,6 +22,10 @@ from ..settings import ModelParams
 from .anatomy import HEAD, Anatomy, most_tokens, named_weights, parameter_groups, read_anatomy
 from .loading import load_model, load_tokenizer, read_tensors
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.modeling_outputs import BaseModelOutput
+
 
 class Narrowing:
     """A forward hook that leaves of the hidden states those that a batch is read at, and all while there is no batch.
@@ -31,7 +36,7 @@ class Narrowing:
     def __init__(self) -> None:
         self.batch: Batch | None = None
 
-    def __call__(self, _module: Any, _inputs: Any, output: Any) -> Any:
+    def __call__(self, _module: Module, _inputs: object, output: "BaseModelOutput") -> "BaseModelOutput":
         """The output of the backbone, narrowed."""
         if self.batch is not None:
             output.last_hidden_state = output.last_hidden_state[self.batch.rows, self.batch.positions].unsqueeze(1)
@@ -49,7 +54,13 @@ class LabelModel:
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, task: TaskSpec, mode: str, max_length: int, runtime: Runtime
+        self,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase",
+        task: TaskSpec,
+        mode: str,
+        max_length: int,
+        runtime: Runtime,
     ) -> None:
         self.model, self.tokenizer, self.task, self.mode = model.to(runtime.device), tokenizer, task, mode
         self.max_length, self.runtime = max_length, runtime
@@ -77,7 +88,10 @@ class LabelModel:
         tokenizer = load_tokenizer(folder)
         if prompt := task.prompt_for(settings.mode):
             words = label_completions if settings.mode == "generative" else label_word_ids
-            words(prompt, task.labels, tokenizer)  # before the slow part
+            try:  # before the slow part
+                words(prompt, task.labels, tokenizer)
+            except ModelError as problem:
+                raise ModelError(f"task {task.name}: {problem}") from None
         model = load_model(folder, settings.mode, task.labels, dropout, dtype=dtype)
         return cls(model, tokenizer, task, settings.mode, settings.max_length, runtime)
 

@@ -10,7 +10,7 @@ import difflib
 import fnmatch
 import re
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..data.hub import go_offline, hub_reachable
 from ..errors import ModelError
@@ -18,8 +18,11 @@ from ..io import read_json, replacing
 from ..runtime import seeded_torch
 from ..settings import ModelParams
 from .anatomy import CLASSES, HEAD, LM_HEAD, Anatomy, anatomy_of, require_embeddings, write_anatomy
-from .loading import TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
-from .visibility import sees_later_words, sees_padding
+from .loading import TOKENIZER_FILES, load_config, load_model, load_tokenizer, one_line, save_model
+from .visibility import TOKENS, sees_later_words, sees_padding
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 # Also the patterns of what is fetched: a star only where shards need one, since it matches sub-folders too.
@@ -269,7 +272,7 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
     return anatomy
 
 
-def _require_fit(settings: ModelParams, config: Any, tokenizer: Any) -> None:
+def _require_fit(settings: ModelParams, config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase") -> None:
     """Raise ModelError if a model of this kind can't be read the way that the mode does."""
     import transformers
 
@@ -288,8 +291,8 @@ def _require_fit(settings: ModelParams, config: Any, tokenizer: Any) -> None:
         )
 
 
-def _require_whole(settings: ModelParams, model: Any, groups: dict[str, str], tokens: int) -> None:
-    """Raise ModelError if the weights lack more than a new head, tokens have no embedding, or a next word is seen before it is predicted.
+def _require_whole(settings: ModelParams, model: "PreTrainedModel", groups: dict[str, str], tokens: int) -> None:
+    """Raise ModelError if the weights lack more than a new head, tokens have no embedding, it can't run, or sees a next word too early.
 
     Says so if padding is seen.
     """
@@ -302,12 +305,19 @@ def _require_whole(settings: ModelParams, model: Any, groups: dict[str, str], to
             f"model.mode={settings.mode} needs{'; use model.mode=prompt, which reads its masked-LM head' if masked else ''}"
         )
     require_embeddings(settings.name, model, tokens)
-    if CLASSES[settings.mode] == CLASSES["autoregressive"] and sees_later_words(model):
+    causal = CLASSES[settings.mode] == CLASSES["autoregressive"]
+    try:
+        early, padded = causal and sees_later_words(model), sees_padding(model)
+    except (
+        Exception
+    ) as error:  # a config.json that fits its weights may still fit no text, and models raise what they like
+        raise ModelError(f"{settings.name}: can't be run on a text of {TOKENS} tokens: {one_line(error)}") from error
+    if early:
         raise ModelError(
             f"{settings.name}: is a model of the kind {model.config.model_type} that sees the words after a position too, "
             f"so there is no next one to predict with model.mode={settings.mode}; use model.mode=prompt or model.mode=standard"
         )
-    if sees_padding(model):
+    if padded:
         print(
             f"{settings.name}: what it says of a text hangs on the padding in its batch too, so a score changes with runtime.batch_tokens"
         )
