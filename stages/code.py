@@ -191,7 +191,7 @@ def read(path: Path) -> Code:
     return Code(_md5("\n".join(words).encode()), modules, frozenset(files))
 
 
-def _is_text(item: Any) -> bool:
+def _is_text(item: object) -> bool:
     """True if this is a statement of a text alone, such as a docstring."""
     return isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
 

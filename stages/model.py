@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stages.lib import paths
 from stages.lib.entry import stage
@@ -11,6 +11,7 @@ from stages.lib.params import load_params
 
 if TYPE_CHECKING:
     from stages.lib.models.anatomy import Anatomy
+    from stages.lib.settings import RuntimeParams
 
 
 @stage
@@ -33,7 +34,7 @@ def main() -> None:
     print(f"model: {anatomy.name}, {anatomy.parameters:,} parameters, {graftable:,} of them in the layers")
 
 
-def choose(anatomy: "Anatomy", runtime: Any, folder: Path) -> None:
+def choose(anatomy: "Anatomy", runtime: "RuntimeParams", folder: Path) -> None:
     """Measure which precision is faster here, with as many threads as stages have, and keep it with the model."""
     import torch
 

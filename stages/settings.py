@@ -7,21 +7,20 @@ from pydantic import Field, create_model
 
 from stages.lib.data.tasks import COMPLETING, TaskSpec, resolve_tasks, unknown_tasks
 from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings, name_problems
-from stages.lib.settings import Choice, FinetuneParams, ModelParams, Name, RuntimeParams, Section, Seed, Share, at, told
-
-
-class DataParams(Section):
-    source: Literal["packaged", "hub", "local"] = Field(description="where data sets come from")
-    root: str = Field(description="folder of the local source: <root>/<task>/{train,dev,test}.jsonl[.gz], .csv or .tsv")
-    columns: dict[Literal["sentence1", "sentence2", "label", "prompt", "completion"], str] = Field(
-        description="sentence1, sentence2 and label, or prompt and completion -> how the columns of the local files are called"
-    )
-    k: int = Field(
-        ge=1, le=1_000_000, description="examples per class in train, and again in dev; in all for tasks without labels"
-    )
-    scarce: Literal["error", "split"] = Field(description="what to do with a class of fewer than 2k examples")
-    dev_share: Share = Field(description="share of a scarce class that becomes dev")
-    test_max: int = Field(ge=0, description="rows of the test set that are used; 0 for all")
+from stages.lib.settings import (
+    Choice,
+    DataParams,
+    FinetuneParams,
+    ModelParams,
+    Name,
+    OodParams,
+    RuntimeParams,
+    Section,
+    Seed,
+    Share,
+    at,
+    told,
+)
 
 
 class MovementParams(Section):
@@ -55,14 +54,6 @@ class CalibrationParams(Section):
     refit_head_steps: int = Field(
         ge=0,
         description="steps of training, as in fine-tuning, for a new head alone, on the graft and as a control on the fine-tuned model; 0 for none",
-    )
-
-
-class OodParams(Section):
-    sets: dict[Name, list[Name]] = Field(description="trained task -> data sets it is tested on")
-    test_max: int = Field(ge=0, description="rows of each of these test sets that are used; 0 for all")
-    leaks: Literal["drop", "keep"] = Field(
-        description="what to do with test texts that are in the task's own training data"
     )
 
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from stages.lib import paths
 from stages.lib.errors import StorageError
 from stages.lib.io import read_json, write_text
 from stages.lib.yaml12 import load_yaml
 
+Given, Result = ParamSpec("Given"), TypeVar("Result")
 NOTES = Path(".dvc/tmp/rwlock")
 # a command of DVC in a list of processes: its own, and what the runner starts; a fork has the words of its server
 DVC = {"dvc", "stages.commands.parallel.quick_dvc", "stages.commands.parallel.in_clone"}
@@ -26,19 +27,19 @@ MADE = ("data", "models", "masks", "metrics", "plots")
 GIVEN = tuple(Path(place) for place in ("data/local", "models/local", "models/checkpoints"))
 
 
-def mending(function: Callable[..., Any]) -> Callable[..., Any]:
+def mending(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """Make a function that reads what DVC has noted mend it first where that is damaged."""
 
     @wraps(function)
-    def run(*arguments: Any) -> Any:
+    def run(*arguments: Given.args, **named: Given.kwargs) -> Result:
         mend_notes()
         remove_partials()
         try:
-            return function(*arguments)
+            return function(*arguments, **named)
         except StorageError:
             if not mend_locks():
                 raise
-            return function(*arguments)
+            return function(*arguments, **named)
 
     return run
 

@@ -118,12 +118,12 @@ def apply(text: str, settings: dict[str, Any], changes: Sequence[str] = ()) -> s
     return text
 
 
-def flags(key: str, value: Any) -> list[str]:
+def flags(key: str, value: object) -> list[str]:
     """The argument of `-S` that sets a value; a table is removed first, since DVC would only add to it."""
     return [f"~{key}", f"++{key}={_flag(value)}"] if isinstance(value, dict) else [f"{key}={_flag(value)}"]
 
 
-def _flag(value: Any) -> str:
+def _flag(value: object) -> str:
     """A value in the grammar of `dvc exp run -S`, without spaces so that the shell keeps it in one piece."""
     if isinstance(value, list):
         return "[" + ",".join(_flag(item) for item in value) + "]"

@@ -53,12 +53,12 @@ def _pipeline(name: str, pipeline: ModuleType, told: dict[str, str]) -> Iterator
     yield ""
 
 
-def settings(section: str, kind: Any) -> list[tuple[str, str, str]]:
+def settings(section: str, kind: object) -> list[tuple[str, str, str]]:
     """Dotted key, what is allowed and what it means (empty if the schema doesn't say), for each setting of a section."""
     return [(key, allowed(field, known), field.get("description", "")) for key, field, known in leaves(section, kind)]
 
 
-def leaves(section: str, kind: Any) -> Iterator[tuple[str, Schema, Schema]]:
+def leaves(section: str, kind: object) -> Iterator[tuple[str, Schema, Schema]]:
     """Dotted key, JSON schema and the definitions that it refers to, for each setting of a section."""
     schema = TypeAdapter(kind).json_schema()
     yield from _leaves(section, schema, schema.get("$defs", {}))

@@ -151,7 +151,7 @@ def keeping(folder: Path, label: str, identify: Callable[[], tuple[float, Any]])
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def loop(steps: int, *inputs: Any) -> Loop | None:
+def loop(steps: int, *inputs: object) -> Loop | None:
     """The next loop, or None where nothing is kept; `inputs` are all that its course depends on (see identity.py)."""
     keeper = _open[-1]() if _open else None
     return Loop(keeper, steps, inputs) if keeper and keeper.seconds else None

@@ -8,7 +8,6 @@ import difflib
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
 
 LONGEST_LINE = 1_500
 # What pydantic calls an error -> what should stand there instead.
@@ -77,7 +76,7 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     return f" (did you mean {names[near[0]]!r}?)" if near else ""
 
 
-def plain_problem(problem: dict, section: str, kind: Any) -> str:
+def plain_problem(problem: dict, section: str, kind: object) -> str:
     """One line for one finding of pydantic in a `section` of this `kind`: dotted key, value, what is allowed, nearest name."""
     path = [part for part in problem["loc"] if part != "[key]"]
     if "[key]" in problem["loc"]:
@@ -116,24 +115,24 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-def _settings(kind: Any, path: list) -> list[str]:
+def _settings(kind: object, path: list) -> list[str]:
     """Names of the settings of the model at `path` inside the model `kind`."""
     for part in path:
         kind = _model(_annotation(kind, part))
     return [*getattr(kind, "model_fields", ())]
 
 
-def _or_null(kind: Any, path: list) -> str:
+def _or_null(kind: object, path: list) -> str:
     for part in path[:-1]:
         kind = _model(_annotation(kind, part))
     return " or null" if path and type(None) in getattr(_annotation(kind, path[-1]), "__args__", ()) else ""
 
 
-def _annotation(kind: Any, name: Any) -> Any:
+def _annotation(kind: object, name: object) -> object:
     field = getattr(kind, "model_fields", {}).get(name)
     return field.annotation if field else None
 
 
-def _model(annotation: Any) -> Any:
+def _model(annotation: object) -> object:
     choices = getattr(annotation, "__args__", (annotation,))
     return next((choice for choice in choices if hasattr(choice, "model_fields")), None)

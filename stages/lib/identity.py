@@ -14,7 +14,7 @@ from torch import Tensor
 PLAIN = (str, bytes, int, float, type(None), Path, BaseModel, torch.dtype, torch.device)
 
 
-def digest_of(*values: Any) -> bytes:
+def digest_of(*values: object) -> bytes:
     """A digest of nested values: tensors to the bit, models by their `state()`, and what prints itself whole.
 
     Raises TypeError for anything else.  It takes about as long as reading the tensors from a disk.
@@ -31,7 +31,7 @@ def versions() -> list[Any]:
     return [version("torch"), version("transformers"), *machine]
 
 
-def _add(digest: Any, value: Any, seen: dict[tuple, tuple[int, Tensor]]) -> None:
+def _add(digest: blake2b, value: object, seen: dict[tuple, tuple[int, Tensor]]) -> None:
     """Take in a value; `seen` are the tensors so far, since models share them, kept so that no place is taken twice."""
     if isinstance(value, Tensor):
         place = (value.data_ptr(), value.dtype, value.device, *value.shape, *value.stride())

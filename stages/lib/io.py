@@ -99,12 +99,12 @@ def require(path: Path, made_by: str) -> Path:
     return path
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """`value` as indented JSON; NaN is an error, since JSON knows none."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write `value` as indented JSON."""
     write_text(path, json_text(value))
 

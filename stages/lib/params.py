@@ -136,7 +136,7 @@ def require_measurable(values: dict[str, Any], asked: Collection[str], path: Pat
         raise ParamsError(f"{path}: the model has {size:,} graftable parameters, {least}:{lines}")
 
 
-def _shares(value: Any) -> Iterator[float]:
+def _shares(value: object) -> Iterator[float]:
     """Of a setting that is one, a list of them, or a list of names some of which end with one."""
     for item in value if isinstance(value, list) else [value]:
         if not isinstance(item, str):
@@ -155,13 +155,13 @@ def load_localizer(name: str, path: Path = paths.PARAMS) -> Any:
     return load_params(f"localizer.{found}", path=path).localizer if found in NAMES else None
 
 
-def _more(part: Any, section: Any, setting: str) -> Any:
+def _more(part: object, section: object, setting: str) -> Any:
     """The part of a section that was asked for so far, with one more setting."""
     kind = type(section).model_construct if isinstance(section, BaseModel) else Params
     return kind(**(vars(part) if part else {}), **{setting: at(section, setting)})
 
 
-def validate(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) -> dict[str, Any]:
+def validate(raw: object, path: Path = paths.PARAMS, asked: Collection[str] = ()) -> dict[str, Any]:
     """Turn the parsed file into checked sections; raise ParamsError with all problems at once.
 
     The main pipeline's sections are always checked, another pipeline's where one of them is among those `asked` for.
@@ -169,7 +169,7 @@ def validate(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) -
     return checked(raw, path, asked)[0]
 
 
-def checked(raw: Any, path: Path = paths.PARAMS, asked: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
+def checked(raw: object, path: Path = paths.PARAMS, asked: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
     """The settings as `validate` gives them, and a line on each section left out, whose tasks `tasks` doesn't have."""
     if not isinstance(raw, dict):
         raise ParamsError(f"{path}: expected sections ({', '.join(SECTIONS)}), found {type(raw).__name__}")

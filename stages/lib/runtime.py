@@ -5,7 +5,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ import torch
 from . import paths
 from .errors import ParamsError
 from .processes import ALONE, Processes, join
+
+if TYPE_CHECKING:
+    from .settings import RuntimeParams
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Runtime:
         return torch.autocast(self.device.type, dtype=self.precision)
 
 
-def start(settings: Any) -> Runtime:
+def start(settings: "RuntimeParams") -> Runtime:
     """Prepare torch by the `runtime` section: other processes, threads, determinism, device, precision."""
     count = getattr(settings, "processes", 1)
     device = device_of(settings.device, count)  # whatever is wrong is said before others start

@@ -42,7 +42,7 @@ class Table(dict):
             raise WrongSetting(name)
         return entry
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         try:
             return self[name]
         except KeyError:
@@ -61,7 +61,7 @@ class Partial:
         return super().__getattr__(name)
 
 
-def fine_part(kind: Any, raw: Any, places: list[tuple]) -> Any:
+def fine_part(kind: Any, raw: object, places: list[tuple]) -> Any:
     """The correct part of a section or table that should be of this kind, or WRONG; `places`: where the errors in it are."""
     fields, is_table = getattr(kind, "model_fields", {}), get_origin(kind) is dict
     if () in places or not isinstance(raw, dict) or not (fields or is_table):
@@ -90,6 +90,20 @@ def told(rules: Iterable[Callable[..., Iterable[str]]], *arguments: Any) -> list
         with suppress(WrongSetting):
             found += rule(*arguments)
     return found
+
+
+class DataParams(Section):
+    source: Literal["packaged", "hub", "local"] = Field(description="where data sets come from")
+    root: str = Field(description="folder of the local source: <root>/<task>/{train,dev,test}.jsonl[.gz], .csv or .tsv")
+    columns: dict[Literal["sentence1", "sentence2", "label", "prompt", "completion"], str] = Field(
+        description="sentence1, sentence2 and label, or prompt and completion -> how the columns of the local files are called"
+    )
+    k: int = Field(
+        ge=1, le=1_000_000, description="examples per class in train, and again in dev; in all for tasks without labels"
+    )
+    scarce: Literal["error", "split"] = Field(description="what to do with a class of fewer than 2k examples")
+    dev_share: Share = Field(description="share of a scarce class that becomes dev")
+    test_max: int = Field(ge=0, description="rows of the test set that are used; 0 for all")
 
 
 class ModelParams(Section):
@@ -161,6 +175,14 @@ class FinetuneParams(Section):
     eval_steps: int = Field(ge=0, description="steps between dev scores, best one kept; 0 keeps the last")
 
 
+class OodParams(Section):
+    sets: dict[Name, list[Name]] = Field(description="trained task -> data sets it is tested on")
+    test_max: int = Field(ge=0, description="rows of each of these test sets that are used; 0 for all")
+    leaks: Literal["drop", "keep"] = Field(
+        description="what to do with test texts that are in the task's own training data"
+    )
+
+
 class AdamWParams(Section):
     """The paradigms adamw and adamw_l1; sgd has the grid of `finetune`."""
 
@@ -187,7 +209,7 @@ class Choice(NamedTuple):
             found = [name for key, part in found.items() for name in self._entry(key, part)]
         return [*dict.fromkeys(found or [])]
 
-    def _entry(self, key: str, part: Any) -> list[str]:
+    def _entry(self, key: str, part: str | list[str] | None) -> list[str]:
         return [key] if self.by_key else [key, part] if isinstance(part, str) else part or []
 
     def fit(self, values: dict[str, Any]) -> list[str]:
@@ -216,7 +238,7 @@ class Choice(NamedTuple):
         return here if len(here) >= self.least else []
 
 
-def with_setting(section: Any, key: str, value: Any) -> Any:
+def with_setting(section: Any, key: str, value: object) -> Any:
     """A copy of a section, or of a table of them, in which a dotted key has this value."""
     name, _, rest = key.partition(".")
     part = with_setting(at(section, name), rest, value) if rest else value
@@ -231,7 +253,7 @@ def not_among(values: dict[str, Any], place: str, source: str) -> list[str]:
     return [f"{place}: {item!r} is not among {source} ({names}){did_you_mean(item, allowed)}" for item in strange]
 
 
-def is_partial(section: Any) -> bool:
+def is_partial(section: object) -> bool:
     """Tells whether these are single settings of a section, as a stage gets them that asks for no more."""
     if isinstance(section, BaseModel):
         return {*vars(section)} != {*type(section).model_fields}
@@ -244,7 +266,7 @@ def is_on(values: dict[str, Any], section: str, *empty: Any) -> bool:
     return all(item not in ([], *empty) for part in parts for item in vars(part).values())
 
 
-def lists(key: str, value: Any) -> Iterator[tuple[str, list]]:
+def lists(key: str, value: object) -> Iterator[tuple[str, list]]:
     """Every list of a section or table, and of those in it, by its dotted key."""
     if isinstance(value, list):
         yield key, value
@@ -253,7 +275,7 @@ def lists(key: str, value: Any) -> Iterator[tuple[str, list]]:
         yield from lists(f"{key}.{name}", part)
 
 
-def at(values: Any, key: str) -> Any:
+def at(values: object, key: str) -> Any:
     """The section or the setting of a dotted key."""
     for name in key.split("."):
         values = values[name] if isinstance(values, dict) else getattr(values, name)

@@ -37,7 +37,7 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
-def _refusal(what: str, place: Any, hint: str = "") -> yaml.YAMLError:
+def _refusal(what: str, place: yaml.Event | yaml.Node, hint: str = "") -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, f"{what} in line {place.start_mark.line + 1}{hint}")
 
 
@@ -65,7 +65,7 @@ def _require_bounded(text: str) -> None:
                 raise _refusal("the character \\0", event)
 
 
-def _construct_int(loader: Any, node: Any) -> int:
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = loader.construct_scalar(node)
     if len(text) > LONGEST:
         raise _refusal(f"a number of {len(text):,} digits", node)
@@ -73,7 +73,7 @@ def _construct_int(loader: Any, node: Any) -> int:
     return int(text[2:] if base != 10 else text, base)
 
 
-def _construct_mapping(loader: Any, node: Any) -> dict:
+def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
     seen: set = set()
     for key_node, _ in node.value:
         if key_node.tag == "tag:yaml.org,2002:merge":

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import Params
 from stages.merge.collisions import count_collisions
-from stages.merge.settings import AlphaSearch
+from stages.merge.settings import AlphaSearch, CombinationParams
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def combine(method: str, group: str, seed: int, params: Params, machine: Runtime
     return f"combination {method} {group}-{seed}: {scores}"
 
 
-def merge(method: str, cell: Group, settings: SimpleNamespace) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def merge(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The merged parameters, and the facts of how they were made; `settings` is the `combination` section."""
     facts: dict[str, Any] = {"bytes": bytes_of(cell.pretrained.values())}
     if cell.grafts:
@@ -148,7 +147,7 @@ def alpha_curve(cell: Group, vector: dict[str, Tensor], search: AlphaSearch) -> 
     return curve
 
 
-def _vector(method: str, cell: Group, settings: SimpleNamespace) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _vector(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The vector of a method, and the facts of how it was made."""
     shares = settings.shares
     if method in (names.AVERAGE, names.ARITHMETIC, names.GRAFTED_ARITHMETIC):

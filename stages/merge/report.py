@@ -1,6 +1,6 @@
 """The report of merged models: how good and how large they are, on each task, and how often grafts collide."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
@@ -164,7 +164,7 @@ def tables(merged: Merged) -> list[Table]:
     return [model_table(merged), *(task_table(merged, group) for group in merged.groups), collision_table(merged)]
 
 
-def _merged_only(of: Any) -> Any:
+def _merged_only(of: Callable[[Model], pd.Series]) -> Callable[[Model], pd.Series]:
     """A column that single-task models have nothing in."""
     return lambda model: pd.Series(dtype=float) if model.method in SINGLES else of(model)
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations, product
-from typing import Any
 
 import pandas as pd
 
@@ -16,6 +15,7 @@ from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_ove
 from stages.lib.metrics.predictions import first_rows, read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
+from stages.lib.settings import Params
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 MATRIX = ["paradigm", "localizer", "sparsity"]
@@ -50,7 +50,7 @@ def are_alike(groups: dict[str, list[str]], first: str, second: str) -> bool:
     return any(first in members and second in members for members in groups.values())
 
 
-def collect(params: Any) -> Multitask:
+def collect(params: Params) -> Multitask:
     """Read the cells that the settings name: `params` has the seeds and the sections multitask, joint, skill and transfer.
 
     Raises DataError that names each missing file with the `dvc repro` that makes it, or a damaged one;
@@ -86,7 +86,7 @@ def collect(params: Any) -> Multitask:
     )
 
 
-def _level_rows(params: Any, cell: Cell, record: Row) -> Iterator[Row]:
+def _level_rows(params: Params, cell: Cell, record: Row) -> Iterator[Row]:
     rows = {row["variant"]: row for row in record["rows"]}
     before, after = rows[PRETRAINED]["accuracy"], rows[FINETUNED]["accuracy"]
     # of the main pipeline's fine-tuned model, on the same test rows
@@ -97,7 +97,7 @@ def _level_rows(params: Any, cell: Cell, record: Row) -> Iterator[Row]:
     yield {**cell, **scores, "gained": gained(before, after, params.summary.least_gain)}
 
 
-def _gain_rows(params: Any, ends: pd.DataFrame, sources: set[str], cell: Cell, record: Row) -> Iterator[Row]:
+def _gain_rows(params: Params, ends: pd.DataFrame, sources: set[str], cell: Cell, record: Row) -> Iterator[Row]:
     task = cell["task"]
     before, after = ends.loc[(cell["paradigm"], cell["seed"], task)]
     for row in (row for row in record["rows"] if row["source"] in sources):

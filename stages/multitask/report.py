@@ -1,6 +1,6 @@
 """The report on multi-task learning: the joint model, relative gains, overlap of regions, and what the claims measure."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,9 @@ def joint_table(data: Multitask) -> Table:
     return Table("One model for all tasks: accuracy in %", ["task"], JOINT_COLUMNS, lines, notes, "joint")
 
 
-def _kinds(data: Multitask, of: Callable[[Matrix, str], Estimate], kinds: Iterable[str], paper: Any) -> list[Line]:
+def _kinds(
+    data: Multitask, of: Callable[[Matrix, str], Estimate], kinds: Iterable[str], paper: Mapping[str, float]
+) -> list[Line]:
     """A heading for each matrix, and a line for each of these kinds that it has."""
     lines = []
     for matrix in matrices(data):

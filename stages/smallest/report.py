@@ -11,8 +11,8 @@ import pandas as pd
 from stages.lib.metrics.variants import GRAFTED, SIGNS
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
-from stages.lib.report.format import counts, percent, points, small_percent, without_gain, words
-from stages.lib.report.stats import Estimate, estimate, paired, with_interval
+from stages.lib.report.format import counts, percent, points, small_percent, with_interval, without_gain, words
+from stages.lib.report.stats import Estimate, estimate, paired
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
 from stages.smallest.frames import CELL, DELTA, PATCH_BITS, Smallest, is_bound
 

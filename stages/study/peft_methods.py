@@ -6,7 +6,7 @@ imported beside 5.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,6 +15,9 @@ from stages.lib.errors import ModelError, did_you_mean
 from stages.lib.graft.region import Tensors
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -89,7 +92,7 @@ def _head(model: LabelModel) -> set[str]:
     return {name for name, group in model.groups().items() if group == HEAD}
 
 
-def _lora(model: Any, rank: int) -> None:
+def _lora(model: "PreTrainedModel", rank: int) -> None:
     """Low-rank updates (Hu et al., 2022): W + 2 * B A for each query and value projection W, A random and B zero at first.
 
     GPT-2 has query, key and value in one matrix, so there the update is one of that whole matrix.
@@ -103,17 +106,17 @@ def _lora(model: Any, rank: int) -> None:
     inject_adapter_in_model(config, model)
 
 
-def _houlsby(model: Any, size: int) -> None:
+def _houlsby(model: "PreTrainedModel", size: int) -> None:
     """Bottlenecks of this width with GELU behind attention and feed-forward (Houlsby et al., 2019)."""
     _bottlenecks(model, slice(-2, None), size, functional.gelu)
 
 
-def _pfeiffer(model: Any, size: int) -> None:
+def _pfeiffer(model: "PreTrainedModel", size: int) -> None:
     """Bottlenecks of this width with ReLU behind the feed-forward alone (Pfeiffer et al., 2021)."""
     _bottlenecks(model, slice(-1, None), size, functional.relu)
 
 
-def _bottlenecks(model: Any, which: slice, size: int, activation: Activation) -> None:
+def _bottlenecks(model: "PreTrainedModel", which: slice, size: int, activation: Activation) -> None:
     """A bottleneck right behind each of these projections, before dropout, residual sum and (in BERT) norm.
 
     A hook rather than a module around the projection: every other parameter keeps its name, and those of the bottleneck
@@ -125,11 +128,11 @@ def _bottlenecks(model: Any, which: slice, size: int, activation: Activation) ->
         projection.register_forward_hook(_through_adapter)
 
 
-def _through_adapter(projection: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+def _through_adapter(projection: nn.Module, _inputs: object, output: Tensor) -> Tensor:
     return projection.adapter(output)
 
 
-def _projections(model: Any, which: slice) -> list[str]:
+def _projections(model: "PreTrainedModel", which: slice) -> list[str]:
     """Names of these of the layout's projections in every block, which is a module that has all of them."""
     modules = dict(model.named_modules())
     for layout in LAYOUTS.values():

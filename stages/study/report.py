@@ -14,9 +14,18 @@ from stages.lib.metrics.composition import OUTSIDE
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
-from stages.lib.report.format import DAGGER, counts, off_line, percent, points, small_percent, without_gain
+from stages.lib.report.format import (
+    DAGGER,
+    counts,
+    off_line,
+    percent,
+    points,
+    small_percent,
+    with_interval,
+    without_gain,
+)
 from stages.lib.report.load import published
-from stages.lib.report.stats import Estimate, estimate, paired, with_interval
+from stages.lib.report.stats import Estimate, estimate, paired
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
 from stages.study import bound
 from stages.study.frames import BIAS, CELL, FISH, LEARNED, MOVEMENT, PRUNED, Study, by_cell, own_rows, sparsities
@@ -98,7 +107,7 @@ def _stage(study: Study, stage: str, axes: list[str]) -> Table:
 def _stored(name: str, rows: pd.DataFrame, axes: list[str], columns: list[Column]) -> Table:
     """A table without a title: a line for each combination of the axes' values, `all` where there is none."""
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         return "all" if pd.isna(value) else value if isinstance(value, str) else f"{value:g}"
 
     groups = rows.groupby([rows[axis].map(text) for axis in axes], sort=False)
@@ -292,7 +301,7 @@ def _group(title: str, parts: list, paper: Mapping[str, Any], task: str, test_se
 def _theirs(paper: Mapping[str, Any], family: str, size: float, task: str, test_set: str) -> dict[str, Any]:
     """The paper's score and ECE of a model, where a table has it: 6 or 5 on own test sets, 7 or 3 on others, 1 of regions trained alone."""
 
-    def find(table: str, *keys: Any) -> Any:
+    def find(table: str, *keys: object) -> Any:  # noqa: ANN401
         values = paper.get(table, {})
         for key in keys:
             values = values.get(key, {})

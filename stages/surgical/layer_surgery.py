@@ -1,7 +1,6 @@
 """Surgical fine-tuning of one cell: some layers are trained, the others keep every bit."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from stages.lib import paths
@@ -20,7 +19,7 @@ from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune, pl
 from stages.surgical.fisher_scores import read_scores
 from stages.surgical.layers import whole_layers
 from stages.surgical.selections import Layers, choose, parse
-from stages.surgical.settings import LayerTraining
+from stages.surgical.settings import LayerTraining, SurgeryParams
 
 
 def train_layers(
@@ -62,7 +61,7 @@ def operate(selection: str, task: str, seed: int, params: Params, machine: Runti
     return f"{title}: {accuracies} (accuracy)"
 
 
-def chosen_sets(selection: str, task: str, seed: int, surgery: SimpleNamespace) -> list[Layers]:
+def chosen_sets(selection: str, task: str, seed: int, surgery: SurgeryParams) -> list[Layers]:
     """The sets of layers of a selection for a cell, by its stored scores; raises ParamsError if it is too large."""
     scores = read_scores(task, seed, surgery.score.target, surgery.score.aggregation, surgery.score.examples)
     _, size = parse(selection)

@@ -19,8 +19,8 @@ import pandas as pd
 from stages.lib.metrics.overlap import kendall
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
-from stages.lib.report.format import counted, counts, extent, off_line, percent, points
-from stages.lib.report.stats import Estimate, Mean, estimate, known, mean_of, paired, with_interval
+from stages.lib.report.format import counted, counts, extent, off_line, percent, points, with_interval
+from stages.lib.report.stats import Estimate, Mean, estimate, known, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, by, share, shown, stored
 from stages.surgical.frames import CELL, Surgical, layer_text
 from stages.surgical.rankings import PAIR, across, agreement, alike, bridges, caught

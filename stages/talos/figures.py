@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -95,7 +96,7 @@ def disentangle_figure(talos: Collected) -> Figure | None:
     return drawn
 
 
-def _plane(panel: Axes, part: pd.DataFrame, highest: float, first: str, second: str) -> Any:
+def _plane(panel: Axes, part: pd.DataFrame, highest: float, first: str, second: str) -> QuadMesh:
     grid = part.pivot_table(index="alpha2", columns="alpha1", values="mean")
     alphas, errors = grid.columns.to_numpy(float), grid.to_numpy()
     step = alphas[1] - alphas[0]

@@ -114,7 +114,12 @@ def compare(evidence: Evidence, params: Params, task: str, seed: int) -> list[di
 
 
 def write_task(
-    model: ArithmeticModel, task: str, seed: int, logits: Any, overlaps: list[dict[str, Any]], params: Params
+    model: ArithmeticModel,
+    task: str,
+    seed: int,
+    logits: dict[str, np.ndarray],
+    overlaps: list[dict[str, Any]],
+    params: Params,
 ) -> None:
     """Store the predictions of pruned models on a task's test rows, and the overlaps of its masks."""
     labels = model.labels((task, "test"))

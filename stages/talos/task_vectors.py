@@ -11,7 +11,7 @@ its mask the movement mask of that size.
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,12 +34,12 @@ from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.variants import PRETRAINED
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import evidence_of
-from stages.lib.models.fisher import backward_passes
+from stages.lib.models.fisher import Mode, backward_passes
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
-from stages.lib.settings import Params
+from stages.lib.settings import FinetuneParams, Params
 from stages.lib.training.finetuning import chosen_point, matched_steps
 from stages.lib.training.grid import Point, Trained, search
 from stages.lib.training.training import Hooks, TrainPlan, batches_of, train
@@ -116,7 +116,7 @@ def choose_mask(method: str, cell: GraftCell, params: Params) -> tuple[GraftMask
     evidence = evidence_of(cell, method, rows, cell.rows("dev"))
     labels = len(cell.model.task.labels)
 
-    def counted(n: int, mode: Any = "empirical", draws: int = 1, *generator: Any) -> Any:
+    def counted(n: int, mode: Mode = "empirical", draws: int = 1, *generator: torch.Generator) -> Mapping[str, Tensor]:
         passes.append(min(n, len(rows)) * backward_passes(mode, labels, draws))
         return evidence.squared_gradients(n, mode, draws, *generator)
 
@@ -201,7 +201,7 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def sizes(training: Any, trained: int, mask: GraftMask) -> dict[str, int]:
+def sizes(training: FinetuneParams | TrainPlan, trained: int, mask: GraftMask) -> dict[str, int]:
     """Number of trained parameters, and bytes of the optimizer's state for them and of what has to be stored.
 
     The latter is an index and a value for each parameter of the mask, or the values alone of a whole region.  `training`

@@ -5,7 +5,7 @@ accuracy / that of the method's own single-task model.  Negation: for each task 
 that takes most of its accuracy on dev while a control task keeps its share.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -77,7 +77,11 @@ def single_scores(model: ArithmeticModel, task: str) -> dict[str, Any]:
 
 
 def addition(
-    model: ArithmeticModel, name: str, alphas: list[float], single: Mapping[str, Any], on_point: Any = lambda: None
+    model: ArithmeticModel,
+    name: str,
+    alphas: list[float],
+    single: Mapping[str, Any],
+    on_point: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """alpha, the mean normalised accuracy on dev at every alpha, and the test logits of each task at the chosen one."""
     singles = {task: values[SINGLE]["dev"] for task, values in single.items()}
@@ -92,7 +96,11 @@ def addition(
 
 
 def negation(
-    model: ArithmeticModel, task: str, alphas: list[float], settings: Negation, on_point: Any = lambda: None
+    model: ArithmeticModel,
+    task: str,
+    alphas: list[float],
+    settings: Negation,
+    on_point: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """alpha, both curves on dev, test logits of the target and the control there, and whether the control is weak.
 

@@ -58,7 +58,7 @@ def write_page(revision: str) -> str:
     )
 
 
-def _stored(commit: str, path: Path) -> Any:
+def _stored(commit: str, path: Path) -> dict[str, Any]:
     """A YAML or JSON file of a commit; an empty table if it isn't there."""
     text = provenance.git("show", f"{commit}:./{path}")
     return parse_yaml(text, f"{commit}:{path}", ParamsError) if text else {}

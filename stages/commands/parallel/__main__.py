@@ -19,12 +19,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from stages.lib import paths
 from stages.lib.entry import guarded
 from stages.lib.errors import ParamsError
+
+if TYPE_CHECKING:
+    from stages.lib.settings import RuntimeParams
 
 GPUS = Path("/proc/driver/nvidia/gpus")
 
@@ -164,7 +167,9 @@ def _run_experiment(asked: argparse.Namespace) -> int:
 
 
 @contextmanager
-def on_this_machine(asked: argparse.Namespace, runtime: Any, forks: bool = False) -> Iterator[tuple[Any, Any]]:
+def on_this_machine(
+    asked: argparse.Namespace, runtime: "RuntimeParams", forks: bool = False
+) -> Iterator[tuple[Any, Any]]:
     """Dask on what the command line, the settings or else the machine say that there is; and what its stages share.
 
     With `forks` they start from a process that has imported what they need.

@@ -4,11 +4,14 @@ import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stages.lib import paths
 from stages.lib.errors import ParamsError, StorageError, shown
 from stages.lib.yaml12 import load_yaml
+
+if TYPE_CHECKING:
+    from dvc.config import Config
 
 # what each machine has of its own, and what stages write
 NO_CODE = (":(exclude)params.yaml", ":(exclude).dvc", ":(exclude)metrics", ":(exclude)plots")
@@ -53,7 +56,7 @@ def _line(problem: str) -> str:
     return f"worker in {socket.gethostname()}:{Path.cwd()} refused: {problem}"
 
 
-def _flat(key: str, value: Any) -> list[tuple[str, Any]]:
+def _flat(key: str, value: object) -> list[tuple[str, object]]:
     if not isinstance(value, dict) or not value:
         return [] if key.startswith(OF_MACHINE) else [(key, value)]
     return [pair for name, part in value.items() for pair in _flat(f"{key}.{name}" if key else str(name), part)]
@@ -68,7 +71,7 @@ def _cache() -> Path:
     return Path(_config()["cache"].get("dir") or ".dvc/cache")
 
 
-def _config() -> Any:
+def _config() -> "Config":
     from dvc.config import Config
 
     return Config(dvc_dir=str(Path(".dvc").absolute()))

@@ -12,6 +12,7 @@ from typing import Any
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
+from dvc.stage import Stage
 
 from stages.commands.parallel.quick_dvc import run
 
@@ -28,7 +29,7 @@ def run_experiment(
     """`dvc exp run -S SETTING ... -n NAME TARGET ...` by the runner, with these words and in this environment; gives DVC's exit code."""
     own = Repo.reproduce
 
-    def reproduce(repo: Repo, *arguments: Any, **options: Any) -> Any:
+    def reproduce(repo: Repo, *arguments: Any, **options: Any) -> list[Stage]:
         # not in this process, whose signals and whose notes of what is in the files are DVC's
         if subprocess.run([*RUNNER, *words, *targets], env=os.environ | (environment or {}), check=False).returncode:
             raise DvcException("a stage failed; the settings stay as they were changed, as with `dvc exp run`")

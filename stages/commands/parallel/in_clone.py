@@ -11,13 +11,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stages.commands.mend import mend_locks, mend_notes
 from stages.commands.parallel.clone import has_remote
 from stages.commands.parallel.quick_dvc import run
 from stages.lib.entry import guarded
 from stages.lib.errors import StorageError
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+    from dvc.stage.cache import StageCache
 
 LOCK = Path(".dvc/tmp/worker.lock")
 
@@ -55,7 +60,7 @@ def share(targets: Sequence[str]) -> None:
             _copy(record, repo)
 
 
-def _entries(stages: Sequence[Any], cache: Any) -> Iterator[tuple[Any, Path]]:
+def _entries(stages: Sequence["Stage"], cache: "StageCache") -> Iterator[tuple["Stage", Path]]:
     """Of each stage that has run, as dvc.lock has it: a stage with all outputs, and the file of the run cache on it."""
     from dvc.stage.cache import _get_cache_hash
     from dvc.stage.serialize import to_single_stage_lockfile
@@ -70,7 +75,7 @@ def _entries(stages: Sequence[Any], cache: Any) -> Iterator[tuple[Any, Path]]:
             yield entry, record
 
 
-def _copy(record: Path, repo: Any) -> None:
+def _copy(record: Path, repo: "Repo") -> None:
     from dvc_objects.fs.generic import copy
 
     local, remote = (

@@ -16,9 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stages.lib.io import write_text
+
+if TYPE_CHECKING:
+    from dvc.dvcfile import Lockfile
+    from dvc.stage import Stage
 
 # what DVC begins the file with; any other is left to DVC
 START = "schema: '2.0'\nstages:\n"
@@ -53,10 +57,10 @@ def settings_read_once() -> Iterator[None]:
     from dvc.dependency import param
 
     @cache
-    def load(fs: Any, path: str, _changed: int) -> Any:
+    def load(fs: object, path: str, _changed: int) -> dict[str, Any]:
         return param.load_path(path, fs)
 
-    def read(fs: Any, path: str, keys: list[str] | None = None, flatten: bool = False) -> Any:
+    def read(fs: object, path: str, keys: list[str] | None = None, flatten: bool = False) -> dict[str, Any]:
         if not (keys and flatten):
             return own(fs, path, keys, flatten)
         values = load(fs, path, Path(path).stat().st_mtime_ns)
@@ -70,7 +74,7 @@ def settings_read_once() -> Iterator[None]:
         param.read_param_file = own
 
 
-def _setting(values: Any, key: str) -> tuple[Any, ...]:
+def _setting(values: object, key: str) -> tuple[Any, ...]:
     """The value at a dotted key, or nothing."""
     for name in key.split("."):
         if not isinstance(values, dict) or name not in values:
@@ -79,7 +83,7 @@ def _setting(values: Any, key: str) -> tuple[Any, ...]:
     return (values,)
 
 
-def load_entries(own: Callable[..., Any], lockfile: Any, names: Sequence[str]) -> dict[str, Any]:
+def load_entries(own: Callable[..., Any], lockfile: "Lockfile", names: Sequence[str]) -> dict[str, Any]:
     """The part of a file of DVC's class Lockfile on stages with these names, as its `own` method gives of all."""
     from dvc.utils.serialize import parse_yaml
 
@@ -91,7 +95,7 @@ def load_entries(own: Callable[..., Any], lockfile: Any, names: Sequence[str]) -
     return lockfile.validate(parse_yaml(START + "".join(entries) if entries else START.strip() + " {}", path))
 
 
-def dump_stages(own: Callable[..., None], lockfile: Any, stages: Sequence[Any], **options: Any) -> None:
+def dump_stages(own: Callable[..., None], lockfile: "Lockfile", stages: Sequence["Stage"], **options: Any) -> None:
     """Put the entries of stages into a file of DVC's class Lockfile, as its `own` method of this name does."""
     from dvc.stage.serialize import to_lockfile
     from dvc.utils.serialize import dumps_yaml

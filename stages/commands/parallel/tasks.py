@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stages.commands.mend import mending
 from stages.commands.plan.costs import Costs
 from stages.commands.plan.predicted_steps import prediction
 from stages.commands.plan.stage_status import CACHED, UNCHANGED, Step
+
+if TYPE_CHECKING:
+    from dvc.stage import Stage
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def find_tasks(targets: Sequence[str], costs: Costs, processes: int = 1) -> tupl
         return [*steps.values()], tasks
 
 
-def _processes(stage: Any, shared: int) -> int:
+def _processes(stage: "Stage", shared: int) -> int:
     asked = {name for dep in stage.deps for name in getattr(dep, "params", [])}
     # only what computes with a model asks for the size of its batches
     return 0 if "runtime.batch_tokens" not in asked else shared if "runtime.processes" in asked else 1

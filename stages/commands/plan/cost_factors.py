@@ -23,7 +23,7 @@ from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import ModelError
 from stages.lib.params import PIPELINES
-from stages.lib.settings import at
+from stages.lib.settings import ModelParams, at
 
 # test rows where a setting says "all": nobody has counted them yet
 ALL_ROWS = 2000
@@ -109,7 +109,7 @@ def _token_time(precision: str, folder: Path) -> float:
     return BFLOAT16 if precision != FLOAT32 and has_bfloat16(torch.device("cpu")) else 1.0
 
 
-def _model_size(model: Any, models: dict[str, dict[str, int]], folder: Path) -> dict[str, float]:
+def _model_size(model: ModelParams, models: dict[str, dict[str, int]], folder: Path) -> dict[str, float]:
     """Layers and parameters: of the model that was imported, else by its name, else from the size of its files."""
     if (folder / paths.PRETRAINED / "anatomy.json").is_file():
         from stages.lib.models.anatomy import read_anatomy

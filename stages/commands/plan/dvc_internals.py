@@ -6,16 +6,18 @@ They are those of the version that requirements.txt pins; `tests/test_plan_edits
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from dvc.dependency import Dependency
 from dvc.repo import Repo
 from dvc.repo.index import Index
 from dvc.repo.reproduce import collect_stages
-from dvc.stage.cache import _get_cache_hash
+from dvc.stage import Stage
+from dvc.stage.cache import StageCache, _get_cache_hash
 from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
 from dvc.stage.serialize import to_single_stage_lockfile
 from dvc_data.hashfile.hash_info import HashInfo
 from dvc_data.hashfile.meta import Meta
+from dvc_data.hashfile.obj import HashFile
 from dvc_data.hashfile.tree import Tree
 
 from stages.lib.errors import StorageError, did_you_mean
@@ -33,7 +35,7 @@ def index_of(repo: Repo, targets: Sequence[str]) -> Index:
     return Index.from_indexes(repo, [Index.from_file(repo, str(path)) for path in there])
 
 
-def chosen_stages(repo: Repo, targets: list[str]) -> Any:
+def chosen_stages(repo: Repo, targets: list[str]) -> list[Stage]:
     """The stages that targets name; raises StorageError with the nearest name if there are none such."""
     try:
         return collect_stages(repo, targets)
@@ -46,7 +48,7 @@ def chosen_stages(repo: Repo, targets: list[str]) -> Any:
         raise StorageError(f"{file!r} does not exist{did_you_mean(file, files)}") from None
 
 
-def files_there(dep: Any) -> Files:
+def files_there(dep: Dependency) -> Files:
     """The files of a dep as they are now."""
     there = dep.local_cache, dep.fs_path, dep.fs, dep.hash_name
     return files_of(dep._build(*there, ignore=dep.dvcignore, dry_run=True, no_progress_bar=True)[2])
@@ -63,12 +65,12 @@ def hash_of(files: Files) -> HashInfo | None:
     return tree.hash_info if files else None
 
 
-def files_of(content: Any) -> Files:
+def files_of(content: Tree | HashFile) -> Files:
     """The files of a tree of DVC's, or of an object that is one file."""
     return {key: value for key, _, value in content} if isinstance(content, Tree) else {(): content.hash_info}
 
 
-def earlier_run(stage: Any, hashes: dict[Any, Any], cache: Any) -> Any:
+def earlier_run(stage: Stage, hashes: dict[Dependency, HashInfo | None], cache: StageCache) -> Stage | None:
     """The stage as an earlier run with the same command and inputs left it, all outputs in the cache; or None."""
     recorded = {dep: dep.hash_info for dep in stage.deps}
     same = not stage.changed_stage() and recorded == hashes and all(out.hash_info for out in stage.outs)

@@ -8,11 +8,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import md5
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from dvc.dependency import Dependency
 from dvc.exceptions import DvcException
+from dvc.output import Output
 from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph, plan_repro
+from dvc.stage import Stage
+from dvc.stage.cache import StageCache
 from dvc_data.hashfile.hash_info import HashInfo
 
 from stages.code import changed_code, code_digests
@@ -24,6 +28,9 @@ from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
 from stages.lib.errors import StorageError
 from stages.lib.io import json_text
 from stages.lib.paths import CODE
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 # outputs that will be made: the stage, and the files if they are known
 Made = dict[tuple[str, ...], tuple[str, Files | None]]
@@ -38,7 +45,7 @@ def predict_steps(files: Sequence[Path]) -> list[Step]:
 
 
 @contextmanager
-def prediction(targets: Sequence[Path | str]) -> Iterator[tuple[dict[Any, Step], Any]]:
+def prediction(targets: Sequence[Path | str]) -> Iterator[tuple[dict[Stage, Step], "nx.DiGraph"]]:
     """The step of each stage that has a command, in an order in which DVC could take them; and DVC's graph of all stages."""
     try:
         # without DVC's lock: a run that waits for it gives up after three seconds, and plans only read
@@ -54,13 +61,13 @@ def prediction(targets: Sequence[Path | str]) -> Iterator[tuple[dict[Any, Step],
         raise StorageError(" ".join(str(problem).split())) from None
 
 
-def _touching(dep: Any, made: Made) -> Made:
+def _touching(dep: Dependency, made: Made) -> Made:
     """Outputs that are a dep, a part of it, or a folder that it lies in."""
     place = Path(dep.fs_path).parts
     return {path: output for path, output in made.items() if path[: len(place)] == place[: len(path)]}
 
 
-def _hash(dep: Any, made: Made) -> HashInfo | None:
+def _hash(dep: Dependency, made: Made) -> HashInfo | None:
     """Hash that a dep will have; None if nobody makes it and it isn't there."""
     outputs = _touching(dep, made)
     if not outputs:
@@ -75,7 +82,7 @@ def _hash(dep: Any, made: Made) -> HashInfo | None:
     return internals.hash_of(files)
 
 
-def _step(stage: Any, made: Made, cache: Any) -> Step:
+def _step(stage: Stage, made: Made, cache: StageCache) -> Step:
     """The step of a stage once those before it have done theirs; its outputs are added to `made`."""
     missing = tuple(str(dep) for dep in stage.deps if not dep.exists and not _touching(dep, made))
     makers = (maker for dep in stage.deps for maker, files in _touching(dep, made).values() if files is None)
@@ -91,7 +98,7 @@ def _step(stage: Any, made: Made, cache: Any) -> Step:
     return Step(stage.name, CACHED if entry else RUNS, reasons, missing)
 
 
-def _digests(stage: Any, out: Any) -> Files | None:
+def _digests(stage: Stage, out: Output) -> Files | None:
     """The files that stages/code.py will write; None of any other script."""
     if " -m stages.code " not in stage.cmd:
         return None
@@ -101,7 +108,7 @@ def _digests(stage: Any, out: Any) -> Files | None:
     }
 
 
-def _reasons(stage: Any, hashes: dict[Any, Any]) -> tuple[str, ...]:
+def _reasons(stage: Stage, hashes: dict[Dependency, HashInfo | None]) -> tuple[str, ...]:
     """The changes since dvc.lock was written; empty if there are none."""
     if not any(out.hash_info for out in stage.outs):
         return ("not run yet",)
@@ -112,7 +119,7 @@ def _reasons(stage: Any, hashes: dict[Any, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(changed))
 
 
-def _changed_parts(dep: Any) -> list[str]:
+def _changed_parts(dep: Dependency) -> list[str]:
     """A dep by its path; settings by their names, and code by its files."""
     if dep.def_path.startswith(f"{CODE}/") and dep.exists:
         return changed_code(Path(dep.def_path)) or [str(dep)]

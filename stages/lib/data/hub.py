@@ -9,10 +9,13 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
 from .tasks import HubSource, TaskSpec, columns_in, packaged_tasks
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetBuilder
 
 Rows = list[dict[str, str | None]]
 # What a text calls the item of the list that its row is made for.
@@ -39,7 +42,7 @@ def load_hub(spec: TaskSpec) -> tuple[dict[str, Rows], dict[str, Any]]:
     return splits, {"source": "hub", "path": spec.hub.path, "name": spec.hub.name, "revision": str(builder.hash)}
 
 
-def _prepared(spec: TaskSpec, source: HubSource, reachable: bool) -> Any:
+def _prepared(spec: TaskSpec, source: HubSource, reachable: bool) -> "DatasetBuilder":
     import datasets
 
     if not sys.stderr.isatty():
@@ -67,7 +70,7 @@ def _require(spec: TaskSpec, kind: str, name: str, there: Iterable[str], written
         raise DataError(f"task.{spec.name}.hub.{kind}s: {spec.hub.path} {has}")
 
 
-def _rows(spec: TaskSpec, source: HubSource, data: Any) -> Rows:
+def _rows(spec: TaskSpec, source: HubSource, data: "Dataset") -> Rows:
     """Turn one split into raw rows; label -1, the hub's mark for none, becomes None."""
     texts = [name for text in source.columns.values() for name in columns_in(text)]
     used = [name for name in dict.fromkeys([*texts, source.each, source.among]) if name not in (ITEM, None)]
@@ -99,7 +102,7 @@ def _text(text: str, record: dict[str, Any]) -> str | None:
     return None if any(record[name] is None for name in columns_in(text)) else text.format_map(record)
 
 
-def _label(spec: TaskSpec, source: HubSource, value: Any) -> str | None:
+def _label(spec: TaskSpec, source: HubSource, value: object) -> str | None:
     if value is None or value == -1:
         return None
     if source.labels is None:

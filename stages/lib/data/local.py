@@ -130,7 +130,7 @@ def _encoding_problem(path: Path) -> str:
     return f"{path}: not UTF-8 text; save the file as UTF-8"
 
 
-def _jsonl(file: IO[str], path: Path, columns: Mapping[str, str], _: Any) -> Iterator[tuple[int, Record | str]]:
+def _jsonl(file: IO[str], path: Path, columns: Mapping[str, str], _: object) -> Iterator[tuple[int, Record | str]]:
     """Line number and record, or what is wrong with the line."""
     for number, line in enumerate(file, start=1):
         if not line.strip():

@@ -5,13 +5,12 @@ rows, the task and the seed alone; train is taken from the front and dev from th
 the order of rows, with other classes, seeds or tasks, and the sample of a smaller k is part of that of a larger one.
 """
 
-from typing import Any
-
 from ..errors import DataError
+from ..settings import DataParams
 from .rows import Row, bare, capped, content, rank, text_key
 
 
-def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: Any) -> dict[str, list[Row]]:
+def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: DataParams) -> dict[str, list[Row]]:
     """Give the rows of train, dev and test, which share no text; test is the same for every seed.
 
     `rows` is a table, `labels` are the task's, `data` has the settings k, scarce, dev_share and test_max.  Training rows whose
@@ -43,7 +42,7 @@ def _pool(rows: list[Row], tested: set[bytes]) -> list[Row]:
     return list(chosen.values())
 
 
-def split_sizes(available: int, task: str, label: str | None, data: Any) -> tuple[int, int]:
+def split_sizes(available: int, task: str, label: str | None, data: DataParams) -> tuple[int, int]:
     """Numbers of train and dev rows among the `available` ones of a class, or (None) of all; raise DataError if they are too few."""
     if available >= 2 * data.k:
         return data.k, data.k

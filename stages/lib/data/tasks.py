@@ -133,7 +133,7 @@ class TaskSpec(Section):
 
     @field_validator("checkpoint", mode="before")
     @classmethod
-    def _seeds_are_numbers(cls, checkpoint: Any) -> Any:
+    def _seeds_are_numbers(cls, checkpoint: object) -> object:
         """Keys of JSON, in which cards are, are texts."""
         if not isinstance(checkpoint, dict):
             return checkpoint
@@ -141,7 +141,7 @@ class TaskSpec(Section):
 
     @field_validator("labels", mode="before")
     @classmethod
-    def _null_is_none(cls, labels: Any) -> Any:
+    def _null_is_none(cls, labels: object) -> object:
         return [] if labels is None else labels
 
     @field_validator("labels")
@@ -155,7 +155,7 @@ class TaskSpec(Section):
 
     @field_validator("positive", "prompt", "causal_prompt", "relabel", "hub")
     @classmethod
-    def _check_use_of_labels(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_use_of_labels(cls, value: object, info: ValidationInfo) -> object:
         labels = info.data.get("labels")  # missing if they are wrong themselves
         if isinstance(value, HubSource) and labels is not None:
             if (not labels) != ({*value.columns} == {*COMPLETING}):

@@ -1,7 +1,7 @@
 """Predictions of several variants of one model on the same test sets."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from ..progress import progress
 from ..runtime import Runtime
 from ..settings import ModelParams
 
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
 
 class Evaluation:
     """Collects label logits, or what is said of tokens: encode once, predict with whatever weights the model has at the moment."""
@@ -28,14 +31,14 @@ class Evaluation:
         self.model, self._variants = model, variants
         self._encoded = {name: model.encode(rows) for name, rows in sets.items()}
         self._logits: dict[str, dict[str, np.ndarray]] = {name: {} for name in sets}
-        self._bar: Any = None
+        self._bar: tqdm | None = None
 
     @property
     def sets(self) -> list[str]:
         """Names of the test sets."""
         return [*self._encoded]
 
-    def progress(self, title: str) -> Any:
+    def progress(self, title: str) -> "tqdm":
         """A progress bar over all predictions, to be used in a `with`."""
         rows = sum(len(examples) for examples in self._encoded.values())
         self._bar = progress(title, rows * self._variants, "row")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from ..graft.apply import graft_into
 from ..graft.mask import GraftMask
 from ..graft.region import Region, Tensors
 
+Result = TypeVar("Result")
 # hears the name of a tensor, the number of the point where a gradient was taken, and its gradient there
 Take = Callable[[str, int, Tensor], object]
 
@@ -98,8 +99,8 @@ class Evidence:
 def counted(evidence: Evidence, train: int, note: Callable[[int], object]) -> Evidence:
     """The same evidence of `train` training examples, which notes before each gradient of how many it is taken."""
 
-    def noting(function: Callable[..., Any], examples: Callable[..., int]) -> Callable[..., Any]:
-        def noted(*arguments: Any) -> Any:
+    def noting(function: Callable[..., Result], examples: Callable[..., int]) -> Callable[..., Result]:
+        def noted(*arguments: Any) -> Result:
             note(examples(*arguments))
             return function(*arguments)
 

@@ -6,7 +6,7 @@ Files are mapped, so that what is read of them is no memory of this process that
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -18,6 +18,10 @@ from ..io import read_json
 from .anatomy import CLASSES, SOME_LABELS
 from .loading import load_config, one_line, quiet_transformers
 from .sources import CONFIG, commit_of, find_checkpoint, weight_files
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 # as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights
 FLOATS = ("F32", "BF16", "F16")
@@ -94,7 +98,7 @@ class Named:
         """All of them in float32, which holds each value exactly; one at a time."""
         return self.watched(lambda _: None)
 
-    def watched(self, look: Callable[[str], object], device: Any = "cpu") -> LazyTensors:
+    def watched(self, look: Callable[[str], object], device: "torch.device | str" = "cpu") -> LazyTensors:
         """The same on a device; `look` hears the name of each tensor that is read."""
 
         def read(name: str) -> Tensor:
@@ -167,7 +171,7 @@ def labels_of(checkpoint: Checkpoint) -> list[str]:
     return labels
 
 
-def skeleton(checkpoint: Checkpoint, mode: str, labels: int = SOME_LABELS) -> Any:
+def skeleton(checkpoint: Checkpoint, mode: str, labels: int = SOME_LABELS) -> "PreTrainedModel":
     """The model of a checkpoint's config without any values; raises ModelError if transformers can't make it."""
     import torch
     import transformers

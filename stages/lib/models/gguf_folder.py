@@ -14,7 +14,7 @@ from ..io import replacing, write_json
 
 if TYPE_CHECKING:
     import numpy as np
-    from gguf import GGUFReader
+    from gguf import GGUFReader, ReaderTensor
     from tokenizers import Tokenizer
 
 CONTROL_TOKEN, USER_TOKEN = 3, 4
@@ -150,7 +150,7 @@ def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in state.items()}
 
 
-def _values(tensor: Any, config: dict[str, Any], file: Path) -> "np.ndarray":
+def _values(tensor: "ReaderTensor", config: dict[str, Any], file: Path) -> "np.ndarray":
     import numpy as np
     from gguf.quants import dequantize
 

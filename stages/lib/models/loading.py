@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 from ..digest import list_files, require_listed
 from ..errors import ModelError
 from .anatomy import CLASSES, HEAD, SOME_LABELS, parameter_groups
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 WEIGHTS = "model.safetensors"
 TOKENIZER_FILES = (
@@ -27,7 +30,7 @@ def load_model(
     dropout: float | None = None,
     new_head: bool = False,
     dtype: str = "float32",
-) -> Any:
+) -> "PreTrainedModel":
     """The transformers model of a folder, of the stock class that `mode` asks for, in eval mode.
 
     Parameters that the folder doesn't have (the head of a new task) start at random from torch's
@@ -68,7 +71,7 @@ def _label_options(labels: list[str] | None) -> dict[str, Any]:
     }
 
 
-def load_config(folder: Path) -> Any:
+def load_config(folder: Path) -> "PreTrainedConfig":
     """The config of a folder; raises ModelError if it can't be used."""
     from transformers import AutoConfig
 
@@ -78,7 +81,7 @@ def load_config(folder: Path) -> Any:
         raise ModelError(f"{folder / 'config.json'}: can't be used: {one_line(error)}") from error
 
 
-def load_tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
     """The tokenizer of a folder; one without a padding token pads with its end token.
 
     Raises ModelError if it can't be loaded or has neither.
@@ -103,7 +106,9 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path, leave_out: Iterable[str] = ()) -> None:
+def save_model(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: Path, leave_out: Iterable[str] = ()
+) -> None:
     """Write an ordinary folder, tensors under the names of `named_weights`.
 
     `leave_out` names tensors that aren't written, such as an untrained head.

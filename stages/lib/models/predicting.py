@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from ..data.batching import Batch, by_length
 from ..data.encoding import Example
@@ -198,7 +199,7 @@ def _add_up(
 
 
 @contextmanager
-def recomputed(model: Any) -> Iterator[None]:
+def recomputed(model: Module) -> Iterator[None]:
     """Gradient checkpointing (Chen et al., 2016): of each of the model's repeated layers a pass keeps only what goes into it.
 
     transformers' own switch works in training mode alone, and the gradients of masks are taken without dropout.

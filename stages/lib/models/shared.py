@@ -1,7 +1,7 @@
 """One backbone that several tasks read: multi-task training, continual learning, merged models."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -10,6 +10,9 @@ from ..runtime import Runtime
 from ..settings import ModelParams
 from .anatomy import HEAD
 from .label_model import LabelModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class SharedModel:
@@ -70,5 +73,5 @@ class SharedModel:
         return chosen
 
 
-def _share_backbone(first: Any, other: Any) -> None:
+def _share_backbone(first: "PreTrainedModel", other: "PreTrainedModel") -> None:
     setattr(other, other.base_model_prefix, first.base_model)

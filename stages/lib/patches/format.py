@@ -125,7 +125,7 @@ def shown(template: str, facts: dict[str, Any], as_json: bool) -> str:
     return json.dumps(facts, indent=2) if as_json else render(template, facts=facts)
 
 
-def _without_html(value: Any) -> Any:
+def _without_html(value: object) -> object:
     """Text as it reads in Markdown, which takes tags in a label for its own."""
     return escape(value, quote=False) if isinstance(value, str) else value
 

@@ -55,7 +55,7 @@ def read_patch_file(path: Path) -> Patch:
         raise MaskError(f"{file}: damaged: {'lacks ' * isinstance(error, KeyError)}{error}") from error
 
 
-def _require_version(file: Path, about: Any) -> None:
+def _require_version(file: Path, about: object) -> None:
     if not isinstance(about, dict) or about.get("format") != MASKS["format"]:
         raise MaskError(f"{file}: not a mask file")
     if not isinstance(about.get(KEY), dict):

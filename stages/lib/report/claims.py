@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import pandas as pd
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
@@ -85,7 +86,11 @@ def read_statements(path: Path) -> list[Statement]:
 
 
 def judge(
-    statements: Iterable[Statement], measures: Mapping[str, Measure], data: Any, here: str = "", settings: Any = None
+    statements: Iterable[Statement],
+    measures: Mapping[str, Measure],
+    data: object,
+    here: str = "",
+    settings: object = None,
 ) -> list[Claim]:
     """The claims in the order of the rows; a measure takes the data and what it is `of`, and gives a finding, several or none.
 
@@ -115,7 +120,7 @@ def _controlled(finding: Finding, row: Statement, controls: Mapping[str, list[Fi
     return finding
 
 
-def short_of(values: Any, write: Callable = written.percent, unit: str = " %") -> Callable[[float], list[str]]:
+def short_of(values: pd.Series, write: Callable = written.percent, unit: str = " %") -> Callable[[float], list[str]]:
     """As `exceptions`: the tasks (level `task` of the values' index) whose mean is not above the limit, with that mean."""
     means = values.groupby(level="task", sort=False).mean().dropna()
     return lambda limit: [f"{task} {write(value)}{unit}" for task, value in means.items() if not value > limit]
@@ -162,14 +167,14 @@ def _findings(given: Finding | Estimate | Iterable[Finding]) -> list[Finding]:
     return [given] if isinstance(given, Finding) else [*given]
 
 
-def _limit(limit: float | str, settings: Any) -> float:
+def _limit(limit: float | str, settings: object) -> float:
     return at(settings, limit) if isinstance(limit, str) else limit
 
 
 class _Words(string.Formatter):
     """{share:percent}, {share:percent0}, {limit:share}, {difference:points}, {sparsity:size}, and all that f-strings know."""
 
-    def format_field(self, value: Any, form: str) -> str:
+    def format_field(self, value: object, form: str) -> str:
         kind, decimals = form.rstrip("0123456789"), form[len(form.rstrip("0123456789")) :]
         if kind == "size":
             return written.small_percent(value)

@@ -75,11 +75,11 @@ def told(entries: list[Entry]) -> str:
     return "; ".join(texts[:SHOWN] + [f"and {len(texts) - SHOWN} more"] * (len(texts) > SHOWN))
 
 
-def _side(value: Any) -> str:
+def _side(value: object) -> str:
     return "none" if value in (None, {}) else written(value)
 
 
-def _dumped(value: Any) -> Any:
+def _dumped(value: object) -> Any:
     """Sections as tables, tuples as lists: what JSON gives back."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
@@ -95,7 +95,7 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
         return None
 
 
-def written(value: Any) -> str:
+def written(value: object) -> str:
     """A value as params.yaml would have it; at most six digits."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)

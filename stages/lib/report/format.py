@@ -1,10 +1,13 @@
 """Numbers and names as they are written in tables, figures and the verdict."""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence, Sized
+from typing import TYPE_CHECKING
 
 from ..data.tasks import TaskSpec
+
+if TYPE_CHECKING:
+    from ..settings import Params
 
 DAGGER = "†"
 # metrics other than accuracy: the mark behind a task's name, and what it stands for
@@ -77,12 +80,17 @@ def whiskers(seeds: Sequence[int]) -> str:
     return "; whiskers: standard deviation over seeds" if len(seeds) > 1 else ""
 
 
+def with_interval(tasks: Sized, seeds: Sized, remark: str = "") -> str:
+    """The end of a note on differences: ", with the 95 % interval over tasks" and a remark; empty where `estimate` gives none."""
+    return f", with the 95 % interval over tasks{remark}" if len(tasks) > 1 and len(seeds) > 1 else ""
+
+
 def model_title(name: str) -> str:
     """A packaged model by the name that people know it by, another one by its own."""
     return TITLES.get(name, name)
 
 
-def measured_with(params: Any) -> str:
+def measured_with(params: "Params") -> str:
     """Model, mode and shots of this run, and the graft's size if it was asked for: of `model.name`, `model.mode`, `data.k`, `graft.sparsity`."""
     sparsity = getattr(getattr(params, "graft", None), "sparsity", None)
     size = "" if sparsity is None else f", graft of {small_percent(sparsity)}"

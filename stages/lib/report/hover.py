@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.container import BarContainer, Container, ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from PIL import Image
 
 KEY = "Values"
@@ -69,12 +71,12 @@ def _marks(panel: Axes) -> Iterator[Mark]:
             yield from ((column, row, "", value) for (row, column), value in cells)
 
 
-def _points(line: Any, name: str) -> Iterator[Mark]:
+def _points(line: Line2D | None, name: str) -> Iterator[Mark]:
     if line is not None and len(line.get_xdata()) < MOST:
         yield from ((x, y, name, None) for x, y in np.asarray(line.get_xydata(), dtype=float))
 
 
-def _named(artist: Any) -> str:
+def _named(artist: Artist | Container) -> str:
     """Its name in the legend; matplotlib's own names start with an underscore."""
     name = str(artist.get_label() or "")
     return "" if name.startswith("_") else name

@@ -129,7 +129,7 @@ def published(path: Path) -> Any:
     return _fractions(load_yaml(path, DataError))
 
 
-def _fractions(value: Any) -> Any:
+def _fractions(value: object) -> Any:
     if isinstance(value, dict):
         return {name: _fractions(part) for name, part in value.items()}
     return tuple(map(_fractions, value)) if isinstance(value, list) else value / 100

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -20,7 +21,7 @@ from ..settings import Params
 from .differences import plain
 from .document import HEADING, Claim, Report, Table, Verdict, write_report
 from .stats import clean
-from .style import save_all
+from .style import Data, save_all
 
 DECIMALS = 4  # of what git keeps, so that another machine writes the same; of small numbers as many digits
 
@@ -68,7 +69,7 @@ def _rounded(value: float) -> float:
     return round(value, max(DECIMALS, digits)) + 0.0
 
 
-def figures(makers: Mapping[str, Callable[[Any], Any]], data: Any) -> Draw:
+def figures(makers: Mapping[str, Callable[[Data], Figure | None]], data: Data) -> Draw:
     """Writes <name>.png for each maker that gives a figure of the data."""
     return lambda folder: save_all(makers, data, folder)
 

@@ -5,7 +5,7 @@ its seeds first; its interval is the jackknife's over tasks (Tukey, 1958; Arvese
 t-interval of these values, and which also holds where a value belongs to two tasks or is a ratio of means.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -133,7 +133,9 @@ def estimate(
     return Estimate(len(cells), float(statistic(units)), sd, *numbers, positive, error)
 
 
-def _jackknife(units: Any, without: Sequence[Any], statistic: Callable[[Any], float]) -> float | None:
+def _jackknife(
+    units: pd.Series | pd.DataFrame, without: Sequence[pd.Series | pd.DataFrame], statistic: Callable[[Any], float]
+) -> float | None:
     """Standard error by the pseudo-values of leaving out each task; None where too few tasks are left for one."""
     count = len(without)
     if count < 2 or not all(map(len, without)):
@@ -164,18 +166,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def with_interval(tasks: Sized, seeds: Sized, remark: str = "") -> str:
-    """The end of a note on differences: ", with the 95 % interval over tasks" and a remark; empty where `estimate` gives none."""
-    return f", with the 95 % interval over tasks{remark}" if len(tasks) > 1 and len(seeds) > 1 else ""
-
-
 def known(values: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of these means, differences, or nested mappings of them; those of no cell at all are left out."""
     found = {name: value.numbers() if isinstance(value, Mean) else known(value) for name, value in values.items()}
     return {name: numbers for name, numbers in found.items() if numbers and numbers.get("n") != 0}
 
 
-def clean(value: Any, decimals: int = DECIMALS) -> Any:
+def clean(value: object, decimals: int = DECIMALS) -> Any:
     """A part of a metrics file with its numbers rounded, and without undefined ones."""
     if isinstance(value, dict):
         parts = {name: clean(part, decimals) for name, part in value.items()}

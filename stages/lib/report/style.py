@@ -8,7 +8,7 @@ import contextlib
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -19,6 +19,7 @@ from ..io import replacing
 from ..metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
 from . import hover
 
+Data = TypeVar("Data")
 COLORS = {PRETRAINED: "#C8C8C8", FINETUNED: "#0072B2", MOVEMENT_GRAFTED: "#E69F00", GRAFTED: "#009E73"}
 HATCHES = {PRETRAINED: "", FINETUNED: "", MOVEMENT_GRAFTED: "///", GRAFTED: "xx"}
 LINES: dict[str, dict[str, Any]] = {
@@ -108,7 +109,7 @@ def save(drawn: Figure, path: Path) -> None:
         FigureCanvasAgg(drawn).print_png(partial, metadata=metadata)
 
 
-def save_all(makers: Mapping[str, Callable[[Any], Figure | None]], data: Any, folder: Path) -> list[Path]:
+def save_all(makers: Mapping[str, Callable[[Data], Figure | None]], data: Data, folder: Path) -> list[Path]:
     """Draw each figure that there is data for and save it under its name; gives the paths."""
     written = []
     for name, draw in makers.items():

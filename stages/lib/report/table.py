@@ -132,14 +132,14 @@ def stored(tables: Iterable[Table]) -> dict[str, Any]:
     return found
 
 
-def numbers_of(value: Any) -> Any:
+def numbers_of(value: object) -> Any:
     """A value as the metrics file has it."""
     if isinstance(value, pd.Series):
         value = mean_of(pd.to_numeric(value))
     return value.numbers() if isinstance(value, Mean) else value
 
 
-def _mean(value: Any) -> Mean:
+def _mean(value: object) -> Mean:
     return value if isinstance(value, Mean) else mean_of(pd.to_numeric(pd.Series(value)))
 
 
@@ -156,7 +156,7 @@ def share(title: str, of: str | Callable[[Any], Any], key: str = "") -> Column:
 def number(title: str, of: str | Callable[[Any], Any], form: str, unit: float = 1, key: str = "") -> Column:
     """A column of plain means, written with a format as of f-strings; empty where there is none."""
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         mean = _mean(value).mean
         return "" if mean is None else format(mean / unit, form)
 
