@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForMaskedLM, DistilBertConfig, RobertaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from stages.lib.errors import ModelError
 from stages.lib.models.label_model import LabelModel
@@ -22,17 +22,26 @@ WIDTH, LAYERS = 32, 2
 KINDS = [
     ("bert", "standard"), ("bert", "prompt"), ("roberta", "standard"), ("roberta", "prompt"),
     ("gpt2", "standard"), ("gpt2", "autoregressive"), ("llama", "standard"), ("llama", "autoregressive"),
+    ("mpnet", "prompt"), ("distilbert", "prompt"), ("albert", "prompt"), ("deberta-v2", "prompt"),
+    ("modernbert", "prompt"), ("gpt_neox", "autoregressive"), ("opt", "autoregressive"),
 ]  # fmt: skip
 # the head of standard mode: 2 labels; RoBERTa has a hidden layer in it, BERT a bias
 HEADS = {"bert": 2 * WIDTH + 2, "roberta": WIDTH * WIDTH + WIDTH + 2 * WIDTH + 2, "gpt2": 2 * WIDTH, "llama": 2 * WIDTH}
 # inputs + outputs of the matrices that LoRA updates: query and value; query, key and value in one; one value head of two
-LORA = {"bert": 4 * WIDTH, "roberta": 4 * WIDTH, "gpt2": 4 * WIDTH, "llama": 2 * WIDTH + WIDTH + WIDTH // 2}
+LORA = {"llama": 2 * WIDTH + WIDTH + WIDTH // 2}
 
 
-def masked_folder(folder, config):
-    """A masked language model of some structure beside the word tokenizer."""
+def folder_of(folder, kind):
+    """A language model of this kind beside the word tokenizer."""
+    sizes = {
+        "vocab_size": len(VOCABULARY), "hidden_size": WIDTH, "dim": WIDTH, "embedding_size": WIDTH, "word_embed_proj_dim": WIDTH,
+        "intermediate_size": 64, "hidden_dim": 64, "ffn_dim": 64, "num_hidden_layers": LAYERS, "n_layers": LAYERS,
+        "num_attention_heads": 2, "n_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
+    }  # fmt: skip
+    known = dir(AutoConfig.for_model(kind))
+    config = AutoConfig.for_model(kind, **{name: size for name, size in sizes.items() if name in known})
     with seeded_torch("masked"):
-        model = AutoModelForMaskedLM.from_config(config)
+        model = (AutoModelForCausalLM if kind in ("gpt_neox", "opt") else AutoModelForMaskedLM).from_config(config)
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 torch.nn.init.normal_(parameter, std=0.15)
@@ -43,14 +52,9 @@ def masked_folder(folder, config):
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory, pico_bert, pico_gpt2, pico_llama):
-    config = RobertaConfig(
-        vocab_size=len(VOCABULARY), hidden_size=WIDTH, intermediate_size=64, num_hidden_layers=LAYERS,
-        num_attention_heads=2, max_position_embeddings=64, pad_token_id=0,
-    )  # fmt: skip
-    distilbert = DistilBertConfig(vocab_size=len(VOCABULARY), dim=32, hidden_dim=64, n_layers=2, n_heads=2)
-    made = {"roberta": config, "distilbert": distilbert}
-    made = {name: masked_folder(tmp_path_factory.mktemp(name), config) for name, config in made.items()}
-    return {"bert": pico_bert, "gpt2": pico_gpt2, "llama": pico_llama, **made}
+    ready = {"bert": pico_bert, "gpt2": pico_gpt2, "llama": pico_llama}
+    others = {kind for kind, _ in KINDS} - {*ready} | {"fnet"}
+    return ready | {kind: folder_of(tmp_path_factory.mktemp(kind), kind) for kind in sorted(others)}
 
 
 @pytest.fixture
@@ -72,7 +76,8 @@ def attached(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
 
 def closed_form(kind: str, method: str, size: int) -> int:
     bottleneck = 2 * WIDTH * size + WIDTH + size
-    return LAYERS * {"lora": size * LORA[kind], "houlsby": 2 * bottleneck, "pfeiffer": bottleneck}[method]
+    of_block = {"lora": size * LORA.get(kind, 4 * WIDTH), "houlsby": 2 * bottleneck, "pfeiffer": bottleneck}[method]
+    return of_block * (1 if kind == "albert" else LAYERS)
 
 
 def every_value(model: LabelModel) -> dict[str, Tensor]:
@@ -128,14 +133,14 @@ def test_as_much_as_the_formula_says_is_inserted_and_at_first_changes_no_bit(loa
 def test_only_what_was_inserted_and_the_head_move_and_can_be_put_into_another_model(load, kind, mode, method):
     model, other = load(kind, mode), load(kind, mode)
     before, head = every_value(model), {name for name, group in model.groups().items() if group == "head"}
-    trained = attached(model, method, 2)
+    trained = attached(model, method, 4)
     assert bool(head) == (mode == "standard") and head <= {*trained}
     assert {name for name, weight in model.parameters().items() if weight.requires_grad} == {*trained}
     start = {name: weight.detach().clone() for name, weight in trained.items()}
     descend(model)
     assert changed(before, model) == {*trained}
     assert all(not torch.equal(start[name], weight) for name, weight in trained.items()), "each of them did move"
-    attached(other, method, 2)
+    attached(other, method, 4)
     examples = model.encode(toy_rows(20))
     assert not torch.equal(predict(other, examples), predict(model, examples)), "control"
     other.put({name: weight.detach() for name, weight in trained.items()})
@@ -199,7 +204,7 @@ def test_houlsby_has_two_bottlenecks_a_layer_and_pfeiffer_one_of_these(load):
     [
         ("bert", "housby", 2, r"'housby': no such parameter-efficient method \(did you mean 'houlsby'\?\); known: lora, houlsby, pfeiffer$"),
         *(("bert", method, 0, f"{method}: 0 is not allowed as its size: should be 1 or more$") for method in METHODS),
-        *(("distilbert", method, 1, "DistilBertForMaskedLM: its layers are built in no way .*; known: BERT") for method in METHODS),
+        *(("fnet", method, 1, "FNetForMaskedLM: its layers are built in no way .*; known: BERT") for method in METHODS),
     ],
 )  # fmt: skip
 def test_what_cannot_be_inserted_is_refused_and_the_model_untouched(load, kind, method, size, said):

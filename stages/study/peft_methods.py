@@ -48,11 +48,18 @@ class Bottleneck(nn.Module):
 ALPHA_PER_RANK = 2
 
 
-# Where the projections of a block stand, as paths within it: query and value, the attention's output, the feed-forward's.
-# A model is known by what its blocks consist of, not by its name: MiniLM is a BERT, Mistral a Llama.
+# Where the projections of a block stand, as paths within it: query and value (or both and the key in one), the attention's
+# output, the feed-forward's.  A model is known by what its blocks consist of, not by its name: MiniLM is a BERT, Mistral a Llama.
 LAYOUTS = {
     "BERT and RoBERTa": ("attention.self.query", "attention.self.value", "attention.output.dense", "output.dense"),
+    "MPNet": ("attention.attn.q", "attention.attn.v", "attention.attn.o", "output.dense"),
+    "DistilBERT": ("attention.q_lin", "attention.v_lin", "attention.out_lin", "ffn.lin2"),
+    "ALBERT": ("attention.query", "attention.value", "attention.dense", "ffn_output"),
+    "DeBERTa": ("attention.self.query_proj", "attention.self.value_proj", "attention.output.dense", "output.dense"),
+    "ModernBERT": ("attn.Wqkv", "attn.Wo", "mlp.Wo"),
     "GPT-2": ("attn.c_attn", "attn.c_proj", "mlp.c_proj"),
+    "GPT-NeoX": ("attention.query_key_value", "attention.dense", "mlp.dense_4h_to_h"),
+    "OPT": ("self_attn.q_proj", "self_attn.v_proj", "self_attn.out_proj", "fc2"),
     "Llama": ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.down_proj"),
 }
 
@@ -95,7 +102,7 @@ def _head(model: LabelModel) -> set[str]:
 def _lora(model: "PreTrainedModel", rank: int) -> None:
     """Low-rank updates (Hu et al., 2022): W + 2 * B A for each query and value projection W, A random and B zero at first.
 
-    GPT-2 has query, key and value in one matrix, so there the update is one of that whole matrix.
+    Where query, key and value are one matrix, as in GPT-2, the update is one of that whole matrix.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -135,9 +142,11 @@ def _through_adapter(projection: nn.Module, _inputs: object, output: Tensor) -> 
 def _projections(model: "PreTrainedModel", which: slice) -> list[str]:
     """Names of these of the layout's projections in every block, which is a module that has all of them."""
     modules = dict(model.named_modules())
+    # of layers that ALBERT runs several times there is one
+    counts = [getattr(model.config, name, None) for name in ("num_hidden_layers", "num_hidden_groups")]
     for layout in LAYOUTS.values():
         blocks = [name for name in modules if all(f"{name}.{path}" in modules for path in layout)]
-        if len(blocks) == model.config.num_hidden_layers:
+        if len(blocks) in counts:
             return [f"{block}.{path}" for block in blocks for path in layout[which]]
     raise ModelError(
         f"{type(model).__name__}: its layers are built in no way that parameter-efficient methods know; known: {', '.join(LAYOUTS)}"
