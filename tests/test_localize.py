@@ -20,7 +20,10 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    BertLMHeadModel,
     LlamaConfig,
+    NystromformerConfig,
+    NystromformerForSequenceClassification,
     XLMRobertaConfig,
 )
 
@@ -40,7 +43,7 @@ from stages.lib.patches.localize import DEFAULTS, needs_data, settings_of
 from stages.lib.patches.locations import PATCH
 from stages.lib.patches.pair import open_pair
 from stages.lib.patches.room import bytes_needed
-from tests.pico import TOY, toy_rows, word_tokenizer
+from tests.pico import TOY, bert_config, toy_rows, word_tokenizer
 from tests.sealed import read_patch
 
 ROOT = Path(__file__).parents[1]
@@ -511,6 +514,29 @@ def test_a_language_model_takes_a_prompt(make_cell, rows, tmp_path, capsys):
     localize(*folders, tmp_path / "patch", f"{options} --prompt {prompt.template!r} --verbalizer {words}")
     _, use = read_patch(tmp_path / "patch" / PATCH)
     assert use.labels == TOY.labels and use.prompt == prompt
+
+
+def test_a_model_that_cannot_be_read_is_refused_as_in_the_pipeline(tmp_path, capsys):
+    sizes = {
+        "vocab_size": 150,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+    config = NystromformerConfig(num_landmarks=4, segment_means_seq_len=64, max_position_embeddings=64, **sizes)
+    models = {"strange": NystromformerForSequenceClassification(config), "both": BertLMHeadModel(bert_config())}
+    for name, model in models.items():
+        model.save_pretrained(tmp_path / name)
+        word_tokenizer().save_pretrained(tmp_path / name)
+        moved(tmp_path / name, tmp_path / f"{name}-tuned")
+    rows = write_rows(tmp_path / "rows.csv", toy_rows(40, 1), lambda label: str(TOY.labels.index(label)))
+    options = f"--data {rows} --sentence1 text --label mark --localizer grown --test none"
+    line = refused(capsys, tmp_path / "strange", tmp_path / "strange-tuned", tmp_path / "none", options)
+    assert line.startswith(f"{tmp_path}/strange-tuned: can't be run on a text of 12 tokens: RuntimeError: shape")
+    prompt = "--prompt '{sentence1} It was {mask}' --verbalizer 0=terrible 1=great"
+    line = refused(capsys, tmp_path / "both", tmp_path / "both-tuned", tmp_path / "none", f"{options} {prompt}")
+    assert line.endswith("no next one to predict with --mode autoregressive; use --mode prompt or --mode standard")
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own

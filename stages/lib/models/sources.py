@@ -18,8 +18,8 @@ from ..io import read_json, replacing
 from ..runtime import seeded_torch
 from ..settings import ModelParams
 from .anatomy import CLASSES, HEAD, LM_HEAD, Anatomy, anatomy_of, require_embeddings, write_anatomy
-from .loading import TOKENIZER_FILES, load_config, load_model, load_tokenizer, one_line, save_model
-from .visibility import TOKENS, sees_later_words, sees_padding
+from .loading import TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
+from .visibility import SEEN, require_readable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -264,6 +264,8 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
     revision = commit_of(source) or settings.revision
     anatomy = anatomy_of(model, settings.mode, settings.name, settings.source, revision)
     _require_whole(settings, model, anatomy.groups, len(tokenizer))
+    if require_readable(settings.name, model, settings.mode):
+        print(f"{settings.name}: {SEEN} runtime.batch_tokens")
     head = anatomy.names([HEAD])
     if {*head} - {*model.missing_tensors}:
         print(f"{settings.name}: its own classification head is dropped; each task gets a new one")
@@ -292,10 +294,7 @@ def _require_fit(settings: ModelParams, config: "PreTrainedConfig", tokenizer: "
 
 
 def _require_whole(settings: ModelParams, model: "PreTrainedModel", groups: dict[str, str], tokens: int) -> None:
-    """Raise ModelError if the weights lack more than a new head, tokens have no embedding, it can't run, or sees a next word too early.
-
-    Says so if padding is seen.
-    """
+    """Raise ModelError if the weights lack more than a new head, or tokens have no embedding."""
     missing = [name for name in model.missing_tensors if groups.get(name) != HEAD]
     if missing:
         part = "a language-model head" if groups.get(missing[0]) == LM_HEAD else "all parameters of this class"
@@ -305,19 +304,3 @@ def _require_whole(settings: ModelParams, model: "PreTrainedModel", groups: dict
             f"model.mode={settings.mode} needs{'; use model.mode=prompt, which reads its masked-LM head' if masked else ''}"
         )
     require_embeddings(settings.name, model, tokens)
-    causal = CLASSES[settings.mode] == CLASSES["autoregressive"]
-    try:
-        early, padded = causal and sees_later_words(model), sees_padding(model)
-    except (
-        Exception
-    ) as error:  # a config.json that fits its weights may still fit no text, and models raise what they like
-        raise ModelError(f"{settings.name}: can't be run on a text of {TOKENS} tokens: {one_line(error)}") from error
-    if early:
-        raise ModelError(
-            f"{settings.name}: is a model of the kind {model.config.model_type} that sees the words after a position too, "
-            f"so there is no next one to predict with model.mode={settings.mode}; use model.mode=prompt or model.mode=standard"
-        )
-    if padded:
-        print(
-            f"{settings.name}: what it says of a text hangs on the padding in its batch too, so a score changes with runtime.batch_tokens"
-        )

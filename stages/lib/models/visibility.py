@@ -1,12 +1,13 @@
-"""The words that each position of a model sees, measured on it: those after it, and the padding beside a text.
-
-Whatever a model raises at such a short text comes through.
-"""
+"""The words that each position of a model sees, measured on it: those after it, and the padding beside a text."""
 
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from ..errors import ModelError
+from .anatomy import CLASSES
+from .loading import one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -14,6 +15,27 @@ if TYPE_CHECKING:
 TOKENS, PADS = 12, 6
 # relative to the largest value of a state: float32 in another order of sums is off by about 1e-6
 ALIKE = 1e-3
+SEEN = "what it says of a text hangs on the padding in its batch too, so a score changes with"
+
+
+def require_readable(name: str, model: "PreTrainedModel", mode: str, setting: str = "model.mode=") -> bool:
+    """Raise ModelError if a model can't run a short text, or sees a next word that its mode has it predict; tells whether it sees padding.
+
+    `setting` is what users write before a mode.  In bfloat16, which rounds too much to tell, no padding is seen.
+    """
+    causal = CLASSES[mode] == CLASSES["autoregressive"]
+    try:
+        early, padded = causal and sees_later_words(model), sees_padding(model)
+    except (
+        Exception
+    ) as error:  # a config.json that fits its weights may still fit no text, and models raise what they like
+        raise ModelError(f"{name}: can't be run on a text of {TOKENS} tokens: {one_line(error)}") from error
+    if early:
+        raise ModelError(
+            f"{name}: is a model of the kind {model.config.model_type} that sees the words after a position too, so there is "
+            f"no next one to predict with {setting}{mode}; use {setting}prompt or {setting}standard"
+        )
+    return padded and model.dtype == torch.float32
 
 
 def sees_later_words(model: "PreTrainedModel") -> bool:
@@ -38,7 +60,7 @@ def _some_words(model: "PreTrainedModel", before: int = 0) -> Tensor:
     vocabulary = range(len(model.get_input_embeddings().weight))
     padding = getattr(model.config, "pad_token_id", None)
     words = [word for word in vocabulary[-3 * TOKENS :] if word != padding]
-    return torch.tensor(words[len(words) - before - TOKENS :][:TOKENS])
+    return torch.tensor(words[len(words) - before - TOKENS :][:TOKENS], device=model.device)
 
 
 @torch.no_grad()
