@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.image import imread
 from matplotlib.text import Text
 from rich.console import Console
 
@@ -38,7 +39,7 @@ from stages.lib.report.document import Claim, Report
 from stages.lib.report.format import small_percent
 from stages.lib.report.load import published
 from stages.lib.report.publish import plot_data, to_terminal
-from stages.lib.report.style import styled, wrapped
+from stages.lib.report.style import figure, save, styled, wrapped
 from stages.report import HERE, Results, collect, details, headline, mask_facts, paper_scores, report
 from stages.settings import OodParams, SummaryParams
 from tests.sealed import save_sealed
@@ -416,6 +417,18 @@ def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(tasks, sets):
         assert len(boxes) > 1
         assert all(box.x0 >= 0 and box.y0 >= 0 and box.x1 <= edge.x1 and box.y1 <= edge.y1 for _, box in boxes), name
         assert not overlaps(boxes), name
+
+
+def test_long_labels_beside_the_panels_stay_inside_the_file(tmp_path):
+    with styled():
+        drawn = figure(2.0, "title", "details", "caption")
+        panels = drawn.subplots(1, 2, sharey=True)
+        panels[0].barh(range(3), [1, 2, 3])
+        panels[0].set_yticks(range(3), ["attention query", "feed-forward second", "LayerNorm"])
+        save(drawn, tmp_path / "bars.png")
+    inked = (imread(tmp_path / "bars.png")[..., :3] < 0.8).any(axis=(0, 2))
+    first, last = np.flatnonzero(inked)[[0, -1]]
+    assert first >= 4 and last < len(inked) - 4
 
 
 def test_the_mean_of_the_frontier_has_the_interval_of_each_distance_to_the_fine_tuned_model():

@@ -102,8 +102,8 @@ def wrapped(name: str, width: int = 12) -> str:
 
 def save(drawn: Figure, path: Path) -> None:
     """Write a PNG with the values drawn; equal figures give equal bytes, since neither date nor version is in it."""
+    drawn.set_dpi(DPI)  # first, as the layout is made for the width that letters have then
     metadata = {"Software": None, hover.KEY: hover.values_of(drawn)}
-    drawn.set_dpi(DPI)
     with replacing(path) as partial:
         # savefig would draw it once more before, for a layout that is made already
         FigureCanvasAgg(drawn).print_png(partial, metadata=metadata)
