@@ -13,6 +13,9 @@ import pytest
 import torch
 import transformers as hf
 from safetensors import safe_open
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from stages.lib.errors import ModelError, StorageError
 from stages.lib.io import replacing
@@ -262,6 +265,16 @@ def test_a_model_that_sees_padding_is_named(tmp_path, pico_bert, capsys):
     assert said in capsys.readouterr().out
     import_model(pico_bert, model_settings("standard"), tmp_path / "none")
     assert "padding" not in capsys.readouterr().out, "control"
+
+
+def test_a_tokenizer_without_a_token_for_unknown_words_is_refused_before_it_meets_one(tmp_path, pico_bert):
+    folder = Path(shutil.copytree(pico_bert, tmp_path / "model"))
+    words = {word: number for number, word in enumerate(["[PAD]", "good", "bad"])}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]").save_pretrained(folder)
+    with pytest.raises(ModelError, match="no usable tokenizer: Exception: WordLevel error: Missing .UNK. token"):
+        load_tokenizer(folder)
 
 
 def test_a_model_that_runs_on_no_short_text_is_one_line(tmp_path):

@@ -19,6 +19,7 @@ TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
     "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model",
 )  # fmt: skip
+UNHEARD_OF = "\N{LATIN SMALL LETTER SHARP S}\N{SNOWMAN}qz"
 # No model the pipeline can train on one machine is larger; one file keeps names in one place.
 ONE_SHARD = "1TB"
 
@@ -92,6 +93,7 @@ def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
     require_listed(folder, *TOKENIZER_FILES)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer(UNHEARD_OF)  # one without a token for unknown words fails only where it meets one
     except Exception as error:  # the tokenizers library raises nothing more specific
         raise ModelError(f"{folder}: no usable tokenizer: {one_line(error)}") from error
     if tokenizer.pad_token is None:
