@@ -28,10 +28,10 @@ from stages.smallest.report import interval, parameters
 
 COLUMNS = ["localizer", *CELL, "selected", "graftable", "enough"]
 PANEL_HEIGHT = 3.2
-# of the size of a region, over which the points of its localizers are spread
-SPREAD = 1.12
-# how many times as high as its point an arrow goes, and how far the axis goes beyond the largest region
-ARROW, ASIDE = 6.0, 1.8
+# between the points of a model's localizers, where models are 1 apart: two regions of nearly the same size need room, too
+SPREAD = 0.07
+# how many times as high as its point an arrow goes
+ARROW = 6.0
 
 
 def main() -> None:
@@ -116,7 +116,7 @@ def _of_tasks(part: pd.DataFrame) -> pd.Series:
 
 
 def sizes_by_model(found: pd.DataFrame) -> Figure:
-    """Sizes against the region's size: a line through the means of each localizer, a point for each task."""
+    """Sizes by model, from the smallest region on: a line through the means of each localizer, a point for each task."""
     localizers = [*dict.fromkeys(found.localizer)]
     regions = found.groupby("model", sort=False).graftable.first()
     drawn = framed(
@@ -125,13 +125,13 @@ def sizes_by_model(found: pd.DataFrame) -> Figure:
         "Arrows: in some cell not even the largest size tried is enough. Grey: the whole region.",
         [words(name) for name in localizers],
     )  # fmt: skip
-    panel = drawn.subplots()
+    panel, order = drawn.subplots(), [*regions.index]
     for number, (name, look) in enumerate(line_styles(localizers).items()):
-        aside = SPREAD ** (number - (len(localizers) - 1) / 2)
+        aside = SPREAD * (number - (len(localizers) - 1) / 2)
         models = _models(found, name)
         sizes = [size(part) for _, part in models]
         means = [10**value.mean for value in sizes]
-        places = [aside * regions[model] for model, _ in models]
+        places = [order.index(model) + aside for model, _ in models]
         panel.plot(places, means, label=words(name), **look)
         for place, mean, value, (_, part) in zip(places, means, sizes, models, strict=True):
             if value.error is not None:
@@ -142,10 +142,10 @@ def sizes_by_model(found: pd.DataFrame) -> Figure:
             if is_bound(part):
                 arrow = {"arrowstyle": "->", "color": look["color"]}
                 panel.annotate("", (place, ARROW * mean), (place, mean), arrowprops=arrow)
-    panel.plot(regions, regions, color="#999999", linewidth=1.0)
-    panel.set(xscale="log", yscale="log", ylabel="parameters of the graft", xlabel="parameters of the region")
-    panel.set_xlim(regions.min() / ASIDE, regions.max() * ASIDE)
-    panel.set_xticks(regions, [f"{model}\n{region:,}" for model, region in regions.items()])
+    panel.plot(range(len(order)), regions, "_-", color="#999999", markersize=14, linewidth=1.0)
+    panel.set(yscale="log", ylabel="parameters of the graft", xlabel="model, and parameters of its region")
+    panel.set_xlim(-0.5, len(order) - 0.5)
+    panel.set_xticks(range(len(order)), [f"{model}\n{region:,}" for model, region in regions.items()])
     panel.minorticks_off()
     explain(drawn, [panel])
     return drawn
