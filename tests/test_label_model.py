@@ -277,6 +277,18 @@ def test_a_tokenizer_without_a_token_for_unknown_words_is_refused_before_it_meet
         load_tokenizer(folder)
 
 
+def test_loading_a_tokenizer_changes_nothing_of_what_is_saved_of_it(tmp_path, pico_bert):
+    folder = Path(shutil.copytree(pico_bert, tmp_path / "model"))
+    tokenizer = load_tokenizer(folder)
+    tokenizer(
+        "a good film", truncation=True, max_length=3, padding="max_length"
+    )  # both are part of the file from then on
+    tokenizer.save_pretrained(folder)
+    before = (folder / "tokenizer.json").read_bytes()
+    load_tokenizer(folder).save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again/tokenizer.json").read_bytes() == before
+
+
 def test_a_model_that_runs_on_no_short_text_is_one_line(tmp_path):
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
     config = hf.NystromformerConfig(vocab_size=150, num_landmarks=4, segment_means_seq_len=64, **sizes)

@@ -93,7 +93,9 @@ def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
     require_listed(folder, *TOKENIZER_FILES)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        tokenizer(UNHEARD_OF)  # one without a token for unknown words fails only where it meets one
+        # one without a token for unknown words fails only where it meets one; `tokenizer()` would change what is saved of it
+        if backend := getattr(tokenizer, "backend_tokenizer", None):
+            backend.encode(UNHEARD_OF)
     except Exception as error:  # the tokenizers library raises nothing more specific
         raise ModelError(f"{folder}: no usable tokenizer: {one_line(error)}") from error
     if tokenizer.pad_token is None:
