@@ -27,7 +27,8 @@ def _end_with_dvc() -> int | None:
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
     writers = _writers()
     above = writers & {*_ancestors()}
-    if writers and not above:
+    # above a process that shares the gradients of a fork there is no DVC either; it ends with the first one
+    if writers and not above and os.environ.get("RANK", "0") == "0":
         sys.exit(f"{os.environ['DVC_STAGE']}: stopped, since the run of DVC that started it has ended")
     return min(above, default=None)
 

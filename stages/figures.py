@@ -22,7 +22,19 @@ from stages.lib.metrics.variants import (
     WISE_FT,
     WISE_GRAFT,
 )  # fmt: skip
-from stages.lib.report.format import DAGGER, bounds, counted, extent, name_of, percent, points, small_percent, words
+from stages.lib.report.format import (
+    MARKS,
+    bounds,
+    counted,
+    extent,
+    marked,
+    name_of,
+    percent,
+    points,
+    score_label,
+    small_percent,
+    words,
+)
 from stages.lib.report.line_styles import small_multiples
 from stages.lib.report.stats import paired
 from stages.lib.report.style import COLORS, LINES, NARROW_BARS, bar_style, figure, legend, wrapped
@@ -57,9 +69,9 @@ class Bars:
     measure: str = "score"
 
     @property
-    def f1(self) -> bool:
-        """True if the score of some is F1."""
-        return any(DAGGER in label for label in self.labels.values())
+    def metrics(self) -> list[str]:
+        """The metrics other than accuracy whose marks stand behind names."""
+        return [metric for metric, mark in MARKS.items() if any(mark in label for label in self.labels.values())]
 
 
 def accuracy(results: Results) -> Figure:
@@ -95,7 +107,7 @@ def ood(results: Results) -> Figure:
         for task, test in results.leaks
     }
     grouped = results.ood.assign(group=results.ood.task + " -> " + results.ood.test_set)
-    means = grouped.groupby(["variant", "group"]).score.mean().groupby("variant").mean()
+    means = grouped.groupby(["variant", "task"]).score.mean().groupby("variant").mean()
     title = f"Out of distribution: {_both(means)}"
     return _bars_figure(results, title, Bars(grouped, labels), "Trained task → test set. ")
 
@@ -136,11 +148,12 @@ def _overconfidence(results: Results, variant: str) -> float:
 def confidence(results: Results) -> Figure:
     """Confidence of the models in their predictions, for each task (figure 6 of the paper)."""
     rows, columns = _grid(len(results.tasks))
-    sure = results.confidence[results.confidence.low >= SURE].groupby("variant")["count"].sum()
-    shares = sure / results.confidence.groupby("variant")["count"].sum()
+    counts = results.confidence.groupby(["variant", "task", "low"])["count"].sum().unstack()
+    edge = min((low for low in counts if low >= SURE), default=max(counts))
+    shares = (counts.loc[:, edge:].sum(axis=1) / counts.sum(axis=1)).groupby("variant").mean()
     title = (
-        f"Surer than {percent(SURE, 0)} %: the fine-tuned model of {percent(shares[FINETUNED], 0)} % of the {results.unit}, "
-        f"the graft of {percent(shares[GRAFTED], 0)} %"
+        f"Surer than {100 * edge:.3g} %, mean over tasks: the fine-tuned model of {percent(shares[FINETUNED], 0)} % of the "
+        f"{results.unit}, the graft of {percent(shares[GRAFTED], 0)} %"
     )
     what = "token" if results.generative else "label"
     caption = f"Top probability: the probability of the predicted {what}. All seeds together."
@@ -183,6 +196,8 @@ def frontier(results: Results) -> Figure:
     over_tasks = _with_intervals(_mean_points(means, ["method", "alpha"]), cells)
     if over_tasks.ece_half.notna().any():
         caption += " Its whiskers, of all but pre: 95 % interval, over tasks, of the distance to the fine-tuned model."
+    if marks := marked(task.metric for task in results.tasks.values()):
+        caption += f" {marks}."
     parts = {"mean over tasks": over_tasks}
     parts |= {_name(results, task, 18): means[means.task == task] for task in results.tasks}
     rows, columns = _grid(len(parts))
@@ -240,10 +255,10 @@ def _bars_figure(results: Results, title: str, bars: Bars, lead: str = "") -> Fi
     """Means over seeds as bars, standard deviations as whiskers, seeds as dots, in rows of at most 7 groups."""
     whiskers = "Bars: mean over seeds; whiskers: standard deviation over seeds; dots: single seeds."
     seeds = whiskers if len(results.seeds) > 1 else "Bars: the one seed; so there are no whiskers."
-    dagger = f" {DAGGER}\u00a0F1, the others accuracy." if bars.f1 else ""
-    dagger += " ECE is that of next-token probabilities." if results.generative and bars.measure == "ece" else ""
+    marks = f" {marked(bars.metrics)}." if bars.metrics else ""
+    marks += " ECE is that of next-token probabilities." if results.generative and bars.measure == "ece" else ""
     size = f"The movement graft has the size of the {results.localizer} one."
-    caption = f"{lead}{seeds} {size} n:\u00a0test\u00a0rows.{dagger}"
+    caption = f"{lead}{seeds} {size} n:\u00a0test\u00a0rows.{marks}"
     names = list(bars.labels)
     rows = math.ceil(len(names) / MOST_PER_ROW)
     per_row = max(math.ceil(len(names) / rows), LEAST_PER_ROW)
@@ -253,7 +268,8 @@ def _bars_figure(results: Results, title: str, bars: Bars, lead: str = "") -> Fi
         _draw_row(panel, bars, results.score, names[number * per_row : (number + 1) * per_row])
         panel.set_xlim(-0.55, per_row - 0.45)
     # of all rows together, so once all are drawn: it would hold as the first row needs it
-    panels[0].set_ylim(0, 100 if bars.measure == "score" else None)
+    lowest = min(0, panels[0].get_ylim()[0]) if "mcc" in bars.metrics else 0
+    panels[0].set_ylim(lowest, 100 if bars.measure == "score" else None)
     legend(drawn, panels[0])
     return drawn
 
@@ -267,14 +283,15 @@ def _draw_row(panel: Axes, bars: Bars, metric: str, names: list[str]) -> None:
         panel.bar(places, means, BAR, label=words(variant), **bar_style(variant))
         for place, values in zip(places, seeds, strict=True):
             if len(values) > 1:
-                whisker = {"color": "black", "linewidth": 1.2, "capsize": 3, "zorder": 3}
+                whisker = {"color": "black", "linewidth": 1.2, "capsize": 3, "zorder": 3, "clip_on": False}
                 panel.errorbar(place, values.mean(), values.std(ddof=1), **whisker)
                 beside = place + np.linspace(-BAR / 4, BAR / 4, len(values))
-                panel.scatter(beside, values, s=11, facecolor="white", edgecolor="black", linewidth=0.7, zorder=4)
+                panel.scatter(
+                    beside, values, s=11, facecolor="white", edgecolor="black", linewidth=0.7, zorder=4, clip_on=False
+                )
     panel.set_xticks(range(len(names)), [bars.labels[name] for name in names])
     panel.tick_params(axis="x", length=0)
-    score = f"accuracy or F1{DAGGER} (%)" if bars.f1 else f"{metric} (%)"
-    panel.set_ylabel(score if bars.measure == "score" else "ECE (%), lower is better")
+    panel.set_ylabel(score_label(bars.metrics, metric) if bars.measure == "score" else "ECE (%), lower is better")
 
 
 def _grid(panels: int) -> tuple[int, int]:
@@ -327,7 +344,7 @@ def _name(results: Results, task: str, width: int = 12) -> str:
 def _panel_title(results: Results, task: str) -> str:
     scores = results.of(task)
     n = f"n = {scores.tokens.min():,} tokens" if results.generative else _rows(scores)
-    return f"{_name(results, task, 18)}, {n}"
+    return f"{wrapped(task, 18)}, {n}"
 
 
 def _rows(scores: pd.DataFrame) -> str:

@@ -34,20 +34,22 @@ from stages.lib.metrics.variants import (
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
 from stages.lib.report.format import (
-    MARKED,
-    MARKS,
+    bounds,
     counts,
+    marked,
     model_title,
     name_of,
     percent,
     points,
+    shots_of,
     small_percent,
     without_gain,
 )
 from stages.lib.report.load import Records, Row, grid, published, require_files
 from stages.lib.report.stats import estimate
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
-from stages.settings import OodParams, SummaryParams
+from stages.lib.settings import DataParams, OodParams
+from stages.settings import SummaryParams
 
 HERE = Path(__file__).parent
 MEASURES = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
@@ -295,10 +297,10 @@ def task_table(results: Results, heading: str, columns: list[Column], notes: lis
         "pre: pretrained, with the fine-tuned model's head; FT: fine-tuned; WiSE: all weights between these two, where dev scores "
         f"highest; move: movement grafted, of the size of the {results.localizer} graft; graft: grafted with the {results.localizer} mask",
         *notes,
+        f"n, test rows of each seed: {_test_rows(results)}",
     ]
-    used = [metric for metric in MARKS if any(task.metric == metric for task in tasks.values())]
-    if used:
-        notes.append(f"{', '.join(f'{MARKS[metric]} {MARKED[metric]}' for metric in used)}, the others accuracy")
+    if marks := marked(task.metric for task in tasks.values()):
+        notes.append(marks)
     if any(line.paper for line in lines):
         notes.append(f"paper: {source}; no target for other settings")
     if results.refits:
@@ -306,6 +308,12 @@ def task_table(results: Results, heading: str, columns: list[Column], notes: lis
         notes.append("/H: with the head trained on, on training rows, while all else stays")
     heading += ": mean (standard deviation over seeds; of averages over tasks)"
     return Table(heading, ["task"], columns, lines, notes, name, [column.key for column in columns])
+
+
+def _test_rows(results: Results) -> str:
+    rows = results.scores.groupby("task", sort=False).n.min()
+    same = f"{rows.iloc[0]:,} a task" if rows.nunique() == 1 else ""
+    return same or ", ".join(f"{task} {n:,}" for task, n in rows.items())
 
 
 def score_table(results: Results) -> Table:
@@ -398,8 +406,8 @@ def ece_reduction(results: Results) -> Finding:
     ece = results.by_cell("ece")[[GRAFTED, FINETUNED]]
     means = ece.groupby("task").mean().mean()
     value = estimate(ece, statistic=lambda units: 1 - units[GRAFTED].mean() / units[FINETUNED].mean())
-    fields = {"first": means[GRAFTED], "second": means[FINETUNED]}
-    return Finding(value, fields, partial(_short_of, 1 - ece[GRAFTED] / ece[FINETUNED]))
+    fields, by_task = {"first": means[GRAFTED], "second": means[FINETUNED]}, ece.groupby("task", sort=False).mean()
+    return Finding(value, fields, partial(_short_of, 1 - by_task[GRAFTED] / by_task[FINETUNED]))
 
 
 def _short_of(values: pd.Series, limit: float, write: Callable[[float], str] = percent) -> list[str]:
@@ -435,15 +443,16 @@ MEASURED = {
 # --- All of it -----------------------------------------------------------------------------------------------------
 
 
-def report(results: Results, targets: SummaryParams, leak_rule: str) -> Report:
+def report(results: Results, targets: SummaryParams, leak_rule: str, data: DataParams) -> Report:
     """Setting, tables, sizes of the masks and claims; `leak_rule` is "drop" or "keep", what was done with leaked test texts."""
-    first = results.masks.iloc[0]
+    first, shots = results.masks.iloc[0], shots_of(data)
     model = model_title(first.model)
     per = "per class" if any(task.labels for task in results.tasks.values()) else "in all"
-    here = f"{model}, {first['mode']}, {counts(shot=int(first.k))}, graft of {small_percent(first.selected / first.graftable)}"
+    sizes = bounds([*map(small_percent, sorted(results.masks.selected / results.masks.graftable))])
+    here = f"{model}, {first['mode']}, {shots} shot{'s' * (data.k != 1)}, graft of {sizes}"
     return Report(
         "Grafted models against fine-tuned models",
-        f"{model}, {first['mode']} fine-tuning, {first.k} examples {per}, {counts(task=len(results.tasks), seed=len(results.seeds))}",
+        f"{model}, {first['mode']} fine-tuning, {shots} examples {per}, {counts(task=len(results.tasks), seed=len(results.seeds))}",
         shown(_tables(results, leak_rule)),
         mask_facts(results),
         judge(read_statements(HERE / "claims.yaml"), MEASURED, results, here, targets),

@@ -17,7 +17,7 @@ def main() -> None:
     from stages.report import collect, details, headline, report
 
     results = collect(params.tasks, params.seeds, params.ood, params.summary.least_gain)
-    made = report(results, params.summary, params.ood.leaks)
+    made = report(results, params.summary, params.ood.leaks, params.data)
     draw = plot_data(results.plots, empty=True), figures(FIGURES, results)
     publish("summary", made, headline(results), details(results, params.ood.leaks), *draw, settings=params)
 

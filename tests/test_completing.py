@@ -101,7 +101,7 @@ def test_completions_that_do_not_fit_are_counted_in_one_line():
 def test_labels_that_a_tokenizer_cannot_tell_apart_are_refused():
     assert len(label_completions(LONG.causal_prompt, LONG.labels, BYTES)) == 2
     same = LONG.causal_prompt.model_copy(update={"verbalizer": {"negative": "good", "positive": "good"}})
-    with pytest.raises(ModelError, match="two labels have the same tokens"):
+    with pytest.raises(ModelError, match=r"^verbalizer: 'good' \(label 'positive'\) has the tokens of 'good' \(label"):
         label_completions(same, LONG.labels, BYTES)
     with pytest.raises(DataError, match="label 'fine' is not one of negative, positive"):
         encode_completions([plain("a", "fine")], LONG, BYTES, 32)

@@ -147,11 +147,11 @@ UNKNOWN = "'{}' \\(label '{}'\\) is unknown to this tokenizer"
         ("terrible", "zebra", f"^verbalizer: {UNKNOWN.format('zebra', 'positive')}; a word"),
         ("yak", "zebra", f"{UNKNOWN.format('yak', 'negative')}; {UNKNOWN.format('zebra', 'positive')}; a word"),
         ("terrible", "good film", NOT_ONE.format("good film", "good film")),
-        ("Great", "great", "two labels have the same token"),
+        ("Great", "great", r"'great' \(label 'positive'\) has the tokens of 'Great' \(label 'negative'\); a word"),
     ],
 )
 def test_a_word_that_is_not_one_token_of_its_own_is_named(negative, positive, said):
-    prompt = Prompt(template="{mask}", verbalizer={"negative": negative, "positive": positive})
+    prompt = Prompt(template="{sentence1} {mask}", verbalizer={"negative": negative, "positive": positive})
     with pytest.raises(ModelError, match=said):
         label_word_ids(prompt, TOY.labels, WORDS)
 

@@ -29,6 +29,7 @@ from transformers import (
 
 from stages.lib.graft.region import Region
 from stages.lib.graft.select import top_k
+from stages.lib.io import write_text
 from stages.lib.localizers.movement import movement
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
 from stages.lib.localizers.settings import NAMES
@@ -41,7 +42,7 @@ from stages.lib.patches.format import render
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.localize import DEFAULTS, needs_data, settings_of
 from stages.lib.patches.locations import PATCH
-from stages.lib.patches.pair import open_pair
+from stages.lib.patches.pair import open_pair, survey
 from stages.lib.patches.room import bytes_needed
 from tests.pico import TOY, bert_config, toy_rows, word_tokenizer
 from tests.sealed import read_patch
@@ -216,6 +217,49 @@ def test_a_link_to_nowhere_is_not_written_over(pico_bert, tuned, tmp_path, capsy
     assert link.is_symlink()
 
 
+def test_nothing_that_is_there_is_taken_away(pico_bert, tuned, tmp_path, capsys, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes").write_text("mine")
+    with pytest.raises(SystemExit):
+        localize(pico_bert, tuned, tmp_path / "mine/new/..")
+    assert "mine: is there already" in capsys.readouterr().err and (tmp_path / "mine/notes").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    link, long = tmp_path / "link", tmp_path / ("x" * 250)
+    link.symlink_to(tmp_path / "empty")
+    with pytest.raises(SystemExit):
+        localize(pico_bert, tuned, link)
+    assert "is there already" in capsys.readouterr().err
+    assert refused(capsys, pico_bert, tuned, long).endswith("its name is too long")
+
+    def meanwhile(*arguments: object) -> object:
+        write_text(tmp_path / "empty/notes", "mine")
+        return survey(*arguments)
+
+    monkeypatch.setattr("stages.lib.patches.localize.survey", meanwhile)
+    with pytest.raises(SystemExit):
+        localize(pico_bert, tuned, tmp_path / "empty")
+    assert "is there by now" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "empty").iterdir()] == ["notes"], "and it was written while this ran"
+
+
+def test_regions_add_up_and_one_that_is_named_twice_counts_once(pico_bert, tuned, tmp_path, capsys):
+    localize(pico_bert, tuned, tmp_path / "twice", "--sparsity 1 --region layers layers --region embeddings")
+    assert "100.0 % of the region's squared movement" in " ".join(capsys.readouterr().out.split())
+    localize(pico_bert, tuned, tmp_path / "once", "--sparsity 1 --region layers embeddings")
+    localize(pico_bert, tuned, tmp_path / "less", "--sparsity 1")
+    twice, once, less = (read_patch(tmp_path / name / PATCH)[0].mask for name in ("twice", "once", "less"))
+    assert twice.selected == once.selected > less.selected, "the control"
+
+
+def test_a_pair_that_is_tied_by_its_config_and_differs_in_the_file_is_refused(pico_llama, tmp_path, capsys):
+    base, tuned = Path(shutil.copytree(pico_llama, tmp_path / "base")), moved(pico_llama, tmp_path / "tuned")
+    for folder in (base, tuned):
+        set_config(folder, tie_word_embeddings=True)
+    change(tuned, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"] + 1}))
+    line = refused(capsys, base, tuned, tmp_path / "patch")
+    assert "ties lm_head.weight to model.embed_tokens.weight, and the file has other values for it" in line
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path, dtype):
     base, tuned = pico_llama, moved(pico_llama, tmp_path / "tuned")
@@ -296,6 +340,10 @@ REFUSALS = {
     "no number": (spoil, r"tuned: values that are no numbers \(bert.encoder.layer.1.output.dense.bias\)$"),
     "another class": (lambda folder: set_config(folder, architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of SequenceClassification of bert, MaskedLM of bert, CausalLM of bert; say --mode"),
     "a number": (lambda folder: (set_config(folder, id2label={"0": "score"}), lose("classifier")(folder)), "its head has 1 output, a number and no label"),
+    "no number in a head": (lambda folder: change(folder, lambda tensors: tensors["classifier.bias"].fill_(float("nan"))), r"tuned: values that are no numbers \(classifier.bias\)$"),
+    "other arithmetic": (lambda folder: set_config(folder, num_attention_heads=4, hidden_act="relu"), r"tuned: computes otherwise than .*base, which no graft can carry: its config.json has hidden_act relu and not gelu, num_attention_heads 4 and not 2$"),
+    "another dropout": (lambda folder: set_config(folder, hidden_dropout_prob=0.3, num_attention_heads=4), "has num_attention_heads 4 and not 2$"),
+    "other names": (lambda folder: change(folder, lambda tensors: tensors.update({"odd": tensors.pop("bert.encoder.layer.1.output.dense.bias")})), "1 tensor missing .*; it has odd besides; are these the missing ones, load it with transformers and save it anew"),
     "damaged": (lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9]), "model.safetensors: damaged: "),
 }  # fmt: skip
 
@@ -327,6 +375,9 @@ def test_all_that_is_wrong_is_said_at_once(pair, tmp_path, capsys):
     ("--localizer grown --data x.csv --set round=1", "rounds"),
     # nobody knows what a localizer that isn't there could be set to
     ("--localizer movemnt --set a=1 --verbalizer good x=", "^((?!--set).)*--verbalizer: 'good' is not allowed: should be LABEL=WORD((?!--set).)*--verbalizer: 'x='"),
+    ("--set a=1 --set b=2", "^--set movement.a: .*; --set movement.b: "),
+    ("--verbalizer good=great --verbalizer good=fine", "^--verbalizer: 'good' has two words$"),
+    ("--test rows.csv", "^--test: is for the rows of --data$"),
     ("--max-length -5 --batch-tokens 0", "^--max-length: -5 is not allowed: should be 8 or more; --batch-tokens: 0 is not allowed: should be 16 or more$"),
 ])  # fmt: skip
 def test_settings_that_can_t_be_are_refused(pico_bert, tuned, tmp_path, capsys, options, words):
@@ -461,6 +512,11 @@ def test_labels_are_found_by_name_or_number_and_others_refused_with_the_nearest(
     numbers = write_rows(tmp_path / "numbers.csv", rows, lambda label: str(TOY.labels.index(label)))
     localize(*cell, tmp_path / "patch", f"{options} {numbers}")
     assert "labels by their numbers: 0 negative, 1 positive" in capsys.readouterr().out
+    beyond = write_rows(tmp_path / "beyond.csv", rows, lambda label: "9")
+    line = refused(
+        capsys, *cell, tmp_path / "other", f"{COLUMNS} --localizer attribution --data {numbers} --test {beyond}"
+    )
+    assert line == "--test: labels by their numbers, of which 9 stands for none; known: 0, 1"
     wrong = write_rows(tmp_path / "wrong.csv", rows, lambda label: label + "ly")
     with pytest.raises(SystemExit):
         localize(*cell, tmp_path / "other", f"{options} {wrong}")

@@ -21,11 +21,11 @@ from stages.lib.graft.select import top_k
 from stages.lib.localizers.attribution import attribution
 from stages.lib.localizers.bias import biases
 from stages.lib.localizers.evidence import DevRating, Evidence
-from stages.lib.localizers.layerwise import layer_of
 from stages.lib.localizers.learned import MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
 from stages.lib.localizers.settings import ARRAYS, NAMES, Learning
+from stages.lib.metrics.composition import layer_of
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import draws, evidence_about, from_tensors
 from tests.memory import PeakBytes

@@ -224,6 +224,20 @@ def test_a_new_head_is_another_way_than_the_prompt(projects):
     assert not np.allclose(logits["sgd"], logits["standard"], atol=0.1)
 
 
+def test_a_pooler_that_the_checkpoint_lacks_is_trained_as_the_new_head_is(projects):
+    projects("prompt")
+    start: dict[str, Tensor] = {}
+
+    def watch(model: LabelModel) -> Callable[[], object]:
+        start.update({name: values.detach().clone() for name, values in model.parameters().items()})
+        return lambda: None
+
+    after = again("standard", watch)
+    moved = {name for name, values in after.items() if not torch.equal(values, start[name])}
+    assert {"bert.pooler.dense.weight", "classifier.weight"} <= moved
+    assert not any("embeddings" in name for name in moved), "control: what the checkpoint has stays where it is to"
+
+
 def test_a_movement_graft_is_as_large_as_the_learned_one(projects):
     projects("prompt")
     finetune_and_graft("adamw", "toy", SEED, params("prompt", "threshold"), runtime())

@@ -22,11 +22,12 @@ from rich.console import Console
 from stages.commands import mend
 from stages.commands.overrides import overridden
 from stages.commands.parallel import __main__ as parallel
+from stages.commands.parallel import bound
 from stages.commands.parallel.__main__ import count, on_this_machine, parsed, visible_gpus, workers_for
 from stages.commands.parallel.clone import State, difference, state
 from stages.commands.parallel.cluster import this_machine
 from stages.commands.parallel.progress import Board, watched
-from stages.commands.parallel.run_stage import BOUND, DVC, Outcome
+from stages.commands.parallel.run_stage import DVC, Outcome
 from stages.commands.parallel.schedule import longest_way_first
 from stages.commands.parallel.tasks import Task
 from stages.commands.plan.predicted_steps import prediction
@@ -382,8 +383,12 @@ def test_stages_fork_from_the_server_in_the_environment_from_none_if_it_is_empty
 
 
 @pytest.mark.parametrize(
-    ("seen", "wanted", "lent"), [("2,3", None, ["2", "3"]), ("2,3", 1, ["2"]), ("", 4, []), (None, 2, ["0", "1"])]
-)
+    ("seen", "wanted", "lent"),
+    [
+        ("2,3", None, ["2", "3"]), ("2,3", 1, ["2"]), ("", 4, []), (None, 2, ["0", "1"]), ("-1", None, []), ("none", 1, []),
+        ("0, 1", None, ["0", "1"]), ("0,-1,1", None, ["0"]),
+    ],
+)  # fmt: skip
 def test_only_gpus_that_the_runner_itself_may_see_are_lent(seen, wanted, lent, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen or "")
     if seen is None:
@@ -505,15 +510,17 @@ def test_a_clone_without_a_remote_has_to_share_the_cache(clone_of_head, tmp_path
 
 
 def test_a_command_ends_with_the_process_that_started_it(tmp_path):
-    bound = "subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), 'sleep', '60'])"
-    script = f"import os, subprocess, sys, time; print({bound}.pid, flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", script, str(BOUND)], stdout=subprocess.PIPE, text=True) as parent:
+    sleeper = "subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), 'sleep', '60'])"
+    script = f"import os, subprocess, sys, time; print({sleeper}.pid, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", script, bound.__file__], stdout=subprocess.PIPE, text=True) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
         wait_for(lambda: child.name() == "sleep", 60)
         parent.kill()
     psutil.wait_procs([child], timeout=10)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-    stranger = subprocess.run([sys.executable, BOUND, "1", "echo", "ran"], capture_output=True, text=True, check=True)
+    stranger = subprocess.run(
+        [sys.executable, bound.__file__, "1", "echo", "ran"], capture_output=True, text=True, check=True
+    )
     assert stranger.stdout == "", "control: its starter had ended before it was bound"
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -207,6 +208,9 @@ def test_the_tables_name_every_stage_and_reason(tmp_path):
 
 def test_mistakes_are_one_clear_line(project, monkeypatch, capsys):
     with pytest.raises(StorageError, match="not inside of a DVC repository"):
+        predict_steps([paths.PIPELINE])
+    write_text(Path(".dvc/config"), "")  # as an archive of the project has it
+    with pytest.raises(StorageError, match="is not a git repository; clone the project with git, or `git init` what"):
         predict_steps([paths.PIPELINE])
     write_text(paths.PIPELINES / "study/dvc.yaml", "")
     monkeypatch.setattr("sys.argv", ["plan", "studi"])

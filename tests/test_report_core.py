@@ -118,6 +118,12 @@ def test_pairs_of_tasks_are_jackknifed_by_task():
     assert (value.tasks, value.units) == (3, 3)
     assert estimate(cells({("a", "b"): 0.1}, names=PAIR), PAIR).low is None, "one pair has no interval"
     assert value.error > 1.9 * value.sd / 3**0.5, "the control: pairs are not independent"
+    apart = {("a", "b"): 0.1, ("c", "d"): 0.2, ("e", "f"): 0.6}
+    pairs, known = estimate(cells(apart, names=PAIR), PAIR), ttest_1samp([*apart.values()], 0.05)
+    assert (pairs.low, pairs.high) == pytest.approx((*known.confidence_interval(0.95),)), (
+        "which share no task, are the sample"
+    )
+    assert pairs.p_value(0.05) == pytest.approx(known.pvalue) and pairs.sample() == "6 tasks, 2 seeds"
     both = pd.DataFrame({"one": cells(BY_TASK), "twice": 2 * cells(BY_TASK)})
     ratio = estimate(both, statistic=lambda units: units.one.mean() / units.twice.mean())
     assert (ratio.mean, ratio.error, ratio.positive, ratio.sd) == (pytest.approx(0.5), pytest.approx(0), None, None)

@@ -270,7 +270,7 @@ def texts_of(name: str, study: Study) -> tuple[str, int]:
 
 
 def test_a_title_says_what_was_found_and_a_caption_what_is_drawn(written, study):
-    highest = "At 0.010 % grafts on the learned region score highest: 88.6 % (fine-tuned: 90.6 %"
+    highest = "At 0.010 % grafts on the learned region score highest: 88.6 %, +1.8 (+0.9 to +2.8) points over attribution (fine-tuned: 90.6 %"
     assert texts_of("localizers", study)[0].startswith(highest)
     assert "lies in attention value: 100.0 %, by chance 20" in texts_of("modules", study)[0]
     assert "lies in layer 3" in texts_of("layers", study)[0]
@@ -281,6 +281,16 @@ def test_a_title_says_what_was_found_and_a_caption_what_is_drawn(written, study)
         assert "whiskers" not in text and "1 task, 1 seed" in text and panels == 1, name
     for name in ("ood_sparsity", "ood_tradeoff"):
         assert "1 task, 2 seeds" in texts_of(name, few)[0], "qqp has no other test set"
+
+
+def test_two_layers_have_no_middle_third(study):
+    composition = study.frames["composition"]
+    few = replace(study, frames=study.frames | {"composition": composition[composition.layer < 2]})
+    [claim] = told_of(few, words="middle third")
+    assert claim.verdict is Verdict.OPEN
+    assert claim.figure == "not measurable with 2 layers, of which none is in the middle third"
+    [claim] = told_of(study, words="middle third")
+    assert claim.verdict is Verdict.HOLDS, "the control: of four layers it is the two in the middle"
 
 
 def test_the_mean_over_paradigms_has_the_interval_of_the_distance_to_their_own_models(study):

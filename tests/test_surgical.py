@@ -25,7 +25,7 @@ from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors
 from stages.lib.models.sources import import_model
-from stages.lib.runtime import derive_seed, numpy_generator
+from stages.lib.runtime import derive_seed, numpy_generator, permuted
 from stages.lib.training.finetuning import TrainingCell, finetune, train_again
 from stages.lib.training.training import TrainPlan
 from stages.surgical import fisher_scores as fim
@@ -224,16 +224,17 @@ def test_larger_logits_scale_their_own_score_exactly_and_no_rank(cell, model):
     assert ranks[0] == ranks[1]
 
 
-def test_the_stored_scores_are_those_of_the_first_examples_averaged_over_heads(cell):
+def test_the_stored_scores_are_those_of_examples_in_a_drawn_order_averaged_over_heads(cell):
     record = read_json(paths.reading_record("fim", (), "toy", SEED))
     assert record["parameters"] == [whole_layers(cell.anatomy.region([LAYERS]), [0]).selected] * LAYERS_12
     # 24 rows: the smallest larger count takes them all, and the next one is left out
     assert {(row["examples"], row["used"]) for row in record["rows"]} == {(3, 3), (6, 6), (100, 24)}
     assert len(record["rows"]) == 3 * len(TARGETS) * len(AGGREGATIONS) * 2
-    direct = []
+    direct, drawn = [], permuted(ROWS["train"], "fim", "rows", "toy", SEED)
+    assert drawn[:6] != ROWS["train"][:6] and drawn[:6] != permuted(ROWS["train"], "fim", "rows", "toy", SEED + 1)[:6]
     for head in range(2):
         headed = fresh(derive_seed("fim", "toy", SEED, head))
-        squares = squared_gradients(headed, headed.encode(ROWS["train"][:6]), names_of(cell.layers), "label_logit")
+        squares = squared_gradients(headed, headed.encode(drawn[:6]), names_of(cell.layers), "label_logit")
         direct.append(layer_scores(squares, 6, cell.layers)["trace"])
     assert direct[0] != direct[1]  # heads matter
     six, hundred, most = (fim.read_scores("toy", SEED, "label_logit", "trace", count) for count in (6, 100, 200))

@@ -96,7 +96,7 @@ class Writer:
                 self.arithmetic(method, task, seed)
         for method, seed, (first, second) in product(params.disentangle.methods, params.seeds, PAIRS.items()):
             rows = [self.error(method, first, seed, alphas) for alphas in product(ALPHAS, ALPHAS)]
-            record("disentangle", (method,), f"{first}+{second}", seed, {"rows": rows})
+            record("disentangle", (method,), f"{first}+{second}", seed, {"rows": rows, "n": [50, 60]})
 
     def sensitivity(self, task: str, seed: int) -> None:
         shares = {kind: BEFORE * (share + wobble(task, seed, kind)) for kind, share in self.has.kept.items()}
@@ -305,7 +305,7 @@ def test_the_headline_is_short_and_details_are_what_was_put_in():
         (ADDS, turned("talos", added=0.50), turned("talos", added=0.60)),
         (GRAFTS, turned("graft", added=0.60), turned("graft", added=0.72)),
         (TAKES, turned("talos", negated=0.45), turned("talos", negated=0.30)),
-        ("accuracy than a linearised one", turned("linear", negated=0.40), turned("linear", negated=0.20)),
+        ("accuracy than that of TaLoS", turned("linear", negated=0.40), turned("linear", negated=0.20)),
         (ALONE, turned("talos", away=0.40), turned("talos", away=0.20)),
         (DISENTANGLES, turned("talos", error=0.49), turned("talos", error=0.40)),
     ],
@@ -323,6 +323,11 @@ def test_a_seed_alone_decides_nothing_and_published_figures_stand_beside_where_o
     assert claim.here.endswith("toy, standard, 64 shots; 3 tasks, 2 seeds") and claim.here.startswith("TaLoS ")
     published = [claim.paper for claim in claims(written()) if claim.paper]
     assert len(published) == 10 and all(paper.says and paper.place and paper.model for paper in published)
+
+
+def test_a_control_that_several_targets_have_counts_once():
+    value = reporting.controlled(written()).value
+    assert (value.tasks, value.n) == (len({*CONTROLS.values()}), len({*CONTROLS.values()}) * len(SEEDS))
 
 
 @pytest.mark.parametrize("weak, count, verdict", [(["movies"], 4, Verdict.HOLDS), ([], 6, Verdict.UNCLEAR), (TASKS, 0, Verdict.OPEN)])  # fmt: skip
@@ -394,7 +399,10 @@ def test_titles_say_what_was_found_and_nothing_is_drawn_over_numbers_or_on_a_str
     )
     words = "All tasks in one model, by accuracy: graft 79.0 %, TaLoS 72.0 %, full fine-tuning 60.0 %"
     assert added.startswith(words) and "graft 20.0 %" in control
-    assert "in the box: full fine-tuning 40.0 %, TaLoS 10.0 %" in disentangled
+    assert (
+        "in the box: full fine-tuning 40.0 %, TaLoS 10.0 %" in disentangled
+        and "n = 50 test rows a task" in disentangled
+    )
     panel = drawn["disentanglement"].axes[0]
     [half] = [patch.get_width() / 2 for patch in panel.patches if patch.get_width() > 0]
     inside = [text for text in panel.texts if max(map(abs, text.get_position())) < half]

@@ -3,11 +3,12 @@
 It says so; nobody has to do it by hand.
 """
 
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -107,13 +108,17 @@ def remove_partials() -> None:
     """
     found = [path for place in MADE for path in Path(place).rglob("*.partial") if not {*GIVEN} & {*path.parents}]
     found += [*Path().glob("dvc.lock.partial"), *paths.PIPELINES.glob("*/dvc.lock.partial")]
-    if not found or _runs_of_dvc() or [*stages_at_work(Path.cwd())]:
+    if not found or _runs_of_dvc() or [*stages_at_work(Path.cwd())] or _writes_by_hand():
         return
     for path in found:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
+    found = [path for path in found if not path.exists()]
+    if not found:  # a folder that can only be read
+        return
     told = f"removed {len(found)} half-written file(s) or folder(s) that a killed stage has left, {found[0]} for one"
     print(told, file=sys.stderr)
 
@@ -156,6 +161,18 @@ def stages_at_work(folder: Path) -> Iterator[tuple[int, list[str]]]:
         of_stage = any(word.startswith("stages.") and not word.startswith("stages.commands.") for word in words)
         if of_stage or any(word.endswith("fork_server.py") for word in words[2:3]):  # python -P fork_server.py ...
             yield number, words
+
+
+def _writes_by_hand() -> bool:
+    """True if a command that writes, such as `graft compose`, is at work in this folder."""
+    commands = {
+        word
+        for number, words in _processes(Path.cwd())
+        if number != os.getpid()
+        for word in words
+        if word.startswith("stages.commands.")
+    }
+    return bool(commands - {"stages.commands.plan", "stages.commands.parallel"})
 
 
 def _processes(folder: Path) -> Iterator[tuple[int, list[str]]]:

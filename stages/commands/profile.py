@@ -9,9 +9,11 @@ dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one expe
 import argparse
 import io
 import json
+import subprocess
 from collections.abc import Sequence
 from functools import cache, reduce
 from operator import getitem
+from pathlib import Path
 from typing import Any
 
 from stages.commands.overrides import overridden, sections_in
@@ -21,7 +23,7 @@ from stages.lib.entry import guarded
 from stages.lib.errors import ParamsError, did_you_mean
 from stages.lib.io import write_text
 from stages.lib.params import SECTIONS, validate
-from stages.lib.yaml12 import load_yaml
+from stages.lib.yaml12 import load_yaml, parse_yaml
 
 
 def main() -> None:
@@ -58,11 +60,36 @@ def main() -> None:
     changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""
     back = "`git checkout params.yaml` brings the committed one back"
     print(f"params.yaml now has the profile {arguments.name}{changed}; {back}")
+    if others := _left(before, settings):
+        print(f"left as they were, which is neither the profile's nor as committed: {', '.join(others)}")
+
+
+def _left(before: dict[str, Any], settings: dict[str, Any]) -> list[str]:
+    """Settings that are not the profile's, and were other than those of the last commit: of a profile before it, perhaps."""
+    command = ["git", "show", f"HEAD:./{paths.PARAMS}"]
+    committed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if committed.returncode:
+        return []
+    theirs, own = flatten(parse_yaml(committed.stdout, str(paths.PARAMS), ParamsError)), flatten(settings)
+    return [key for key, value in flatten(before).items() if key not in own and theirs.get(key) != value]
 
 
 def profiles() -> dict[str, dict[str, Any]]:
     """Every profile by name: `about` and `set`."""
-    return {path.stem: load_yaml(path, ParamsError) for path in sorted(paths.PROFILES.glob("*.yaml"))}
+    return {path.stem: _profile(path) for path in sorted(paths.PROFILES.glob("*.yaml"))}
+
+
+def _profile(path: Path) -> dict[str, Any]:
+    """Raises ParamsError for a file that is none."""
+    values = load_yaml(path, ParamsError)
+    if not isinstance(values, dict) or {*values} != {"about", "set"} or not isinstance(values["set"], dict):
+        raise ParamsError(f"{path}: should have `about`, a line on it, and `set`, its settings by section")
+    known = {key for section, kind in SECTIONS.items() for key, _, _ in leaves(section, kind)}
+    unknown = [key for key in flatten(values["set"]) if not any(f"{key}.".startswith(f"{one}.") for one in known)]
+    if unknown:
+        told = ", ".join(f"{key!r}{did_you_mean(key, known)}" for key in unknown)
+        raise ParamsError(f"{path}: no setting is called {told}")
+    return values
 
 
 def profile_settings(name: str) -> dict[str, Any]:

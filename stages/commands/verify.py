@@ -82,14 +82,10 @@ def told(number: int, damaged: Objects) -> str:
 
 
 def _cache() -> Path:
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
+    from stages.commands.plan.dvc_internals import opened
 
-    try:
-        with Repo() as repo:
-            return Path(repo.cache.local.path)
-    except DvcException as problem:
-        raise StorageError(" ".join(str(problem).split())) from None
+    with opened() as repo:
+        return Path(repo.cache.local.path)
 
 
 def _place(cache: Path, name: str) -> Path:

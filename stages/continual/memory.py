@@ -11,7 +11,8 @@ Elastic weight consolidation (Kirkpatrick et al. 2017): each task that was learn
 strength / 2 * sum over i of F_i (theta_i - theta*_i)^2  to the loss of all later ones, with F the
 diagonal of the Fisher information of its data at the weights theta* that it ended with.  A sum of such
 penalties is one penalty again, up to a constant: with the sum of all F and the mean of all theta*
-weighted by F.  These two tensors are all that is kept, for any number of tasks.
+weighted by F.  These two tensors are all that is kept, for any number of tasks.  Its gradient is added once that of the
+task's own loss is clipped: a few large penalties would else leave nothing of the loss.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +62,7 @@ Row = dict[str, str | None]
 def stored_rows(rows: Sequence[Row], labels: Sequence[str], per_class: int) -> list[Row]:
     """The first rows of every class, in their order, all of a class that has fewer.
 
-    A sample comes in a random order already (data/sampling.py), so these are a random draw.
+    The rows of a class come in a random order already (data/sampling.py), so these are a random draw.
     """
     chosen = []
     for label in labels:

@@ -36,7 +36,7 @@ from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.loading import bytes_of, read_tensors
 from stages.lib.models.predicting import dev_score
-from stages.lib.runtime import seeded_torch
+from stages.lib.runtime import permuted, seeded_torch
 from stages.lib.settings import Section
 from stages.lib.training.finetuning import train_head_first, trained_names
 from stages.lib.training.training import Hooks, Training, TrainPlan, train
@@ -209,9 +209,10 @@ class Ewc(Naive):
         self.elastic.pull(leaves, self.settings.strength, 1 / plan.learning_rate)
 
     def keep(self, task: str) -> None:
-        """Fisher information of the first training rows, a mean over examples, and the weights."""
+        """Fisher information of training rows that are drawn, a mean over them, and the weights."""
         view = self.sequence.view(task)
-        examples = view.encode(self.sequence.rows[task]["train"][: self.settings.examples])
+        rows = permuted(self.sequence.rows[task]["train"], "ewc", task, self.sequence.seed)
+        examples = view.encode(rows[: self.settings.examples])
         names = self.sequence.shared_names(trained_names(view.groups(), self.sequence.finetune), task)
         squares = squared_gradients(view, examples, names, self.settings.fisher)
         self.elastic.add({name: total / len(examples) for name, total in squares.items()}, view.parameters())

@@ -58,7 +58,11 @@ def serve(address: str, ends_with: int, *modules: str) -> None:
         while True:
             stage, _ = listener.accept()
             with stage:
-                if os.fork() == 0:
+                try:
+                    child = os.fork()
+                except OSError:  # no room for one more: who asked runs its command without
+                    continue
+                if child == 0:
                     listener.close()
                     run_fork(stage)
 

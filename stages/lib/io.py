@@ -17,15 +17,22 @@ from typing import Any
 
 from .errors import DataError, GraftError, StorageError
 
+# behind the name of what is being written
+PARTIAL = ".partial"
+STORAGE_PROBLEMS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG),
+    *(errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
+)
 # False in a process that only helps another one, which writes what both have found (processes.py)
 _writing = [True]
 
 
 @contextlib.contextmanager
-def replacing(target: Path) -> Iterator[Path]:
+def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
     """Give a temporary path to write a file or folder at; rename it to `target` at the end.
 
-    Raises StorageError if the disk is full or the place can't be written; then `target` is as before.
+    Raises StorageError if the disk is full or the place can't be written, or, with `fresh`, if there is more than an empty
+    folder at `target` by then; it is as before in any case.
     """
     if not writes():
         import tempfile
@@ -33,12 +40,14 @@ def replacing(target: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder, target.name)
         return
-    partial = target.with_name(target.name + ".partial")
+    partial = target.with_name(target.name + PARTIAL)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove(partial)
         yield partial
         _sync(partial)
+        if fresh and (any(target.iterdir()) if target.is_dir() else os.path.lexists(target)):
+            raise StorageError(f"{target}: is there by now; remove it or choose another name")
         if target.is_dir():
             shutil.rmtree(target)
         partial.replace(target)
@@ -76,7 +85,7 @@ def is_storage_problem(error: BaseException) -> bool:
     # safetensors and tokenizers say it in types of their own, with the system's number in their words
     said = re.search(r"\(os error (\d+)\)", str(error)) if not isinstance(error, GraftError) else None
     code = int(said[1]) if said else getattr(error, "errno", None)
-    return code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO)
+    return code in STORAGE_PROBLEMS
 
 
 def _remove(path: Path) -> None:

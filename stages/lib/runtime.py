@@ -3,9 +3,9 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from .processes import ALONE, Processes, join
 
 if TYPE_CHECKING:
     from .settings import RuntimeParams
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ def derive_seed(*words: object) -> int:
 def numpy_generator(*words: object) -> np.random.Generator:
     """A NumPy generator for one purpose."""
     return np.random.default_rng(derive_seed(*words))
+
+
+def permuted(items: Sequence[Item], *words: object) -> list[Item]:
+    """The items in an order that is drawn for one purpose: in a sample those of large classes come first (data/sampling.py)."""
+    return [items[place] for place in numpy_generator(*words).permutation(len(items))]
 
 
 @contextlib.contextmanager

@@ -1,13 +1,12 @@
 """Figures of merged models: scores of every method on every task, and how alpha was chosen."""
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.format import counted, extent, percent, whiskers
+from stages.lib.report.format import bounds, counted, extent, percent, whiskers
 from stages.lib.report.line_styles import DASHES, LEVELS, explain, framed, line_styles, small_multiples
-from stages.lib.report.stats import mean_of
+from stages.lib.report.stats import estimate, mean_of, paired
 from stages.merge.report import Merged, Model
 
 ROW = 0.4
@@ -71,7 +70,7 @@ def alphas_figure(merged: Merged) -> Figure | None:
     methods = [name for name in merged.methods if name in {*frame.method}]
     drawn = framed(
         CURVE_HEIGHT,
-        f"Alpha that dev chooses, mean over seeds: {_chosen(frame, methods, merged)}",
+        f"Alpha that dev chooses: {_chosen(methods, merged)}",
         f"Accuracy on dev / that of the task's own model of the same kind, mean over tasks and {counted(len(merged.seeds), 'seed')}",
         f"At 0 the model is the pretrained one with the tasks' trained heads{whiskers(merged.seeds)}.",
         [merged.label(name) for name in methods],
@@ -90,22 +89,26 @@ def alphas_figure(merged: Merged) -> Figure | None:
 
 
 def _best(merged: Merged) -> str:
-    """The best method of each group, and what the tasks' own models score."""
+    """The method that scores highest in each group, how far above the next, and what the tasks' own models score."""
     parts = []
     for group in merged.groups:
-        scores = {name: mean_of(Model(merged, group, name).seeds()).mean for name in (*merged.methods, FINETUNED)}
-        own, best = scores.pop(FINETUNED), max(scores, key=scores.get)
-        parts.append(
-            f"{group}: {merged.label(best)}, {percent(scores[best])} % (own fine-tuned models {percent(own)} %)"
-        )
-    return f"The best merged model of {'; of '.join(parts)}"
+        cells = {name: Model(merged, group, name).cells() for name in (*merged.methods, FINETUNED)}
+        own, *scores = (estimate(values).mean for values in (cells.pop(FINETUNED), *cells.values()))
+        best, *others = sorted(cells, key=dict(zip(cells, scores, strict=True)).get, reverse=True)
+        told = f"{group}: {merged.label(best)}, {percent(max(scores))} %"
+        if others:
+            told += f", {paired(cells[best], cells[others[0]]).in_points()} points over {merged.label(others[0])}"
+        parts.append(f"{told} (own fine-tuned models {percent(own)} %)")
+    return f"Highest of the merged models of {'; of '.join(parts)}"
 
 
-def _chosen(frame: pd.DataFrame, methods: list[str], merged: Merged) -> str:
-    means = frame.groupby(["group", "method", "alpha"]).normalised.mean()
+def _chosen(methods: list[str], merged: Merged) -> str:
+    def alphas(group: str, name: str) -> str:
+        """Of all seeds; most often they choose the same."""
+        return bounds([f"{alpha:g}" for alpha in sorted(Model(merged, group, name).rows.alpha)])
+
     chosen = {
-        group: ", ".join(f"{merged.label(name)} {means[group, name].idxmax():g}" for name in methods)
-        for group in merged.groups
+        group: ", ".join(f"{merged.label(name)} {alphas(group, name)}" for name in methods) for group in merged.groups
     }
     told = "; ".join(f"{group}: {text}" for group, text in chosen.items())
     return told if len(chosen) > 1 else next(iter(chosen.values()))

@@ -142,8 +142,8 @@ def similarity_figure(data: Multitask) -> Figure | None:
 
 def _draw_pairs(panel: Axes, matrix: Matrix) -> None:
     overlap, gain = matrix.overlap_grid.mean, matrix.gain_grid(SINGLE).mean
-    pairs, alike = {*permutations(matrix.data.tasks, 2)}, _similar(matrix.data)
-    for (label, look), belong in zip(PAIRS.items(), (pairs & alike, pairs - alike), strict=True):
+    every, alike = {*permutations(matrix.data.tasks, 2)}, _similar(matrix.data)
+    for (label, look), belong in zip(PAIRS.items(), (every & alike, every - alike), strict=True):
         x, y = ([100 * table.at[pair] for pair in sorted(belong)] for table in (overlap, gain))
         panel.scatter(x, y, s=34, linewidths=1.3, label=label, **look)
     panel.axhline(0, color="#777777", linewidth=1)

@@ -176,7 +176,8 @@ def promised(found: Smallest) -> Iterator[Finding]:
     for name, rows in found.certificates.groupby("localizer", sort=False):
         cells = rows.set_index(CELL)
         values = cells.baseline - cells.certified
-        fields = {"localizer": words(name), "certified": cells.certified.mean(), "baseline": cells.baseline.mean()}
+        means = {column: estimate(cells[column]).mean for column in ("certified", "baseline")}
+        fields = {"localizer": words(name), **means}
         yield Finding(estimate(values), fields, short_of(values, points, ""))
 
 

@@ -20,7 +20,7 @@ FLOAT32_VALUES = 2**32
 def log_models(selected: int, log_regions: float = 0.0, values: int = FLOAT32_VALUES) -> float:
     """Logarithm of how many models training can give: s log q + log Theta_n.
 
-    selected: trained parameters (s), a new head's included; log_regions: log Theta_n, 0 if the mask
+    selected: trained parameters (s); log_regions: log Theta_n, 0 if the mask
     doesn't depend on the training set, as in BitFit, and at most `log_all_regions`; values: q.
     """
     return selected * math.log(values) + log_regions

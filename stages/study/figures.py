@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.format import DAGGER, counted, extent, percent, small_percent, words
+from stages.lib.report.format import counted, extent, percent, score_label, small_percent, words
 from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style, line_styles, small_multiples
 from stages.lib.report.mask_panels import CHANCE, KIND_HEIGHT, SHARE, draw_kinds, draw_layers
 from stages.lib.report.stats import estimate, paired
@@ -24,8 +24,8 @@ from stages.study.frames import BIAS, LEARNED, PRUNED, Study, by_cell, own_rows,
 
 CURVES_HEIGHT, SINGLE_HEIGHT, POINTS_HEIGHT, LAYERS_HEIGHT = 2.45, 3.2, 3.4, 2.1
 MEAN = "mean of all"
-# how far apart the whiskers of curves stand in the panel of means: in the logarithm of x, or as a share of its range
-APART = {True: 0.09, False: 0.012}
+# how far apart the whiskers of curves stand in the panel of means: in the logarithm of x, and as a share of its range
+LOG_APART, APART = 0.09, 0.012
 POINTS: dict[str, dict[str, Any]] = {
     FINETUNED: {"color": "black", "marker": "*", "markersize": 13, "linestyle": "", "zorder": 5},
     PRETRAINED: {"color": "#777777", "marker": "X", "markersize": 9, "linestyle": "", "zorder": 5},
@@ -84,7 +84,7 @@ class Chart:
         caption = " ".join(filter(None, [caption, points, self._about_mean(names)]))
         height = CURVES_HEIGHT * grid(len(names))[0] if len(names) > 1 else SINGLE_HEIGHT
         drawn = framed(height, title, _details(rows), caption, entries)
-        y_label = f"accuracy, F1{DAGGER} (%)" if study.f1_tasks else "accuracy (%)"
+        y_label = score_label(study.metrics.values())
 
         for panel, name, first, last in small_multiples(drawn, names, sharex=True):
             self._panel(panel, name)
@@ -125,8 +125,8 @@ class Chart:
             if len(means):
                 x = self.scale * means[self.x]
                 if means.half.notna().any():
-                    apart = APART[self.logarithmic] * (number - (len(self.curves) - 1) / 2)
-                    x = x * np.exp(apart) if self.logarithmic else x + apart * np.ptp(x)
+                    place = number - (len(self.curves) - 1) / 2
+                    x = x * np.exp(LOG_APART * place) if self.logarithmic else x + APART * place * np.ptp(x)
                 panel.errorbar(
                     x, 100 * means["mean"], 100 * means.half, label=curve.label, capsize=2.0, elinewidth=0.8, **curve.style
                 )  # fmt: skip
@@ -154,11 +154,14 @@ def localizers_figure(study: Study) -> Figure | None:
     sizes = study.common_sparsities
     if not sizes:
         return None
-    means = {name: _score(study.grafts(name, sizes[0])) or 0.0 for name in study.localizers}
-    best = max(means, key=means.get)
-    parts = {FINETUNED: study.anchor(FINETUNED), PRETRAINED: study.anchor(PRETRAINED)}
-    beside = _found(parts | ({LEARNED: study.grafts(LEARNED, sizes[0])} if best != LEARNED else {}))
+    cells = {name: by_cell(study.grafts(name, sizes[0])) for name in study.localizers}
+    means = {name: estimate(values).mean or 0.0 for name, values in cells.items()}
+    best, *others = sorted(means, key=means.get, reverse=True)
     title = f"At {small_percent(sizes[0])} grafts on the {best} region score highest: {_percent(means[best])}"
+    if others:
+        title += f", {paired(cells[best], cells[others[0]]).in_points()} points over {others[0]}"
+    parts = {FINETUNED: study.anchor(FINETUNED), PRETRAINED: study.anchor(PRETRAINED)}
+    beside = _found(parts | ({LEARNED: study.grafts(LEARNED, sizes[0])} if LEARNED in others[1:] else {}))
     title += f" ({beside})" if beside else ""
     return Chart(_by_localizer(study, _sized), _panels(study), _levels(study)).draw(study, title)
 

@@ -14,7 +14,7 @@ from stages.lib.metrics.composition import OUTSIDE, composition
 from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.format import DAGGER
+from stages.lib.report.format import MARKS
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, in_order, require_files
 from stages.lib.report.stats import estimate
 from stages.lib.settings import Params
@@ -151,14 +151,16 @@ class Study:
         return sorted(found.itertuples(index=False, name=None), key=lambda pair: self.tasks.index(pair[0]))
 
     @cached_property
-    def f1_tasks(self) -> set[str]:
-        """Tasks whose score isn't accuracy."""
+    def metrics(self) -> dict[str, str]:
+        """Tasks whose score isn't accuracy -> what it is."""
         rows = pd.concat([self.rows("anchor"), self.rows("sweep")])
-        return {*rows.task[(rows.score - rows.accuracy).abs() > 1e-9]}
+        rows = rows[(rows.score - rows.accuracy).abs() > 1e-9]
+        other = {*rows.task[(rows.score - rows.f1).abs() > 1e-9]}
+        return {task: "mcc" if task in other else "f1" for task in rows.task.unique()}
 
     def named(self, task: str) -> str:
-        """A task's name, with a dagger if its score is F1."""
-        return task + (DAGGER if task in self.f1_tasks else "")
+        """A task's name, with the mark of a score that isn't accuracy (MARKS)."""
+        return task + MARKS.get(self.metrics.get(task, ""), "")
 
     def places(self, by: str, localizer: str = LEARNED) -> tuple[pd.DataFrame, float | None]:
         """task, seed, `by` (layer or kind), share, chance of a localizer's masks at the size nearest the paper's; and that size."""

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from stages.lib.errors import ModelError, did_you_mean
 from stages.lib.graft.region import Tensors
-from stages.lib.models.anatomy import HEAD
+from stages.lib.models.anatomy import HEAD, block_counts
 from stages.lib.models.label_model import LabelModel
 
 if TYPE_CHECKING:
@@ -142,11 +142,9 @@ def _through_adapter(projection: nn.Module, _inputs: object, output: Tensor) -> 
 def _projections(model: "PreTrainedModel", which: slice) -> list[str]:
     """Names of these of the layout's projections in every block, which is a module that has all of them."""
     modules = dict(model.named_modules())
-    # of layers that ALBERT runs several times there is one
-    counts = [getattr(model.config, name, None) for name in ("num_hidden_layers", "num_hidden_groups")]
     for layout in LAYOUTS.values():
         blocks = [name for name in modules if all(f"{name}.{path}" in modules for path in layout)]
-        if len(blocks) in counts:
+        if len(blocks) in block_counts(model):
             return [f"{block}.{path}" for block in blocks for path in layout[which]]
     raise ModelError(
         f"{type(model).__name__}: its layers are built in no way that parameter-efficient methods know; known: {', '.join(LAYOUTS)}"

@@ -15,8 +15,9 @@ from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.claims import Finding, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import (
-    DAGGER,
+    counted,
     counts,
+    marked,
     off_line,
     percent,
     points,
@@ -227,8 +228,8 @@ def _bounds(study: Study) -> Table:
     empty = sum(line["bound"] >= NOTHING for line in found)
     notes = [
         "errors in %, means over n seeds; bound on test error - that of the best model, within 0..1 (appendix D): variance + "
-        f"eps_2 + bias, eps_1 = 0; delta = {DELTA}, q = 2^32 values for each of s parameters (not counting a new head, which is "
-        "trained too), log Theta_n = 0, or s log d for any region of the d graftable parameters",
+        f"eps_2 + bias, eps_1 = 0; delta = {DELTA}, q = 2^32 values for each of s parameters (not counting a new head: with one, "
+        "which is trained too, they are too low), log Theta_n = 0, or s log d for any region of the d graftable parameters",
         "bias is measured (retrained - fine-tuned test error, at least 0), not the best models' own, which nobody knows",
         f"vacuous (1 or more, which any error fulfils) in {empty} of {len(found)} lines; needed: training examples at which the "
         "variance term alone falls to 1"
@@ -283,7 +284,7 @@ def _models(study: Study, paper: Mapping[str, Any]) -> Table:
         "retrain: train only the region (of biases: BitFit); reset: set it back to pretrained; prune: set all else to 0; "
         "LoRA by rank, adapters by bottleneck (share of the model they train)",
         "paper: RoBERTa-base, 4096-shot (Table 5: 50,000 a class), 5 seeds; regions trained alone are of 0.01 %; no target for other settings",
-        *([f"{DAGGER} F1, the others accuracy"] if study.f1_tasks else []),
+        *filter(None, [marked(study.metrics.values())]),
     ]
     title = "Tables 1, 3, 5, 6 and 7: score and calibration error of every model on every test set"
     return Table(title, ["model"], [N, MEASURED[0], MEASURED[3]], lines, notes)
@@ -463,7 +464,12 @@ def in_middle_layers(study: Study) -> list[Finding]:
     layers, size = study.places("layer")
     layers = layers[layers.layer != OUTSIDE]
     count = layers.layer.max() + 1
-    return _excess(layers[(layers.layer >= count / 3) & (layers.layer < 2 * count / 3)], size)
+    # as far from the first as from the last
+    middle = layers[(2 * layers.layer + 1 - count).abs() < count / 3]
+    if len(layers) and middle.empty:
+        nothing = f"not measurable with {counted(int(count), 'layer')}, of which none is in the middle third"
+        return [Finding(Estimate(0, None, None), void=nothing)]
+    return _excess(middle, size)
 
 
 def in_kinds(study: Study, *kinds: str) -> list[Finding]:

@@ -14,7 +14,7 @@ from stages.lib.models.anatomy import HEAD, LAYERS, Anatomy, read_anatomy
 from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
-from stages.lib.runtime import Runtime, seeded_torch
+from stages.lib.runtime import Runtime, permuted, seeded_torch
 from stages.lib.settings import Params
 from stages.surgical.layers import by_layer, layer_scores
 
@@ -36,7 +36,7 @@ def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:
         for head in range(heads):
             with seeded_torch("fim", task, seed, head):
                 model = LabelModel.load(paths.PRETRAINED, spec, params.model, machine)
-            examples = model.encode(rows)
+            examples = drawn_rows(model.encode(rows), task, seed)
             for target in params.fim.scores.targets:
                 found = scores_by_count(model, examples, params.fim.scores.examples, layers, target)
                 for count, scores in found.items():
@@ -46,6 +46,11 @@ def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:
     record = {"stage": "fim", "task": task, "seed": seed, "parameters": layer_sizes(anatomy)}
     write_json(paths.reading_record("fim", (), task, seed), {**record, "rows": scored})
     return f"fim {task}-{seed}: {len(layers)} layers, {len(scored)} scorings"
+
+
+def drawn_rows(examples: list[Example], task: str, seed: int) -> list[Example]:
+    """The training examples of a cell in the order in which scores take them."""
+    return permuted(examples, "fim", "rows", task, seed)
 
 
 def layers_of(anatomy: Anatomy) -> dict[int, list[str]]:

@@ -15,7 +15,7 @@ from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.lib.training.finetuning import TrainingCell, train_again
-from stages.surgical.fisher_scores import layers_of, scores_by_count
+from stages.surgical.fisher_scores import drawn_rows, layers_of, scores_by_count
 from stages.surgical.layers import layer_norms
 
 
@@ -68,6 +68,7 @@ def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> st
     rows: list[dict[str, Any]] = []
 
     def score(model: LabelModel, examples: list[Example]) -> list[float]:
+        examples = drawn_rows(examples, task, seed)
         return scores_by_count(model, examples, [how.examples], layers, how.target)[how.examples][how.aggregation]
 
     title = f"robustness {task}-{seed}"

@@ -16,7 +16,7 @@ from stages.lib.metrics.composition import KINDS
 from stages.lib.report.format import counts, extent, percent, small_percent
 from stages.lib.report.line_styles import LINE_STYLES, explain, framed, small_multiples
 from stages.lib.report.load import Collected
-from stages.lib.report.stats import Estimate, Mean, estimate
+from stages.lib.report.stats import Estimate, Mean, estimate, paired
 from stages.lib.report.style import figure, wrapped
 from stages.talos.frames import CELL
 from stages.talos.report import PAIR, ordered, pruned, search_errors, share_of, title
@@ -78,34 +78,45 @@ def disentangle_figure(talos: Collected) -> Figure | None:
     if not len(frame):
         return None
     pairs, methods = [*dict.fromkeys(frame.pair)], ordered(frame.method)
-    means = search_errors(talos).groupby("method")["mean"].mean()
-    errors = _list({title(method): means[method] for method in methods})
+    by_method = {name: rows.set_index([*PAIR, "seed"])["mean"] for name, rows in search_errors(talos).groupby("method")}
+    errors = _list({title(name): estimate(by_method[name], PAIR).mean for name in methods})
+    differences = [
+        f"{title(name)} {paired(by_method[name], by_method['full'], PAIR).in_points()}"
+        for name in methods
+        if name != "full"
+    ]
+    beside = (
+        f" Difference to {title('full')}, in points, with 95 % intervals: {', '.join(differences)}."
+        if "full" in methods and differences
+        else ""
+    )
     drawn = figure(
         len(pairs) * (PLANES_INCHES / len(methods) + 0.5), f"Predictions that the other task's vector changes, in the box: {errors}",
-        "Share of test predictions that change when the other task's vector is added; box: where alpha is searched",
-        f"Mean of both tasks' errors; pairs of tasks: {', '.join(pairs)}; mean over {counts(seed=len(talos.seeds))}.", legend_rows=0,
+        "Test predictions that change when the other task's vector is added; box: where alpha is searched; "
+        f"n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{extent(frame.n)} test rows a task",
+        f"Mean of both tasks' errors; pairs of tasks: {', '.join(pairs)}; mean over {counts(seed=len(talos.seeds))}.{beside}", legend_rows=0,
     )  # fmt: skip
     axes = drawn.subplots(len(pairs), len(methods), squeeze=False)
-    highest = frame.groupby(["pair", "method", "alpha1", "alpha2"])["mean"].mean().max()
+    highest = 100 * frame.groupby(["pair", "method", "alpha1", "alpha2"])["mean"].mean().max()
     for (row, column), panel in np.ndenumerate(axes):
         pair, method = pairs[row], methods[column]
         image = _plane(panel, frame[(frame.pair == pair) & (frame.method == method)], highest, *pair.split("+"))
         panel.set_title(title(method) if row == 0 else "")
         panel.set_ylabel(panel.get_ylabel() if column == 0 else "")
-    drawn.colorbar(image, ax=[*drawn.axes], label="share of predictions", shrink=0.6)
+    drawn.colorbar(image, ax=[*drawn.axes], label="predictions (%)", shrink=0.6)
     return drawn
 
 
 def _plane(panel: Axes, part: pd.DataFrame, highest: float, first: str, second: str) -> QuadMesh:
     grid = part.pivot_table(index="alpha2", columns="alpha1", values="mean")
-    alphas, errors = grid.columns.to_numpy(float), grid.to_numpy()
+    alphas, errors = grid.columns.to_numpy(float), 100 * grid.to_numpy()
     step = alphas[1] - alphas[0]
-    image = panel.pcolormesh(alphas, alphas, errors, vmin=0, vmax=highest or 1, cmap=SEQUENTIAL, shading="nearest")
+    image = panel.pcolormesh(alphas, alphas, errors, vmin=0, vmax=highest or 100, cmap=SEQUENTIAL, shading="nearest")
     # along the edges of cells, where it crosses no number
     edge = alphas[alphas <= 1].max() + step / 2
     panel.add_patch(Rectangle((-edge, -edge), 2 * edge, 2 * edge, fill=False, edgecolor="#D55E00", linewidth=2))
     if len(alphas) <= MOST_WRITTEN:
-        _write_values(panel, errors, errors > DARK * highest, alphas, size=7)
+        _write_values(panel, errors, errors > DARK * highest, alphas, size=7, form=".0f")
     panel.set(xlabel=f"alpha of {first}", ylabel=f"alpha of {second}", aspect="equal")
     panel.set_xlim(alphas[0] - step / 2, alphas[-1] + step / 2)
     panel.grid(visible=False)
@@ -254,7 +265,12 @@ def _draw_bars(panel: Axes, groups: Mapping[str, Sequence[Mean]], labels: Sequen
 
 
 def _write_values(
-    panel: Axes, values: np.ndarray, dark: np.ndarray, places: Iterable[Any] | None = None, size: float = 9
+    panel: Axes,
+    values: np.ndarray,
+    dark: np.ndarray,
+    places: Iterable[Any] | None = None,
+    size: float = 9,
+    form: str = ".2f",
 ) -> None:
     """Write each value of a heat-map into its cell, in white where the cell is `dark`; NaN is left out.
 
@@ -264,7 +280,9 @@ def _write_values(
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             color = "white" if dark[row, column] else "black"
-            panel.text(along[column], along[row], f"{value:.2f}", ha="center", va="center", fontsize=size, color=color)
+            panel.text(
+                along[column], along[row], format(value, form), ha="center", va="center", fontsize=size, color=color
+            )
 
 
 FIGURES: dict[str, Callable[[Collected], Figure | None]] = {

@@ -26,7 +26,7 @@ COLUMNS = {
     "curve": ["method", "seed", "alpha", "normalised"],
     "localization": ["method", "trained_on", *CELL, "n", "majority", "accuracy", "pretrained", "ratio"],
     "cost": ["method", *CELL, "selected", "graftable"],
-    "disentangle": ["method", "pair", "seed", "alpha1", "alpha2", "e1", "e2", "mean"],
+    "disentangle": ["method", "pair", "seed", "n", "alpha1", "alpha2", "e1", "e2", "mean"],
     "pruned": ["kind", "scored_on", *CELL, "pruned", "n", "majority", "accuracy", "pretrained", "ratio"],
     "overlap": ["variant", *CELL, "iou", "chance"],
     "tensors": ["method", *CELL, "tensor", "layer", "kind", "part", "parameters", "selected", "share"],
@@ -61,7 +61,9 @@ def collect(params: Params) -> Collected:
             lambda cell, record: ({**row, **cell, "trained_on": row["variant"]} for row in _ratios(record))
         ),
         "cost": edited.rows(lambda cell, record: [{**_sizes(record), **record["cost"], **cell}]),
-        "disentangle": crossed.rows(lambda cell, record: ({**row, **cell} for row in record["rows"])),
+        "disentangle": crossed.rows(
+            lambda cell, record: ({**row, **cell, "n": min(record["n"])} for row in record["rows"])
+        ),
         "pruned": scored.rows(_pruned_rows),
         "overlap": scored.rows(lambda cell, record: ({**row, **cell} for row in record["overlaps"])),
         **_mask_rows([method for method in params.edit.methods if method not in WHOLE], tasks, seeds),

@@ -31,7 +31,10 @@ class EditTraining(Section):
     learning_rates: list[Rate] = Field(min_length=1, description="grid, chosen on dev for each method and task")
     schedule: Literal["constant", "linear"]
     weight_decay: float = Field(ge=0, lt=1)
-    clip_norm: float = Field(ge=0, description="largest norm of the gradient of what is trained; 0 for no clipping")
+    clip_norm: float = Field(
+        ge=0,
+        description="largest norm of the gradient of the tensors that are trained, in part or whole; 0 for no clipping",
+    )
     dropout: float | None = Field(ge=0, lt=1, description="null keeps the model's own")
     batch_size: int = Field(ge=1, description="examples per step; as many steps as see the examples that full saw")
 

@@ -18,10 +18,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from stages.commands.parallel.bound import bound
 from stages.lib import paths
 from stages.lib.entry import guarded
 from stages.lib.errors import ParamsError
@@ -52,12 +54,24 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     return asked
 
 
+def _target(text: str) -> str:
+    """A target with its file as the project names it, however it was written."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name")
+    file, colon, stage = text.partition(":")
+    return (os.path.relpath(file) if file.endswith(paths.PIPELINE.suffix) else file) + colon + stage
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stages.commands.parallel", description="dvc repro with several stages at once."
     )
     parser.add_argument(
-        "targets", nargs="*", default=[str(paths.PIPELINE)], help="stages or dvc.yaml files, as `dvc repro` takes them"
+        "targets",
+        nargs="*",
+        type=_target,
+        default=[str(paths.PIPELINE)],
+        help="stages or dvc.yaml files, as `dvc repro` takes them",
     )
     parser.add_argument(
         "--workers",
@@ -223,7 +237,12 @@ def visible_gpus(wanted: int | None) -> list[str]:
     """GPUs to lend, as CUDA_VISIBLE_DEVICES names them: those that this process may see, or else so many as are wanted or there."""
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [str(number) for number in range(len([*GPUS.glob("*")]) if wanted is None else wanted)]
-    return [name for name in seen.split(",") if name][:wanted] if seen is not None else names
+    if seen is None:
+        return names
+    # as CUDA does: nothing from the first one on that names none
+    return [*takewhile(lambda name: name not in ("", "-1", "none", "NoDevFiles"), map(str.strip, seen.split(",")))][
+        :wanted
+    ]
 
 
 def _take_over(targets: Sequence[str], here: set[str]) -> int:
@@ -248,7 +267,7 @@ def _nothing_is_left(targets: Sequence[str]) -> int:
 
 def _dvc(*words: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        ["dvc", *words],
+        bound(["dvc", *words]),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -2,12 +2,19 @@
 
 python bound.py PARENT COMMAND ...        PARENT: the process that starts it
 
-So a stage doesn't outlive a runner or a worker that was killed: DVC ends, and with DVC the stage (stages/__init__.py).
+So nothing outlives a runner or a worker that was killed: DVC ends, and with DVC the stage (stages/__init__.py).
 """
 
 import os
 import signal
 import sys
+from collections.abc import Iterable
+
+
+def bound(command: Iterable[str]) -> list[str]:
+    """The command for a process that ends when this one does."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+
 
 if __name__ == "__main__":
     parent, *command = sys.argv[1:]

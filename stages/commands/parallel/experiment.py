@@ -14,6 +14,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import Stage
 
+from stages.commands.parallel.bound import bound
 from stages.commands.parallel.quick_dvc import run
 
 RUNNER = (sys.executable, "-m", "stages.commands.parallel")
@@ -31,7 +32,9 @@ def run_experiment(
 
     def reproduce(repo: Repo, *arguments: Any, **options: Any) -> list[Stage]:
         # not in this process, whose signals and whose notes of what is in the files are DVC's
-        if subprocess.run([*RUNNER, *words, *targets], env=os.environ | (environment or {}), check=False).returncode:
+        with subprocess.Popen(bound([*RUNNER, *words, *targets]), env=os.environ | (environment or {})) as runner:
+            failed = runner.wait()
+        if failed:
             raise DvcException("a stage failed; the settings stay as they were changed, as with `dvc exp run`")
         return own(repo, *arguments, **options)
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from stages.commands.parallel.bound import bound
 from stages.commands.parallel.clone import State, difference
 from stages.lib.forks import Fork, waiting
 
 # seconds that stages have to end after they were asked to
 GRACE = 15.0
-BOUND = Path(__file__).with_name("bound.py")
 ALONE = (sys.executable, "-m", "stages.commands.parallel.quick_dvc", "--wait-for-lock", "repro", "--single-item")
 IN_CLONE = (sys.executable, "-m", "stages.commands.parallel.in_clone")
 # what ALONE imports of DVC, a quarter of a second
@@ -100,7 +100,7 @@ def _start(command: list[str], environment: dict[str, str], output: int, forks: 
         with Path(os.devnull).open() as nothing, suppress(OSError):
             return Fork(forks, command, environment, (nothing.fileno(), output, output))
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", BOUND, str(os.getpid()), *command], env=environment,
+        bound(command), env=environment,
         stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
     )  # fmt: skip
 

@@ -111,9 +111,9 @@ def _token_time(precision: str, folder: Path) -> float:
 
 def _model_size(model: ModelParams, models: dict[str, dict[str, int]], folder: Path) -> dict[str, float]:
     """Layers and parameters: of the model that was imported, else by its name, else from the size of its files."""
-    if (folder / paths.PRETRAINED / "anatomy.json").is_file():
-        from stages.lib.models.anatomy import read_anatomy
+    from stages.lib.models.anatomy import read_anatomy
 
+    with suppress(ModelError):  # there is none yet, or a damaged one, which is made anew
         anatomy = read_anatomy(folder / paths.PRETRAINED)
         if (anatomy.name, anatomy.source) == (model.name, model.source):
             return {"layers": anatomy.region(["layers"]).size, "parameters": anatomy.parameters}

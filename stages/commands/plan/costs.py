@@ -53,7 +53,7 @@ class Costs:
     def seconds(self, name: str) -> float | None:
         """Of one stage, by its name with the cell; None if it was never measured."""
         row = self._row(name)
-        return row and row["start"] + self._slowness * self._grown(row.get("seconds"))
+        return None if row is None else row["start"] + self._slowness * self._grown(row.get("seconds"))
 
     def disk(self, name: str) -> float:
         """MB of its outputs, those of the cache too."""

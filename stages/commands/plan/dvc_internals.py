@@ -4,13 +4,16 @@ They are those of the version that requirements.txt pins; `tests/test_plan_edits
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dvc.dependency import Dependency
+from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.repo.index import Index
 from dvc.repo.reproduce import collect_stages
+from dvc.scm import SCMError
 from dvc.stage import Stage
 from dvc.stage.cache import StageCache, _get_cache_hash
 from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
@@ -27,11 +30,24 @@ from stages.lib.paths import PIPELINE
 Files = dict[tuple[str, ...], HashInfo]
 
 
+@contextmanager
+def opened() -> Iterator[Repo]:
+    """This folder's repository; what DVC raises is a StorageError of one line, with what helps where there is none of Git."""
+    try:
+        with Repo() as repo:
+            yield repo
+    except DvcException as problem:
+        remedy = (
+            "; clone the project with git, or `git init` what you have of it" if isinstance(problem, SCMError) else ""
+        )
+        raise StorageError(" ".join(str(problem).split()) + remedy) from None
+
+
 def index_of(repo: Repo, targets: Sequence[str]) -> Index:
     """DVC's index of the pipelines that targets are of, and of the main one, which is all that they take anything from."""
     files = {name for name, _, _ in (target.rpartition(":") for target in targets) if name}
     files |= {target for target in targets if target.endswith(PIPELINE.suffix)}
-    there = (path.absolute() for path in map(Path, sorted({str(PIPELINE), *files})) if path.exists())
+    there = sorted({path.absolute() for path in (PIPELINE, *map(Path, files)) if path.exists()})
     return Index.from_indexes(repo, [Index.from_file(repo, str(path)) for path in there])
 
 

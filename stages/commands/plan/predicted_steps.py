@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvc.dependency import Dependency
-from dvc.exceptions import DvcException
 from dvc.output import Output
-from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph, plan_repro
 from dvc.stage import Stage
 from dvc.stage.cache import StageCache
@@ -25,7 +23,6 @@ from stages.commands.parallel.quick_dvc import settings_read_once
 from stages.commands.plan import dvc_internals as internals
 from stages.commands.plan.dvc_internals import Files, files_of
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
-from stages.lib.errors import StorageError
 from stages.lib.io import json_text
 from stages.lib.paths import CODE
 
@@ -47,18 +44,15 @@ def predict_steps(files: Sequence[Path]) -> list[Step]:
 @contextmanager
 def prediction(targets: Sequence[Path | str]) -> Iterator[tuple[dict[Stage, Step], "nx.DiGraph"]]:
     """The step of each stage that has a command, in an order in which DVC could take them; and DVC's graph of all stages."""
-    try:
-        # without DVC's lock: a run that waits for it gives up after three seconds, and plans only read
-        with Repo() as repo, settings_read_once():
-            names, made = [*map(str, targets)], {}
-            chosen, graph = internals.chosen_stages(repo, names), internals.index_of(repo, names).graph
-            order = plan_repro(get_active_graph(graph), chosen)
-            steps = {stage: _step(stage, made, repo.stage_cache) for stage in order if stage.cmd}
-            if any(step.fate != UNCHANGED for step in steps.values()):
-                repo.index.check_graph()  # before it runs anything DVC reads all pipelines, and refuses what is wrong in any
-            yield steps, graph
-    except DvcException as problem:
-        raise StorageError(" ".join(str(problem).split())) from None
+    # without DVC's lock: a run that waits for it gives up after three seconds, and plans only read
+    with internals.opened() as repo, settings_read_once():
+        names, made = [*map(str, targets)], {}
+        chosen, graph = internals.chosen_stages(repo, names), internals.index_of(repo, names).graph
+        order = plan_repro(get_active_graph(graph), chosen)
+        steps = {stage: _step(stage, made, repo.stage_cache) for stage in order if stage.cmd}
+        if any(step.fate != UNCHANGED for step in steps.values()):
+            repo.index.check_graph()  # before it runs anything DVC reads all pipelines, and refuses what is wrong in any
+        yield steps, graph
 
 
 def _touching(dep: Dependency, made: Made) -> Made:

@@ -69,25 +69,34 @@ def _require_labels(rows: Sequence[dict], task: TaskSpec) -> None:
 def label_word_ids(prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrainedTokenizerBase") -> list[int]:
     """The token id that stands for each label, in order.
 
-    Words follow a space, as in running text.  Raises ModelError if one isn't a single token or two
-    labels share a token.
+    Words follow a space, as in running text.  Raises ModelError, of all labels at once, if one isn't a single known token
+    or two share a token.
     """
-    tokens = {
-        label: tokenizer(" " + prompt.verbalizer[label], add_special_tokens=False)["input_ids"] for label in labels
-    }
-    wrong = []
-    for label, found in tokens.items():
-        pieces = " ".join(tokenizer.convert_ids_to_tokens(found))
-        if len(found) != 1 or found[0] == tokenizer.unk_token_id:
-            what = f"{len(found)} tokens ({pieces}) for" if len(found) > 1 else "unknown to"
-            wrong.append(f"{prompt.verbalizer[label]!r} (label {label!r}) is {what} this tokenizer")
+    spaced = [" " + prompt.verbalizer[label] for label in labels]
+    words = [tokenizer(word, add_special_tokens=False)["input_ids"] for word in spaced]
+    _require_words(dict(zip(labels, words, strict=True)), prompt, tokenizer, most=1)
+    return [word for [word] in words]
+
+
+def _require_words(
+    words: dict[str, Sequence[int]], prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", most: int | None = None
+) -> None:
+    """Raise ModelError unless the words of labels are known, of at most so many tokens, and no two the same tokens."""
+    wrong, owners = [], {}
+    for label, tokens in words.items():
+        named, owner = f"{prompt.verbalizer[label]!r} (label {label!r})", owners.setdefault(tuple(tokens), label)
+        if not tokens or tokenizer.unk_token_id in tokens:
+            wrong.append(f"{named} is unknown to this tokenizer")
+        elif most and len(tokens) > most:
+            pieces = " ".join(tokenizer.convert_ids_to_tokens(tokens))
+            wrong.append(f"{named} is {len(tokens)} tokens ({pieces}) for this tokenizer")
+        elif owner != label:
+            wrong.append(f"{named} has the tokens of {prompt.verbalizer[owner]!r} (label {owner!r})")
     if wrong:
-        told = "; ".join(wrong)
-        raise ModelError(f"verbalizer: {told}; a word must be one known token: choose another under `task:`")
-    ids = [found for [found] in tokens.values()]
-    if len({*ids}) < len(ids):
-        raise ModelError(f"two labels have the same token: {prompt.verbalizer}; choose other words under `task:`")
-    return ids
+        rule = "one known token" if most == 1 else "known tokens"
+        raise ModelError(
+            f"verbalizer: {'; '.join(wrong)}; a word must be {rule}, another for each label: choose others under `task:`"
+        )
 
 
 def _position(ids: list[int], tokenizer: "PreTrainedTokenizerBase", mode: str, task: str) -> int:
@@ -158,15 +167,12 @@ def label_completions(
     prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrainedTokenizerBase"
 ) -> list[tuple[int, ...]]:
     """The tokens of each label's word, in order; raises ModelError for unknown ones, and if two labels have the same."""
-    found = [_closed(" " + prompt.verbalizer[label], tokenizer) for label in labels]
+    closed = [_closed(" " + prompt.verbalizer[label], tokenizer) for label in labels]
     # an end token may serve as the unknown one, and is no part of the word
     ends = len(_end(tokenizer))
-    words = {prompt.verbalizer[label]: ids[: len(ids) - ends] for label, ids in zip(labels, found, strict=True)}
-    unknown = [word for word, ids in words.items() if not ids or tokenizer.unk_token_id in ids]
-    if unknown or len({*found}) < len(found):
-        why = f"{unknown[0]!r} is unknown to this tokenizer" if unknown else "two labels have the same tokens"
-        raise ModelError(f"verbalizer: {why}; choose other words under `task:`")
-    return found
+    words = {label: ids[: len(ids) - ends] for label, ids in zip(labels, closed, strict=True)}
+    _require_words(words, prompt, tokenizer)
+    return closed
 
 
 def _plain(

@@ -84,7 +84,7 @@ def read_file(
 
     Raises DataError that names every line with a mistake, and the `place` where the user says what a column is called.
     """
-    reader = _jsonl if ".jsonl" in path.suffixes else _table
+    reader = _jsonl if path.name.endswith((".jsonl", ".jsonl.gz")) else _table
     rows, bad = [], []
     try:
         with _open(path) as file:

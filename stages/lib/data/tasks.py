@@ -35,11 +35,14 @@ class Prompt(Section):
     @classmethod
     def _check_template(cls, template: str) -> str:
         try:
-            fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+            parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
         except ValueError as error:
             raise ValueError(f"a template such as '{{sentence1}} It was {{mask}}.': {error}") from None
-        if fields.count("mask") != 1 or not {*fields} <= {*PROMPT_FIELDS}:
+        fields = [name for _, name, form, conversion in parts if not form and not conversion]
+        if fields.count("mask") != 1 or len(fields) < len(parts) or not {*fields} <= {*PROMPT_FIELDS}:
             raise ValueError("a template with {mask} once, and otherwise only {sentence1} and {sentence2}")
+        if {*fields} == {"mask"}:
+            raise ValueError("a template with {sentence1} or {sentence2}, or every row would be the same")
         return template
 
     @field_validator("verbalizer")
@@ -164,6 +167,9 @@ class TaskSpec(Section):
             raise ValueError("null, since rows of a prompt and a completion have no labels")
         if labels and info.field_name == "positive" and value is not None and value not in labels:
             raise ValueError(f"one of the labels {', '.join(labels)}")
+        if labels and isinstance(value, dict) and (strange := {*value.values()} - {*labels}):
+            named = ", ".join(f"{name!r}{did_you_mean(name, labels)}" for name in sorted(strange))
+            raise ValueError(f"a mapping to the labels {', '.join(labels)}, and {named} is none")
         if labels and isinstance(value, Prompt) and {*value.verbalizer} != {*labels}:
             names = ", ".join(value.verbalizer)
             raise ValueError(f"a prompt whose verbalizer has exactly the labels {', '.join(labels)}, not {names}")

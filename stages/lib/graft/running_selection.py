@@ -4,7 +4,7 @@ What is kept are k candidates and one part.  The choice is that of `select.top_k
 whatever the order in which the parts come.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ class LazyTensors(Mapping):
             raise KeyError(name)
         return self._make(name)
 
-    def __iter__(self) -> Iterable[str]:
+    def __iter__(self) -> Iterator[str]:
         """The names, in order."""
         return iter(self._names)
 

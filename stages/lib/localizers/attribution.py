@@ -2,7 +2,7 @@
 
 Moving parameter i by its share of the path from theta_pre to theta_ft lowers the loss by about
 -dLoss/dtheta_i * delta_i, with delta = theta_ft - theta_pre.  Summed over points of the path this is
-an integrated gradient: over the whole path it would add up to the loss that fine-tuning saved.
+an integrated gradient: over the whole path its mean would add up to the loss that fine-tuning saved.
 """
 
 from collections.abc import Callable

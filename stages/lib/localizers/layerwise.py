@@ -2,15 +2,11 @@
 
 from torch import Tensor
 
+from ..metrics.composition import layer_of
 from ..settings import Section
 from .evidence import Evidence
 from .movement import rank_evenly
 from .registry import Localizer
-
-
-def layer_of(name: str) -> int | None:
-    """Number of the block that a parameter is in: its first all-digit component; None outside the blocks."""
-    return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 
 def rank_by_layer(evidence: Evidence, _settings: Section, k: int) -> Tensor:

@@ -40,7 +40,8 @@ class Learning(LocalizerSettings):
     """Gradient steps on a mask (learned.py)."""
 
     base_share: float = Field(ge=0, le=1, description="size of the base as a share of the budget")
-    offset: float = Field(gt=0, le=50, description="mask logits start at -offset, on the base at +offset")
+    # beyond, the slope of a mask value this near 1 is lost in float32
+    offset: float = Field(gt=0, le=12, description="mask logits start at -offset, on the base at +offset")
     l1: float = Field(
         ge=0,
         description="weight of the sum of all mask values in the loss; relative: 1 would keep the last of the budget out",

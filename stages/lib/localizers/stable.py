@@ -32,10 +32,7 @@ def select_stable(evidence: Evidence, settings: Stable, _order: Tensor | None, b
             votes[name].view(-1)[indices.to(votes[name].device)] += 1
         for name, gain in drawn.items():
             gains[name] += gain
-    largest = max(float(gain.abs().max()) for gain in gains.values()) or 1.0
-    # less than one vote, whatever the gains
-    scores = {name: votes[name] + gains[name] / (4 * largest) for name in votes}
-    mask = top_k(evidence.region, scores, budget.k)
+    mask = top_k(evidence.region, votes, budget.k, lambda name, at: gains[name].view(-1)[at.to(gains[name].device)])
     chosen = torch.cat([*values_at(votes, mask).values()])
     return FoundMask(mask, {"draws": settings.draws, "stable": int((chosen > settings.draws / 2).sum())})
 

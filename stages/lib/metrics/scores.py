@@ -43,8 +43,8 @@ def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
             scores[name][variant] = {**basic, "agreement": agreed, "score": score, **constant}
         whole = scores[name][FINETUNED]["score"]
         for values in scores[name].values():
-            # no number at all is better than an infinite one
-            values["retained"] = values["score"] / whole if whole else None
+            # of nothing, or of less (Matthews correlation), no share is kept
+            values["retained"] = values["score"] / whole if whole > 0 else None
     return scores
 
 

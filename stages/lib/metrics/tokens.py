@@ -34,7 +34,7 @@ def usual_completion(targets: np.ndarray) -> float:
     return float(counts.max() / counts.sum())
 
 
-def token_scores(told: np.ndarray, targets: np.ndarray, finetuned: np.ndarray | None = None) -> dict[str, float]:
+def token_scores(told: np.ndarray, targets: np.ndarray, finetuned: np.ndarray | None = None) -> dict[str, float | None]:
     """tokens, token_accuracy and perplexity, with standard errors (of perplexity that of its logarithm).
 
     With what the fine-tuned model says also the standard error of agreement with it, token by token.

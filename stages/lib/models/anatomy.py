@@ -129,12 +129,17 @@ def most_tokens(model: "PreTrainedModel") -> int | None:
 def _blocks_prefix(model: "PreTrainedModel") -> str:
     from torch.nn import ModuleList  # who only reads the file of it needs no torch
 
-    # ALBERT runs a group of layers several times, and has only the groups
-    counts = [getattr(model.config, name, None) for name in ("num_hidden_layers", "num_hidden_groups")]
+    counts = block_counts(model)
     lists = [name for name, part in model.named_modules() if isinstance(part, ModuleList) and len(part) in counts]
     if not lists:
         raise ModelError(f"{type(model).__name__}: no list of {counts[0]} layers found, so there is no region to graft")
     return min(lists, key=len) + "."
+
+
+def block_counts(model: "PreTrainedModel") -> tuple[int | None, int | None]:
+    """How many blocks a model may have: its layers, or, as ALBERT, the groups of layers that it runs several times."""
+    layers, groups = (getattr(model.config, name, None) for name in ("num_hidden_layers", "num_hidden_groups"))
+    return layers, groups
 
 
 def _embedding_prefixes(model: "PreTrainedModel", blocks: str) -> tuple[str, ...]:

@@ -123,11 +123,17 @@ class Named:
             f"in {types}; only weights in {', '.join(FLOATS)} can be grafted": packed,
             "of another shape than its config.json says": other,
         }
-        return [
+        told = [
             f"{self.checkpoint.title}: {len(names)} tensor{'s'[: len(names) > 1]} {words} ({listed(names)})"
             for words, names in reasons.items()
             if names
         ]
+        if missing and (unused := sorted(self.checkpoint.files.keys() - {*self.stored.values()})):
+            told.append(
+                f"it has {listed(unused)} besides; are these the missing ones, load it with transformers and save it anew by "
+                "save_pretrained(..., save_original_format=False)"
+            )
+        return told
 
 
 def listed(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from ..data.batching import shuffled
 from ..data.encoding import Example
 from ..graft.region import Region, Tensors
 from ..localizers.evidence import DevRating, Evidence
-from ..runtime import numpy_generator
+from ..runtime import numpy_generator, permuted
 from .cell import GraftCell
 from .fisher import squared_gradients
 from .label_model import LabelModel
@@ -68,7 +68,7 @@ def evidence_about(
     """
     weights = model.train_only({*region.shapes})
     train = model.encode(train_rows)
-    order = numpy_generator("fisher", *purpose_words).permutation(len(train))
+    drawn = permuted(train, "fisher", *purpose_words)
     return Evidence(
         region,
         pretrained,
@@ -76,7 +76,7 @@ def evidence_about(
         weights,
         lambda size: _batch_gradients(model, train, size, numpy_generator(*purpose_words)),
         lambda: loss_gradient(model, train),
-        lambda n, *how: squared_gradients(model, [train[index] for index in order[:n]], region.shapes, *how),
+        lambda n, *how: squared_gradients(model, drawn[:n], region.shapes, *how),
         draws(*purpose_words),
         # with shared gradients all of them are added up at once
         tensor_gradients=None if model.runtime.processes.count > 1 else partial(tensor_gradients, model, train),

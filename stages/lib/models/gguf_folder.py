@@ -143,8 +143,11 @@ def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    with torch.device("meta"):
-        state = LlamaForCausalLM(LlamaConfig(**config)).state_dict()
+    try:
+        with torch.device("meta"):
+            state = LlamaForCausalLM(LlamaConfig(**config)).state_dict()
+    except Exception as problem:  # transformers raises whatever its checks and modules do
+        raise ValueError(f"no Llama model: {problem}") from None
     if config["tie_word_embeddings"]:
         del state["lm_head.weight"]
     return {name: tuple(value.shape) for name, value in state.items()}

@@ -50,7 +50,7 @@ LOCALIZE: dict[str, dict[str, Any]] = {
         "default": "movement",
         "help": "movement, attribution, grown, learned or another one (a wrong name is told them all); default: movement",
     },
-    "--region": {"nargs": "+", "default": ["layers"], "help": "layers, embeddings, pooler, lm_head; default: layers"},
+    "--region": {"nargs": "+", "action": "extend", "help": "layers, embeddings, pooler, lm_head; default: layers"},
     "--mode": {
         "help": "standard, prompt, autoregressive or generative; default: as the fine-tuned checkpoint was saved "
         "(a causal model: autoregressive)"
@@ -58,9 +58,18 @@ LOCALIZE: dict[str, dict[str, Any]] = {
     "--revision": {"help": "commit, tag or branch of the base model on the hub"},
     "--finetuned-revision": {"help": "the same of the fine-tuned one"},
     "--task": {"help": "what to call the task; default: the name of the fine-tuned checkpoint"},
-    "--labels": {"nargs": "+", "help": "names of the labels in the order of the logits; default: those of its config"},
+    "--labels": {
+        "nargs": "+",
+        "action": "extend",
+        "help": "names of the labels in the order of the logits; default: those of its config",
+    },
     "--prompt": {"help": "template with {sentence1} and {mask}, of a language model"},
-    "--verbalizer": {"nargs": "+", "metavar": "LABEL=WORD", "help": "the word of each label in the prompt"},
+    "--verbalizer": {
+        "nargs": "+",
+        "action": "extend",
+        "metavar": "LABEL=WORD",
+        "help": "the word of each label in the prompt",
+    },
     "--data": {
         "type": Path,
         "help": "labelled rows (.csv, .tsv, .jsonl) for localizers that take gradients; of --mode generative without "
@@ -88,6 +97,7 @@ LOCALIZE: dict[str, dict[str, Any]] = {
     "--set": {
         "dest": "changes",
         "nargs": "+",
+        "action": "extend",
         "metavar": "NAME=VALUE",
         "default": [],
         "help": "settings of the localizer",

@@ -23,7 +23,7 @@ def compose(masks: list[Path], rule: str, base: Path, to: Path) -> str:
     is kept as well, so that this needs no project.  Raises MaskError if one is damaged, was composed itself or belongs to
     another model than `base`, or if a task comes with two heads, or is read in two ways; StorageError if something is at `to`.
     """
-    target = free(to)
+    target = free(to, for_file=True)
     if len(masks) < 2:
         raise MaskError(f"{masks[0]}: is only one mask; name two or more to compose")
     found = [(file, read_graft(file)) for file in map(mask_at, masks)]
@@ -33,7 +33,7 @@ def compose(masks: list[Path], rule: str, base: Path, to: Path) -> str:
         composed = stitch(parts, pretrained.tensors, rule)
     for entry, part in zip(composed.about["grafts"], parts, strict=True):
         entry |= {KEY: part.about[KEY]} if KEY in part.about else {}
-    write_mask(target, composed)
+    write_mask(free(target, for_file=True), composed)
     shared = sum(part.mask.selected for part in parts) - composed.mask.selected
     return f"{target}: {' + '.join(tasks_of(composed))} by {rule}, {size_text(composed)}; {shared:,} fewer than the parts together"
 

@@ -161,7 +161,7 @@ def _model(tensors: dict[str, Tensor], use: Use, base: Base) -> _Parcel:
 
 def _write(target: Path, parcel: _Parcel, card: str) -> float:
     """Write a folder; gives its size in kB.  Whoever may read the card may read the weights, which safetensors keeps to their owner."""
-    with replacing(target) as partial:
+    with replacing(target, fresh=True) as partial:
         partial.mkdir()
         parcel.write(partial)
         (partial / CARD).write_text(card, encoding="utf-8")

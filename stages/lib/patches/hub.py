@@ -49,7 +49,7 @@ def pull(name: str, to: Path, revision: str | None) -> str:
     if not (fetched / PATCH).is_file():
         raise MaskError(f"{name}: has no {PATCH} at {revision or 'its newest commit'}, so it is no patch")
     patch = read_patch_file(fetched)
-    with replacing(target) as partial:
+    with replacing(target, fresh=True) as partial:
         partial.mkdir()
         for file in filter(Path.is_file, (fetched / PATCH, fetched / CARD)):
             shutil.copyfile(file, partial / file.name)

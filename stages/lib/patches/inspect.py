@@ -45,6 +45,11 @@ def inspect_mask(path: Path, base: Path | None) -> dict[str, Any]:
     """
     file = mask_at(path)
     stored = read_graft(file)
+    return {**facts_of(file, stored), "largest": _largest(file, stored, base)}
+
+
+def facts_of(file: Path, stored: StoredMask) -> dict[str, Any]:
+    """Those of `inspect_mask` that the mask itself tells."""
     counts = stored.mask.counts
     rows = composition(counts, stored.mask.region.shapes)
     return {
@@ -53,7 +58,6 @@ def inspect_mask(path: Path, base: Path | None) -> dict[str, Any]:
         "head": {name: list(values.shape) for name, values in stored.head.items()},
         "layers": added(rows, "layer"),
         "kinds": added(sorted(rows, key=lambda row: KINDS.index(row["kind"])), "kind"),
-        "largest": _largest(file, stored, base),
     }
 
 

@@ -51,6 +51,9 @@ def load_graft(base: str | Path, patch: str | Path, **options: Any) -> nn.Module
     import transformers
 
     file, dtype = read_patch_file(Path(patch)), options.pop("dtype", torch.float32)
+    dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(dtype, torch.dtype):
+        raise MaskError("dtype: should be a dtype of torch or the name of one, such as bfloat16")
     options = {"use_safetensors": True, **options, **_config(file), "dtype": torch.float32}
     said = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # it would tell of a head that is missing, which the patch has
@@ -61,7 +64,7 @@ def load_graft(base: str | Path, patch: str | Path, **options: Any) -> nn.Module
     finally:
         transformers.logging.set_verbosity(said)
     write(fit(file, model))
-    return model.eval().to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+    return model.eval().to(dtype)
 
 
 def open_patch(patch: str | Path, model: nn.Module) -> OpenPatch:

@@ -27,8 +27,8 @@ from .base import Base
 from .build_patch import new_patch
 from .export import write_patch
 from .format import card_text, render
-from .inspect import inspect_mask
-from .locations import AS_PATCH, free
+from .inspect import facts_of
+from .locations import AS_PATCH, free, mask_at
 from .pair import Pair, carried, open_pair, survey
 from .room import WIDTHS, PeakMemory, require_room
 
@@ -70,6 +70,7 @@ def localize(**options: Any) -> str:
     compared, or the settings can't be used.
     """
     request = Namespace(**options)
+    request.region = [*dict.fromkeys(request.region or ["layers"])]
     started, peak, target = time.monotonic(), PeakMemory(), free(request.to)
     settings = _checked(request)
     revisions = request.revision, request.finetuned_revision
@@ -87,7 +88,7 @@ def localize(**options: Any) -> str:
     stored = _patch(work, found, target)
     return render(
         "localize.txt.j2",
-        facts=inspect_mask(target, None),
+        facts=facts_of(mask_at(target), stored),
         said=_said(work, moved) + found.lines,
         carried=carried(pair, stored.mask, stored.values) / sum(moved[name] for name in request.region),
         scores=found.scores,
@@ -102,6 +103,7 @@ def _checked(request: Namespace) -> Section:
         *_range_problems(request),
         *_localizer_problems(request),
         *_verbalizer_problems(request.verbalizer or ()),
+        *(["--test: is for the rows of --data"] if request.test and request.data is None else ()),
     ]
     settings: Section = NoSettings()
     if request.localizer in NAMES:

@@ -16,6 +16,7 @@ from ..localizers.evidence import counted
 from ..localizers.registry import find_mask
 from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from ..models.checkpoints import listed
 from ..models.evidence import draws, evidence_about, in_portions, with_dev
 from ..models.label_model import LabelModel
 from ..models.sources import has_tokenizer, wanted_links
@@ -102,13 +103,18 @@ def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
     raw = {"train": _read(request.data, spec, columns)}
     if request.test is not None:
         raw["test"] = raw["train"] if request.test == NO_TEST else _read(Path(request.test), spec, columns, "--test")
+    if spec.relabel and (other := {row["label"] for row in raw.get("test", ()) if row["label"]} - spec.relabel.keys()):
+        raise DataError(
+            f"--test: labels by their numbers, of which {listed(sorted(other))} stands for none; known: {listed([*spec.relabel])}"
+        )
     table = build_table(spec, raw, {}, "say --test with a file, or with none")
     parts = {split: [bare(row) for row in table.rows if row["split"] == split] for split in ("train", "test")}
     if request.test == NO_TEST:
         parts["test"] = []
     border, known = DEV_SHARE * 2**BITS, parts["train"]
-    dev = [row for row in known if rank(("localize", request.seed), content(row)) < border]
-    train = [row for row in known if row not in dev]
+    train, dev = [], []
+    for row in known:
+        (dev if rank(("localize", request.seed), content(row)) < border else train).append(row)
     if not train:
         train, dev = known, []
     line = f"Rows: {len(train):,} to localize by, {len(dev):,} to choose by, {len(parts['test']):,} to score on"

@@ -1,8 +1,10 @@
 """Where the commands read and write: what a given path means, and what may be written to."""
 
+import os
 from pathlib import Path
 
 from ..errors import MaskError, StorageError
+from ..io import PARTIAL
 
 # how the command is called: installed with the package `skill_grafting`, or in the project
 COMMAND = "python -m stages.commands.graft" if __package__.startswith("stages.") else "graft"
@@ -11,6 +13,8 @@ CARD = "README.md"
 CONFIG = "config.json"
 # how a graft can leave the project
 MODEL, AS_PATCH, PEFT, WHOLE_DELTA, SPARSE_DELTA = "model", "patch", "peft", "delta", "sparse-delta"
+# bytes, on the file systems that there are
+LONGEST_NAME = 255
 FORMS = (MODEL, AS_PATCH, PEFT, WHOLE_DELTA, SPARSE_DELTA)
 
 
@@ -22,13 +26,15 @@ def mask_at(path: Path) -> Path:
     return file
 
 
-def free(target: Path) -> Path:
-    """The absolute path of a place to write to; raises StorageError if it is taken (an empty folder isn't) or no place."""
-    target = target.absolute()
+def free(target: Path, for_file: bool = False) -> Path:
+    """The absolute path of a place to write to; raises StorageError if it is taken (by more than an empty folder) or no place."""
+    target = Path(os.path.normpath(target.absolute()))  # `new/..` is a folder that is there
     file = next((folder for folder in target.parents if folder.exists() and not folder.is_dir()), None)
     if file:
         raise StorageError(f"{target}: can't be written, as {file} is not a folder")
-    taken = any(target.iterdir()) if target.is_dir() else target.exists() or target.is_symlink()
-    if taken:
+    if len(os.fsencode(target.name + PARTIAL)) > LONGEST_NAME:
+        raise StorageError(f"{target}: can't be written, as its name is too long")
+    empty = not for_file and target.is_dir() and not target.is_symlink() and not any(target.iterdir())
+    if os.path.lexists(target) and not empty:
         raise StorageError(f"{target}: is there already; remove it or choose another name")
     return target

@@ -1,9 +1,10 @@
 """Two checkpoints of anybody's: whether one can be the fine-tuned other, and how far everything moved in between."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -13,6 +14,16 @@ from ..graft.running_selection import PART
 from ..models.anatomy import CLASSES, HEAD, Anatomy, anatomy_of, most_tokens, named_weights, require_embeddings
 from ..models.checkpoints import Checkpoint, Named, labels_of, listed, mode_of, skeleton
 from ..models.loading import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# settings of a config that change no shape, but what is computed
+ARITHMETIC = re.compile(
+    "n_heads?$|num_attention_heads|num_key_value_heads|head_dim|rope|rotary|theta|hidden_act|activation_function|_eps|epsilon"
+    "|position_embedding_type|relative_attention|pos_att_type|is_decoder|scale|scaling|multiplier|softcap|sliding_window"
+    "|layer_types|alibi|parallel|experts_per_tok|norm_topk"
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,8 @@ def open_pair(
         raise ModelError(f"{finetuned}: is a model of the kind {kinds[1]}, and {base} of the kind {kinds[0]}")
     mode = mode or mode_of(after)
     if mode is None:
-        saved = ", ".join(after.config.get("architectures") or ["nothing"])
+        saved = after.config.get("architectures") or "nothing"
+        saved = saved if isinstance(saved, str) else ", ".join(map(str, saved))
         known = (f"{name.removeprefix('AutoModelFor')} of {kinds[0]}" for name in dict.fromkeys(CLASSES.values()))
         raise ModelError(
             f"{finetuned}: its config.json says {saved}, which is none of {', '.join(known)}; "
@@ -70,6 +82,15 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
     names = Named.of(before, ours, prefix), Named.of(after, theirs, prefix)
     pair = Pair(*names, anatomy, labels, tokenizer, most_tokens(model))
     problems = pair.base.problems(ours) + pair.finetuned.problems(theirs) + _differences(anatomy, ours, theirs)
+    problems += [
+        f"{one.checkpoint.title}: {words}"
+        for one, made in ((pair.base, model), (pair.finetuned, other))
+        for words in _untied(one, made)
+    ]
+    if changed := _arithmetic(model, other):
+        problems.append(
+            f"{after.title}: computes otherwise than {before.title}, which no graft can carry: its config.json has {changed}"
+        )
     if mode == "standard" and len(labels) < 2:
         problems.append(
             f"{after.title}: its head has {len(labels)} output, a number and no label, and a graft is for labels"
@@ -79,6 +100,25 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
     if problems:
         raise ModelError("; ".join(problems))
     return pair
+
+
+def _arithmetic(ours: "PreTrainedModel", theirs: "PreTrainedModel") -> str:
+    """Settings that change what a model of the same shapes computes and that differ: "rope_theta 5000 and not 10000"."""
+    before, after = (model.config.to_dict() for model in (ours, theirs))
+    names = [name for name in before.keys() & after.keys() if ARITHMETIC.search(name) and before[name] != after[name]]
+    return listed([f"{name} {after[name]} and not {before[name]}" for name in sorted(names)])
+
+
+def _untied(side: Named, model: "PreTrainedModel") -> list[str]:
+    """Tensors that the config ties to others and that the file has with other values: transformers leaves such a pair untied."""
+    once, problems = {id(weight): name for name, weight in named_weights(model).items()}, []
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        stored = side.stored.get(once[id(weight)])
+        if once[id(weight)] != name and stored and name in side.checkpoint.files and name != stored:
+            values = [side.checkpoint.read(one) for one in (stored, name)]
+            if values[0].shape != values[1].shape or not bool((values[0] == values[1]).all()):
+                problems.append(f"its config.json ties {name} to {stored}, and the file has other values for it")
+    return problems
 
 
 def _differences(anatomy: Anatomy, ours: dict[str, list[int]], theirs: dict[str, list[int]]) -> list[str]:
@@ -110,6 +150,9 @@ def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> 
                     strange[title].append(name)
             squares[pair.anatomy.groups[name]] += float((after - before).double().square_().sum())
         look(name)
+    for name in pair.finetuned.stored.keys() - pair.base.stored.keys():  # a new head
+        if not bool(pair.finetuned.read(name).float().isfinite().all()):
+            strange.setdefault(titles[1], []).append(name)
     if strange:
         bad = (f"{title}: values that are no numbers ({listed(names)})" for title, names in strange.items())
         raise ModelError("; ".join(bad))

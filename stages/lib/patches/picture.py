@@ -20,7 +20,7 @@ LAYERS_HEIGHT = 2.2
 
 def draw(facts: dict[str, Any], target: Path) -> None:
     """Write a PNG of what `inspect_mask` found; raises StorageError if something is at `target`."""
-    target, sentence = free(target), most(facts)
+    target, sentence = free(target, for_file=True), most(facts)
     title = f"Mask for {', '.join(facts['tasks'])}: {sentence[0].lower()}{sentence[1:]}"
     share = f"{small_percent(facts['sparsity'])} of {facts['graftable']:,} graftable"
     layers, kinds = (pd.DataFrame(facts[name]) for name in ("layers", "kinds"))

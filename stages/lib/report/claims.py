@@ -150,8 +150,10 @@ def _claim(candidate: _Candidate, p_value: float | None, family: int, here: str)
         fields["value"] = value
     fields |= finding.fields
     verdict = Verdict.OPEN if finding.void else verdict_of(value, row.rule, limit, p_value)
-    empty = isinstance(value, Estimate) and not value.units
-    figure = (value.words() if empty else _Words().format(row.figure, **fields)) + finding.void
+    if isinstance(value, Estimate) and not value.units:
+        figure = finding.void.removeprefix("; ") or value.words()
+    else:
+        figure = _Words().format(row.figure, **fields) + finding.void
     alone = candidate.p_value
     if verdict is Verdict.UNCLEAR and alone is not None and alone < 1 - CONFIDENCE:
         figure += f"; its own interval excludes the limit, but not after Holm's correction for {family} claims"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..data.tasks import TaskSpec
 
 if TYPE_CHECKING:
-    from ..settings import Params
+    from ..settings import DataParams, Params
 
 DAGGER = "†"
 # metrics other than accuracy: the mark behind a task's name, and what it stands for
@@ -31,6 +31,21 @@ def words(variant: str) -> str:
 def name_of(task: TaskSpec) -> str:
     """A task's name, with a dagger if its score is F1, as in the paper's tables, or another mark (MARKS)."""
     return task.name + MARKS.get(task.metric, "")
+
+
+def marked(metrics: Iterable[str]) -> str:
+    """What the marks of tasks with these metrics stand for: "† F1, the others accuracy"; empty where none has one."""
+    used = _marked({*metrics})
+    return f"{', '.join(f'{MARKS[metric]} {MARKED[metric]}' for metric in used)}, the others accuracy" if used else ""
+
+
+def score_label(metrics: Iterable[str], other: str = "accuracy") -> str:
+    """What an axis of scores has, with the marks: "accuracy, F1† (%)"."""
+    return ", ".join([other, *(f"{MARKED[metric]}{MARKS[metric]}" for metric in _marked({*metrics}))]) + " (%)"
+
+
+def _marked(metrics: set[str]) -> list[str]:
+    return [metric for metric in MARKS if metric in metrics]
 
 
 def percent(share: float | None, decimals: int = 1) -> str:
@@ -94,7 +109,13 @@ def measured_with(params: "Params") -> str:
     """Model, mode and shots of this run, and the graft's size if it was asked for: of `model.name`, `model.mode`, `data.k`, `graft.sparsity`."""
     sparsity = getattr(getattr(params, "graft", None), "sparsity", None)
     size = "" if sparsity is None else f", graft of {small_percent(sparsity)}"
-    return f"{model_title(params.model.name)}, {params.model.mode}, {counted(params.data.k, 'shot')}{size}"
+    shots = f"{shots_of(params.data)} shot{'s' * (params.data.k != 1)}"
+    return f"{model_title(params.model.name)}, {params.model.mode}, {shots}{size}"
+
+
+def shots_of(data: "DataParams") -> str:
+    """Training examples of a class: "64", or "at most 64" where scarce classes have fewer."""
+    return f"{'at most ' if data.scarce == 'split' else ''}{data.k:,}"
 
 
 def without_gain(missing: int, cells: int, model: str, least: float) -> str:

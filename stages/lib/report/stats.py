@@ -2,7 +2,8 @@
 
 Tasks are the sample: another seed of a task is no other task.  An estimate averages each task (or each pair of tasks) over
 its seeds first; its interval is the jackknife's over tasks (Tukey, 1958; Arvesen, 1969), which for one value a task is the
-t-interval of these values, and which also holds where a value belongs to two tasks or is a ratio of means.
+t-interval of these values, and which also holds where a value belongs to two tasks or is a ratio of means.  Where no task is
+in two pairs, the pairs are the sample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,9 +43,9 @@ class Mean:
 class Estimate(Mean):
     """A mean over tasks; `error` is its standard error by the jackknife, and `positive` of its `units` are above 0.
 
-    A unit is a task, or a pair of tasks; there are `seeds` in all, and of each unit at least `fewest_seeds`.  There is no error,
-    so no interval, for fewer than 2 tasks or 2 seeds, nor for 2 tasks that are the same: shares of a few rows often are by
-    chance, and an interval without width would tell far too much.
+    A unit is a task, or a pair of tasks; there are `seeds` in all, and of each unit at least `fewest_seeds`.  Drawn are so many
+    tasks, or pairs where no two share one.  There is no error, so no interval, for fewer than 2 drawn or 2 seeds, nor for 2 that
+    are the same: shares of a few rows often are by chance, and an interval without width would tell far too much.
     """
 
     tasks: int = 0
@@ -53,16 +54,17 @@ class Estimate(Mean):
     units: int = 0
     positive: int | None = None
     error: float | None = None
+    drawn: int = 0
 
     @property
     def low(self) -> float | None:
         """Lower end of the 95 % interval."""
-        return None if self.error is None else self.mean - _t_quantile(self.tasks - 1) * self.error
+        return None if self.error is None else self.mean - _t_quantile(self.drawn - 1) * self.error
 
     @property
     def high(self) -> float | None:
         """Upper end of the 95 % interval."""
-        return None if self.error is None else self.mean + _t_quantile(self.tasks - 1) * self.error
+        return None if self.error is None else self.mean + _t_quantile(self.drawn - 1) * self.error
 
     def p_value(self, limit: float = 0.0) -> float | None:
         """Two-sided, of the limit: below 0.05 just where the interval excludes it; None without an interval."""
@@ -72,7 +74,7 @@ class Estimate(Mean):
             return None
         if self.error <= ROUNDING:
             return float(abs(self.mean - limit) <= ROUNDING)
-        return float(2 * t.sf(abs(self.mean - limit) / self.error, self.tasks - 1))
+        return float(2 * t.sf(abs(self.mean - limit) / self.error, self.drawn - 1))
 
     def sample(self) -> str:
         """The tasks and the seeds: "8 tasks, 3 seeds", or "8 tasks, 2 to 3 seeds" where not all have the same number."""
@@ -127,16 +129,19 @@ def estimate(
     units = units.reset_index(drop=True)  # taking parts is quicker without names
     sd = float(units.std(ddof=1)) if alone and len(units) > 1 else None
     positive = int((units > ROUNDING).sum()) if alone else None
-    without = [units[(names != name).all(axis=1)] for name in every] if seeds.nunique() > 1 else []
+    # pairs of which no two share a task were drawn as pairs: leaving out either of its tasks leaves out the pair
+    one_of_each = names[:, :1] if names.size == len(every) else names
+    drawn = pd.unique(one_of_each.ravel())
+    without = [units[(one_of_each != name).all(axis=1)] for name in drawn] if seeds.nunique() > 1 else []
     error = _jackknife(units, without, statistic)
     numbers = len(every), seeds.nunique(), fewest, len(units)
-    return Estimate(len(cells), float(statistic(units)), sd, *numbers, positive, error)
+    return Estimate(len(cells), float(statistic(units)), sd, *numbers, positive, error, len(drawn))
 
 
 def _jackknife(
     units: pd.Series | pd.DataFrame, without: Sequence[pd.Series | pd.DataFrame], statistic: Callable[[Any], float]
 ) -> float | None:
-    """Standard error by the pseudo-values of leaving out each task; None where too few tasks are left for one."""
+    """Standard error by the pseudo-values of leaving out each that was drawn; None where too few are left for one."""
     count = len(without)
     if count < 2 or not all(map(len, without)):
         return None

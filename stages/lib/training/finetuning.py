@@ -1,7 +1,7 @@
 """Fine-tuning of one cell: a grid of batch sizes and learning rates, chosen on dev."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,8 @@ def train_point(
         encoded = {split: model.encode(cell.rows[split]) for split in ("train", "dev")}
         groups, on_step = model.groups(), watch(model)
         train_head_first(model, encoded["train"], settings, plan, words)
-        weights = model.train_only(trained_names(groups, settings, only))
+        # what the checkpoint lacks, such as a pooler below a new head, is trained as a new head is
+        weights = model.train_only(trained_names(groups, settings, only) | {*model.model.missing_tensors})
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
         hooks = Hooks(lambda: dev_score(model, encoded["dev"]), on_step, reads=(model, encoded) if resumes else None)
         training = train(batches, weights, plan, hooks, only)
@@ -178,7 +179,9 @@ def train_head_first(
 ) -> None:
     """The steps of `finetune.head_first_steps`, on a new head alone; `words` are the task and the seed."""
     if settings.head_first_steps:
+        # a warm-up is of the steps that follow
         first = plan_for(settings, plan.batch_size, plan.learning_rate, settings.head_first_steps)
+        first = replace(first, warmup_steps=0)
         train_head(model, examples, first, ("head_first", *words))
 
 

@@ -49,7 +49,8 @@ def train(
     so that what the mask selects moves at the rate at which it would move among them.
 
     With `plan.eval_steps` the weights of the best dev score are kept, the first of equals; else the
-    last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2).
+    last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2), its gradient once that of the rest is
+    clipped, as `penalty` does.
     Raises TrainingError if the loss is not a number.
     """
     loop = None if hooks.reads is None else checkpoint.loop(plan.steps, hooks.reads, trained, plan, only)
