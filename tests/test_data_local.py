@@ -94,6 +94,7 @@ UGLY = [
     ("train.jsonl", b'{"sentence1": "a", "label": %s}' % (b"9" * 5000), "1: not valid JSON: a number of too many digits"),
     ("train.jsonl", b'{"sentence1": "a", "label": %s}' % (b"[" * 100_000), "1: not valid JSON: nested too deeply"),
     ("train.jsonl", b'["a"]', '1: expected an object such as {"sentence1": ..., "label": ...}, found list'),
+    ("train.tsv", b'sentence1\tlabel\n"a\nb"\tpositive\n', "2: 1 cells, but the header has 2; a text with tabs or line breaks needs a .csv or .jsonl"),
     ("train.csv", b"sentence1,label\na,positive\nb, c,negative\n", "3: 3 cells, but the header has 2; a text with commas wants quotes"),
     ("train.csv", b"sentence1,label\na,\n", "2: the label is empty"),
     ("train.csv", b'sentence1,label\nb,positive\n"a,positive\nc,positive\n', "3: not a valid table from here on: a quotation mark that is never closed"),
@@ -117,6 +118,7 @@ def test_all_bad_rows_come_in_one_message_the_first_twenty(folder):
     ("train.jsonl", b"", ": no rows in it"),
     ("train.csv", b"sentence1,label\n", ": no rows in it"),
     ("train.csv", b"", ": no rows in it"),
+    ("train.csv", b"\nsentence1,label\na,positive\n", ":1: the line is empty; the names of the columns belong there"),
     ("train.csv", b"sentence,label\na,positive\n", ":1: no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label; say which one it is: data.columns: {sentence1: ...}"),
     ("train.csv", b"text;label\na;positive\n", ":1: no column 'sentence1' and no column 'label' (did you mean 'text;label'?); the columns are text;label; say which ones they are: data.columns: {sentence1: ..., label: ...}; cells of a .csv are parted by commas, those of a .tsv by tabs"),
     ("train.csv", b"sentence1,label,label\na,positive,negative\n", ":1: 2 columns are called 'label'; the columns are sentence1, label, label"),
@@ -158,7 +160,18 @@ def test_training_rows_have_to_be_there(folder):
 
 def test_second_sentence_is_asked_for_where_the_task_needs_it(folder):
     (folder / "train.jsonl").write_bytes(as_jsonl(ROWS))
-    assert "HERE/train.jsonl:1: no 'sentence2', which the task mine needs" in fails(folder, PAIR)
+    assert "HERE/train.jsonl:1: the sentence2 is empty, which the task mine needs" in fails(folder, PAIR)
+
+
+def test_a_file_of_a_split_that_would_not_be_read_is_refused(folder):
+    (folder / "train.jsonl").write_bytes(as_jsonl(ROWS))
+    for name in ("notes.csv", "train.csv.bak"):
+        (folder / name).write_text("of something else")
+    assert {*read(folder)[0]} == {"train"}, "control: none of a split that is missing"
+    for name in ("Test.csv", "test.csv.gz"):
+        (folder / name).write_text("sentence1,label")
+    told = "HERE: Test.csv, test.csv.gz would not be read; it should end in .jsonl, .jsonl.gz, .csv, .tsv, in small letters"
+    assert fails(folder) == told
 
 
 def test_two_files_for_one_split(folder):

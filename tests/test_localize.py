@@ -509,9 +509,11 @@ SHAPES = {"2,048": (2048, 5632, 4), "4,096": (4096, 11008, 64), "8,192": (8192, 
 
 def test_labels_are_found_by_name_or_number_and_others_refused_with_the_nearest(cell, tmp_path, capsys):
     rows, options = toy_rows(20, 1), f"--test none {COLUMNS} --localizer attribution --data"
-    numbers = write_rows(tmp_path / "numbers.csv", rows, lambda label: str(TOY.labels.index(label)))
+    numbers = write_rows(tmp_path / "numbers.csv", [*rows, rows[0]], lambda label: str(TOY.labels.index(label)))
     localize(*cell, tmp_path / "patch", f"{options} {numbers}")
-    assert "labels by their numbers: 0 negative, 1 positive" in capsys.readouterr().out
+    assert "; dropped 1 duplicate; labels by their numbers: 0 negative, 1 positive" in " ".join(
+        capsys.readouterr().out.split()
+    )
     beyond = write_rows(tmp_path / "beyond.csv", rows, lambda label: "9")
     line = refused(
         capsys, *cell, tmp_path / "other", f"{COLUMNS} --localizer attribution --data {numbers} --test {beyond}"

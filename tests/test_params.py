@@ -23,6 +23,7 @@ from dvc.utils.serialize import parse_yaml
 from stages.commands import profile
 from stages.lib import paths
 from stages.lib.errors import ParamsError
+from stages.lib.io import write_text
 from stages.lib.localizers.settings import NAMES
 from stages.lib.models.anatomy import Anatomy, write_anatomy
 from stages.lib.params import PIPELINES, RUNTIME, SECTIONS, checked, load_params, validate
@@ -258,6 +259,32 @@ def test_an_unknown_profile_names_the_nearest_and_all():
     told = f"unknown profile 'bert_tinny' (did you mean 'bert_tiny'?); known: {', '.join(PROFILES)}"
     with pytest.raises(ParamsError, match=f"^{re.escape(told)}$"):
         profile.profile_settings("bert_tinny")
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("tasks: [movies]", "should have `about`, a line on it, and `set`, its settings by section"),
+    ("{about: mine, set: [1]}", "should have `about`, a line on it, and `set`, its settings by section"),
+    ("{about: mine, set: {data: {kk: 8}, foo: {a: 1}}}", "no setting is called 'data.kk' (did you mean 'data.k'?), 'foo.a'"),
+])  # fmt: skip
+def test_what_is_no_profile_is_told_in_one_line(text, told, project):
+    write_text(paths.PROFILES / "mine.yaml", text)
+    with pytest.raises(ParamsError) as error:
+        profile.profile_settings("mine")
+    assert str(error.value) == f"{paths.PROFILES}/mine.yaml: {told}"
+
+
+def test_settings_that_a_profile_before_it_has_left_are_told(tmp_path):
+    done = choose(tmp_path, "bert_tiny")
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "all"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert "left as they were" not in done.stdout + run_stage(tmp_path, "stages.commands.profile", "bert_tiny").stdout
+    for name in ("smollm2", "base"):
+        done = run_stage(tmp_path, "stages.commands.profile", name)
+    left = done.stdout.splitlines()[-1]
+    assert (
+        left.startswith("left as they were, which is neither the profile's nor as committed: ")
+        and "finetune.optimizer" in left
+    )
 
 
 def test_a_profile_over_a_broken_file_writes_nothing():

@@ -34,7 +34,7 @@ MEASURES: dict[str, Callable[[np.ndarray], float]] = {
     "forgetting": forgetting,
     "backward_transfer": backward_transfer,
 }
-OFF = "off: no method, no order or no seed is set, so there is nothing to report"
+OFF = "off: no method or no seed is set, or no order has two of the tasks, so there is nothing to report"
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 

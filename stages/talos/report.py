@@ -185,7 +185,8 @@ def _costs(talos: Collected) -> Table:
     ]  # fmt: skip
     notes = [
         "mean over cells; gradient examples: backward passes of single examples before training; peak: of the whole process",
-        "full and graft come from the main pipeline, whose time is not counted here; a graft trains the whole region first",
+        "full and graft come from the main pipeline, whose time is not counted here; a graft and LoTA train the whole region first",
+        "steps: over the grid of learning rates; of full and graft those of their chosen point alone",
     ]
     return Table("Costs of one task", ["method"], columns, by(talos.frames["cost"], "method", title, ordered), notes)
 

@@ -45,6 +45,15 @@ def load_local(
     if "train" not in files:
         there = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise DataError(f"{folder}: no train{ENDINGS[0]} (or {', '.join(ENDINGS[1:])}) here; there is {there}")
+    other = [
+        path.name
+        for path in folder.iterdir()
+        if (split := path.name.partition(".")[0].lower()) in SPLITS and split not in files
+    ]
+    if other:
+        raise DataError(
+            f"{folder}: {', '.join(sorted(other))} would not be read; it should end in {', '.join(ENDINGS)}, in small letters"
+        )
     second = {"sentence2": columns["sentence2"]} if "sentence2" in columns and spec.labels else {}
     columns = {name: columns.get(name, name) for name in spec.columns} | second
     rows = {split: read_file(path, spec, columns) for split, path in files.items()}
@@ -164,10 +173,18 @@ def _table(
     csv.field_size_limit(LONGEST_CELL)
     # tab-separated files know no quoting: a quotation mark in them is text
     form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {"strict": True}
+    advice = (
+        "a text with tabs or line breaks needs a .csv or .jsonl"
+        if "delimiter" in form
+        else "a text with commas wants quotes"
+    )
     lines = csv.reader(file, **form)
     line = 1
     try:
-        _check_header(header := next(lines, []), path, columns, place)
+        header = next(lines, [])
+        if not header and lines.line_num:
+            raise DataError(f"{path}:1: the line is empty; the names of the columns belong there")
+        _check_header(header, path, columns, place)
         while True:
             line = lines.line_num + 1
             if (cells := next(lines, None)) is None:
@@ -175,7 +192,7 @@ def _table(
             if len(cells) == len(header):
                 yield line, {name: cell or None for name, cell in zip(header, cells, strict=True)}
             elif cells:
-                yield line, f"{len(cells)} cells, but the header has {len(header)}; a text with commas wants quotes"
+                yield line, f"{len(cells)} cells, but the header has {len(header)}; {advice}"
     except csv.Error as problem:
         end = "a quotation mark that is never closed" if "end of data" in str(problem) else problem
         yield line, f"not a valid table from here on: {end}"
@@ -215,7 +232,8 @@ def _checked(
     row = {"sentence1": record[columns[text_column]]}
     row["sentence2"] = record.get(columns.get("sentence2", "sentence2")) if spec.labels else None
     if spec.is_pair and row["sentence2"] is None:
-        return f"no 'sentence2', which the task {spec.name} needs"
+        name = columns.get("sentence2", "sentence2")
+        return f"{f'the {name} is empty' if name in record else f'no {name!r}'}, which the task {spec.name} needs"
     for ours, text in row.items():
         name = text_column if ours == "sentence1" else ours
         if text is not None and not isinstance(text, str):

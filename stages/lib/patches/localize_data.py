@@ -1,6 +1,7 @@
 """localize with rows: localizers that take gradients, and how the pretrained model, the fine-tuned one and the graft score."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..data.local import ENDINGS, read_file
 from ..data.rows import BITS, Row, bare, content, rank
-from ..data.tables import build_table
+from ..data.tables import build_table, told
 from ..data.tasks import TaskSpec
 from ..errors import DataError
 from ..evaluation.evaluation import Evaluation
@@ -118,6 +119,10 @@ def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
     if not train:
         train, dev = known, []
     line = f"Rows: {len(train):,} to localize by, {len(dev):,} to choose by, {len(parts['test']):,} to score on"
+    dropped: Counter[str] = Counter()
+    for split, reasons in table.card["dropped"].items():
+        dropped.update(reasons if split == "train" or request.test != NO_TEST else {})
+    line += f"; dropped {told(dropped)}" if dropped else ""
     numbers = ", ".join(f"{key} {label}" for key, label in (spec.relabel or {}).items())
     renamed = f"; labels by their numbers: {numbers}" if numbers else ""
     return {"train": train, "dev": dev, "test": parts["test"]}, [f"{line}{renamed}."]
