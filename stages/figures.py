@@ -54,6 +54,8 @@ FRONTIER = {
 }  # fmt: skip
 FRONTIER_NAMES = {PRETRAINED: "pre", FINETUNED: "FT", TEMPERED: "FT / T", WISE_FT: "WiSE-FT", MOVEMENT_GRAFTED: "movement",
     GRAFTED: "graft", GRAFT_TEMPERED: "graft / T", REFITTED: "FT + H", GRAFT_REFITTED: "graft + H"}  # fmt: skip
+# percent that an axis goes beyond 0 and 100 at most
+EDGE = 10
 # a top probability above this is a sure prediction
 SURE = 0.9
 # points across, for a bin with hardly any rows and for one with all of them
@@ -244,6 +246,10 @@ def _draw_frontier(panel: Axes, points: pd.DataFrame) -> None:
         panel.scatter(100 * own.ece, 100 * own.score, label=FRONTIER_NAMES[method], **look)
     panel.set_xlabel("ECE (%)")
     panel.margins(0.12)
+    # whiskers of few tasks go beyond what a share can be, and would leave the points no room
+    (left, right), (bottom, top) = panel.get_xlim(), panel.get_ylim()
+    lowest = min(0, 100 * points.score.min()) - EDGE
+    panel.set(xlim=(max(left, -EDGE), min(right, 100 + EDGE)), ylim=(max(bottom, lowest), min(top, 100 + EDGE)))
 
 
 FIGURES: dict[str, Callable[[Results], Figure]] = {
