@@ -3,6 +3,7 @@
 import logging
 import signal
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -38,6 +39,8 @@ def this_machine(workers: int, memory_mib: float, gpus: Sequence[str]) -> Iterat
     lend_gpus(gpus)
     # that a run was stopped is said by us
     logging.getLogger("distributed").setLevel(logging.ERROR)
+    # threads of one process need no network
+    warnings.filterwarnings("ignore", "Couldn't detect a suitable IP address", RuntimeWarning)
     anywhere = f"{LOCALHOST}:0"
     with (
         config.set(CALM),
