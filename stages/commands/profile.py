@@ -84,20 +84,20 @@ def _profile(path: Path) -> dict[str, Any]:
     values = load_yaml(path, ParamsError)
     if not isinstance(values, dict) or {*values} != {"about", "set"} or not isinstance(values["set"], dict):
         raise ParamsError(f"{path}: should have `about`, a line on it, and `set`, its settings by section")
-    known = {key for section, kind in SECTIONS.items() for key, _, _ in leaves(section, kind)}
-    unknown = [key for key in flatten(values["set"]) if not any(f"{key}.".startswith(f"{one}.") for one in known)]
-    if unknown:
-        told = ", ".join(f"{key!r}{did_you_mean(key, known)}" for key in unknown)
-        raise ParamsError(f"{path}: no setting is called {told}")
     return values
 
 
 def profile_settings(name: str) -> dict[str, Any]:
-    """The settings of a profile; raises ParamsError with the nearest name."""
+    """The settings of a profile; raises ParamsError with the nearest name, of its settings, too."""
     known = profiles()
     if name not in known:
         raise ParamsError(f"unknown profile {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
-    return known[name]["set"]
+    settings = known[name]["set"]
+    leaf = {key for section, kind in SECTIONS.items() for key, _, _ in leaves(section, kind)}
+    if unknown := [key for key in flatten(settings) if not any(f"{key}.".startswith(f"{one}.") for one in leaf)]:
+        told = ", ".join(f"{key!r}{did_you_mean(key, leaf)}" for key in unknown)
+        raise ParamsError(f"{paths.PROFILES / name}.yaml: no setting is called {told}")
+    return settings
 
 
 @cache
