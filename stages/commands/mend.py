@@ -76,13 +76,19 @@ def _is_damaged(path: Path) -> bool:
 
 
 def _restore(path: Path) -> str:
-    committed = subprocess.run(["git", "show", f"HEAD:./{path}"], capture_output=True, text=True, check=False)
-    if committed.returncode == 0:
-        write_text(path, committed.stdout)
+    text = committed(path)
+    if text is not None:
+        write_text(path, text)
         if not _is_damaged(path):
             return "is as in the last commit again; what has run since comes back from the cache"
     path.unlink()
     return "is removed; DVC writes it anew, and what has run comes back from the cache"
+
+
+def committed(path: Path) -> str | None:
+    """The text of a file in the last commit; None if there is no such commit or file."""
+    shown = subprocess.run(["git", "show", f"HEAD:./{path}"], capture_output=True, text=True, check=False)
+    return shown.stdout if shown.returncode == 0 else None
 
 
 def mend_notes() -> None:

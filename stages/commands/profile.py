@@ -9,13 +9,13 @@ dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one expe
 import argparse
 import io
 import json
-import subprocess
 from collections.abc import Sequence
 from functools import cache, reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from stages.commands.mend import committed
 from stages.commands.overrides import overridden, sections_in
 from stages.commands.settings_reference import leaves
 from stages.lib import paths
@@ -66,11 +66,9 @@ def main() -> None:
 
 def _left(before: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     """Settings that are not the profile's, and were other than those of the last commit: of a profile before it, perhaps."""
-    command = ["git", "show", f"HEAD:./{paths.PARAMS}"]
-    committed = subprocess.run(command, capture_output=True, text=True, check=False)
-    if committed.returncode:
+    if (text := committed(paths.PARAMS)) is None:
         return []
-    theirs, own = flatten(parse_yaml(committed.stdout, str(paths.PARAMS), ParamsError)), flatten(settings)
+    theirs, own = flatten(parse_yaml(text, str(paths.PARAMS), ParamsError)), flatten(settings)
     return [key for key, value in flatten(before).items() if key not in own and theirs.get(key) != value]
 
 
@@ -93,18 +91,22 @@ def profile_settings(name: str) -> dict[str, Any]:
     if name not in known:
         raise ParamsError(f"unknown profile {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
     settings = known[name]["set"]
-    leaf = {key for section, kind in SECTIONS.items() for key, _, _ in leaves(section, kind)}
-    if unknown := [key for key in flatten(settings) if not any(f"{key}.".startswith(f"{one}.") for one in leaf)]:
-        told = ", ".join(f"{key!r}{did_you_mean(key, leaf)}" for key in unknown)
+    if unknown := [key for key in flatten(settings) if key not in schemas()]:
+        told = ", ".join(f"{key!r}{did_you_mean(key, schemas())}" for key in unknown)
         raise ParamsError(f"{paths.PROFILES / name}.yaml: no setting is called {told}")
     return settings
 
 
 @cache
+def schemas() -> dict[str, dict[str, Any]]:
+    """Dotted key of every setting -> its JSON schema."""
+    return {key: schema for section, kind in SECTIONS.items() for key, schema, _ in leaves(section, kind)}
+
+
+@cache
 def tables() -> set[str]:
     """Settings that are tables whose keys are the user's own names."""
-    schemas = (pair for section, kind in SECTIONS.items() for pair in leaves(section, kind))
-    return {key for key, schema, _ in schemas if schema.get("type") == "object"}
+    return {key for key, schema in schemas().items() if schema.get("type") == "object"}
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from stages.lib.settings import RuntimeParams
 
 GPUS = Path("/proc/driver/nvidia/gpus")
+# in CUDA_VISIBLE_DEVICES
+NO_GPU = ("", "-1", "none", "NoDevFiles")
 
 
 def main() -> None:
@@ -240,9 +242,8 @@ def visible_gpus(wanted: int | None) -> list[str]:
     if seen is None:
         return names
     # as CUDA does: nothing from the first one on that names none
-    return [*takewhile(lambda name: name not in ("", "-1", "none", "NoDevFiles"), map(str.strip, seen.split(",")))][
-        :wanted
-    ]
+    named = takewhile(lambda name: name not in NO_GPU, map(str.strip, seen.split(",")))
+    return [*named][:wanted]
 
 
 def _take_over(targets: Sequence[str], here: set[str]) -> int:

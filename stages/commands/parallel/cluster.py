@@ -80,11 +80,8 @@ def cluster_at(address: str, workers: int, head: State) -> Iterator[Client]:
 
 def side_by_side(tasks: Sequence[Task], client: Client, runner: Runner) -> int:
     """Run the tasks and show what reports and failed ones said; gives the exit code of one that failed, or 0."""
-    board, console, outcomes = (
-        Board(tasks, slots(client)[0]),
-        Console(highlight=False, force_terminal=sys.stdout.isatty()),
-        [],
-    )
+    board, outcomes = Board(tasks, slots(client)[0]), []
+    console = Console(highlight=False, force_terminal=sys.stdout.isatty())  # whatever FORCE_COLOR says
     if console.is_terminal:
         console.print(f"Dask tells more at {_dashboard(client)}", soft_wrap=True)
     client.subscribe_topic(runner.name, lambda event: board.begin(event[1]))

@@ -32,6 +32,7 @@ def run_experiment(
 
     def reproduce(repo: Repo, *arguments: Any, **options: Any) -> list[Stage]:
         # not in this process, whose signals and whose notes of what is in the files are DVC's
+        # `subprocess.run` would kill it soon after Ctrl-C, while it still ends its stages
         with subprocess.Popen(bound([*RUNNER, *words, *targets]), env=os.environ | (environment or {})) as runner:
             failed = runner.wait()
         if failed:
