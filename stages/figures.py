@@ -24,7 +24,6 @@ from stages.lib.metrics.variants import (
 )  # fmt: skip
 from stages.lib.report.format import (
     MARKS,
-    bounds,
     counted,
     extent,
     marked,
@@ -32,13 +31,12 @@ from stages.lib.report.format import (
     percent,
     points,
     score_label,
-    small_percent,
     words,
 )
 from stages.lib.report.line_styles import small_multiples
 from stages.lib.report.stats import paired
 from stages.lib.report.style import COLORS, LINES, NARROW_BARS, bar_style, figure, legend, wrapped
-from stages.report import CELL, Results
+from stages.report import CELL, Results, sizes_of
 
 LEAST_PER_ROW, MOST_PER_ROW = 3, 7
 ROW_HEIGHT, DIAGRAM_HEIGHT, HISTOGRAM_HEIGHT = 3.1, 3.3, 2.3
@@ -360,7 +358,6 @@ def _rows(scores: pd.DataFrame) -> str:
 def _details(results: Results, tasks: set[str] | None = None) -> str:
     """The number of all tasks, or of these, and the size of their grafts."""
     masks = results.masks[results.masks.task.isin(tasks or {*results.tasks})]
-    shares = bounds([*map(small_percent, sorted(masks.selected / masks.graftable))])
     seeds = masks.groupby("task").seed.nunique()
     many = f"{extent(seeds)} seed{'s' * int(seeds.max() > 1)}"
-    return f"{counted(len(seeds), 'task')}, {many}, graft of {shares} of the graftable parameters"
+    return f"{counted(len(seeds), 'task')}, {many}, graft of {sizes_of(masks)} of the graftable parameters"

@@ -443,16 +443,20 @@ MEASURED = {
 # --- All of it -----------------------------------------------------------------------------------------------------
 
 
+def sizes_of(masks: pd.DataFrame) -> str:
+    """From the smallest to the largest share of the graftable parameters that masks select."""
+    return bounds([*map(small_percent, sorted(masks.selected / masks.graftable))])
+
+
 def report(results: Results, targets: SummaryParams, leak_rule: str, data: DataParams) -> Report:
     """Setting, tables, sizes of the masks and claims; `leak_rule` is "drop" or "keep", what was done with leaked test texts."""
-    first, shots = results.masks.iloc[0], shots_of(data)
+    first = results.masks.iloc[0]
     model = model_title(first.model)
     per = "per class" if any(task.labels for task in results.tasks.values()) else "in all"
-    sizes = bounds([*map(small_percent, sorted(results.masks.selected / results.masks.graftable))])
-    here = f"{model}, {first['mode']}, {shots} shot{'s' * (data.k != 1)}, graft of {sizes}"
+    here = f"{model}, {first['mode']}, {shots_of(data)}, graft of {sizes_of(results.masks)}"
     return Report(
         "Grafted models against fine-tuned models",
-        f"{model}, {first['mode']} fine-tuning, {shots} examples {per}, {counts(task=len(results.tasks), seed=len(results.seeds))}",
+        f"{model}, {first['mode']} fine-tuning, {shots_of(data, 'example')} {per}, {counts(task=len(results.tasks), seed=len(results.seeds))}",
         shown(_tables(results, leak_rule)),
         mask_facts(results),
         judge(read_statements(HERE / "claims.yaml"), MEASURED, results, here, targets),

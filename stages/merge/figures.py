@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import bounds, counted, extent, percent, whiskers
 from stages.lib.report.line_styles import DASHES, LEVELS, explain, framed, line_styles, small_multiples
-from stages.lib.report.stats import estimate, mean_of, paired
+from stages.lib.report.stats import estimate, mean_of, paired, ranked
 from stages.merge.report import Merged, Model
 
 ROW = 0.4
@@ -93,9 +93,9 @@ def _best(merged: Merged) -> str:
     parts = []
     for group in merged.groups:
         cells = {name: Model(merged, group, name).cells() for name in (*merged.methods, FINETUNED)}
-        own, *scores = (estimate(values).mean for values in (cells.pop(FINETUNED), *cells.values()))
-        best, *others = sorted(cells, key=dict(zip(cells, scores, strict=True)).get, reverse=True)
-        told = f"{group}: {merged.label(best)}, {percent(max(scores))} %"
+        own, means = estimate(cells.pop(FINETUNED)).mean, ranked(cells)
+        best, *others = means
+        told = f"{group}: {merged.label(best)}, {percent(means[best])} %"
         if others:
             told += f", {paired(cells[best], cells[others[0]]).in_points()} points over {merged.label(others[0])}"
         parts.append(f"{told} (own fine-tuned models {percent(own)} %)")

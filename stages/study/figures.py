@@ -18,7 +18,7 @@ from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import counted, extent, percent, score_label, small_percent, words
 from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style, line_styles, small_multiples
 from stages.lib.report.mask_panels import CHANCE, KIND_HEIGHT, SHARE, draw_kinds, draw_layers
-from stages.lib.report.stats import estimate, paired
+from stages.lib.report.stats import estimate, paired, ranked
 from stages.lib.report.style import wrapped
 from stages.study.frames import BIAS, LEARNED, PRUNED, Study, by_cell, own_rows, sparsities
 
@@ -155,8 +155,7 @@ def localizers_figure(study: Study) -> Figure | None:
     if not sizes:
         return None
     cells = {name: by_cell(study.grafts(name, sizes[0])) for name in study.localizers}
-    means = {name: estimate(values).mean or 0.0 for name, values in cells.items()}
-    best, *others = sorted(means, key=means.get, reverse=True)
+    best, *others = means = ranked(cells)
     title = f"At {small_percent(sizes[0])} grafts on the {best} region score highest: {_percent(means[best])}"
     if others:
         title += f", {paired(cells[best], cells[others[0]]).in_points()} points over {others[0]}"

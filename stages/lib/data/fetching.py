@@ -1,6 +1,5 @@
 """Everything that stands under data/tables: tables, cards, out-of-distribution test sets, leakage."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from .. import paths
 from ..io import read_rows, write_json, write_rows
 from ..settings import DataParams, OodParams
-from .tables import Table, Texts, build_table, leakage, ood_rows, together, told
+from .tables import Table, Texts, build_table, dropped_in, leakage, ood_rows, together, told
 from .tasks import TaskSpec
 
 # what the test sets of others (second) share with the training data of a task (first)
@@ -67,7 +66,7 @@ def write_ood(tasks: Iterable[str], texts: dict[str, Texts], ood: OodParams, fol
 def summary_line(card: dict[str, Any]) -> str:
     """One line about a data set for the user: rows of each split, what was dropped, what test shares with train."""
     splits = ", ".join(f"{sum(counts.values())} {split}" for split, counts in card["counts"].items())
-    dropped = sum(map(Counter, card["dropped"].values()), Counter())
+    dropped = dropped_in(card)
     shared, task = card["test_texts_in_train"], card["task"]
     line = f"{task['name']}: {splits} rows"
     line += f", {dropped.total():,} dropped ({told(dropped)})" if dropped else ""

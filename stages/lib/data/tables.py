@@ -5,7 +5,7 @@ order that depends on their content alone, so the same rows give the same bytes.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -94,6 +94,11 @@ def ood_rows(rows: Iterable[Row], trained: set[bytes], leaks: str, most: int) ->
     """
     tests = [row for row in rows if row["split"] == "test" and (leaks == "keep" or text_key(row) not in trained)]
     return [bare(row) for row in capped(tests, most)]
+
+
+def dropped_in(card: Mapping[str, Any], splits: Collection[str] = SPLITS) -> Counter[str]:
+    """Reason -> how many rows of these splits a table was made without, by its card."""
+    return sum((Counter(reasons) for split, reasons in card["dropped"].items() if split in splits), Counter())
 
 
 def told(dropped: Counter) -> str:

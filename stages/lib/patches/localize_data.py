@@ -1,7 +1,6 @@
 """localize with rows: localizers that take gradients, and how the pretrained model, the fine-tuned one and the graft score."""
 
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..data.local import ENDINGS, read_file
 from ..data.rows import BITS, Row, bare, content, rank
-from ..data.tables import Table, build_table, told
+from ..data.tables import build_table, dropped_in, told
 from ..data.tasks import TaskSpec
 from ..errors import DataError
 from ..evaluation.evaluation import Evaluation
@@ -119,17 +118,11 @@ def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
     if not train:
         train, dev = known, []
     line = f"Rows: {len(train):,} to localize by, {len(dev):,} to choose by, {len(parts['test']):,} to score on"
-    line += _dropped(table, ("train",) if request.test == NO_TEST else ("train", "test"))
+    dropped = dropped_in(table.card, [split for split, rows in parts.items() if rows])
+    line += f"; dropped {told(dropped)}" if dropped else ""
     numbers = ", ".join(f"{key} {label}" for key, label in (spec.relabel or {}).items())
     renamed = f"; labels by their numbers: {numbers}" if numbers else ""
     return {"train": train, "dev": dev, "test": parts["test"]}, [f"{line}{renamed}."]
-
-
-def _dropped(table: Table, splits: Sequence[str]) -> str:
-    reasons: Counter[str] = Counter()
-    for split in splits:
-        reasons.update(table.card["dropped"].get(split, {}))
-    return f"; dropped {told(reasons)}" if reasons else ""
 
 
 def _read(path: Path, spec: TaskSpec, columns: dict[str, str], said: str = "--data") -> list[Row]:

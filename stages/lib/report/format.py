@@ -109,13 +109,12 @@ def measured_with(params: "Params") -> str:
     """Model, mode and shots of this run, and the graft's size if it was asked for: of `model.name`, `model.mode`, `data.k`, `graft.sparsity`."""
     sparsity = getattr(getattr(params, "graft", None), "sparsity", None)
     size = "" if sparsity is None else f", graft of {small_percent(sparsity)}"
-    shots = f"{shots_of(params.data)} shot{'s' * (params.data.k != 1)}"
-    return f"{model_title(params.model.name)}, {params.model.mode}, {shots}{size}"
+    return f"{model_title(params.model.name)}, {params.model.mode}, {shots_of(params.data)}{size}"
 
 
-def shots_of(data: "DataParams") -> str:
-    """Training examples of a class: "64", or "at most 64" where scarce classes have fewer."""
-    return f"{'at most ' if data.scarce == 'split' else ''}{data.k:,}"
+def shots_of(data: "DataParams", thing: str = "shot") -> str:
+    """Training examples of a class: "64 shots", or "at most 64 shots" where scarce classes have fewer."""
+    return f"{'at most ' if data.scarce == 'split' else ''}{counted(data.k, thing)}"
 
 
 def without_gain(missing: int, cells: int, model: str, least: float) -> str:

@@ -155,6 +155,12 @@ def paired(first: pd.Series, second: pd.Series, tasks: Sequence[str] = ("task",)
     return estimate(first - second, tasks)
 
 
+def ranked(cells: Mapping[str, pd.Series]) -> dict[str, float]:
+    """Name -> mean over tasks, from the highest on; 0 for one without cells."""
+    means = {name: estimate(values).mean or 0.0 for name, values in cells.items()}
+    return dict(sorted(means.items(), key=lambda item: -item[1]))
+
+
 @cache
 def _t_quantile(freedom: int) -> float:
     """Two-sided 95 % quantile of Student's t: 12.71 for 1 degree of freedom, 1.96 for many."""
