@@ -31,7 +31,7 @@ from stages.lib.metrics.variants import (
     VARIANTS,
     WISE_FT,
 )
-from stages.lib.report.claims import Finding, judge, read_statements
+from stages.lib.report.claims import Finding, above_baselines, judge, read_statements
 from stages.lib.report.document import Report
 from stages.lib.report.format import (
     bounds,
@@ -56,7 +56,7 @@ MEASURES = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
 # of these, what is not in the files of evaluate and ood
 DERIVED = ("ece", "gain")
 KEYS = ["task", "test_set", "seed", "variant"]
-SCORE_COLUMNS = ["task", "seed", "variant", "n", *MEASURES]
+SCORE_COLUMNS = ["task", "seed", "variant", "n", *MEASURES, "constant"]
 OOD_COLUMNS = [*KEYS, "n", *MEASURES]
 # in the files of evaluate and ood, and in those of calibration
 SCORED = ["n", *(name for name in MEASURES if name not in DERIVED)]
@@ -144,7 +144,7 @@ def collect(tasks: list[str], seeds: list[int], ood: OodParams, least_gain: floa
     sizes = pd.DataFrame([{**read_header(masks.file(cell)), **cell} for cell in cells])
     more = TOKEN_MEASURES if _completes(sizes) else []
     others = {task: ood.sets.get(task, []) for task in tasks}
-    names = [*SCORED, *more]
+    names = [*SCORED, "constant", *more]
     scored = _variants(evaluated, {task: [task] for task in tasks}, names) + _variants(tested, others, names)
     calibration = pd.DataFrame(_variants(calibrated, {task: [task, *others[task]] for task in tasks}, CALIBRATED))
     scores = pd.DataFrame(scored).merge(calibration, on=KEYS, how="left", suffixes=("", "_calibrated"))
@@ -430,9 +430,10 @@ def _without_gain(results: Results) -> str:
 
 
 def gained(results: Results) -> Finding:
-    """Control of whatever is kept: fine-tuning has gained something over the pretrained model with the same head."""
-    lacks = "not measurable where fine-tuning has not been shown to gain over the pretrained model"
-    return Finding(difference(results, FINETUNED, PRETRAINED, "score").value, lacks=lacks)
+    """Control of whatever is kept: fine-tuning has gained something over the pretrained model with the same head, or one label."""
+    scores = results.by_cell("score")
+    constant = results.by_cell("constant")[FINETUNED] if "constant" in results.scores else None
+    return above_baselines(scores[FINETUNED], scores[PRETRAINED], constant, "fine-tuning")
 
 
 MEASURED = {

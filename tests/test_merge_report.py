@@ -29,7 +29,7 @@ def merged(scores: dict[str, float] = SCORES) -> Merged:
     shift = 0.01 * cells.task.map(TASKS.index) + 0.001 * cells.seed * cells.method.str.len()
     score, single = cells.method.map(scores) + shift, cells.method.map(lambda name: scores[KINDS.get(name, FINETUNED)])
     shares = {"own": score / (single + shift), "retained": score / scores[FINETUNED]}
-    rows = cells.assign(n=100, score=score, accuracy=score, single=single, **shares)
+    rows = cells.assign(n=100, constant=0.1, score=score, accuracy=score, single=single, **shares)
     ends = scores_of_ends(rows.assign(variant=rows.method), ["seed", "task"])
     models = pd.DataFrame(product(["all"], methods, SEEDS), columns=["group", "method", "seed"])
     models = models.assign(kind=models.method.map(KINDS), bytes=100, head_bytes=1, single_bytes=300, alpha=np.nan)

@@ -123,7 +123,7 @@ def test_pairs_of_tasks_are_jackknifed_by_task():
     assert (pairs.low, pairs.high) == pytest.approx((*known.confidence_interval(0.95),)), (
         "which share no task, are the sample"
     )
-    assert pairs.p_value(0.05) == pytest.approx(known.pvalue) and pairs.sample() == "6 tasks, 2 seeds"
+    assert pairs.p_value(0.05) == pytest.approx(known.pvalue) and pairs.sample() == "3 pairs of 6 tasks, 2 seeds"
     both = pd.DataFrame({"one": cells(BY_TASK), "twice": 2 * cells(BY_TASK)})
     ratio = estimate(both, statistic=lambda units: units.one.mean() / units.twice.mean())
     assert (ratio.mean, ratio.error, ratio.positive, ratio.sd) == (pytest.approx(0.5), pytest.approx(0), None, None)

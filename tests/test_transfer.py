@@ -34,6 +34,17 @@ def test_a_joint_model_that_gained_next_to_nothing_or_lost_gives_no_number(joint
         relative_gain(0.7, 0.5, joint, 0.0)
 
 
+def test_a_gain_of_just_as_many_rows_as_are_asked_for_is_one_whatever_the_last_digit_says():
+    shares = [(low / rows, (low + rows // 20) / rows) for rows in (100, 300, 600) for low in range(rows - rows // 20)]
+    assert all(gained(*pair, 0.05) for pair in shares)
+    assert not all(trained - pretrained >= 0.05 for pretrained, trained in shares), (
+        "control: the plain difference drops some"
+    )
+    assert not any(gained(pretrained, trained - 1 / 600, 0.05) for pretrained, trained in shares), (
+        "control: a row less is less"
+    )
+
+
 def test_gains_of_a_frame_are_those_of_its_rows_and_nothing_where_an_end_is_unknown():
     rows = pd.DataFrame(
         [(1, "pretrained", 0.5), (1, "finetuned", 0.9), (1, "graft", 0.8), (2, "pretrained", 0.5), (2, "graft", 0.8)],

@@ -20,6 +20,7 @@ from stages.lib.data.tasks import resolve_tasks, unknown_tasks
 from stages.lib.entry import guarded
 from stages.lib.errors import DataError, ParamsError
 from stages.lib.io import write_text
+from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.params import PIPELINES
 from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.differences import flat, written
@@ -36,7 +37,7 @@ from stages.settings import SummaryParams
 FORM = "FOLDER=PLOTS is wanted: the folder of a run's params.yaml, and that of its plots"
 # what a run leaves for `dvc plots`, and what tells its rows
 TABLES = {
-    "scores": [*CELL, "variant", "score", "ece", "agreement", "retained", "gain"],
+    "scores": [*CELL, "variant", "score", "ece", "agreement", "retained"],
     "reliability": ["task", "variant", "bin", "count", "confidence", "accuracy"],
     "confidence": ["task", "variant", "low", "high", "count"], "frontier": [*CELL, "method", "ece"],
 }  # fmt: skip
@@ -80,6 +81,8 @@ def pool(folders: Mapping[str, Path], settings: Mapping[str, dict[str, Any]]) ->
     own = {name: spec for values in settings.values() for name, spec in values["task"].items()}
     if problems := unknown_tasks("scores.csv", tasks, own):
         raise DataError("\n".join(problems))
+    least = first["summary"]["least_gain"]
+    frames["scores"] = scores = add_gain(scores, scores_of_ends(scores, CELL), least)
     # a mask's share is all that tables and figures say of it
     graft = {"selected": first["graft"]["sparsity"], "graftable": 1.0, "localizer": first["graft"]["localizer"]}
     masks = scores[CELL].drop_duplicates().assign(**graft, k=first["data"]["k"], mode=first["model"]["mode"])
@@ -90,7 +93,7 @@ def pool(folders: Mapping[str, Path], settings: Mapping[str, dict[str, Any]]) ->
         masks=masks,
         ood=pd.DataFrame(),
         leaks={},
-        least_gain=first["summary"]["least_gain"],
+        least_gain=least,
         **frames,
     )
 

@@ -87,7 +87,8 @@ def _scores(file: Path, kind: str) -> pd.DataFrame:
 
 def tables(found: pd.DataFrame, by: str) -> list[Table]:
     """For each kind of test set and measure: a line for each run, the models, and the graft less the fine-tuned model."""
-    told = "n: of cells, each a task, a test set and a seed; interval: 95 %, over tasks; none for one task or one seed"
+    told = "n: of cells, each a task, a test set and a seed; means and 95 % intervals: over tasks, in each of which its test sets and "
+    told += "seeds are averaged first; no interval for one task or one seed"
     notes = [*(f"{short}: {words(variant)}" for variant, short in SHORT.items()), told]
     made = [
         Table(f"{MEASURES[measure]} in %, {TEST_SETS[kind]}", [by], _columns(part, measure), lines)
@@ -117,21 +118,17 @@ def _columns(part: pd.DataFrame, measure: str) -> list[Column]:
 
 
 def mean_of(rows: pd.DataFrame, variant: str, measure: str) -> Estimate:
-    """Mean of a model over tasks, or over pairs of a task and another's test set."""
-    return estimate(_values(rows, variant, measure), _units(rows))
+    """Mean of a model over tasks; other test sets are averaged in the task that was trained on first."""
+    return estimate(_values(rows, variant, measure))
 
 
 def difference(rows: pd.DataFrame, measure: str, other: str = FINETUNED) -> Estimate:
     """The graft less the fine-tuned model, or another one."""
-    return paired(_values(rows, GRAFTED, measure), _values(rows, other, measure), _units(rows))
+    return paired(_values(rows, GRAFTED, measure), _values(rows, other, measure))
 
 
 def _values(rows: pd.DataFrame, variant: str, measure: str) -> pd.Series:
     return rows[rows.variant == variant].set_index([*PAIR, "seed"])[measure]
-
-
-def _units(rows: pd.DataFrame) -> tuple[str, ...]:
-    return ("task",) if (rows.kind == OWN).all() else tuple(PAIR)
 
 
 def scores_by_run(found: pd.DataFrame, by: str) -> Figure:
@@ -139,8 +136,8 @@ def scores_by_run(found: pd.DataFrame, by: str) -> Figure:
     kinds = [*dict.fromkeys(found.kind)]
     drawn = framed(
         PANEL_HEIGHT * len(MEASURES), _title(found, by), sample(found),
-        "Means over tasks (of other test sets: over pairs of a task and a test set), with 95 % intervals over tasks where there are "
-        "two tasks and two seeds.",
+        "Means over tasks (those of other test sets averaged in each task that was trained on first), with 95 % intervals over tasks "
+        "where there are two tasks and two seeds.",
         [words(variant) for variant in models(found, "ece")],
     )  # fmt: skip
     panels = drawn.subplots(len(MEASURES), len(kinds), squeeze=False, sharex=True, sharey="row")

@@ -13,7 +13,7 @@ from stages.continual.forgetting import average_accuracy, backward_transfer, for
 from stages.continual.settings import SequenceParams
 from stages.lib.errors import DataError
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.report.claims import Finding, judge, read_statements, short_of
+from stages.lib.report.claims import Finding, above_baselines, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import counted, counts, extent, percent, points, small_percent
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, published
@@ -25,7 +25,19 @@ HERE = Path(__file__).parent
 PAPER_NAMES = {FINETUNED: "FT", "naive": "ContinualFT", "grafting": "GraftingContinual"}
 NAIVE, GRAFTING = "naive", "grafting"
 CELL = ["method", "order", "seed"]
-NUMBERS = ["n", "accuracy", "accuracy_se", "score", "f1", "ece", "loss", "agreement", "unchanged", "agreement_with_own"]
+NUMBERS = [
+    "n",
+    "accuracy",
+    "accuracy_se",
+    "score",
+    "f1",
+    "ece",
+    "loss",
+    "agreement",
+    "unchanged",
+    "agreement_with_own",
+    "majority",
+]
 MEMORY = ["head", "skill", "model", "region", "own"]
 # of one walk through a sequence, in the order in which they are reported
 MEASURES: dict[str, Callable[[np.ndarray], float]] = {
@@ -319,16 +331,16 @@ def compared(
 
 
 def gained(data: Sequences) -> Finding:
-    """Control of whatever is kept: naive fine-tuning has gained something over the pretrained model."""
-    before = data.alone(PRETRAINED).set_index(["order", "seed", "task"]).accuracy.astype(float)
-    lacks = "not measurable where fine-tuning has not been shown to gain over the pretrained model"
-    return Finding(estimate(data.cells(NAIVE, "place") - before), lacks=lacks)
+    """Control of whatever is kept: naive fine-tuning has gained something over the pretrained model, and over one label."""
+    before = data.alone(PRETRAINED).set_index(["order", "seed", "task"])[["accuracy", "majority"]].astype(float)
+    return above_baselines(data.cells(NAIVE, "place"), before.accuracy, before.majority, "fine-tuning")
 
 
 def memory(data: Sequences) -> list[Finding]:
-    """The largest share of a model that grafting keeps for a task."""
-    kept = data.kept[data.kept.method == GRAFTING]
-    return [Finding(float((kept["skill"] / kept.place / kept.model).max()))] if len(kept) else []
+    """The largest share of a model that grafting keeps for a task: what its step adds to what was kept before."""
+    kept = data.memory[data.memory.method == GRAFTING].sort_values("place")
+    added = kept["skill"] - kept.groupby(["order", "seed"])["skill"].shift(fill_value=0)
+    return [Finding(float((added / kept.model).max()))] if len(kept) else []
 
 
 CLAIM_MEASURES = {"unchanged": unchanged, "loss": loss, "compared": compared, "gained": gained, "memory": memory}

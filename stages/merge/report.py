@@ -12,7 +12,7 @@ import pandas as pd
 from stages.lib.merging.names import MEAN, MERGED, read_localized
 from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.claims import Finding, judge, read_statements, short_of
+from stages.lib.report.claims import Finding, above_baselines, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import counts, percent, points, small_percent, without_gain, words
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
@@ -31,7 +31,7 @@ SINGLES = (*SINGLE_NAMES,)
 UNDEFINED = float("nan")
 MEGA = 1e6
 FRAMES = {
-    "scores": ["group", "method", "seed", "task", "n", "score", "accuracy", "ece", "retained", "gain", "single", "own"],
+    "scores": ["group", "method", "seed", "task", "n", "score", "accuracy", "ece", "retained", "gain", "single", "own", "constant"],
     "models": ["group", "method", "seed", "kind", "alpha", "bytes", "head_bytes", "single_bytes"],
     "dev": ["group", "method", "seed", "alpha", "normalised"],
     "collisions": ["group", "seed", "tasks", "graftable", "union", "colliding", "opposed", "chance_union", "chance_colliding"],
@@ -90,8 +90,8 @@ class Model:
         return rows.set_index(["seed", "task"])[measure]
 
     def seeds(self, measure: str = "score") -> pd.Series:
-        """The mean of a measure over tasks, for each seed."""
-        return self.cells(measure).groupby("seed").mean()
+        """The mean of a measure over tasks, for each seed; over the same tasks for all, so those that have it under every seed."""
+        return self.cells(measure).unstack("task").dropna(axis=1).mean(axis=1)
 
     def megabytes(self) -> str:
         """To be kept beside the pretrained model; empty for single-task models that no merged model is made of."""
@@ -182,7 +182,7 @@ MODEL_COLUMNS = [
     Column("MB", Model.megabytes, str),
 ]
 MODEL_NOTES = [
-    "in %: mean over tasks, then mean (standard deviation) over seeds",
+    "in %: mean over the tasks that have a value under every seed, then mean (standard deviation) over seeds",
     "of own: score / that of the task's own model of the same kind, graft or fine-tuned; of FT: score / that of the fine-tuned one",
     "worst of FT: the lowest of these over tasks, for each seed",
     "alpha: weight of what is added to the pretrained model, chosen on dev, a value for each seed",
@@ -293,10 +293,12 @@ def kept(merged: Merged) -> list[Finding]:
 
 
 def gained(merged: Merged) -> Finding:
-    """Control of what is kept: the tasks' own grafts have gained something over the pretrained model."""
-    gaps = [Model(merged, group, GRAFTED).cells() - Model(merged, group, PRETRAINED).cells() for group in merged.groups]
-    lacks = "not measurable where the grafts themselves have not been shown to gain over the pretrained model"
-    return Finding(estimate(pd.concat(gaps)), lacks=lacks)
+    """Control of what is kept: the tasks' own grafts have gained something over the pretrained model, and over one label."""
+    own, pretrained, constant = (
+        pd.concat({group: Model(merged, group, method).cells(measure) for group in merged.groups}, names=["group"])
+        for method, measure in ((GRAFTED, "score"), (PRETRAINED, "score"), (PRETRAINED, "constant"))
+    )
+    return above_baselines(own, pretrained, constant, "the tasks' own grafts")
 
 
 MEASURES = {"higher": higher, "kept": kept, "gained": gained}

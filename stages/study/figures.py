@@ -184,7 +184,11 @@ def bias_figure(study: Study) -> Figure | None:
         if {*rows.task} >= {*study.tasks}
     }
     told = [f"{name}: {_percent(mean)} (at {small_percent(size)})" for name, (mean, size) in best.items()]
-    title = f"Best scores: {'; '.join(told)}" if told else "Biases and regions with all else set to 0"
+    title = (
+        f"At whichever size scores highest on these rows: {'; '.join(told)}"
+        if told
+        else "Biases and regions with all else set to 0"
+    )
     return Chart(curves, _panels(study), _levels(study)).draw(study, title)
 
 
@@ -233,7 +237,7 @@ def trajectory_figure(study: Study) -> Figure | None:
     chart = Chart(curves, panels, levels, x="step", x_label="step of fine-tuning", scale=1.0, logarithmic=False)
     ends = study.saturation(0.95).mean()
     name = f"its graft of {small_percent(grafts.sparsity.max())}"
-    title = f"95 % of the best score: the model after {percent(ends.model, 0)} % of the steps, {name} after {percent(ends.graft, 0)} %"
+    title = f"95 % of the best gain: the model after {percent(ends.model, 0)} % of the steps, {name} after {percent(ends.graft, 0)} %"
     return chart.draw(study, title)
 
 

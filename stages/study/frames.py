@@ -11,7 +11,7 @@ import pandas as pd
 
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.composition import OUTSIDE, composition
-from stages.lib.metrics.gain import add_gain, scores_of_ends
+from stages.lib.metrics.gain import ROUNDING, add_gain, scores_of_ends
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import MARKS
@@ -41,7 +41,7 @@ MASK_FRAMES = {
     "localizer_overlap": ["sparsity", "seed", "task", "first", "second", "iou", "chance"],
     "task_overlap": ["localizer", "sparsity", "seed", "first", "second", "overlap", "chance"],
     "seed_overlap": ["localizer", "sparsity", "task", "first", "second", "overlap", "chance"],
-    "cost": [*AXES["sweep"], "seconds", "gradient_examples"],
+    "cost": [*AXES["sweep"], "seconds", "gradient_examples", "kept"],
 }
 LEARNED, MOVEMENT, FISH, BIAS = "learned", "movement", "fish", "bias"
 # the localizers in the order in which they are compared
@@ -181,15 +181,28 @@ class Study:
         return {name: gap for name, gap in gaps.items() if len(gap)}
 
     def saturation(self, least: float) -> pd.DataFrame:
-        """By cell the share of the steps of fine-tuning until the largest `graft` and the `model` first have so much of their best."""
+        """By cell the share of the steps of fine-tuning until the largest `graft` and the `model` first have so much of their best gain.
+
+        Of a score most is the pretrained model's, so what gains less would have reached its share of it earlier.  Cells in which
+        either never gains `least_gain` are left out.
+        """
         rows = self.rows("trajectory")
+        start = by_cell(self.anchor(PRETRAINED)).rename("start")
+        rows = rows.join(start, on=CELL)
+        rows = rows.assign(gain=rows.score - rows.start)
         grafts = rows[rows.variant == GRAFTED]
         last = rows.groupby(CELL)["step"].max()
         parts = {"graft": grafts[grafts.sparsity == grafts.sparsity.max()], "model": rows[rows.variant == "checkpoint"]}
         for name, part in parts.items():
-            enough = part[part.score >= least * part.groupby(CELL)["score"].transform("max")]
+            best = part.groupby(CELL)["gain"].transform("max")
+            enough = part[(best >= self.least_gain - ROUNDING) & (part.gain >= least * best)]
             parts[name] = enough.groupby(CELL)["step"].min() / last
         return pd.DataFrame(parts).dropna()
+
+    def gave_way(self) -> pd.DataFrame:
+        """task, seed and sparsity of the learned grafts that are movement's, which agreed more on dev."""
+        cost = self.frames["cost"]
+        return cost.loc[(cost.localizer == LEARNED) & (cost.kept == MOVEMENT), [*CELL, "sparsity"]]
 
     def costs(self) -> pd.DataFrame:
         """localizer, sparsity, tasks, examples, seconds, retained, low, high, gain: means over tasks, common sizes only."""

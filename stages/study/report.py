@@ -12,7 +12,7 @@ import pandas as pd
 
 from stages.lib.metrics.composition import OUTSIDE
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.claims import Finding, judge, read_statements, short_of
+from stages.lib.report.claims import Finding, above_baselines, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import (
     counted,
@@ -154,9 +154,17 @@ def _localizers(study: Study) -> Table:
         f"retained: score / fine-tuned score; gain: (score - pretrained) / (fine-tuned - pretrained){_left_out(study)}",
         "gradients: training examples that it takes one of; score - learned's: percentage points"
         + with_interval(study.tasks, study.seeds, ", not corrected for how many there are"),
+        *_gave_way(study),
     ]
     columns, title = [N, *MEASURED, cost, over], "Localizers, all tasks together"
     return Table(title, ["localizer", "sparsity"], columns, lines, notes, "localizers", [over.key])
+
+
+def _gave_way(study: Study) -> list[str]:
+    counts_by_size = study.gave_way().groupby("sparsity").size()
+    cells = study.frames["cost"].query("localizer == @LEARNED").groupby("sparsity").size()
+    told = [f"{number} of {cells[size]} at {small_percent(size)}" for size, number in counts_by_size.items()]
+    return [f"learned: the movement mask, which agreed more on dev, in {', '.join(told)}"] if told else []
 
 
 def _left_out(study: Study) -> str:
@@ -335,7 +343,11 @@ def _fish(study: Study, paper: Mapping[str, Any]) -> Table:
     for name, of in product(titles, ("score", "ECE")):
         measure = of.lower()
         columns.append(share(f"{titles[name]} {of}", partial(_of_task, study, name, measure), f"{name} {measure}"))
-    notes = [VALUES, "overlap: intersection over union of the learned region and the FISH mask; paper: as above"]
+    notes = [
+        VALUES,
+        "overlap: intersection over union of the learned region and the FISH mask, without cells in which the movement mask was taken for "
+        "the learned one; paper: as above",
+    ]
     return Table("Table 8: the learned region and the FISH mask", ["task", "sparsity"], columns, lines, notes)
 
 
@@ -345,8 +357,11 @@ def _of_task(study: Study, localizer: str, measure: str, data: tuple[str, float,
 
 
 def _learned_and_fish(study: Study) -> pd.DataFrame:
+    """Overlap of the two where the learned mask is not movement's."""
     frame = study.frames["localizer_overlap"]
-    return frame[frame["first"].isin([LEARNED, FISH]) & frame["second"].isin([LEARNED, FISH])]
+    frame = frame[frame["first"].isin([LEARNED, FISH]) & frame["second"].isin([LEARNED, FISH])]
+    other = [*CELL, "sparsity"]
+    return frame[~frame.set_index(other).index.isin(study.gave_way().set_index(other).index)]
 
 
 # --- What the claims measure, with the tasks that do not follow ----------------------------------------------------
@@ -361,12 +376,9 @@ def _difference(first: pd.Series, second: pd.Series, size: float) -> Finding:
     return _finding(first - second, size, first=first.mean(), second=second.mean())
 
 
-def gained(study: Study) -> list[Finding]:
-    """Controls of all that is kept or compared: fine-tuning gains over the pretrained model with the same head, and over one label."""
-    rows = study.anchor(FINETUNED)
-    over = by_cell(rows) - by_cell(rows, "constant")
-    label = Finding(estimate(over), lacks="fine-tuning has not been shown to gain over always the same label")
-    return [_gain(study, rows, "fine-tuning")] + [label] * bool(over.notna().any())
+def gained(study: Study) -> Finding:
+    """Control of all that is kept or compared: fine-tuning gains over the pretrained model with the same head, and one label."""
+    return _gain(study, study.anchor(FINETUNED), "fine-tuning")
 
 
 def gained_by_paradigm(study: Study) -> list[Finding]:
@@ -376,8 +388,8 @@ def gained_by_paradigm(study: Study) -> list[Finding]:
 
 
 def _gain(study: Study, rows: pd.DataFrame, name: str) -> Finding:
-    lacks = f"{name} has not been shown to gain over the pretrained model"
-    return Finding(paired(by_cell(rows), by_cell(study.anchor(PRETRAINED))), lacks=lacks)
+    constant = by_cell(study.anchor(FINETUNED), "constant")
+    return above_baselines(by_cell(rows), by_cell(study.anchor(PRETRAINED)), constant, name)
 
 
 def localizer_scores(study: Study, better: str, worse: str) -> Iterator[Finding]:
@@ -492,7 +504,7 @@ def gap(study: Study) -> Iterator[Finding]:
 
 
 def saturates(study: Study, least: float) -> Iterator[Finding]:
-    """Share of the steps of fine-tuning until the model first has so much of its best score - until the largest graft has."""
+    """Share of the steps of fine-tuning until the model first has so much of its best gain - until the largest graft has."""
     ends = study.saturation(least)
     if len(ends):
         size = max(sparsities(study.rows("trajectory")))

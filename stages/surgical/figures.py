@@ -147,15 +147,14 @@ def robustness_figure(data: Surgical) -> Figure | None:
         f"against.{_whiskers(frame)}", tasks,
     )  # fmt: skip
     left, right = drawn.subplots(1, 2, squeeze=False)[0]
-    lowest = 0.0
     for number, task in enumerate(tasks):
         steps = frame[frame.task == task].groupby("step")
         agreement, moved = (steps[name].agg(["mean", "std"]) for name in ("spearman", "moved"))
         _draw_line(left, agreement.index, agreement, task, number)
         _draw_line(right, moved.index, 100 * moved, task, number)
-        lowest = min(lowest, (agreement["mean"] - agreement["std"].fillna(0)).min())
     left.axhline(data.limits.steady, linewidth=1.0, **DASHED)
-    left.set_ylim(lowest - 0.05, 1.05)
+    # no correlation is below -1, though a mean less a standard deviation may be
+    left.set_ylim(max(min(left.get_ylim()[0], -0.05), -1.05), 1.05)
     for panel, label in ((left, "agreement with step 0"), (right, "movement (% of the norm)")):
         panel.set(xlabel="step", ylabel=label)
     explain(drawn, [left])

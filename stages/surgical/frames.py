@@ -22,7 +22,7 @@ LAYER = [*CELL, "layer"]
 FIM = [*CELL, "target", "examples", "used", "head", "aggregation", "layer", "score"]
 SURGERY = [
     "selection", "kind", "size", *CELL, "draw", "layers", "trained", "model_parameters", "n", "accuracy",
-    "score", "majority", "loss", "peak_learning_rate",
+    "score", "majority", "constant", "loss", "peak_learning_rate",
 ]  # fmt: skip
 ROBUSTNESS = [*CELL, "step", "layer", "score", "moved", "start", "dev_accuracy"]
 CHECKPOINTS = [*CELL, "step", "spearman", "kendall", "dev_accuracy", "moved"]

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from stages.lib.metrics.overlap import kendall
-from stages.lib.report.claims import Finding, judge, read_statements, short_of
+from stages.lib.report.claims import Finding, above_baselines, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import counted, counts, extent, off_line, percent, points, with_interval
 from stages.lib.report.stats import Estimate, Mean, estimate, known, mean_of, paired
@@ -260,16 +260,9 @@ def inside(data: Surgical) -> Iterable[Finding]:
 
 
 def gained(data: Surgical) -> Finding:
-    """Control of what a few layers keep: training all layers gains over training none."""
-    lacks = "not measurable where training all layers has not been shown to gain over none"
-    return Finding(against(data, "all", "none"), lacks=lacks)
-
-
-def above_constant(data: Surgical) -> Finding:
-    """Control of the same: how far the model with all layers trained is above the most frequent label."""
-    whole = data.runs[data.runs.selection == "all"]
-    lacks = "not measurable where training all layers has not been shown to beat the most frequent label"
-    return Finding(paired(score_of(whole, "accuracy"), score_of(whole, "majority")), lacks=lacks)
+    """Control of what a few layers keep: training all layers gains over training none, and over one label."""
+    whole, none = (data.runs[data.runs.selection == name] for name in ("all", "none"))
+    return above_baselines(score_of(whole), score_of(none), score_of(whole, "constant"), "training all layers")
 
 
 def learned(data: Surgical) -> Finding:
@@ -281,7 +274,7 @@ def learned(data: Surgical) -> Finding:
 
 MEASURES = {
     "kept": kept, "better": better, "steady": steady, "of_tasks": of_tasks, "inside": inside, "gained": gained,
-    "above_constant": above_constant, "learned": learned,
+    "learned": learned,
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from stages.lib.metrics.composition import KEY, KINDS, QUERY
-from stages.lib.report.claims import Finding, Measure, judge, read_statements, short_of
+from stages.lib.report.claims import Finding, Measure, above_baselines, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import counts, off_line, percent, small_percent
 from stages.lib.report.load import Collected, in_order, published
@@ -32,6 +32,8 @@ OVER_CELLS = "mean over cells (task, seed), in brackets their standard deviation
 VALUES = "mean over cells, in brackets the standard deviation"
 PAPER = "  paper (ViT-B/32)"
 PAIR = ("first", "second")
+# a trained model, and what it has to be above
+BASES = ("accuracy", "pretrained", "majority")
 MIB = 2**20
 
 
@@ -290,8 +292,12 @@ def _control(rows: pd.DataFrame, first: str, second: str, missing: str) -> Findi
 def gains(talos: Collected, method: str) -> Finding:
     """Control: what the models of single tasks gain over the pretrained one."""
     frame = talos.frames["localization"]
-    own, missing = frame.trained_on == frame.task, "has not been shown to gain over the pretrained model"
-    return _control(frame[(frame.method == method) & own], "accuracy", "pretrained", f"{title(method)} {missing}")
+    own = (
+        frame[(frame.method == method) & (frame.trained_on == frame.task)]
+        .set_index(CELL)
+        .astype(dict.fromkeys(BASES, float))
+    )
+    return above_baselines(*(own[name] for name in BASES), title(method))
 
 
 def above_constant(talos: Collected) -> Finding:

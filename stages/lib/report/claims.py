@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
@@ -21,7 +22,7 @@ from ..settings import at
 from ..yaml12 import load_yaml
 from . import format as written
 from .document import Claim, Paper, Verdict
-from .stats import CONFIDENCE, Estimate, holm
+from .stats import CONFIDENCE, Estimate, holm, paired
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
@@ -118,6 +119,16 @@ def _controlled(finding: Finding, row: Statement, controls: Mapping[str, list[Fi
         if p_value is None or p_value >= 1 - CONFIDENCE or control.value.mean < 0:
             return replace(finding, void=f"; {control.lacks}: {control.value.words()}")
     return finding
+
+
+def above_baselines(trained: pd.Series, pretrained: pd.Series, constant: pd.Series | None, name: str) -> Finding:
+    """The control of whatever is kept or compared: by how much a trained model is above the better baseline of each cell.
+
+    Baselines are the pretrained model with the same head, and always the same label (`constant`, not recorded in old runs).
+    """
+    best = pretrained if constant is None else np.fmax(pretrained, constant.reindex(pretrained.index))
+    lacks = f"not measurable where {name} has not been shown to gain over the pretrained model and over always the same label"
+    return Finding(paired(trained, best.astype(float)), lacks=lacks)
 
 
 def short_of(values: pd.Series, write: Callable = written.percent, unit: str = " %") -> Callable[[float], list[str]]:

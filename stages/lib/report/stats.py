@@ -77,9 +77,10 @@ class Estimate(Mean):
         return float(2 * t.sf(abs(self.mean - limit) / self.error, self.drawn - 1))
 
     def sample(self) -> str:
-        """The tasks and the seeds: "8 tasks, 3 seeds", or "8 tasks, 2 to 3 seeds" where not all have the same number."""
+        """The tasks and the seeds: "8 tasks, 3 seeds", "3 pairs of 6 tasks, 2 to 3 seeds" of pairs that share none, some with fewer."""
+        pairs = f"{counts(pair=self.units)} of " if self.units == self.drawn < self.tasks else ""
         few = f"{self.fewest_seeds} to " if self.fewest_seeds < self.seeds else ""
-        return f"{counts(task=self.tasks)}, {few}{counts(seed=self.seeds)}"
+        return f"{pairs}{counts(task=self.tasks)}, {few}{counts(seed=self.seeds)}"
 
     def in_points(self) -> str:
         """In percentage points, with the interval if there is one: "+1.2 (+0.4 to +2.0)"; empty without cells."""
