@@ -368,8 +368,8 @@ def test_plot_data_is_tidy_and_pooled_over_seeds():
     make_cells(["movies"], [1, 2])
     plot_data(results_of(["movies"], [1, 2]).plots, empty=True)(paths.PLOTS)
     scores = (paths.PLOTS / "scores.csv").read_text().splitlines()
-    header = "task,{}seed,variant,n,score,accuracy,f1,ece,agreement,retained,gain,constant"
-    assert scores[0] == header.format("") and len(scores) == 1 + 2 * len((*VARIANTS, *CONTROLS))
+    header = "task,{}seed,variant,n,score,accuracy,f1,ece,agreement,retained,gain"
+    assert scores[0] == header.format("") + ",constant" and len(scores) == 1 + 2 * len((*VARIANTS, *CONTROLS))
     assert (paths.PLOTS / "ood.csv").read_text() == header.format("test_set,") + "\n"
     rows = [line.split(",") for line in (paths.PLOTS / "reliability.csv").read_text().splitlines()]
     assert rows[0] == ["task", "variant", "bin", "count", "confidence", "accuracy"]
