@@ -387,6 +387,8 @@ def test_every_figure_is_drawn_and_those_without_their_stage_are_left_out():
         assert imread(path).shape[1] == 1350 and imread(path)[..., :3].std() > 0.05, path
     few = written(settings(edit=["full"], arithmetic=[], disentangle=[]))
     assert [name for name, draw in FIGURES.items() if draw(few) is not None] == ["pruning", "localization"]
+    alone = written(settings(disentangle=["talos"]))
+    assert FIGURES["disentanglement"](alone) is not None, "with no full fine-tuning to be compared with"
 
 
 def test_titles_say_what_was_found_and_nothing_is_drawn_over_numbers_or_on_a_strange_axis():

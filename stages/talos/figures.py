@@ -80,21 +80,15 @@ def disentangle_figure(talos: Collected) -> Figure | None:
     pairs, methods = [*dict.fromkeys(frame.pair)], ordered(frame.method)
     by_method = {name: rows.set_index([*PAIR, "seed"])["mean"] for name, rows in search_errors(talos).groupby("method")}
     errors = _list({title(name): estimate(by_method[name], PAIR).mean for name in methods})
-    differences = [
-        f"{title(name)} {paired(by_method[name], by_method['full'], PAIR).in_points()}"
-        for name in methods
-        if name != "full"
-    ]
-    beside = (
-        f" Difference to {title('full')}, in points, with 95 % intervals: {', '.join(differences)}."
-        if "full" in methods and differences
-        else ""
-    )
+    others = [name for name in methods if name != "full"] if "full" in methods else []
+    differences = [f"{title(name)} {paired(by_method[name], by_method['full'], PAIR).in_points()}" for name in others]
+    beside = f" Difference to {title('full')}, in points, with 95 % intervals: {', '.join(differences)}."
     drawn = figure(
         len(pairs) * (PLANES_INCHES / len(methods) + 0.5), f"Predictions that the other task's vector changes, in the box: {errors}",
         "Test predictions that change when the other task's vector is added; box: where alpha is searched; "
         f"n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{extent(frame.n)} test rows a task",
-        f"Mean of both tasks' errors; pairs of tasks: {', '.join(pairs)}; mean over {counts(seed=len(talos.seeds))}.{beside}", legend_rows=0,
+        f"Mean of both tasks' errors; pairs of tasks: {', '.join(pairs)}; mean over {counts(seed=len(talos.seeds))}."
+        + beside * bool(others), legend_rows=0,
     )  # fmt: skip
     axes = drawn.subplots(len(pairs), len(methods), squeeze=False)
     highest = 100 * frame.groupby(["pair", "method", "alpha1", "alpha2"])["mean"].mean().max()
