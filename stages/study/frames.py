@@ -15,7 +15,7 @@ from stages.lib.metrics.gain import ROUNDING, add_gain, scores_of_ends
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import MARKS
-from stages.lib.report.load import Cell, Records, Row, frame_of, grid, in_order, require_files
+from stages.lib.report.load import Cell, Collected, Records, Row, frame_of, grid, in_order, require_files
 from stages.lib.report.stats import estimate
 from stages.lib.settings import Params
 
@@ -75,7 +75,7 @@ def cells_of(params: Params) -> dict[str, list[Cell]]:
 
 
 @dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
-class Study:
+class Study(Collected):
     """Tidy frames by stage, plus those of MASK_FRAMES; measures are fractions 0..1.
 
     A stage's frame has a row for each record row, with the columns TEXTS, NUMBERS and MEASURES, NaN
@@ -84,10 +84,6 @@ class Study:
     fine-tuned one; undefined where that gained less than `least_gain`, or the pretrained model under its head is not known.
     """
 
-    tasks: list[str]
-    seeds: list[Any]
-    frames: dict[str, pd.DataFrame]
-    off: list[str]
     least_gain: float
 
     @cached_property
