@@ -94,7 +94,7 @@ def problems(values: dict[str, Any]) -> list[str]:
         _set_problems,
         _label_problems,
         _mode_problems,
-        _size_problems,
+        lambda values: size_problems(values, "graft.sparsity", [values["graft"].sparsity]),
         _column_problems,
         lambda values: name_problems(values, "graft.localizer", [values["graft"].localizer]),
         _checkpoint_problems,
@@ -105,9 +105,10 @@ def problems(values: dict[str, Any]) -> list[str]:
     return told(rules, values)
 
 
-def _size_problems(values: dict[str, Any]) -> Iterator[str]:
-    if (sparsity := values["graft"].sparsity) > (keep := values["movement"].keep):
-        yield f"graft.sparsity: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that"
+def size_problems(values: dict[str, Any], place: str, sparsities: list[float]) -> list[str]:
+    """A problem for each of these shares of the region, which stand at `place`, that the stored orders are too short for."""
+    keep, beyond = values["movement"].keep, "; raise movement.keep to at least that"
+    return [f"{place}: {share} is more than movement.keep ({keep}){beyond}" for share in sparsities if share > keep]
 
 
 def _region_problems(values: dict[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 
 from stages.lib.localizers.settings import name_problems
 from stages.lib.settings import AdamWParams, Choice, Name, Rate, Section, Share, Tasks, is_on, not_among, told
+from stages.settings import size_problems
 
 
 class StudyParams(Section):
@@ -108,7 +109,8 @@ def problems(values: dict[str, Any]) -> list[str]:
         rules.append(_paradigm_problems)
     if is_on(values, "sweep"):
         rules.append(lambda values: name_problems(values, "sweep.localizers", values["sweep"].localizers))
-        rules += [_size_problems] * is_on(values, "study")
+        if is_on(values, "study"):
+            rules.append(lambda values: size_problems(values, "sweep.sparsities", values["sweep"].sparsities))
     return told(rules, values)
 
 
@@ -125,12 +127,3 @@ def _paradigm_problems(values: dict[str, Any]) -> list[str]:
     if values["model"].mode == "standard" and "standard" in values["paradigm"].paradigms:
         return ["paradigm.paradigms: 'standard' is what model.mode=standard does anyway, as 'sgd'; take it out"]
     return []
-
-
-def _size_problems(values: dict[str, Any]) -> list[str]:
-    keep = values["movement"].keep
-    return [
-        f"sweep.sparsities: {sparsity} is more than movement.keep ({keep}); raise movement.keep to at least that"
-        for sparsity in values["sweep"].sparsities
-        if sparsity > keep
-    ]
