@@ -30,7 +30,7 @@ from stages.lib import paths
 from stages.lib.errors import MaskError
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import INT32_LIMIT, read_mask, require_model
+from stages.lib.graft.mask_file import INT32_LIMIT, read_mask, read_mask_for
 from stages.lib.graft.region import Region
 from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.fisher import squared_gradients
@@ -104,13 +104,17 @@ class Naive:
 
 
 class Grafting(Naive):
-    """The paper's method: each task trains what its region has left, and is answered by the union so far."""
+    """The paper's method: each task trains what its region has left, and is answered by the union so far.
+
+    Raises MaskError if a task's mask belongs to another pretrained model.
+    """
 
     def __init__(self, sequence: TaskSequence, settings: Section) -> None:
         super().__init__(sequence, settings)
-        self.masks = {task: read_region(task, sequence.seed) for task in sequence.rows}
-        self.region = next(iter(self.masks.values())).region
-        self.pretrained = read_tensors(paths.PRETRAINED, self.region.shapes)
+        files = {task: paths.learned(task, sequence.seed) for task in sequence.rows}
+        self.region = read_mask(next(iter(files.values()))).mask.region  # that of all
+        self.pretrained, name = read_tensors(paths.PRETRAINED, self.region.shapes), read_anatomy(paths.PRETRAINED).name
+        self.masks = {task: read_mask_for(file, self.pretrained, name).mask for task, file in files.items()}
         self.pieces: dict[str, Piece] = {}
 
     def prepare(self, task: str) -> None:
@@ -223,16 +227,6 @@ class Ewc(Naive):
 
 
 METHODS: dict[str, type[Naive]] = {"naive": Naive, "grafting": Grafting, "replay": Replay, "ewc": Ewc}
-
-
-def read_region(task: str, seed: int) -> GraftMask:
-    """The learned mask of a task's own fine-tuning; raises MaskError if it belongs to another pretrained model."""
-    path = paths.learned(task, seed)
-    stored, anatomy = read_mask(path), read_anatomy(paths.PRETRAINED)
-    region = stored.mask.region
-    fingerprint = region.fingerprint(read_tensors(paths.PRETRAINED, region.shapes))
-    require_model(path, stored.about, region, fingerprint, anatomy.name)
-    return stored.mask
 
 
 def index_bytes(mask: GraftMask) -> int:
