@@ -20,8 +20,7 @@ def main(method: str, seed: int) -> None:
     from stages.lib import runtime
     from stages.talos.vector_arithmetic import add_and_negate
 
-    machine = runtime.start(params.runtime)
-    print("\n".join(add_and_negate(method, seed, params, machine)))
+    print("\n".join(add_and_negate(method, seed, params, runtime.start(params.runtime))))
 
 
 if __name__ == "__main__":

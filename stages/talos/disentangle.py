@@ -17,8 +17,7 @@ def main(method: str, seed: int) -> None:
     from stages.lib import runtime
     from stages.talos.disentanglement import disentangle
 
-    machine = runtime.start(params.runtime)
-    print("\n".join(disentangle(method, seed, params, machine)))
+    print("\n".join(disentangle(method, seed, params, runtime.start(params.runtime))))
 
 
 if __name__ == "__main__":

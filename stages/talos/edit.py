@@ -21,8 +21,7 @@ def main(method: str, seed: int) -> None:
     from stages.lib import runtime
     from stages.talos.task_vectors import make_vectors
 
-    machine = runtime.start(params.runtime)
-    print("\n".join(make_vectors(method, seed, params, machine)))
+    print("\n".join(make_vectors(method, seed, params, runtime.start(params.runtime))))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ def main(seed: int) -> None:
     from stages.lib import runtime
     from stages.talos.sensitivity_masks import measure_sensitivity
 
-    machine = runtime.start(params.runtime)
-    print("\n".join(measure_sensitivity(seed, params, machine)))
+    print("\n".join(measure_sensitivity(seed, params, runtime.start(params.runtime))))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,6 @@ TaskVector = tuple[GraftMask, dict[str, Tensor], dict[str, Any]]
 
 def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> list[str]:
     """Store every task's vector by one method, and its effect on all tasks; gives a line for each."""
-    paths.edited(method, "x", seed).parent.mkdir(parents=True, exist_ok=True)
     records = {}
     for task in params.talos.tasks:
         dropout = 0.0 if method == LINEAR else params.edit.training.dropout
