@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import cycle
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,9 +14,8 @@ from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_st
 from stages.lib.report.style import wrapped
 
 PANEL_HEIGHT = 2.5
-# One look for each method, whichever others are drawn; those not named here follow.
+# one look for each method, whichever others are drawn
 LOOKS = {"grafting": 0, "replay": 3, "ewc": 4, "naive": 5}
-OTHER_LOOKS = (1, 2, 6, 7, 8)
 ALONE = "a model for each task"
 
 
@@ -26,8 +24,6 @@ def steps_figure(data: Sequences, order: str) -> Figure:
     tasks, rows, alone = data.orders[order], data.steps(order), data.alone(FINETUNED, order)
     forgotten = data.measure[data.measure.order == order].groupby("method").forgetting.mean()
     found = ", ".join(f"{method} {percent(forgotten[method])}" for method in data.methods)
-    others = iter(cycle(OTHER_LOOKS))
-    looks = {method: LOOKS[method] if method in LOOKS else next(others) for method in data.methods}
     drawn = framed(
         PANEL_HEIGHT * grid(len(tasks))[0],
         f"Forgotten by the end of the sequence, in points on all tasks but the last: {found}",
@@ -37,7 +33,7 @@ def steps_figure(data: Sequences, order: str) -> Figure:
         [*data.methods, ALONE],
     )
     for panel, task, first, last in small_multiples(drawn, tasks, sharex=True, sharey=True):
-        _draw_steps(panel, rows[rows.task == task], looks)
+        _draw_steps(panel, rows[rows.task == task], data.methods)
         panel.axhline(100 * alone[alone.task == task].accuracy.mean(), label=ALONE, **LEVELS[FINETUNED])
         panel.set(title=wrapped(f"{tasks.index(task) + 1}. {task}", 26), ylabel="accuracy (%)" if first else "")
         _step_axis(panel, tasks, last)
@@ -45,11 +41,11 @@ def steps_figure(data: Sequences, order: str) -> Figure:
     return drawn
 
 
-def _draw_steps(panel: Axes, rows: pd.DataFrame, looks: dict[str, int]) -> None:
-    for method, look in looks.items():
+def _draw_steps(panel: Axes, rows: pd.DataFrame, methods: list[str]) -> None:
+    for method in methods:
         steps = rows[rows.method == method].groupby("step").accuracy.agg(["mean", "std"])
         error = None if steps["std"].isna().any() else 100 * steps["std"]
-        style = {"label": method, "capsize": 2.5, "elinewidth": 0.9, **line_style(look)}
+        style = {"label": method, "capsize": 2.5, "elinewidth": 0.9, **line_style(LOOKS[method])}
         panel.errorbar(steps.index, 100 * steps["mean"], error, **style)
 
 
