@@ -22,17 +22,7 @@ from stages.lib.metrics.variants import (
     WISE_FT,
     WISE_GRAFT,
 )  # fmt: skip
-from stages.lib.report.format import (
-    MARKS,
-    counted,
-    extent,
-    marked,
-    name_of,
-    percent,
-    points,
-    score_label,
-    words,
-)
+from stages.lib.report.format import MARKS, counted, extent, marked, name_of, percent, points, score_label, words
 from stages.lib.report.line_styles import small_multiples
 from stages.lib.report.stats import paired
 from stages.lib.report.style import COLORS, LINES, NARROW_BARS, bar_style, figure, legend, wrapped
@@ -233,14 +223,8 @@ def _draw_frontier(panel: Axes, points: pd.DataFrame) -> None:
             continue
         look = {"facecolor": color if face else "white", "edgecolor": color, "marker": marker, "s": 42, "zorder": 3}
         if own.filter(like="half").notna().any(axis=None):
-            whiskers = {
-                "xerr": 100 * own.ece_half,
-                "yerr": 100 * own.score_half,
-                "ecolor": color,
-                "elinewidth": 0.8,
-                "capsize": 2,
-            }
-            panel.errorbar(100 * own.ece, 100 * own.score, linestyle="none", zorder=2.5, **whiskers)
+            whiskers = {"linestyle": "none", "zorder": 2.5, "ecolor": color, "elinewidth": 0.8, "capsize": 2}
+            panel.errorbar(100 * own.ece, 100 * own.score, 100 * own.score_half, 100 * own.ece_half, **whiskers)
         panel.scatter(100 * own.ece, 100 * own.score, label=FRONTIER_NAMES[method], **look)
     panel.set_xlabel("ECE (%)")
     panel.margins(0.12)

@@ -188,11 +188,7 @@ def similarity(matrix: Matrix) -> Finding:
     """Rank correlation of overlap and transfer."""
     value, rho = matrix.similarity, matrix.rho
     interval = f"95 % interval {rho['low']:+.2f} to {rho['high']:+.2f}" if "low" in rho else "no interval"
-    fields = {
-        "rho": rho.get("mean"),
-        "interval": f"{interval}; {value.sample()}",
-        "left_out": _left_out(matrix),
-    }
+    fields = {"rho": rho.get("mean"), "interval": f"{interval}; {value.sample()}", "left_out": _left_out(matrix)}
     return Finding(value, fields, size=_size(matrix))
 
 

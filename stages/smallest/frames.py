@@ -106,7 +106,7 @@ def collect(seeds: list[int], settings: SmallestParams, least_gain: float) -> Sm
     path = "metrics/search/{localizer}/{seed}/{task}.json"
     records = Records("smallest", "search", path, cells, needs=("stage", "rows"))
     require_files("make smallest", records)
-    sizes = frame_of(records.rows(lambda cell, record: [{**record, **cell}]), SIZES).astype({"enough": object})[SIZES]
+    sizes = frame_of(records.rows(lambda cell, record: [{**record, **cell}]), SIZES).astype({"enough": object})
     scores, by = frame_of(records.rows(_scores), SCORES), ["localizer", *CELL, "where"]
     scores = add_gain(scores, scores_of_ends(scores, by), least_gain)
     looks = frame_of(records.rows(lambda cell, record: [{**look, **cell} for look in record["asked"]]), LOOKS)

@@ -95,11 +95,7 @@ TASKS = (
     *(Choice(f"{section}.tasks", "study.tasks") for section in ("readout", "peft", "trajectory")),
 )
 # shares of the region that a mask has at least one parameter of, each with what else switches its stage off by being empty
-SPARSITIES = {
-    "sweep.sparsities": "study.tasks",
-    "paradigm.sparsities": None,
-    "trajectory.checkpoints.sparsities": None,
-}
+SPARSITIES = {"sweep.sparsities": "study.tasks", "paradigm.sparsities": None, "trajectory.checkpoints.sparsities": None}
 
 
 def problems(values: dict[str, Any]) -> list[str]:

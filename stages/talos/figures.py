@@ -1,7 +1,7 @@
 """Figures of task arithmetic: heat-maps of pruning, localization and disentanglement; bars of addition and of masks."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,7 +136,7 @@ def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, head
     norm = TwoSlopeNorm(1.0, 1 - away, 1 + away)
     for panel, (name, values), first, _ in small_multiples(drawn, [*panels.items()], columns):
         image = panel.imshow(values, norm=norm, cmap="PuOr_r")
-        _write_values(panel, values, np.abs(norm(values) - 0.5) > 0.3)
+        _write_values(panel, values, np.abs(norm(values) - 0.5) > 0.3, range(len(tasks)))
         panel.set_title(name)
         panel.set_xticks(range(len(tasks)), tasks, rotation=35, ha="right", fontsize=9)
         panel.set_yticks(range(len(tasks)), tasks if first else [], fontsize=9)
@@ -259,24 +259,14 @@ def _draw_bars(panel: Axes, groups: Mapping[str, Sequence[Mean]], labels: Sequen
 
 
 def _write_values(
-    panel: Axes,
-    values: np.ndarray,
-    dark: np.ndarray,
-    places: Iterable[Any] | None = None,
-    size: float = 9,
-    form: str = ".2f",
+    panel: Axes, values: np.ndarray, dark: np.ndarray, places: Sequence[float], size: float = 9, form: str = ".2f"
 ) -> None:
-    """Write each value of a heat-map into its cell, in white where the cell is `dark`; NaN is left out.
-
-    `places`: coordinates of rows and columns, where they are not their numbers.
-    """
-    along = np.arange(max(values.shape)) if places is None else [*places]
+    """Write each value of a heat-map into its cell, at the `places` of rows and columns, in white where it is `dark`; NaN is left out."""
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             color = "white" if dark[row, column] else "black"
-            panel.text(
-                along[column], along[row], format(value, form), ha="center", va="center", fontsize=size, color=color
-            )
+            look = {"ha": "center", "va": "center", "fontsize": size, "color": color}
+            panel.text(places[column], places[row], format(value, form), **look)
 
 
 FIGURES: dict[str, Callable[[Collected], Figure | None]] = {
