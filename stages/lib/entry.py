@@ -37,53 +37,35 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
         arguments = vars(parser.parse_args(argv))
         cell = "-".join(str(value) for value in arguments.values())
         label, started = f"{name}@{cell}" if cell else name, time.monotonic()
-        checked = _compared if "DVC_STAGE" in os.environ else _named
-        guarded(label, checked(_resuming(function, label, module), module), **arguments)
+        guarded(label, lambda: _run(function, module, label, arguments))
         _note(label, time.monotonic() - started)
 
     return run
 
 
-def _compared(function: Callable[..., None], module: str) -> Callable[..., None]:
-    """`function`, ending in an error where code or settings that it has read were edited by the time it is done.
+def _run(function: Callable[..., None], module: str, label: str, arguments: dict[str, Any]) -> None:
+    """Call `function`, whose training and mask learning go on where a run of the same settings and code was killed.
 
-    DVC records a stage as it finds its inputs afterwards, so a result of the old ones would pass for one of the new.
+    DVC records a stage as it finds its inputs afterwards, so a result of code or settings that were edited while it ran would
+    pass for one of the new: that is an error.  So is, without a DVC that took them from the settings, an argument that these
+    don't have.
     """
+    from stages import code
 
-    def run(**arguments: Any) -> None:
-        from stages import code
+    from .checkpoint import keeping
+    from .params import require_listed
 
+    of_dvc = "DVC_STAGE" in os.environ
+    if of_dvc:
         code.require_unchanged(module)  # not after hours
+    else:
+        require_listed(module, arguments)
+    with keeping(paths.CHECKPOINTS / label, label, lambda: _identity(module, arguments)):
         function(**arguments)
+    if of_dvc:
         for require_unchanged in COMPARISONS:
             require_unchanged()
         code.require_unchanged(module)
-
-    return run
-
-
-def _named(function: Callable[..., None], module: str) -> Callable[..., None]:
-    """`function`, for arguments that no DVC took from the settings: an error where the settings don't have them."""
-
-    def run(**arguments: Any) -> None:
-        from .params import require_listed
-
-        require_listed(module, arguments)
-        function(**arguments)
-
-    return run
-
-
-def _resuming(function: Callable[..., None], label: str, module: str) -> Callable[..., None]:
-    """`function`, whose training and mask learning go on where a run of the same settings and code was killed."""
-
-    def run(**arguments: Any) -> None:
-        from .checkpoint import keeping
-
-        with keeping(paths.CHECKPOINTS / label, label, lambda: _identity(module, arguments)):
-            function(**arguments)
-
-    return run
 
 
 def _identity(module: str, arguments: dict[str, Any]) -> tuple[float, Any]:
