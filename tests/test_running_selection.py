@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stages.lib.graft import running_selection
 from stages.lib.graft.region import Region
-from stages.lib.graft.running_selection import LazyTensors, RunningSelection, best_k, starts_of
+from stages.lib.graft.running_selection import LazyTensors, RunningSelection, best_k
 from stages.lib.graft.select import top_k
 from tests.memory import PeakBytes
 
@@ -46,7 +46,7 @@ def test_it_is_the_selection_ties_included(sizes, levels, seed, share, part):
 @given(SIZES, st.integers(1, 7), st.integers(0, 10**6), st.floats(0, 1))
 def test_the_order_in_which_tensors_come_plays_no_part(sizes, levels, seed, share):
     region, scores = drawn(sizes, levels, seed)
-    k, starts = round(share * region.size), starts_of(region)
+    k, starts = round(share * region.size), region.starts
     chosen = RunningSelection(k)
     for name in np.random.default_rng(seed).permutation([*region.shapes]):
         chosen.add(scores[name], starts[name])
@@ -57,7 +57,7 @@ def test_control_a_selection_that_keeps_the_first_of_equals_is_another_one():
     """The rule for ties matters: tensors that come backwards, and no look at the index."""
     region, scores = drawn([4, 4, 4], 1, 0)
     assert known_order(region, scores, 3) == [0, 1, 2]
-    chosen, starts = RunningSelection(3), starts_of(region)
+    chosen, starts = RunningSelection(3), region.starts
     for name in reversed(region.shapes):
         chosen.add(scores[name], -starts[name] - 100)
     assert [abs(index) - 100 for index in chosen.order().tolist()] != [0, 1, 2]

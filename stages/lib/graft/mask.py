@@ -68,8 +68,7 @@ class GraftMask:
 
     def region_indices(self) -> Tensor:
         """Sorted region indices of the selected parameters, int64, shape (selected,)."""
-        starts = zip(self.region.shapes, self.region.starts, strict=True)
-        parts = [self.indices[name] + start for name, start in starts if name in self.indices]
+        parts = [self.indices[name] + start for name, start in self.region.starts.items() if name in self.indices]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
     def equals(self, other: "GraftMask") -> bool:

@@ -32,9 +32,9 @@ class Region:
         return [prod(shape) for shape in self.shapes.values()]
 
     @cached_property
-    def starts(self) -> list[int]:
-        """Region index of each tensor's first parameter, in order."""
-        return [0, *accumulate(self.sizes)][:-1]
+    def starts(self) -> dict[str, int]:
+        """Region index of each tensor's first parameter, by its name, in order."""
+        return dict(zip(self.shapes, accumulate(self.sizes, initial=0), strict=False))
 
     @property
     def size(self) -> int:
@@ -55,9 +55,9 @@ class Region:
         indices = torch.sort(region_indices.to(torch.int64)).values
         if len(indices) and (indices[0] < 0 or indices[-1] >= self.size):
             raise ValueError(f"region indices must be within 0..{self.size - 1}")
-        bounds = torch.searchsorted(indices, torch.tensor([*self.starts, self.size]))
+        bounds = torch.searchsorted(indices, torch.tensor([*self.starts.values(), self.size]))
         parts = {}
-        for name, start, first, end in zip(self.shapes, self.starts, bounds, bounds[1:], strict=False):
+        for (name, start), first, end in zip(self.starts.items(), bounds, bounds[1:], strict=False):
             if end > first:
                 parts[name] = indices[first:end] - start
         return parts

@@ -93,11 +93,6 @@ def best_k(region: Region, scores: Tensors, k: int) -> Tensor:
     if not 0 <= k <= region.size:
         raise ValueError(f"k must be within 0..{region.size}, not {k}")
     chosen = RunningSelection(k)
-    for name, start in zip(region.shapes, region.starts, strict=True):
+    for name, start in region.starts.items():
         chosen.add(scores[name], start)
     return chosen.order()
-
-
-def starts_of(region: Region) -> dict[str, int]:
-    """The region index of each tensor's first parameter, by its name."""
-    return dict(zip(region.shapes, region.starts, strict=True))

@@ -25,7 +25,7 @@ def top_k(region: Region, scores: Tensors, k: int, tie_break: TieBreak | None = 
         return GraftMask.empty(region)
     threshold = kth_largest(region, scores, k)
     above, tied = [], []
-    for name, start in zip(region.shapes, region.starts, strict=True):
+    for name, start in region.starts.items():
         flat = scores[name].reshape(-1)
         above.append(torch.nonzero(flat > threshold).reshape(-1).cpu() + start)
         tied.append(torch.nonzero(flat == threshold).reshape(-1).cpu() + start)

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..graft.running_selection import RunningSelection, starts_of
+from ..graft.running_selection import RunningSelection
 from .evidence import Evidence
 from .registry import Localizer
 from .settings import Attribution
@@ -23,7 +23,7 @@ def rank_by_attribution(evidence: Evidence, settings: Attribution, k: int) -> Te
     `settings.sign="signed"` ranks by the loss saved, so harmful movement comes last;
     `"magnitude"` ranks by its size either way.
     """
-    best, starts = RunningSelection(k), starts_of(evidence.region)
+    best, starts = RunningSelection(k), evidence.region.starts
 
     def use(name: str, score: Tensor) -> None:
         best.add(score.abs_() if settings.sign == "magnitude" else score, starts[name])

@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from ..graft.mask import GraftMask
-from ..graft.running_selection import RunningSelection, starts_of
+from ..graft.running_selection import RunningSelection
 from .evidence import Evidence
 from .movement import movement_mask, rank_by_movement
 from .registry import Budget, FoundMask, Localizer
@@ -37,7 +37,7 @@ def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> 
 
 def grown_to(evidence: Evidence, mask: GraftMask, size: int) -> GraftMask:
     """The mask with so many parameters in all, those it adds of the largest first-order gain at its graft."""
-    best, starts = RunningSelection(size), starts_of(evidence.region)
+    best, starts = RunningSelection(size), evidence.region.starts
 
     def take(name: str, _point: int, gradient: Tensor) -> None:
         gain = (evidence.pretrained[name] - evidence.finetuned[name]).mul_(gradient)

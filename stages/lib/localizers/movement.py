@@ -48,7 +48,7 @@ def rank_evenly(evidence: Evidence, group_of: Callable[[str], Hashable], k: int)
     moved = movement(evidence.pretrained, evidence.finetuned, region)
     sizes: Counter[Hashable] = Counter()
     furthest: dict[Hashable, RunningSelection] = {}
-    for name, start, size in zip(region.shapes, region.starts, region.sizes, strict=True):
+    for (name, start), size in zip(region.starts.items(), region.sizes, strict=True):
         sizes[group_of(name)] += size
         furthest.setdefault(group_of(name), RunningSelection(k)).add(moved[name], start)
     chosen = RunningSelection(k)

@@ -164,7 +164,7 @@ def _layers(stored: list[StoredMask], sets: list[np.ndarray]) -> list[dict[str, 
     """`_overlap` within each layer, chance too, in the model's order."""
     region = stored[0].mask.region
     layers = [layer_of(name) for name in region.shapes]
-    owners = [np.searchsorted(region.starts, indices, side="right") - 1 for indices in sets]
+    owners = [np.searchsorted([*region.starts.values()], indices, side="right") - 1 for indices in sets]
     rows = []
     for layer in dict.fromkeys(layers):
         inside = [number for number, other in enumerate(layers) if other == layer]
