@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from stages.lib.graft import running_selection
 from stages.lib.graft.region import Region
-from stages.lib.graft.running_selection import LazyTensors, RunningSelection, best_k
-from stages.lib.graft.select import top_k
+from stages.lib.graft.running_selection import LazyTensors, RunningSelection
+from stages.lib.graft.select import ranking, top_k
 from tests.memory import PeakBytes
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -36,7 +36,7 @@ def test_it_is_the_selection_ties_included(sizes, levels, seed, share, part):
     k = round(share * region.size)
     whole, running_selection.PART = running_selection.PART, part
     try:
-        found = best_k(region, LazyTensors(region.shapes, scores.__getitem__), k)
+        found = ranking(region, LazyTensors(region.shapes, scores.__getitem__), k)
     finally:
         running_selection.PART = whole
     assert found.tolist() == known_order(region, scores, k)
@@ -69,16 +69,16 @@ def test_it_holds_k_candidates_and_one_part(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     scores = LazyTensors(region.shapes, lambda _: torch.randint(0, 5, (4_000,), generator=generator).float())
     with PeakBytes() as counted:
-        best_k(region, scores, 100)
+        ranking(region, scores, 100)
     assert counted.peak < 4 * 4_000 * 4 < region.size * 4, "a tensor or two, never the region"
 
 
 def test_a_score_that_is_no_number_is_an_error():
     region = Region({"a": (3,), "b": (3,)})
     with pytest.raises(ValueError, match="NaN"):
-        best_k(region, {"a": torch.ones(3), "b": torch.tensor([0.0, float("nan"), 1.0])}, 2)
+        ranking(region, {"a": torch.ones(3), "b": torch.tensor([0.0, float("nan"), 1.0])}, 2)
     with pytest.raises(ValueError, match=r"0\.\.6"):
-        best_k(region, {}, 7)
+        ranking(region, {}, 7)
 
 
 def test_a_lazy_tensor_is_made_when_it_is_asked_for():

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from .region import Region, Tensors
-
 # scores that are looked at together
 PART = 2**22
 
@@ -82,17 +80,3 @@ class RunningSelection:
             kept = torch.cat([sure, tied[lowest]])
             scores, indices, self._least = scores[kept.to(scores.device)], indices[kept], least
         self._scores, self._indices = [scores], [indices]
-
-
-def best_k(region: Region, scores: Tensors, k: int) -> Tensor:
-    """Region indices (int64, shape (k,)) of the k highest scores, highest first, ties by region index.
-
-    Each tensor of scores is asked for once and forgotten.  Raises ValueError if k is not within 0..region.size or a
-    score is NaN.
-    """
-    if not 0 <= k <= region.size:
-        raise ValueError(f"k must be within 0..{region.size}, not {k}")
-    chosen = RunningSelection(k)
-    for name, start in region.starts.items():
-        chosen.add(scores[name], start)
-    return chosen.order()

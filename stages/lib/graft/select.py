@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .mask import GraftMask
 from .region import Region, Tensors
-from .running_selection import best_k
+from .running_selection import RunningSelection
 
 TieBreak = Callable[[str, Tensor], Tensor]
 
@@ -46,5 +46,14 @@ def kth_largest(region: Region, scores: Tensors, k: int) -> Tensor:
 
 
 def ranking(region: Region, scores: Tensors, k: int) -> Tensor:
-    """Region indices (int64, (k,)) of the k highest scores, highest first, ties by region index (best_k)."""
-    return best_k(region, scores, k)
+    """Region indices (int64, shape (k,)) of the k highest scores, highest first, ties by region index.
+
+    Each tensor of scores is asked for once and forgotten.  Raises ValueError if k is not within 0..region.size or a
+    score is NaN.
+    """
+    if not 0 <= k <= region.size:
+        raise ValueError(f"k must be within 0..{region.size}, not {k}")
+    chosen = RunningSelection(k)
+    for name, start in region.starts.items():
+        chosen.add(scores[name], start)
+    return chosen.order()
