@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from ..graft.mask import GraftMask
-from ..graft.running_selection import RunningSelection
+from ..graft.running_selection import LazyTensors, RunningSelection
 from .evidence import Evidence
 from .movement import movement_mask, rank_by_movement
 from .registry import Budget, FoundMask, Localizer
@@ -40,10 +40,7 @@ def grown_to(evidence: Evidence, mask: GraftMask, size: int) -> GraftMask:
     best, starts = RunningSelection(size), evidence.region.starts
 
     def take(name: str, _point: int, gradient: Tensor) -> None:
-        gain = (evidence.pretrained[name] - evidence.finetuned[name]).mul_(gradient)
-        if name in mask.indices:
-            gain.view(-1)[mask.indices[name].to(gain.device)] = math.inf
-        best.add(gain, starts[name])
+        best.add(_gain_beyond(evidence, mask, name, gradient), starts[name])
 
     evidence.each_gradient([lambda: evidence.put_graft(mask)], take)
     return GraftMask.from_region_indices(evidence.region, best.order())
@@ -62,14 +59,17 @@ def certified_agreement(evidence: Evidence, mask: GraftMask, looks: int) -> floa
     return float(bound.low)
 
 
-def gains_beyond(evidence: Evidence, mask: GraftMask) -> dict[str, Tensor]:
-    """-dLoss/dtheta * delta by the gradients that are there, infinite inside the mask; overwrites weights."""
-    gains = {name: weight.data for name, weight in evidence.weights.items()}
-    for name, gain in gains.items():
-        gain.copy_(evidence.pretrained[name]).sub_(evidence.finetuned[name]).mul_(evidence.weights[name].grad)
-        if name in mask.indices:
-            gain.view(-1)[mask.indices[name].to(gain.device)] = math.inf
-    return gains
+def gains_beyond(evidence: Evidence, mask: GraftMask) -> LazyTensors:
+    """-dLoss/dtheta * delta by the gradients that are there, infinite inside the mask; one tensor at a time."""
+    weights = evidence.weights
+    return LazyTensors(weights, lambda name: _gain_beyond(evidence, mask, name, weights[name].grad))
+
+
+def _gain_beyond(evidence: Evidence, mask: GraftMask, name: str, gradient: Tensor) -> Tensor:
+    gain = (evidence.pretrained[name] - evidence.finetuned[name]).mul_(gradient)
+    if name in mask.indices:
+        gain.view(-1)[mask.indices[name].to(gain.device)] = math.inf
+    return gain
 
 
 LOCALIZER = Localizer("moved most, then what the graft gains most from", rank_by_movement, grow)
