@@ -121,11 +121,10 @@ def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:
         tasks, seeds = (dict.fromkeys(cell[name] for cell in cells) for name in ("task", "seed"))
         places = [*product(tasks, seeds)]
         files = {(cell["task"], cell["seed"]): masks.file(cell) for cell in cells}
-        regions = {place: read_indices(files[place]) for place in places}
-        indices = {place: region.region_indices() for place, region in regions.items()}
+        found = {place: read_indices(files[place]) for place in places}
         for one, other in permutations(places, 2):
-            sizes = len(indices[one]), len(indices[other])
+            (region, first), (_, second) = found[one], found[other]
             values = [paradigm, localizer, float(sparsity), *one, *other, are_alike(groups, one[0], other[0])]
-            values.append(asymmetric_overlap(indices[one], indices[other]))
-            values.append(chance_asymmetric_overlap(*sizes, regions[one].graftable))
+            values.append(asymmetric_overlap(first, second))
+            values.append(chance_asymmetric_overlap(len(first), len(second), region.size))
             yield dict(zip(OVERLAPS, values, strict=True))

@@ -1,8 +1,6 @@
 """Header and indices of a mask file, read without the seconds that torch takes to load."""
 
 import json
-from dataclasses import dataclass
-from itertools import accumulate
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..digest import KEY, require_sealed
 from ..errors import MaskError, plain_problem
+from .region import Region
 
 FORMAT = "graft-mask"
 VERSION = 2
@@ -51,25 +50,6 @@ class Header(BaseModel):
         return shapes
 
 
-@dataclass(frozen=True)
-class MaskIndices:
-    """Shapes of the region's tensors, in its order, and the flat indices selected in each."""
-
-    shapes: dict[str, tuple[int, ...]]
-    indices: dict[str, np.ndarray]
-
-    @property
-    def graftable(self) -> int:
-        """Number of parameters of the region."""
-        return sum(map(prod, self.shapes.values()))
-
-    def region_indices(self) -> np.ndarray:
-        """Sorted indices over all tensors laid end to end, int64."""
-        starts = zip(self.shapes, accumulate(map(prod, self.shapes.values()), initial=0), strict=False)
-        parts = [self.indices[name].astype(np.int64) + start for name, start in starts if name in self.indices]
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
 def read_header(path: Path) -> dict[str, Any]:
     """The header of a mask file, without its tensors; raises MaskError."""
     if not path.exists():
@@ -102,15 +82,17 @@ def require_indices(name: str, kind: str, dimensions: int) -> None:
         raise ValueError(f"{name}: indices must be one row of whole numbers")
 
 
-def read_indices(path: Path) -> MaskIndices:
-    """Indices and shapes of a mask file; raises MaskError if it is missing or damaged."""
+def read_indices(path: Path) -> tuple[Region, np.ndarray]:
+    """The region of a mask file, and its sorted region indices (int64); raises MaskError if it is missing or damaged."""
     header = read_header(path)
+    region = Region({name: tuple(shape) for name, shape in header["shapes"].items()})
     try:
         with safe_open(path, framework="np") as file:
             names = [key for key in file.keys() if key.startswith("indices/")]  # noqa: SIM118 - not a dict
             indices = {key.removeprefix("indices/"): file.get_tensor(key) for key in names}
         for name, values in indices.items():
             require_indices(name, values.dtype.kind, values.ndim)
-        return MaskIndices({name: tuple(shape) for name, shape in header["shapes"].items()}, indices)
+        parts = [indices[name].astype(np.int64) + start for name, start in region.starts.items() if name in indices]
+        return region, np.concatenate(parts) if parts else np.zeros(0, np.int64)
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
