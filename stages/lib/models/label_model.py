@@ -115,12 +115,7 @@ class LabelModel:
 
     def train_only(self, names: set[str]) -> dict[str, Tensor]:
         """Let gradients flow to these parameters alone; gives them, live, in the model's order."""
-        chosen = {}
-        for name, parameter in self.parameters().items():
-            parameter.requires_grad_(name in names)
-            if name in names:
-                chosen[name] = parameter
-        return chosen
+        return train_only(self.parameters(), names)
 
     def put(self, tensors: dict[str, Tensor]) -> None:
         """Copy values into the parameters of these names."""
@@ -160,6 +155,13 @@ class LabelModel:
         if self.mode in ("prompt", "autoregressive"):
             logits = logits.index_select(1, self._word_ids)
         return logits.float()
+
+
+def train_only(parameters: dict[str, Tensor], names: set[str]) -> dict[str, Tensor]:
+    """Let gradients flow to these of some live parameters alone; gives them, in order."""
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(name in names)
+    return {name: parameter for name, parameter in parameters.items() if name in names}
 
 
 def reset_to_pretrained(

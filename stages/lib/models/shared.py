@@ -1,7 +1,6 @@
 """One backbone that several tasks read: multi-task training, continual learning, merged models."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -9,10 +8,7 @@ from ..data.tasks import TaskSpec
 from ..runtime import Runtime
 from ..settings import ModelParams
 from .anatomy import HEAD
-from .label_model import LabelModel
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from .label_model import LabelModel, train_only
 
 
 class SharedModel:
@@ -36,7 +32,7 @@ class SharedModel:
         for task in tasks[1:]:
             if first.mode == "standard":
                 views[task.name] = LabelModel.load(folder, task, settings, runtime, dropout)
-                _share_backbone(first.model, views[task.name].model)
+                setattr(views[task.name].model, first.model.base_model_prefix, first.model.base_model)
             else:
                 views[task.name] = LabelModel(first.model, first.tokenizer, task, first.mode, first.max_length, runtime)
         return cls(views)
@@ -65,13 +61,4 @@ class SharedModel:
 
     def train_only(self, names: set[str]) -> dict[str, Tensor]:
         """Let gradients flow to these parameters alone, by the names of `parameters`; gives them, live."""
-        chosen = {}
-        for name, weight in self.parameters().items():
-            weight.requires_grad_(name in names)
-            if name in names:
-                chosen[name] = weight
-        return chosen
-
-
-def _share_backbone(first: "PreTrainedModel", other: "PreTrainedModel") -> None:
-    setattr(other, other.base_model_prefix, first.base_model)
+        return train_only(self.parameters(), names)
