@@ -27,7 +27,7 @@ from .build_patch import Use
 
 FORMAT, VERSION = "graft-delta", 1
 DELTA = "delta.safetensors"
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 TASKS = {"standard": "SEQ_CLS", "prompt": None, "autoregressive": "CAUSAL_LM"}
 
@@ -89,7 +89,7 @@ class Adapter:
     def write(self, folder: Path) -> None:
         """Write the two files of an adapter into a folder."""
         write_json(folder / CONFIG, self.config)
-        save_file(self.tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        save_file(self.tensors, folder / ADAPTER, metadata={"format": "pt"})
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from .base import Base, open_base
 from .build_patch import KEY, Use, base_of, chosen_task, make_patch, read_graft, require_whole_base, taken_out, use_of
-from .delta import DELTA, deltas_of, whole_delta, write_sparse_delta
+from .delta import ADAPTER, DELTA, deltas_of, make_adapter, whole_delta, write_sparse_delta
 from .format import card_text, size_text
 from .locations import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free, mask_at
 
@@ -66,9 +66,6 @@ def _parcel(form: str, file: Path, patch: StoredMask, use: Use, base: Base, leav
     if form == AS_PATCH:
         return _patch(patch)
     if form == PEFT:
-        from .delta import WEIGHTS as ADAPTER
-        from .delta import make_adapter
-
         adapter = make_adapter(file, patch, use, base, leave_out)
         return _Parcel(adapter.write, ADAPTER, adapter.said)
     if form == MODEL:
