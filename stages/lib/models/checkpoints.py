@@ -94,12 +94,10 @@ class Named:
         """A tensor in its own dtype, mapped."""
         return self.checkpoint.read(self.stored[name])
 
-    def values(self) -> LazyTensors:
-        """All of them in float32, which holds each value exactly; one at a time."""
-        return self.watched(lambda _: None)
-
-    def watched(self, look: Callable[[str], object], device: "torch.device | str" = "cpu") -> LazyTensors:
-        """The same on a device; `look` hears the name of each tensor that is read."""
+    def values(
+        self, look: Callable[[str], object] = lambda _: None, device: "torch.device | str" = "cpu"
+    ) -> LazyTensors:
+        """All of them in float32, which holds each value exactly, on a device; one at a time, whose name `look` hears."""
 
         def read(name: str) -> Tensor:
             values = self.read(name).to(device).float()

@@ -12,9 +12,9 @@ from .. import paths
 from ..graft.apply import values_at
 from ..graft.mask import GraftMask
 from ..graft.mask_file import StoredMask
-from ..graft.region import Region, Tensors
+from ..graft.region import Tensors
 from ..metrics.composition import KINDS, composition, layer_of
-from ..metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
+from ..metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, intersection, iou
 from ..models.anatomy import FILE
 from .base import read_base, require_base
 from .build_patch import KEY, base_of, read_graft, tasks_of
@@ -100,11 +100,12 @@ def _largest(file: Path, stored: StoredMask, folder: Path | None) -> list[dict[s
             return None
         require_base(file, stored, base)
         before = values_at(base.tensors, stored.mask)
-        return largest_movements(stored.mask.region, stored.mask, before, stored.values)
+        return largest_movements(stored.mask, before, stored.values)
 
 
-def largest_movements(region: Region, mask: GraftMask, before: Tensors, after: Tensors) -> list[dict[str, Any]]:
+def largest_movements(mask: GraftMask, before: Tensors, after: Tensors) -> list[dict[str, Any]]:
     """name, place, before and after of the selected parameters that moved furthest, furthest first, ties in order."""
+    region = mask.region
     names = [name for name in region.shapes if name in mask.indices]
     if not names:
         return []
@@ -150,7 +151,7 @@ def _overlap(first: np.ndarray, second: np.ndarray, size: int) -> dict[str, Any]
     return {
         "first": a,
         "second": b,
-        "both": len(np.intersect1d(first, second, assume_unique=True)),
+        "both": intersection(first, second),
         "iou": iou(first, second),
         "chance_iou": chance_iou(a, b, size),
         "of_first": asymmetric_overlap(second, first),

@@ -221,7 +221,7 @@ def _find(work: Work) -> Found:
 
         return find_with_data(work)
     with progress("localize", len(work.region.shapes), "tensor") as bar:
-        after = work.pair.finetuned.watched(lambda _: (bar.update(), work.peak.look()))
+        after = work.pair.finetuned.values(lambda _: (bar.update(), work.peak.look()))
         generator = draws(work.request.localizer, work.task.name, work.request.seed)
         evidence = from_tensors(work.region, work.pair.base.values(), after, generator)
         return Found(find_mask(work.request.localizer, evidence, work.settings, work.budget))
@@ -241,7 +241,7 @@ def _patch(work: Work, found: Found, target: Path) -> StoredMask:
     }
     head = {name: pair.finetuned.read(name).clone() for name in pair.anatomy.names([HEAD])}
     with progress("fingerprint", len(pair.base.stored) + len(work.region.shapes), "tensor") as bar:
-        noted = pair.base.watched(lambda _: (bar.update(), work.peak.look()))
+        noted = pair.base.values(lambda _: (bar.update(), work.peak.look()))
         base = Base(pair.base.checkpoint.folder, pair.anatomy, noted)
         about["fingerprint"] = base.fingerprint(work.region)
         values = {name: pair.finetuned.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}

@@ -50,7 +50,7 @@ def find_with_data(work: "Work") -> "Found":
         lines.append(f"{request.finetuned}: {SEEN} --batch-tokens")
     words = ("mask", work.task.name, request.seed)
     before, after = (
-        side.watched(lambda _: work.peak.look(), model.runtime.device) for side in (pair.base, pair.finetuned)
+        side.values(lambda _: work.peak.look(), model.runtime.device) for side in (pair.base, pair.finetuned)
     )
     evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=3)
     with evaluation.progress("score"):
