@@ -31,7 +31,10 @@ def main() -> None:
         prog="python -m stages.commands.verify", description="Hash the cache, and remove what is damaged."
     ).parse_args()
     mend_locks()
-    cache = _cache()
+    from stages.commands.plan.dvc_internals import opened
+
+    with opened() as repo:
+        cache = Path(repo.cache.local.path)
     objects = named_objects(cache)
     damaged = find_damaged(cache, objects)
     for name in damaged:
@@ -79,13 +82,6 @@ def told(number: int, damaged: Objects) -> str:
     again = ", ".join(sorted({stage for owners in damaged.values() for stage, _ in owners}))
     head = f"verify: {len(damaged)} of {counted(number, 'object')} of the cache were damaged, and are removed:"
     return "\n".join([head, *lines, f"`dvc repro` will run again: {again}"])
-
-
-def _cache() -> Path:
-    from stages.commands.plan.dvc_internals import opened
-
-    with opened() as repo:
-        return Path(repo.cache.local.path)
 
 
 def _place(cache: Path, name: str) -> Path:

@@ -32,7 +32,8 @@ def state() -> State:
     if edited := _git("diff", "--name-only", "HEAD", "--", "*.py", "*.yaml", *NO_CODE):
         raise StorageError(f"{edited.splitlines()[0]} is edited and not committed")
     settings = dict(_flat("", load_yaml(paths.PARAMS, ParamsError)))
-    return State(_git("rev-parse", "HEAD"), settings, None if has_remote() else str(_cache().resolve()))
+    cache = None if has_remote() else str(Path(_config()["cache"].get("dir") or ".dvc/cache").resolve())
+    return State(_git("rev-parse", "HEAD"), settings, cache)
 
 
 def difference(head: State) -> str:
@@ -65,10 +66,6 @@ def _flat(key: str, value: object) -> list[tuple[str, object]]:
 def has_remote() -> bool:
     """True if DVC has a default remote here."""
     return bool(_config()["core"].get("remote"))
-
-
-def _cache() -> Path:
-    return Path(_config()["cache"].get("dir") or ".dvc/cache")
 
 
 def _config() -> "Config":

@@ -78,10 +78,8 @@ def _entries(stages: Sequence["Stage"], cache: "StageCache") -> Iterator[tuple["
 def _copy(record: Path, repo: "Repo") -> None:
     from dvc_objects.fs.generic import copy
 
-    local, remote = (
-        repo.cache.legacy,
-        repo.cloud.get_remote_odb(None, "push --run-cache", hash_name="md5-dos2unix"),
-    )
+    local = repo.cache.legacy
+    remote = repo.cloud.get_remote_odb(None, "push --run-cache", hash_name="md5-dos2unix")
     place = remote.fs.join(remote.path, *record.relative_to(local.path).parts)
     if not remote.fs.exists(place):
         copy(local.fs, str(record), remote.fs, place)
