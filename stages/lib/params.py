@@ -145,14 +145,14 @@ def _shares(value: object) -> Iterator[float]:
             yield float(share[1])
 
 
-def load_localizer(name: str, path: Path = paths.PARAMS) -> Any:
+def load_localizer(name: str) -> Any:
     """The section `localizer` with the settings of the localizer in this name alone, or of none if there is none in it.
 
     A stage that asks for them depends on a file of digests that bears this name and has them (stages/code.py): DVC
     knows no params for `learned_0.1`, or for a name that is no localizer.
     """
     found = localizer_in(name)
-    return load_params(f"localizer.{found}", path=path).localizer if found in NAMES else None
+    return load_params(f"localizer.{found}").localizer if found in NAMES else None
 
 
 def _more(part: object, section: object, setting: str) -> Any:

@@ -15,7 +15,7 @@ from ..errors import did_you_mean
 from ..settings import Rate, Section, told
 
 # files of this folder that are no localizers
-SUPPORT = ("__init__", "evidence", "registry", "settings", "stratified")
+SUPPORT = ("__init__", "evidence", "registry", "settings")
 NAMES = tuple(sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {*SUPPORT}))
 
 

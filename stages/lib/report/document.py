@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..errors import DataError, GraftError
+from ..errors import DataError
 from ..io import read_json, write_json
 
 
@@ -112,10 +112,10 @@ def write_report(path: Path, report: Report) -> None:
     write_json(path, TypeAdapter(Report).dump_python(report, mode="json"))
 
 
-def read_report(path: Path, error: type[GraftError] = DataError) -> Report:
-    """A report that write_report stored; raises `error`, which names the file, if it is missing or damaged."""
-    stored = read_json(path, error)
+def read_report(path: Path) -> Report:
+    """A report that write_report stored; raises DataError, which names the file, if it is missing or damaged."""
+    stored = read_json(path)
     try:
         return TypeAdapter(Report).validate_python(stored)
     except ValidationError as problem:
-        raise error(f"{path}: not a stored report: {problem.errors()[0]['msg']}") from None
+        raise DataError(f"{path}: not a stored report: {problem.errors()[0]['msg']}") from None
