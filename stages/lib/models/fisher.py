@@ -6,7 +6,7 @@ the gradients of its outputs, example by example, and the gradient of one exampl
 that layer's parameters follows from those two alone.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -166,19 +166,15 @@ def _add_layer(
 ) -> None:
     """Square and add one layer's gradients, from its inputs and output gradients, (B, ...) each."""
     parameters = {local: module.get_parameter(local).detach() for local in names}
-    gradients = vmap(_layer_gradient(module, parameters))
-    portion = max(1, NUMBERS // sum(parameter.numel() for parameter in parameters.values()))
-    for part, delta in zip(inputs.split(portion), deltas.split(portion), strict=True):
-        for local, gradient in gradients(part, delta).items():
-            totals[names[local]] += gradient.square_().sum(0)
 
-
-def _layer_gradient(module: nn.Module, parameters: dict[str, Tensor]) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
-    def gradient(example: Tensor, delta: Tensor) -> dict[str, Tensor]:
+    def gradient_of(example: Tensor, delta: Tensor) -> dict[str, Tensor]:
         _, pull = vjp(lambda values: functional_call(module, values, (example[None],)), parameters)
         return pull(delta[None])[0]
 
-    return gradient
+    portion = max(1, NUMBERS // sum(parameter.numel() for parameter in parameters.values()))
+    for part, delta in zip(inputs.split(portion), deltas.split(portion), strict=True):
+        for local, gradient in vmap(gradient_of)(part, delta).items():
+            totals[names[local]] += gradient.square_().sum(0)
 
 
 def _owners(model: nn.Module, weights: dict[str, Tensor]) -> Owners | None:
