@@ -5,7 +5,7 @@ import torch
 
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.select import top_k
-from stages.lib.localizers.attribution import attribution, rank_by_attribution
+from stages.lib.localizers.attribution import each_attribution, rank_by_attribution
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.grown import gains_beyond, grown_to
 from stages.lib.models.cell import GraftCell
@@ -67,7 +67,8 @@ def test_attribution_is_what_it_was_with_a_sum_of_the_whole_region(make_cell, to
             score.sub_(evidence.weights[name].grad)
     for name, score in scores.items():
         score.mul_(evidence.finetuned[name] - evidence.pretrained[name])
-    found = attribution(evidence, settings.path_points)
+    found: dict[str, torch.Tensor] = {}
+    each_attribution(evidence, settings.path_points, found.__setitem__)
     assert all(torch.equal(found[name], scores[name]) for name in scores)
     wanted = {name: score.abs() for name, score in scores.items()} if sign == "magnitude" else scores
     order = rank_by_attribution(evidence, settings, 200)

@@ -32,13 +32,6 @@ def rank_by_attribution(evidence: Evidence, settings: Attribution, k: int) -> Te
     return best.order()
 
 
-def attribution(evidence: Evidence, path_points: list[float]) -> dict[str, Tensor]:
-    """The attribution of every parameter of the region, same shapes (each_attribution)."""
-    scores: dict[str, Tensor] = {}
-    each_attribution(evidence, path_points, scores.__setitem__)
-    return scores
-
-
 def each_attribution(evidence: Evidence, path_points: list[float], use: Callable[[str, Tensor], object]) -> None:
     """Call use(name, score) with -sum over alpha of dLoss/dtheta(pretrained + alpha * delta) * delta, tensor by tensor.
 
