@@ -85,7 +85,7 @@ def plain_problem(problem: dict, section: str, kind: object) -> str:
     if problem["type"] == "missing":
         return f"{where}: this setting is missing"
     if problem["type"] == "extra_forbidden":
-        known = _settings(kind, path[:-1])
+        known = [*getattr(_model_at(kind, path[:-1]), "model_fields", ())]
         return f"{where}: unknown setting{did_you_mean(path[-1], known)}; known: {', '.join(known) or 'none'}"
     whole_prompt = problem["type"] == "value_error" and isinstance(problem["input"], dict)
     or_null = "" if problem["type"] == "value_error" else _or_null(kind, path)
@@ -115,17 +115,9 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-def _settings(kind: object, path: list) -> list[str]:
-    """Names of the settings of the model at `path` inside the model `kind`."""
-    for part in path:
-        kind = _model(_annotation(kind, part))
-    return [*getattr(kind, "model_fields", ())]
-
-
 def _or_null(kind: object, path: list) -> str:
-    for part in path[:-1]:
-        kind = _model(_annotation(kind, part))
-    return " or null" if path and type(None) in getattr(_annotation(kind, path[-1]), "__args__", ()) else ""
+    setting = _annotation(_model_at(kind, path[:-1]), path[-1]) if path else None
+    return " or null" if type(None) in getattr(setting, "__args__", ()) else ""
 
 
 def _annotation(kind: object, name: object) -> object:
@@ -133,6 +125,10 @@ def _annotation(kind: object, name: object) -> object:
     return field.annotation if field else None
 
 
-def _model(annotation: object) -> object:
-    choices = getattr(annotation, "__args__", (annotation,))
-    return next((choice for choice in choices if hasattr(choice, "model_fields")), None)
+def _model_at(kind: object, path: list) -> object:
+    """The model at `path` inside the model `kind`; None if there is none."""
+    for part in path:
+        annotation = _annotation(kind, part)
+        choices = getattr(annotation, "__args__", (annotation,))
+        kind = next((choice for choice in choices if hasattr(choice, "model_fields")), None)
+    return kind
