@@ -90,7 +90,7 @@ class Loop:
         self._finished = found.finished
         self._began -= found.facts["seconds"]
         self._keeper.regained += found.facts["seconds"]
-        _say(f"{self._keeper.label}: resumes at step {found.step:,} of {self._steps:,}")
+        print(f"{self._keeper.label}: resumes at step {found.step:,} of {self._steps:,}", file=sys.stderr)
         return found.step
 
     def keep(self, state: Callable[[], State]) -> None:
@@ -119,7 +119,7 @@ class Loop:
                 save_file(whole, partial, metadata={"checkpoint": json.dumps(about)})
                 seal(partial)
         except (OSError, StorageError) as error:  # no reason to lose what was trained so far
-            _say(f"{self._keeper.label}: goes on without checkpoints: {error}")
+            print(f"{self._keeper.label}: goes on without checkpoints: {error}", file=sys.stderr)
             self._keeper.seconds = 0.0
         self._keeper.due = time.monotonic() + (self._keeper.seconds or math.inf)
 
@@ -175,9 +175,5 @@ def _read(path: Path, key: str) -> State | None:
             tensors = {name: file.get_tensor(name) for name in file.keys()} if about["key"] == key else {}  # noqa: SIM118
         return State(about["step"], tensors, about["facts"], about["finished"]) if about["key"] == key else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
-        _say(f"{path}: damaged ({error}), so this starts from the beginning")
+        print(f"{path}: damaged ({error}), so this starts from the beginning", file=sys.stderr)
         return None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -41,7 +41,8 @@ def amounts(
     sizes = _model_size(values["model"], models, folder)
     known = {name: counts[name](values) for name in names if name in counts} | sizes
     for name, localizer in (("learning_examples", "learned"), ("mask_examples", values["graft"].localizer)):
-        known[name] = _gradient_examples(values, localizer, known["layers"])
+        settings = getattr(values["localizer"], localizer)
+        known[name] = settings.gradient_examples(_train_rows(values), values["graft"].sparsity * known["layers"])
     known["tokens"] *= _token_time(values["runtime"].precision, folder)
     return {name: float(known[name] if name in known else _setting(values, name)) for name in names}
 
@@ -73,12 +74,6 @@ def _point_examples(values: dict[str, Any]) -> float:
     rows = _train_rows(values) * min(1, settings.cap_k / values["data"].k)
     steps = min(settings.steps_per_example * rows, settings.max_steps or float("inf"))
     return steps * fmean(settings.batch_sizes)
-
-
-def _gradient_examples(values: dict[str, Any], localizer: str, layers: float) -> float:
-    """Examples that a localizer takes a gradient of, for a mask of graft.sparsity."""
-    settings = getattr(values["localizer"], localizer)
-    return settings.gradient_examples(_train_rows(values), values["graft"].sparsity * layers)
 
 
 def _rows(values: dict[str, Any], most: int = 0) -> float:
