@@ -59,7 +59,6 @@ class Learning(LocalizerSettings):
     )
 
     def gradient_examples(self, rows: float, size: float) -> float:
-        """As of LocalizerSettings."""
         return max(self.steps, 1) * min(self.batch_size, rows)
 
 
@@ -78,7 +77,6 @@ class Attribution(LocalizerSettings):
     sign: Literal["signed", "magnitude"] = Field(description="signed: harmful movement comes last")
 
     def gradient_examples(self, rows: float, size: float) -> float:
-        """As of LocalizerSettings."""
         return len(self.path_points) * rows
 
 
@@ -86,7 +84,6 @@ class AttributionLearned(Learning, Attribution):
     """Learning from a base by attribution."""
 
     def gradient_examples(self, rows: float, size: float) -> float:
-        """As of LocalizerSettings."""
         return Learning.gradient_examples(self, rows, size) + Attribution.gradient_examples(self, rows, size)
 
 
@@ -102,7 +99,6 @@ class Grown(LocalizerSettings):
     )
 
     def gradient_examples(self, rows: float, size: float) -> float:
-        """As of LocalizerSettings."""
         return self.rounds * rows
 
 
@@ -114,7 +110,6 @@ class Doubling(LocalizerSettings):
     )
 
     def gradient_examples(self, rows: float, size: float) -> float:
-        """As of LocalizerSettings."""
         return max(0, ceil(log2(size / self.start))) * rows
 
 
@@ -128,7 +123,6 @@ class Stable(LocalizerSettings):
     )
 
     def gradient_examples(self, rows: float, size: float) -> float:
-        """As of LocalizerSettings."""
         return self.draws * min(self.batch_size, rows)
 
 
@@ -138,7 +132,6 @@ class Fish(LocalizerSettings):
     examples: int = Field(ge=1, description="training examples whose squared gradients make the Fisher information")
 
     def gradient_examples(self, rows: float, size: float) -> float:
-        """As of LocalizerSettings."""
         return min(self.examples, rows)
 
 
@@ -155,7 +148,6 @@ class Talos(LocalizerSettings):
     attenuation: float = Field(ge=0, le=1, description="what weights that are out are multiplied by (rho)")
 
     def gradient_examples(self, rows: float, size: float) -> float:
-        """As of LocalizerSettings."""
         return self.rounds * min(self.examples, rows) * self.draws
 
 
