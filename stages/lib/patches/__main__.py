@@ -40,6 +40,8 @@ COMMANDS = {
     "compose": ("compose", "Put several masks together into one."),
     "localize": ("localize", "Make the patch between two checkpoints, whoever fine-tuned them."),
 }
+# an option with several words, which may also be given several times
+WORDS: dict[str, Any] = {"nargs": "+", "action": "extend"}
 # options of `graft localize`, shown without loading what it takes to run
 LOCALIZE: dict[str, dict[str, Any]] = {
     "--base": {"required": True, "help": "pretrained checkpoint: a folder or a hub id"},
@@ -50,7 +52,7 @@ LOCALIZE: dict[str, dict[str, Any]] = {
         "default": "movement",
         "help": "movement, attribution, grown, learned or another one (a wrong name is told them all); default: movement",
     },
-    "--region": {"nargs": "+", "action": "extend", "help": "layers, embeddings, pooler, lm_head; default: layers"},
+    "--region": {**WORDS, "help": "layers, embeddings, pooler, lm_head; default: layers"},
     "--mode": {
         "help": "standard, prompt, autoregressive or generative; default: as the fine-tuned checkpoint was saved "
         "(a causal model: autoregressive)"
@@ -58,18 +60,9 @@ LOCALIZE: dict[str, dict[str, Any]] = {
     "--revision": {"help": "commit, tag or branch of the base model on the hub"},
     "--finetuned-revision": {"help": "the same of the fine-tuned one"},
     "--task": {"help": "what to call the task; default: the name of the fine-tuned checkpoint"},
-    "--labels": {
-        "nargs": "+",
-        "action": "extend",
-        "help": "names of the labels in the order of the logits; default: those of its config",
-    },
+    "--labels": {**WORDS, "help": "names of the labels in the order of the logits; default: those of its config"},
     "--prompt": {"help": "template with {sentence1} and {mask}, of a language model"},
-    "--verbalizer": {
-        "nargs": "+",
-        "action": "extend",
-        "metavar": "LABEL=WORD",
-        "help": "the word of each label in the prompt",
-    },
+    "--verbalizer": {**WORDS, "metavar": "LABEL=WORD", "help": "the word of each label in the prompt"},
     "--data": {
         "type": Path,
         "help": "labelled rows (.csv, .tsv, .jsonl) for localizers that take gradients; of --mode generative without "
@@ -94,14 +87,7 @@ LOCALIZE: dict[str, dict[str, Any]] = {
         "help": "of the live model that gradients are taken of: float32, or bfloat16 where both checkpoints are, in half the "
         "memory; default: float32",
     },
-    "--set": {
-        "dest": "changes",
-        "nargs": "+",
-        "action": "extend",
-        "metavar": "NAME=VALUE",
-        "default": [],
-        "help": "settings of the localizer",
-    },
+    "--set": {**WORDS, "dest": "changes", "metavar": "NAME=VALUE", "default": [], "help": "settings of the localizer"},
     "--seed": {"type": int, "default": 0, "help": "of what a localizer draws; default: 0"},
 }
 
