@@ -1,7 +1,6 @@
 """One (task, seed) of the study: the rows it is measured on, what it is measured against, and its records."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from .. import paths
@@ -50,10 +49,8 @@ def variant_rows(
 
 def write_reading(
     stage: str, axes: tuple[str, ...], about: dict[str, Any], predictions: Predictions, rows: Iterable[Row]
-) -> Path:
-    """Store the logits and the record of one cell; gives the record's path."""
+) -> None:
+    """Store the logits and the record of one cell."""
     task, seed = about["task"], about["seed"]
     write_predictions(paths.reading_logits(stage, axes, task, seed), predictions)
-    record = paths.reading_record(stage, axes, task, seed)
-    write_json(record, {"stage": stage, **about, "rows": list(rows)})
-    return record
+    write_json(paths.reading_record(stage, axes, task, seed), {"stage": stage, **about, "rows": list(rows)})

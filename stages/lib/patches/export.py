@@ -48,9 +48,9 @@ def export(mask: Path, form: str, task: str | None, base: Path, to: Path, leave_
     return f"{target}: {form} of {use.base} for {use.task}, {kilobytes:.0f} kB; {parcel.said}"
 
 
-def write_patch(target: Path, patch: StoredMask, card: str) -> float:
-    """Write the folder of a patch; gives its size in kB."""
-    return _write(target, _patch(patch), card)
+def write_patch(target: Path, patch: StoredMask, card: str) -> None:
+    """Write the folder of a patch."""
+    _write(target, _patch(patch), card)
 
 
 @dataclass(frozen=True)

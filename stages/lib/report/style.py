@@ -109,13 +109,10 @@ def save(drawn: Figure, path: Path) -> None:
         FigureCanvasAgg(drawn).print_png(partial, metadata=metadata)
 
 
-def save_all(makers: Mapping[str, Callable[[Data], Figure | None]], data: Data, folder: Path) -> list[Path]:
-    """Draw each figure that there is data for and save it under its name; gives the paths."""
-    written = []
+def save_all(makers: Mapping[str, Callable[[Data], Figure | None]], data: Data, folder: Path) -> None:
+    """Draw each figure that there is data for and save it under its name."""
     for name, draw in makers.items():
         with styled():
             drawn = draw(data)
             if drawn is not None:
                 save(drawn, folder / f"{name}.png")
-                written.append(folder / f"{name}.png")
-    return written
