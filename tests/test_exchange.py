@@ -132,26 +132,6 @@ def test_a_stranger_gets_the_predictions_of_the_pipeline_from_folders_and_patche
         assert not torch.allclose(known, project.logits(nothing), atol=1e-2), "control"
 
 
-def test_the_lines_in_the_readme_load_a_patch_and_refuse_another_base(standard, tmp_path):
-    text = loading("shared/movies/patch.safetensors", "models/pretrained")
-    assert len([line for line in text.splitlines() if line]) == 27
-    assert text in FENCE.findall(README), "FORMAT.md shows other lines"
-    graft("export", MASK, "--as", "patch", "--to", tmp_path / "shared/movies")
-    graft("export", MASK, "--to", tmp_path / "whole")
-    shutil.copytree("models/pretrained", tmp_path / "models/pretrained")
-    shutil.copytree("models/pretrained", tmp_path / "models/other")
-    change_one_value(tmp_path / "models/other", "bert.embeddings.word_embeddings.weight")
-    script = [
-        text,
-        "assert model.config.id2label == {0: 'negative', 1: 'positive'}",
-        "import os, torch\ntorch.save(model.state_dict(), 'loaded')",
-        "os.rename('models/other/model.safetensors', 'models/pretrained/model.safetensors')",
-        f"try:\n    exec({text!r})\nexcept AssertionError as error:\n    print(error)",
-    ]
-    assert elsewhere("\n".join(script), tmp_path) == "another base model\n"
-    assert same(torch.load(tmp_path / "loaded"), load_file(tmp_path / "whole/model.safetensors"))
-
-
 def test_the_card_of_a_patch_shows_the_same_lines(patch):
     [two, text] = FENCE.findall((patch / "README.md").read_text(encoding="utf-8"))
     assert text == loading(PATCH, "path/to/pico")
@@ -292,9 +272,17 @@ FORGERIES = {
 PASSED_OVER = ("embeddings as a head", "a layer as a head")
 
 
-def test_the_lines_in_the_readme_change_nothing_else_either(patch, standard, tmp_path):
-    shutil.copytree("models/pretrained", tmp_path / "models/pretrained")
-    cases = {"honest": lambda _file: None, "damaged": REFUSALS["one bit"][0]}
+def test_the_lines_in_the_readme_load_a_patch_refuse_another_base_and_change_nothing_else(patch, standard, tmp_path):
+    file, base = "shared/movies/patch.safetensors", "models/pretrained"
+    text = loading(file, base)
+    assert len([line for line in text.splitlines() if line]) == 27
+    assert text in FENCE.findall(README), "FORMAT.md shows other lines"
+    graft("export", MASK, "--to", tmp_path / "whole")
+    for folder in (base, "models/other"):
+        shutil.copytree(base, tmp_path / folder)
+    change_one_value(tmp_path / "models/other", "bert.embeddings.word_embeddings.weight")
+    honest = lambda _file: None  # noqa: E731
+    cases = {"honest": honest, "another base": honest, "damaged": REFUSALS["one bit"][0]}
     cases |= {case: change for case, (change, _) in FORGERIES.items()}
     for case, change in cases.items():
         shutil.copyfile(patch / PATCH, tmp_path / case)
@@ -302,20 +290,21 @@ def test_the_lines_in_the_readme_change_nothing_else_either(patch, standard, tmp
     script = f"""
 import torch
 for case in {[*cases]}:
-    scope = {{}}
+    scope, base = {{}}, "models/other" if case == "another base" else {base!r}
     try:
-        exec({loading("CASE", "models/pretrained")!r}.replace("CASE", case), scope)
-    except (AssertionError, KeyError):
-        print(case)
+        exec({text!r}.replace({file!r}, case).replace({base!r}, base), scope)
+    except (AssertionError, KeyError) as error:
+        print(case, str(error).partition("\\n")[0], sep=": ")
     else:
-        torch.save({{name: value.clone() for name, value in scope["weights"].items()}}, f"{{case}}.pt")
+        torch.save((scope["model"].state_dict(), scope["model"].config.id2label), f"{{case}}.pt")
 """
-    stopped = elsewhere(script, tmp_path).splitlines()
-    assert [*stopped] == [case for case in cases if case != "honest" and case not in PASSED_OVER]
-    honest = torch.load(tmp_path / "honest.pt")
-    for case in PASSED_OVER:
-        loaded = torch.load(tmp_path / f"{case}.pt")
-        assert all(torch.equal(loaded[name], honest[name]) for name in honest)
+    stopped = dict(line.split(": ", 1) for line in elsewhere(script, tmp_path).splitlines())
+    assert [*stopped] == [case for case in cases if case not in ("honest", *PASSED_OVER)]
+    assert stopped["another base"] == "another base model"
+    whole = load_file(tmp_path / "whole/model.safetensors")
+    for case in ("honest", *PASSED_OVER):
+        loaded, labels = torch.load(tmp_path / f"{case}.pt")
+        assert same(loaded, whole) and labels == {0: "negative", 1: "positive"}, case
 
 
 def test_html_in_labels_is_text_in_a_card(patch):
