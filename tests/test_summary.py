@@ -151,8 +151,12 @@ def run_stage(monkeypatch: pytest.MonkeyPatch, tasks: list[str], seeds: list[int
 
 def report_text(tasks: list[str], seeds: list[int], sets: dict | None = None, width: int = 80) -> str:
     """The output on the terminal."""
+    return on_terminal(report_of(results_of(tasks, seeds, sets)), width)
+
+
+def on_terminal(told: Report, width: int) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(to_terminal(report_of(results_of(tasks, seeds, sets))))
+    console.print(to_terminal(told))
     return console.file.getvalue()
 
 
@@ -353,13 +357,14 @@ def paper_means(values: dict, tasks: list[str]) -> list[float]:
     return [100 * np.mean([values[task][column][0] for task in tasks]) for column in columns]
 
 
-@pytest.mark.parametrize("width", [80, 160])
-def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(width):
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut():
     make_cells(THIRTEEN, [1, 2], PAIRS)
-    text = report_text(THIRTEEN, [1, 2], PAIRS, width)
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text and "\x1b" not in text and "mrpc†" in text
-    assert "sst2 -> imdb: 342 of 2,000 test texts are in the training data, dropped" in " ".join(text.split())
+    told = report_of(results_of(THIRTEEN, [1, 2], PAIRS))
+    for width in (80, 160):
+        text = on_terminal(told, width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text and "\x1b" not in text and "mrpc†" in text
+        assert "sst2 -> imdb: 342 of 2,000 test texts are in the training data, dropped" in " ".join(text.split())
     kept = report_of(results_of(THIRTEEN, [1], PAIRS), leaks="keep").tables[2].notes[1]
     assert kept == "sst2 -> imdb: 342 of 2,000 test texts are in the training data, kept"
 
@@ -381,18 +386,28 @@ def test_plot_data_is_tidy_and_pooled_over_seeds():
     assert all(int(row[3]) for row in rows[1:]), "empty bins would be points in the origin"
 
 
-@pytest.mark.parametrize("sets", [{"sst2": ["imdb"]}, {}], ids=["with OOD sets", "without"])
-def test_the_stage_writes_every_output_and_the_same_bytes_again(sets, monkeypatch, capsys):
-    made, cell = [], (["movies", "sst2"], [1, 2], sets)
-    make_cells(*cell)
-    for _ in range(2):
-        shutil.rmtree("plots", ignore_errors=True)
-        run_stage(monkeypatch, *cell)
-        files = [file for folder in ("metrics", "plots") for file in Path(folder).glob("*.*")]
-        made.append({str(file): file.read_bytes() for file in files})
-    assert made[0] == made[1] and sorted(made[0]) == sorted(OUTPUTS)
-    assert ("Out-of-distribution" in Path("metrics/summary.md").read_text()) == bool(sets)
+def outputs_of(monkeypatch: pytest.MonkeyPatch, sets: dict[str, list[str]]) -> dict[str, bytes]:
+    """What a run of the stage leaves."""
+    shutil.rmtree("plots", ignore_errors=True)
+    run_stage(monkeypatch, ["movies", "sst2"], [1, 2], sets)
+    files = [file for folder in ("metrics", "plots") for file in Path(folder).glob("*.*")]
+    return {str(file): file.read_bytes() for file in files}
+
+
+def test_the_stage_writes_every_output_and_the_same_bytes_again(monkeypatch, capsys):
+    sets = {"sst2": ["imdb"]}
+    make_cells(["movies", "sst2"], [1, 2], sets)
+    made = outputs_of(monkeypatch, sets)
+    assert sorted(made) == sorted(OUTPUTS) and b"Out-of-distribution" in made["metrics/summary.md"]
     assert "Verdict" in capsys.readouterr().out
+    assert outputs_of(monkeypatch, sets) == made
+
+
+@pytest.mark.usefixtures("bare")
+def test_without_other_test_sets_the_same_outputs_are_there_and_no_word_of_them(monkeypatch):
+    make_cells(["movies", "sst2"], [1, 2])
+    made = outputs_of(monkeypatch, {})
+    assert sorted(made) == sorted(OUTPUTS) and b"Out-of-distribution" not in made["metrics/summary.md"]
 
 
 def test_a_mistake_is_one_message_and_an_exit_code(monkeypatch, capsys):
