@@ -22,6 +22,7 @@ from dvc.utils.serialize import parse_yaml
 
 from stages.commands import profile
 from stages.lib import paths
+from stages.lib.entry import guarded
 from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
 from stages.lib.localizers.settings import NAMES
@@ -219,17 +220,28 @@ def test_a_stage_gets_the_settings_it_asks_for_and_no_others():
         chosen.graft.sparsity = 0.5
 
 
-def choose(folder: Path, *words: str) -> subprocess.CompletedProcess:
-    """`profile` with these words, in a folder with profiles and a params.yaml."""
-    shutil.copytree(ROOT / paths.PROFILES, folder / paths.PROFILES, dirs_exist_ok=True)
-    shutil.copyfile(PARAMS, folder / "params.yaml")
-    return run_stage(folder, "stages.commands.profile", *words)
+@pytest.fixture
+def choose(project, monkeypatch, capsys):
+    """choose(*words): `profile` with these words in a folder with profiles and a params.yaml; exit code, output, errors."""
+    shutil.copytree(ROOT / paths.PROFILES, paths.PROFILES)
+    shutil.copyfile(PARAMS, "params.yaml")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = 0
+        monkeypatch.setattr(sys, "argv", ["profile", *words])
+        try:
+            guarded("profile", profile.main)
+        except SystemExit as left:
+            code = left.code
+        return code, *capsys.readouterr()
+
+    return run
 
 
-def test_a_profile_is_written_with_the_settings_changed_as_dvc_changes_them(tmp_path):
+def test_a_profile_is_written_with_the_settings_changed_as_dvc_changes_them(choose, tmp_path):
     changes = ["graft.sparsity=0.0005", "seeds=[1,2]", "ood.sets={movies:[tweets]}"]
-    done = choose(tmp_path, "bert_tiny", *(word for change in changes for word in ("-S", change)))
-    assert done.returncode == 0 and f"has the profile bert_tiny with {', '.join(changes)}; " in done.stdout
+    code, out, _ = choose("bert_tiny", *(word for change in changes for word in ("-S", change)))
+    assert code == 0 and f"has the profile bert_tiny with {', '.join(changes)}; " in out
     written = (tmp_path / "params.yaml").read_text(encoding="utf-8")
     (tmp_path / "params.yaml").write_text(applied("bert_tiny"), encoding="utf-8")
     apply_overrides(tmp_path / "params.yaml", changes)
@@ -248,10 +260,9 @@ def test_a_profile_is_written_with_the_settings_changed_as_dvc_changes_them(tmp_
           for bad in ("data.k=1,2", "data.k=range(1,3)", "data.k=${x}", "~nix")),
     ],
 )  # fmt: skip
-def test_a_wrong_change_of_a_profile_is_told_and_nothing_is_written(change, told, tmp_path):
-    done = choose(tmp_path, "bert_tiny", "-S", "data.test_max=7", "-S", change)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith(told)
+def test_a_wrong_change_of_a_profile_is_told_and_nothing_is_written(choose, change, told, tmp_path):
+    code, _, error = choose("bert_tiny", "-S", "data.test_max=7", "-S", change)
+    assert code == 2 and error.splitlines()[-1].startswith(told)
     assert (tmp_path / "params.yaml").read_bytes() == PARAMS.read_bytes()
 
 
@@ -273,18 +284,15 @@ def test_what_is_no_profile_is_told_in_one_line(text, told, project):
     assert str(error.value) == f"{paths.PROFILES}/mine.yaml: {told}"
 
 
-def test_settings_that_a_profile_before_it_has_left_are_told(tmp_path):
-    done = choose(tmp_path, "bert_tiny")
+def test_settings_that_a_profile_before_it_has_left_are_told(choose):
+    before = choose("bert_tiny")
     for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "all"]):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    assert "left as they were" not in done.stdout + run_stage(tmp_path, "stages.commands.profile", "bert_tiny").stdout
-    for name in ("smollm2", "base"):
-        done = run_stage(tmp_path, "stages.commands.profile", name)
-    left = done.stdout.splitlines()[-1]
-    assert (
-        left.startswith("left as they were, which is neither the profile's nor as committed: ")
-        and "finetune.optimizer" in left
-    )
+        subprocess.run(["git", *words], check=True)
+    assert "left as they were" not in before[1] + choose("bert_tiny")[1]
+    choose("smollm2")
+    left = choose("base")[1].splitlines()[-1]
+    assert left.startswith("left as they were, which is neither the profile's nor as committed: ")
+    assert "finetune.optimizer" in left
 
 
 def test_a_profile_over_a_broken_file_writes_nothing():
