@@ -77,8 +77,7 @@ def _load(work: "Work", scratch: Path) -> LabelModel:
     links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, scratch)
     usual = {"device": "auto", "precision": "float32", "threads": 0, "gradient_checkpointing": False}
     machine = start(RuntimeParams.model_construct(batch_tokens=request.batch_tokens, **usual))
-    longest = work.max_length
-    settings = ModelParams.model_construct(mode=pair.mode, max_length=longest)
+    settings = ModelParams.model_construct(mode=pair.mode, max_length=work.max_length)
     return LabelModel.load(links, work.task, settings, machine, dtype=request.dtype)
 
 
@@ -111,12 +110,11 @@ def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
     parts = {split: [bare(row) for row in table.rows if row["split"] == split] for split in ("train", "test")}
     if request.test == NO_TEST:
         parts["test"] = []
-    border, known = DEV_SHARE * 2**BITS, parts["train"]
     train, dev = [], []
-    for row in known:
-        (dev if rank(("localize", request.seed), content(row)) < border else train).append(row)
+    for row in parts["train"]:
+        (dev if rank(("localize", request.seed), content(row)) < DEV_SHARE * 2**BITS else train).append(row)
     if not train:
-        train, dev = known, []
+        train, dev = parts["train"], []
     line = f"Rows: {len(train):,} to localize by, {len(dev):,} to choose by, {len(parts['test']):,} to score on"
     dropped = dropped_in(table.card, [split for split, rows in parts.items() if rows])
     line += f"; dropped {told(dropped)}" if dropped else ""
