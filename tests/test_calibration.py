@@ -59,12 +59,6 @@ def test_a_calibrated_predictor_has_no_error_and_an_overconfident_one_has():
     assert ece(logits * 4, labels) > 0.1 < ece(logits / 4, labels)
 
 
-def test_always_wrong_and_certain_is_the_worst():
-    logits = np.tile([100.0, 0.0], (50, 1))
-    assert ece(logits, np.ones(50, dtype=int)) == pytest.approx(1.0)
-    assert ece(logits, np.zeros(50, dtype=int)) == pytest.approx(0.0)
-
-
 def test_neither_the_order_of_rows_nor_a_constant_added_to_a_rows_logits_matters():
     logits, labels = random_predictions(300, 3, 1.0, 0)
     order = np.random.default_rng(1).permutation(300)

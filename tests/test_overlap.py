@@ -50,12 +50,7 @@ def test_chance_is_the_hypergeometric_expectation(first, second, size):
         assert chance_asymmetric_overlap(first, second, size) != pytest.approx(exact, rel=0.1)
 
 
-def test_random_regions_overlap_as_chance_says():
-    generator = np.random.default_rng(5)
-    draws = [[generator.choice(4000, size, replace=False) for size in (400, 900)] for _ in range(60)]
-    assert np.mean([iou(*draw) for draw in draws]) == pytest.approx(chance_iou(400, 900, 4000), rel=0.03)
-    found = np.mean([asymmetric_overlap(*draw) for draw in draws])
-    assert found == pytest.approx(chance_asymmetric_overlap(400, 900, 4000), rel=0.03)
+def test_regions_that_do_not_fit_have_no_chance():
     with pytest.raises(ValueError, match="do not fit among 10"):
         chance_iou(11, 3, 10)
 

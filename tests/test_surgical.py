@@ -241,12 +241,6 @@ def test_the_stored_scores_are_those_of_examples_in_a_drawn_order_averaged_over_
     assert six == pytest.approx(np.mean(direct, 0).tolist()) and hundred == most
 
 
-def test_layers_of_one_size_are_ranked_alike_by_trace_and_mean(cell):
-    for target in TARGETS:
-        trace, mean = (fim.read_scores("toy", SEED, target, name, 6) for name in ("trace", "mean"))
-        assert order(trace) == order(mean)
-
-
 def test_correlations_of_ranks():
     scores = [0.3, 0.1, 0.7, 0.2]
     for measure in (spearman, kendall):
