@@ -123,7 +123,7 @@ def test_swaps_work_in_inference_mode_and_spoil_no_gradient_unseen(standard):
     before, opened = state(model), open_patch("first", model)
     with torch.inference_mode(), grafted(model, opened):
         inside = model(INPUTS).logits
-    assert same(state(model), before)
+    assert same(state(model), before) and not torch.equal(inside, model(INPUTS).logits), "control"
     assert torch.equal(inside, load_graft("models/pretrained", "first")(INPUTS).logits)
     with grafted(model, opened):
         loss = model(INPUTS).logits.sum()
@@ -163,8 +163,9 @@ def test_a_base_model_that_is_in_bfloat16_itself_is_known_in_both_dtypes(project
     with pytest.warns(UserWarning, match=said):
         opened = open_patch("half", model)
     with grafted(model, opened):
-        assert same(state(model), state(load_graft("models/pretrained", "half", dtype=torch.bfloat16)))
-    assert same(state(model), before)
+        inside = state(model)
+    assert same(inside, state(load_graft("models/pretrained", "half", dtype=torch.bfloat16)))
+    assert same(state(model), before) and not same(inside, before), "control"
 
 
 @pytest.mark.parametrize("case", [*REFUSALS, *FORGERIES])

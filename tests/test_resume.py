@@ -245,7 +245,7 @@ def test_a_digest_is_of_every_bit_and_refuses_what_does_not_print_itself_whole(m
     model.parameters()["bert.encoder.layer.0.output.dense.bias"].data[3] += 1e-7
     assert digest_of(model) != before
     x, y = torch.zeros(2), torch.zeros(2)
-    assert digest_of([x, y], x) != digest_of([x, y], y) or digest_of(x, x) != digest_of(x, y)
+    assert digest_of([x, y], x) != digest_of([x, y], y) and digest_of(x, x) != digest_of(x, y)
     parts = ([1, 2], ["1", 2], [[1], 2], [1, [2]], {"1": 2}, "[1, 2]", [1, 2, None])
     assert len({*map(digest_of, parts)}) == len(parts)
     with pytest.raises(TypeError, match="Generator does not print itself whole"):
@@ -307,6 +307,8 @@ def test_without_seconds_or_a_place_nothing_is_kept_or_digested(make_cell, tmp_p
     assert live(lambda: tune(cell, **HARD), tmp_path / "kept", seconds=0)[1] == 0
     assert not (tmp_path / "kept").exists()
     assert not any(isinstance(part, dict | tuple) for part in hashed)
+    live(lambda: tune(cell, **HARD), tmp_path / "kept")
+    assert any(isinstance(part, dict | tuple) for part in hashed), "control"
 
 
 def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_cell, tmp_path, monkeypatch):
