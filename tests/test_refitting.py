@@ -95,7 +95,8 @@ class Watch:
 def test_nothing_but_the_head_moves_and_the_training_loss_falls(make_cell, monkeypatch, only_head):
     cell = make_cell("standard")
     model = cell.load("finetuned")
-    monkeypatch.setattr(refitting, "read_rows", lambda file: cell.rows[file.stem])
+    read: list[str] = []
+    monkeypatch.setattr(refitting, "read_rows", lambda file: read.append(file.stem) or cell.rows[file.stem])
     monkeypatch.setattr(refitting, "chosen_point", lambda *_: {"batch_size": 8, "learning_rate": 0.01, "steps": 40})
     if not only_head:  # the control: a refit of all that is trained in fine-tuning
         groups = model.groups()
@@ -104,10 +105,12 @@ def test_nothing_but_the_head_moves_and_the_training_loss_falls(make_cell, monke
     start = loss_gradient(model, watch.examples)
     calibration = SECTIONS["calibration"].model_construct(refit_head_steps=30)
     params = refitting.Params(finetune=finetune_settings(), calibration=calibration)
-    record = refitting.predict_refitted(watch, REFITTED, SEED, params)["refit"]
+    variant = GRAFT_REFITTED if only_head else REFITTED
+    record = refitting.predict_refitted(watch, variant, SEED, params)["refit"]
     moved = {name for name, values in watch.seen.items() if not torch.equal(values, before[name])}
     assert (moved == {"classifier.weight", "classifier.bias"}) == only_head
     assert watch.loss < start and record["rows"] == len(cell.rows["train"])
+    assert read == ["train"], "not dev, which has as many"
     assert watch.sets == ["toy", "toy:dev"] and record["steps"] == 30
     assert all(torch.equal(values, before[name]) for name, values in values_of(model).items()), "the head is back"
 
