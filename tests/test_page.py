@@ -13,7 +13,7 @@ import pytest
 
 from stages.commands.page import __main__ as report
 from stages.commands.page import reproduction
-from stages.commands.page.provenance import durations
+from stages.commands.page.provenance import commit_of, durations
 from stages.commands.page.render import write_page
 from stages.commands.page.results import DATA, caption_of
 from stages.lib import paths
@@ -173,6 +173,13 @@ def test_the_command_writes_it_where_git_ignores_it(ran, monkeypatch, capsys):
     assert paths.PAGE.read_text().startswith("<!doctype html>") and "before &amp; after" in paths.PAGE.read_text()
     ignored = subprocess.run(["git", "check-ignore", "--no-index", paths.PAGE], cwd=ROOT, check=False).returncode == 0
     assert ignored and capsys.readouterr().out.startswith(f"{paths.PAGE}: ")
+
+
+def test_an_annotated_tag_is_the_commit_that_it_stands_at(ran):
+    git("tag", "-a", "-m", "release one", "v1")
+    assert commit_of("v1") == commit_of("HEAD") and commit_of("v1")[1] == "before & after"
+    with pytest.raises(StorageError, match="no commit 'v2'"):
+        commit_of("v2")
 
 
 def test_the_page_needs_nothing_else(ran):

@@ -24,9 +24,11 @@ def git(*words: str) -> str | None:
 
 def commit_of(revision: str) -> tuple[str, str]:
     """Short hash and first line of a commit; raises StorageError if git doesn't know it."""
-    if git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") is None:
+    # of an annotated tag git would show the tag first
+    shown = git("show", "--no-patch", "--format=%H %s", f"{revision}^{{commit}}")
+    if shown is None:
         raise StorageError(f"baseline: git knows no commit {revision!r}")
-    commit, _, subject = (git("show", "--no-patch", "--format=%H %s", revision) or "").partition(" ")
+    commit, _, subject = shown.partition(" ")
     return commit[:SHOWN_HASH], subject
 
 
