@@ -87,8 +87,10 @@ def _scores(file: Path, kind: str) -> pd.DataFrame:
 
 def tables(found: pd.DataFrame, by: str) -> list[Table]:
     """For each kind of test set and measure: a line for each run, the models, and the graft less the fine-tuned model."""
-    told = "n: of cells, each a task, a test set and a seed; means and 95 % intervals: over tasks, in each of which its test sets and "
-    told += "seeds are averaged first; no interval for one task or one seed"
+    told = (
+        "n: of cells, each a task, a test set and a seed; means and 95 % intervals: over tasks, in each of which its test sets and "
+        "seeds are averaged first; no interval for one task or one seed"
+    )
     notes = [*(f"{short}: {words(variant)}" for variant, short in SHORT.items()), told]
     made = [
         Table(f"{MEASURES[measure]} in %, {TEST_SETS[kind]}", [by], _columns(part, measure), lines)

@@ -26,18 +26,8 @@ PAPER_NAMES = {FINETUNED: "FT", "naive": "ContinualFT", "grafting": "GraftingCon
 NAIVE, GRAFTING = "naive", "grafting"
 CELL = ["method", "order", "seed"]
 NUMBERS = [
-    "n",
-    "accuracy",
-    "accuracy_se",
-    "score",
-    "f1",
-    "ece",
-    "loss",
-    "agreement",
-    "unchanged",
-    "agreement_with_own",
-    "majority",
-]
+    "n", "accuracy", "accuracy_se", "score", "f1", "ece", "loss", "agreement", "unchanged", "agreement_with_own", "majority",
+]  # fmt: skip
 MEMORY = ["head", "skill", "model", "region", "own"]
 # of one walk through a sequence, in the order in which they are reported
 MEASURES: dict[str, Callable[[np.ndarray], float]] = {

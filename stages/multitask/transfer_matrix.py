@@ -7,7 +7,7 @@ from stages.lib.errors import TrainingError
 from stages.lib.evaluation.study_cell import variant_rows, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import read_mask_for
+from stages.lib.graft.mask_file import read_mask, require_model
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
@@ -49,8 +49,13 @@ def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Pa
 
 def read_regions(cell: JointCell, localizer: str, sparsity: str, tasks: list[str]) -> dict[str, GraftMask]:
     """Task -> its stored region; raises MaskError if one is missing or belongs to another model."""
-    files = {task: paths.skill_mask(cell.paradigm, localizer, sparsity, task, cell.seed) for task in tasks}
-    return {task: read_mask_for(file, cell.pretrained, cell.anatomy.name).mask for task, file in files.items()}
+    fingerprint, regions = cell.fingerprint(), {}
+    for task in tasks:
+        path = paths.skill_mask(cell.paradigm, localizer, sparsity, task, cell.seed)
+        stored = read_mask(path)
+        require_model(path, stored.about, cell.region, fingerprint, cell.anatomy.name)
+        regions[task] = stored.mask
+    return regions
 
 
 def purified(cell: JointCell, start: Source, params: Params) -> Source:

@@ -11,6 +11,7 @@ import pandas as pd
 from stages.lib.errors import DataError
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.composition import composition
+from stages.lib.metrics.gain import gained
 from stages.lib.metrics.overlap import kendall, spearman
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
 from stages.lib.settings import Params
@@ -27,8 +28,6 @@ SURGERY = [
 ROBUSTNESS = [*CELL, "step", "layer", "score", "moved", "start", "dev_accuracy"]
 CHECKPOINTS = [*CELL, "step", "spearman", "kendall", "dev_accuracy", "moved"]
 REGIONS = [*LAYER, "share", "chance"]
-# accuracies are quotients, so that a difference of exactly the margin may come out a little smaller
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
@@ -67,7 +66,7 @@ class Surgical:
     @cached_property
     def flagged(self) -> pd.Series:
         """Which fine-tunings are hardly better than always predicting the most frequent label."""
-        return self.runs.accuracy - self.runs.majority < self.limits.margin - ROUNDING
+        return ~gained(self.runs.majority, self.runs.accuracy, self.limits.margin)
 
     @cached_property
     def checkpoints(self) -> pd.DataFrame:
