@@ -13,7 +13,7 @@ from stages.lib.yaml12 import load_yaml
 
 PARAMS = Path(__file__).parents[1] / "params.yaml"
 ORDERS = {"there": ["movies", "bbc"], "back": ["bbc", "movies"]}
-FINE = {"methods": ["naive", "ewc"], "orders": ["there"], "max_steps": None, "test_max": 0}
+FINE = {"methods": ["naive", "ewc"], "orders": ["there"], "max_steps": None, "rate_factors": [1.0], "test_max": 0}
 
 
 def raw(sequence: dict[str, Any], orders: Any = ORDERS) -> dict[str, Any]:

@@ -14,7 +14,13 @@ TASKS = ["movies", "products"]
 # Two methods on one order of two tasks.
 SEQUENCES = {
     "tasks": TASKS,
-    "sequence": {"methods": ["grafting", "ewc"], "orders": ["there"], "max_steps": 6, "test_max": 40},
+    "sequence": {
+        "methods": ["grafting", "ewc"],
+        "orders": ["there"],
+        "max_steps": 6,
+        "rate_factors": [1.0, 4.0],
+        "test_max": 40,
+    },
     "order": {"there": TASKS, "back": TASKS[::-1]},
     "method": {"ewc": {"examples": 4}},
 }

@@ -46,6 +46,7 @@ def write_records(root: Path, effects: dict = EFFECTS, orders: dict = ORDERS, me
             record = {"method": method, "order": order, "seed": seed, "task": task, "place": place, "tasks": tasks}
             skill = SKILL[method] if method == "ewc" else SKILL[method] * place
             record |= {"kept_bytes": {"head": 3_000 * place, "skill": skill}, "model_bytes": MODEL, "rows": rows}
+            record |= {"training": {"rate_factor": 4.0 if method == "grafting" else 1.0}}
             if method == "grafting":
                 record |= {"region": 10_000, "own": 10_000 - 500 * (place - 1)}
             write_json(root / paths.reading_record("sequence", (method, order), task, seed), record)
@@ -148,6 +149,7 @@ def test_table_4_has_ours_and_the_papers_values_below(data):
 
 
 def test_orders_are_averaged_within_a_seed_and_the_difference_within_a_task(data):
+    assert "naive 1 (12); grafting 4 (12)" in to_markdown(report(data, HERE)), "the rates that dev chose"
     rows = table(data, "Over all orders and seeds")
     assert rows["naive"][2].startswith("+15.0") and rows["naive"][3].startswith("-15.0")
     assert rows["grafting"][2:4] == ["+0.0 (0.0)", "+0.0 (0.0)"]

@@ -104,7 +104,7 @@ def params(mode: str) -> SimpleNamespace:
     }
     return SimpleNamespace(
         model=model_settings(mode), finetune=TRAINING, calibration=SimpleNamespace(bins=15),
-        sequence=SimpleNamespace(max_steps=STEPS, test_max=TEST),
+        sequence=SimpleNamespace(max_steps=STEPS, rate_factors=[1.0], test_max=TEST),
         order=SimpleNamespace(forward=ORDER, backward=ORDER[::-1]),
         method=SimpleNamespace(naive=NoParams(), grafting=NoParams(), **methods),
     )  # fmt: skip
@@ -152,6 +152,24 @@ def test_the_first_task_of_a_naive_sequence_is_its_own_fine_tuning_bit_for_bit(p
             view = made.sequence.view(task).parameters()
             alone = read_tensors(paths.finetuned(task, SEED), view)
             assert same({name: weight.detach() for name, weight in view.items()}, alone) == (place == 0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_task_keeps_the_rate_that_is_best_on_its_dev_rows_and_what_that_left(projects, method):
+    projects("standard")
+    ends = {}
+    for factors in ([1.0], [30.0], [1.0, 30.0], [30.0, 1.0]):
+        made = learner(method, "standard")
+        made.sequence.rate_factors = factors
+        ends[*factors] = made.learn("toy"), weights_of(made)
+    scores = {factor: ends[factor,][0]["grid"][0] for factor in (1.0, 30.0)}
+    best = max(scores, key=lambda factor: (scores[factor]["dev_accuracy"], -scores[factor]["dev_loss"]))
+    for both in ((1.0, 30.0), (30.0, 1.0)):
+        record, weights = ends[both]
+        assert record["rate_factor"] == best and same(weights, ends[best,][1]), (
+            "a rate that wasn't kept leaves no trace"
+        )
+    assert not same(ends[1.0,][1], ends[30.0,][1]), "control"
 
 
 def test_an_order_changes_neither_the_head_that_a_task_starts_from_nor_its_batches(projects):

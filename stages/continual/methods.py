@@ -1,9 +1,11 @@
 """The ways to learn one task after another: naive, grafting, replay and EWC.
 
-All train each task in the same number of steps, at the same rate, with the same clipping, and draw its batches in the
-same order (see task_sequence.py).  They differ in what else is in a step, in what may move, and in what they keep of a
-task.  The gradient is clipped as naive fine-tuning clips it, before a mask leaves anything of it out: so a selected
-parameter takes the step that it would take there.  Batches of stored examples take the place of the new task's.
+All train each task in the same number of steps, with the same clipping, and draw its batches in the same order (see
+task_sequence.py).  They differ in what else is in a step, in what may move, and in what they keep of a task.  The learning
+rate is one of the same few for all, and the new task's dev rows choose it for each method: at the rate of full fine-tuning
+a region of 1 % would be trained less than it can be.  The gradient is clipped as naive fine-tuning clips it, before a mask leaves
+anything of it out: so at one rate a selected parameter takes the step that it would take there.  Batches of stored examples take
+the place of the new task's.
 
 What the paper leaves open about its own method, grafting (section 5.2, appendix C.3), and what is
 chosen here:
@@ -13,7 +15,7 @@ chosen here:
 * where a region starts: at its pretrained values, as "train the parameters in the region" says, with
   the earlier tasks' regions in place as trained and everything else pretrained.  That is the model
   that will answer for the task, so training sees what inference uses;
-* how long and with which step: as the task's own fine-tuning, at the grid point chosen there;
+* how long and with which step: as the task's own fine-tuning, at a multiple of the rate chosen there;
 * a new head (standard mode; the paper has none): trained with its task's region, kept with it.
 """
 
@@ -21,6 +23,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, stored_rows
@@ -39,7 +42,8 @@ from stages.lib.models.predicting import dev_score
 from stages.lib.runtime import permuted, seeded_torch
 from stages.lib.settings import Section
 from stages.lib.training.finetuning import train_head_first, trained_names
-from stages.lib.training.training import Hooks, Training, TrainPlan, train
+from stages.lib.training.grid import Point, Trained, search
+from stages.lib.training.training import Hooks, TrainPlan, train
 
 
 class Naive:
@@ -48,23 +52,34 @@ class Naive:
     def __init__(self, sequence: TaskSequence, settings: Section) -> None:
         self.sequence, self.settings = sequence, settings
 
-    def learn(self, task: str, on_step: Callable[[], object] = lambda: None) -> Training:
-        """Train the model on the next task."""
+    def learn(self, task: str, on_step: Callable[[], object] = lambda: None) -> dict[str, Any]:
+        """Train the model on the next task at every rate, and keep what is best on its dev rows; gives a record of it."""
         self.prepare(task)
-        sequence, view, plan = self.sequence, self.sequence.view(task), self.sequence.plan(task)
-        with seeded_torch("finetune", task, sequence.seed):
-            sequence.new_head(task)
-            examples, dev = (view.encode(sequence.rows[task][split]) for split in ("train", "dev"))
-            train_head_first(view, examples, sequence.finetune, plan, (task, sequence.seed))
-            trained = self.trained(task)
-            batches = self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan)
-            # what earlier tasks left beside the weights follows from what their own training read
-            reads = (sequence.shared.views, self.settings, examples, dev)
-            hooks = Hooks(lambda: dev_score(view, dev), on_step, lambda leaves: self.hold_back(leaves, plan), reads)
-            training = train(batches, trained, plan, hooks, self.moving(task, trained))
+        sequence, view = self.sequence, self.sequence.view(task)
+        plans = sequence.plans(task)
+        examples, dev = (view.encode(sequence.rows[task][split]) for split in ("train", "dev"))
+        # what earlier tasks left beside the weights follows from what their own training read
+        reads = (sequence.shared.views, self.settings, examples, dev)
+        start = copies(self.trained(task))
+
+        def train_at(point: Point) -> Trained[dict[str, Tensor]]:
+            plan = plans[point["rate_factor"]]
+            put(start, self.trained(task))
+            with seeded_torch("finetune", task, sequence.seed):
+                sequence.new_head(task)
+                train_head_first(view, examples, sequence.finetune, plan, (task, sequence.seed))
+                trained = self.trained(task)
+                batches = self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan)
+                hooks = Hooks(lambda: dev_score(view, dev), on_step, lambda leaves: self.hold_back(leaves, plan), reads)
+                training = train(batches, trained, plan, hooks, self.moving(task, trained))
+            record = {"learning_rate": plan.learning_rate, "kept_step": training.step}
+            return Trained(copies(trained), dev_score(view, dev), record)
+
+        best = search(({"rate_factor": factor} for factor in plans), train_at)
+        put(best.kept, self.trained(task))
         sequence.learned.append(task)
         self.keep(task)
-        return training
+        return {**best.point, "grid": best.grid}
 
     def prepare(self, task: str) -> None:
         """Bring the model into the state that training for a task starts from."""
@@ -227,6 +242,18 @@ class Ewc(Naive):
 
 
 METHODS: dict[str, type[Naive]] = {"naive": Naive, "grafting": Grafting, "replay": Replay, "ewc": Ewc}
+
+
+def copies(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The values of live parameters as they are now."""
+    return {name: weight.detach().clone() for name, weight in weights.items()}
+
+
+@torch.no_grad()
+def put(values: dict[str, Tensor], weights: dict[str, Tensor]) -> None:
+    """Copy values into live parameters."""
+    for name, weight in weights.items():
+        weight.copy_(values[name])
 
 
 def index_bytes(mask: GraftMask) -> int:

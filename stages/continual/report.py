@@ -28,7 +28,7 @@ CELL = ["method", "order", "seed"]
 NUMBERS = [
     "n", "accuracy", "accuracy_se", "score", "f1", "ece", "loss", "agreement", "unchanged", "agreement_with_own", "majority",
 ]  # fmt: skip
-MEMORY = ["head", "skill", "model", "region", "own"]
+MEMORY = ["head", "skill", "model", "region", "own", "rate_factor"]
 # of one walk through a sequence, in the order in which they are reported
 MEASURES: dict[str, Callable[[np.ndarray], float]] = {
     "average": average_accuracy,
@@ -46,7 +46,8 @@ class Sequences:
 
     accuracy: a row for each method, order, seed, task and step since the task's own; step 0 is the
     task's own fine-tuned or pretrained model (`variant`), `length` the number of steps.  measure: a row for each method, order and seed.
-    memory: a row for each method, order, seed and task: bytes kept after its step.  `orders`: name -> tasks.
+    memory: a row for each method, order, seed and task: bytes kept after its step, and the multiple of the learning rate
+    that dev chose for it.  `orders`: name -> tasks.
     """
 
     methods: list[str]
@@ -99,7 +100,7 @@ def collect(seeds: list[int], settings: SequenceParams, orders: dict[str, list[s
         for task in chosen[cell["order"]]
     ]
     path = "metrics/sequence/{method}/{order}/{seed}/{task}.json"
-    needs = ("rows", "place", "kept_bytes", "model_bytes")
+    needs = ("rows", "place", "kept_bytes", "model_bytes", "training")
     records = Records("continual", "sequence", path, cells, needs=needs)
 
     def tested(cell: Cell, record: Row) -> Iterable[Row]:
@@ -109,8 +110,10 @@ def collect(seeds: list[int], settings: SequenceParams, orders: dict[str, list[s
         return [{**row, **cell, "place": place, "length": len(chosen[order])} for row in record["rows"]]
 
     def kept(cell: Cell, record: Row) -> Iterable[Row]:
-        region = {name: record.get(name) for name in ("region", "own")}
-        return [{**cell, "place": record["place"], **record["kept_bytes"], "model": record["model_bytes"], **region}]
+        facts = {name: record.get(name) for name in ("region", "own")} | {
+            "rate_factor": record["training"]["rate_factor"]
+        }
+        return [{**cell, "place": record["place"], **record["kept_bytes"], "model": record["model_bytes"], **facts}]
 
     columns = [*CELL, "task", "place", "length", "step", "after", "variant", *NUMBERS]
     accuracy = pd.DataFrame(records.rows(tested), columns=columns)
@@ -168,7 +171,7 @@ def last_step_table(data: Sequences, order: str) -> Table:
     notes = [
         f"tasks in the order in which they were learned: {', '.join(tasks)}; accuracy in % after the last one",
         f"mean (standard deviation over seeds) of {counted(len(data.seeds), 'seed')}, on {extent(last.n)} test rows a task",
-        "FT: a model of its own for each task, at the cap of finetune.max_steps; no method of a sequence",
+        "FT: a model of its own for each task, at the cap and the rates of finetune; no method of a sequence",
         "naive is the paper's ContinualFT, grafting its GraftingContinual",
     ]
     if {*tasks} & {*paper["FT"]}:
@@ -210,8 +213,18 @@ def measure_table(data: Sequences) -> Table:
         "points, over all tasks but the last of an order, which cannot have been forgotten",
         "forgetting: best accuracy since a task was learned, before the last step - accuracy at the end (Chaudhry et al.)",
         "backward transfer: accuracy at the end - accuracy when just learned (Lopez-Paz and Ranzato)",
+        f"learning rates that dev chose, as multiples of that of the task's own fine-tuning, and for how many tasks: {_chosen_rates(data)}",
     ]
     return Table("Over all orders and seeds", ["method"], columns, lines, notes, "measure")
+
+
+def _chosen_rates(data: Sequences) -> str:
+    """For each method how often dev chose each multiple of the rate: "naive 1 (5), 4 (7)"."""
+    times = data.memory.groupby(["method", "rate_factor"]).size()
+    return "; ".join(
+        f"{method} " + ", ".join(f"{factor:g} ({count})" for factor, count in times[method].items())
+        for method in data.methods
+    )
 
 
 def memory_table(data: Sequences) -> Table:

@@ -60,16 +60,17 @@ def learn_in_order(learner: Naive, title: str, test_max: int) -> Trace:
     """Learn the tasks of a sequence in order; after each predict the test rows of all so far."""
     sequence, done = learner.sequence, Trace()
     tests = {task: sequence.view(task).encode(rows["test"][: test_max or None]) for task, rows in sequence.rows.items()}
-    with progress(title, sum(sequence.plan(task).steps for task in sequence.rows), "step") as bar:
+    steps = sum(sequence.steps(task) for task in sequence.rows) * len(sequence.rate_factors)
+    with progress(title, steps, "step") as bar:
         for task in sequence.rows:
             training = learner.learn(task, bar.update)
             for known in sequence.learned:
                 learner.recall(known)
                 logits = predict(sequence.view(known), tests[known]).numpy()
                 done.logits.setdefault(known, {})[task] = logits
-            steps = {**sequence.chosen[task], "steps": sequence.plan(task).steps, "kept_step": training.step}
             memory = {"kept_bytes": learner.kept(), "model_bytes": sequence.model_bytes()}
-            done.facts[task] = {"training": steps, **memory, **learner.facts(task)}
+            point = {"batch_size": sequence.chosen[task]["batch_size"], "steps": sequence.steps(task)}
+            done.facts[task] = {"training": {**point, **training}, **memory, **learner.facts(task)}
     return done
 
 

@@ -11,7 +11,7 @@ def main(method: str, order: str, seed: int) -> None:
     """Learn the tasks in order, and test all of them so far after each."""
     params = load_params(
         "tasks", "model.mode", "model.max_length", *RUNTIME, "finetune", "calibration.bins", "sequence.max_steps",
-        "sequence.test_max", f"order.{order}", f"method.{method}",
+        "sequence.rate_factors", "sequence.test_max", f"order.{order}", f"method.{method}",
     )  # fmt: skip
     make_folders(paths.reading_dir("sequence", (method, order), seed))
     if not getattr(params.order, order):

@@ -14,6 +14,10 @@ class SequenceParams(Section):
     methods: list[Literal["naive", "grafting", "replay", "ewc"]] = Field(description="ways to learn task after task")
     orders: list[Name] = Field(description="which of the sequences named in `order`")
     max_steps: int | None = Field(ge=1, description="hard cap on the steps of each task; null for none")
+    rate_factors: list[Annotated[float, Field(gt=0, le=1e6)]] = Field(
+        min_length=1,
+        description="learning rates, as multiples of that of the task's own fine-tuning; dev chooses one for each task",
+    )
     test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
 
 

@@ -27,10 +27,10 @@ Batches = Iterator[tuple[LabelModel, list[Example]]]
 class TaskSequence:
     """The shared model, live, and what its tasks are learned from.
 
-    Each task is trained as in its own fine-tuning: at the grid point that was chosen there, with the same
-    random head, batches and dropout, whichever tasks came before.  So the first task of a naive
-    sequence is that fine-tuning, bit for bit where the caps on steps agree.  `rows`: task -> split -> rows;
-    `finetune` is the section with the cap of the sequence.
+    Each task is trained as in its own fine-tuning: at the grid point that was chosen there, with the same random head,
+    batches and dropout, whichever tasks came before, but for the learning rate, of which some multiples are tried.  So the
+    first task of a naive sequence is that fine-tuning at its own rate, bit for bit where the caps on steps agree.
+    `rows`: task -> split -> rows; `finetune` is the section with the cap of the sequence.
     """
 
     shared: SharedModel
@@ -39,6 +39,7 @@ class TaskSequence:
     finetune: FinetuneParams
     model: ModelParams
     seed: int
+    rate_factors: list[float]
     learned: list[str] = field(default_factory=list)
 
     @classmethod
@@ -51,17 +52,20 @@ class TaskSequence:
         settings = params.finetune.model_copy(update={"max_steps": params.sequence.max_steps})
         with seeded_torch("sequence", seed):  # no head of a load for all is used: see new_head
             shared = SharedModel.load(paths.PRETRAINED, specs, params.model, machine, settings.dropout)
-        return cls(shared, rows, chosen, settings, params.model, seed)
+        return cls(shared, rows, chosen, settings, params.model, seed, params.sequence.rate_factors)
 
     def view(self, task: str) -> LabelModel:
         """The shared model as it reads this task."""
         return self.shared.views[task]
 
-    def plan(self, task: str) -> TrainPlan:
-        """The plan of a task's own training."""
-        point, view = self.chosen[task], self.view(task)
-        steps = steps_for(self.finetune, len(view.task.labels), len(self.rows[task]["train"]))
-        return plan_for(self.finetune, point["batch_size"], point["learning_rate"], steps)
+    def steps(self, task: str) -> int:
+        """Optimizer steps of one training of a task."""
+        return steps_for(self.finetune, len(self.view(task).task.labels), len(self.rows[task]["train"]))
+
+    def plans(self, task: str) -> dict[float, TrainPlan]:
+        """The plan of a task's own training, at each multiple of its learning rate."""
+        size, rate = (self.chosen[task][name] for name in ("batch_size", "learning_rate"))
+        return {factor: plan_for(self.finetune, size, factor * rate, self.steps(task)) for factor in self.rate_factors}
 
     def new_head(self, task: str) -> None:
         """Give a task the head that its own fine-tuning started from; torch's generator has to be seeded for it."""

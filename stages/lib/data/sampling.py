@@ -5,6 +5,8 @@ rows, the task and the seed alone; train is taken from the front and dev from th
 the order of rows, with other classes, seeds or tasks, and the sample of a smaller k is part of that of a larger one.
 """
 
+from collections import defaultdict
+
 from ..errors import DataError
 from ..settings import DataParams
 from .rows import Row, bare, capped, content, rank, text_key
@@ -32,14 +34,16 @@ def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: 
 
 
 def _pool(rows: list[Row], tested: set[bytes]) -> list[Row]:
-    """The training rows to draw from: none whose text is in test, and one of a class's texts that differ in spacing."""
-    chosen: dict[tuple[bytes, str | None], Row] = {}
+    """The training rows to draw from, one of each text, case and spacing aside; none whose text is in test or has two labels."""
+    chosen: dict[bytes, Row] = {}
+    labels: dict[bytes, set[str | None]] = defaultdict(set)
     trained = (row for row in rows if row["split"] == "train")
     # of several the first in the alphabet, so that the choice doesn't hang on the order of rows
     for row in sorted(trained, key=lambda row: [text or "" for text in content(row)]):
         if (key := text_key(row)) not in tested:
-            chosen.setdefault((key, row["label"]), row)
-    return list(chosen.values())
+            chosen.setdefault(key, row)
+            labels[key].add(row["label"])
+    return [row for key, row in chosen.items() if len(labels[key]) == 1]
 
 
 def split_sizes(available: int, task: str, label: str | None, data: DataParams) -> tuple[int, int]:
