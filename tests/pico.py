@@ -82,6 +82,15 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<|end|>", eos_token="<|end|>")
 
 
+def prepending_tokenizer() -> PreTrainedTokenizerFast:
+    """BPE as Llama 2 has it: a space, written as a token's first letter, is put before every text."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    trainer = trainers.BpeTrainer(vocab_size=1200, special_tokens=["<unk>", "</s>"], show_progress=False)
+    tokenizer.train_from_iterator(["It", *WORDS], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>")
+
+
 def _spread(model: Any, tokenizer: Any, std: float = 0.15) -> Any:
     """Weights large enough to tell inputs apart, and one direction of the embeddings that judging words share."""
     for parameter in model.parameters():

@@ -30,7 +30,7 @@ from stages.lib.models.predicting import (
     tensor_gradients,
     token_temperature,
 )
-from tests.pico import TOY, byte_tokenizer, localizer_settings, runtime, toy_rows
+from tests.pico import TOY, byte_tokenizer, localizer_settings, prepending_tokenizer, runtime, toy_rows
 
 BYTES = byte_tokenizer()
 WORDS = {"negative": "awful and dull", "positive": "good"}
@@ -88,6 +88,13 @@ def test_prompts_are_cut_from_the_left_and_completions_never():
 def test_one_space_or_a_line_break_stands_between(prompt, completion, joined):
     (example,) = encode_completions([plain(prompt, completion)], PLAIN, BYTES, 32)
     assert said([*example.input_ids, example.completion[-1]]) == joined + "<|end|>"
+
+
+@pytest.mark.parametrize(("task", "label"), [(PLAIN, "good"), (LONG, "positive")])
+def test_a_tokenizer_that_puts_a_space_before_every_text_gets_no_other(task, label):
+    tokenizer = prepending_tokenizer()
+    (example,) = encode_completions([plain("it was", label)], task, tokenizer, 32)
+    assert tokenizer.convert_ids_to_tokens(example.completion) == ["▁good", "</s>"]
 
 
 def test_completions_that_do_not_fit_are_counted_in_one_line():

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from transformers import EsmTokenizer
 
 from stages.lib.data.batching import by_length, collate, shuffled
 from stages.lib.data.encoding import Example, encode, label_word_ids
 from stages.lib.data.tasks import Prompt, TaskSpec
 from stages.lib.errors import DataError, ModelError
-from tests.pico import FILLERS, PAIRS, TOY, byte_tokenizer, runtime, word_tokenizer
+from tests.pico import FILLERS, PAIRS, TOY, VOCABULARY, byte_tokenizer, prepending_tokenizer, runtime, word_tokenizer
 
 WORDS, BYTES = word_tokenizer(), byte_tokenizer()
 
@@ -98,6 +99,17 @@ def test_cutting_keeps_byte_level_text_within_the_length():
         assert text.startswith(bytes_of(example).removesuffix(" It was").rstrip("\ufffd")), "a beginning of the text"
 
 
+@pytest.mark.parametrize("max_length", [7, 8, 12, 40])
+def test_cutting_needs_no_fast_tokenizer(tmp_path, max_length):
+    words = ["<cls>", "<pad>", "<eos>", "<unk>", *VOCABULARY[5:], "<mask>"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    slow, task = EsmTokenizer(str(tmp_path / "vocab.txt")), with_template("{sentence1} it was {mask} .")
+    for count in range(1, 30):
+        (example,) = encode([row(long_text(count, count))], task, slow, "prompt", max_length)
+        kept = slow.convert_ids_to_tokens(example.input_ids)[1:-5]
+        assert kept == long_text(count, count).split()[: max_length - 6]
+
+
 def test_of_two_sentences_the_longer_gives_way():
     first, second, both = (
         encoded(*sentences, task=PAIRS, most=16, label="maybe")
@@ -131,6 +143,9 @@ def test_an_unknown_label_is_named_with_the_known_ones():
 def test_label_words_are_single_tokens_after_a_space():
     assert WORDS.convert_ids_to_tokens(label_word_ids(TOY.prompt, TOY.labels, WORDS)) == ["terrible", "great"]
     assert BYTES.convert_ids_to_tokens(label_word_ids(TOY.causal_prompt, TOY.labels, BYTES)) == ["Ġterrible", "Ġgreat"]
+    prepending = prepending_tokenizer()
+    there = prepending.convert_ids_to_tokens(label_word_ids(TOY.causal_prompt, TOY.labels, prepending))
+    assert there == ["▁terrible", "▁great"] == prepending.tokenize("It was terrible great")[2:]
     assert label_word_ids(TOY.prompt, TOY.labels[::-1], WORDS) == label_word_ids(TOY.prompt, TOY.labels, WORDS)[::-1]
 
 

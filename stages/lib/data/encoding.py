@@ -5,6 +5,7 @@ where it should, and "one" would be an exact match of "one day".
 """
 
 import string
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -72,10 +73,16 @@ def label_word_ids(prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrained
     Words follow a space, as in running text.  Raises ModelError, of all labels at once, if one isn't a single known token
     or two share a token.
     """
-    spaced = [" " + prompt.verbalizer[label] for label in labels]
+    spaced = [_space(tokenizer) + prompt.verbalizer[label] for label in labels]
     words = [tokenizer(word, add_special_tokens=False)["input_ids"] for word in spaced]
     _require_words(dict(zip(labels, words, strict=True)), prompt, tokenizer, most=1)
     return [word for [word] in words]
+
+
+def _space(tokenizer: "PreTrainedTokenizerBase") -> str:
+    """The space before a word in running text, or nothing if the tokenizer puts it before every text itself, as Llama's does."""
+    alone, twice = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("a", "a a"))
+    return "" if twice == alone * 2 else " "
 
 
 def _require_words(
@@ -137,9 +144,18 @@ def _fill(template: str, texts: dict[str, str], mask: str) -> str:
 
 
 def _cut(text: str, tokens: int, tokenizer: "PreTrainedTokenizerBase") -> str:
-    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    keep = len(offsets) - tokens
-    return text[: offsets[keep - 1][1]].rstrip() if keep > 0 else ""
+    if tokenizer.is_fast:
+        offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        keep = len(offsets) - tokens
+        return text[: offsets[keep - 1][1]].rstrip() if keep > 0 else ""
+    # a tokenizer in Python has no offsets: look for the shortest beginning of the text that has the tokens that are kept
+    kept = tokenizer(text, add_special_tokens=False)["input_ids"][:-tokens]
+
+    def has_kept(end: int) -> bool:
+        return tokenizer(text[:end], add_special_tokens=False)["input_ids"][: len(kept)] == kept
+
+    # and never the whole text, so that each cut makes it shorter
+    return text[: bisect_left(range(len(text) - 1), True, key=has_kept)].rstrip()
 
 
 def encode_completions(
@@ -167,7 +183,7 @@ def label_completions(
     prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrainedTokenizerBase"
 ) -> list[tuple[int, ...]]:
     """The tokens of each label's word, in order; raises ModelError for unknown ones, and if two labels have the same."""
-    closed = [_closed(" " + prompt.verbalizer[label], tokenizer) for label in labels]
+    closed = [_closed(_space(tokenizer) + prompt.verbalizer[label], tokenizer) for label in labels]
     # an end token may serve as the unknown one, and is no part of the word
     ends = len(_end(tokenizer))
     words = {label: ids[: len(ids) - ends] for label, ids in zip(labels, closed, strict=True)}
@@ -179,12 +195,12 @@ def _plain(
     rows: Sequence[dict], task: TaskSpec, tokenizer: "PreTrainedTokenizerBase", max_length: int
 ) -> list[Example]:
     """Rows of prompts (sentence1) and completions (label)."""
-    examples, too_long = [], []
+    examples, too_long, space = [], [], _space(tokenizer)
     for row in rows:
         prompt, completion = row["sentence1"].rstrip(" "), row["label"].strip(" ").rstrip()
         # one space between, or the line break that one of them brings
-        space = "" if prompt[-1:].isspace() or completion[:1].isspace() else " "
-        ids = _closed(space + completion, tokenizer)
+        between = "" if prompt[-1:].isspace() or completion[:1].isspace() else space
+        ids = _closed(between + completion, tokenizer)
         encoded = tokenizer(prompt, return_special_tokens_mask=True)
         first = [*encoded["special_tokens_mask"], 0].index(0)
         excess = max(0, len(encoded["input_ids"]) + len(ids) - 1 - max_length)
