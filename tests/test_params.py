@@ -413,6 +413,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (own(prompt=PROMPT | {"template": "{text} {mask}"}), f"task.reviews.prompt.template: '{{text}} {{mask}}' is not allowed: {ONCE}"),
     (own(prompt=PROMPT | {"verbalizer": {"bad": "terrible"}}), "task.reviews.prompt: should be a prompt whose verbalizer has exactly the labels bad, good, not bad"),
     (own(prompt=PROMPT | {"verbalizer": {"bad": "so", "good": "so"}}), "task.reviews.prompt.verbalizer: should be a verbalizer with a different word for each label, not so, so"),
+    *((own(prompt=PROMPT | {"verbalizer": {"bad": "terrible", "good": word}}), f"task.reviews.prompt.verbalizer: should be a verbalizer of words, none empty or with a space around it, not {word!r}") for word in ("", " great", "great ")),
     (own(prompt=PROMPT | {"tmplate": "x"}), "task.reviews.prompt.tmplate: unknown setting (did you mean 'template'?); known: template, verbalizer"),
     (own(prompt={"template": "{sentence1} {mask}"}), "task.reviews.prompt.verbalizer: this setting is missing"),
     (own(prompt="It was {mask}."), "task.reviews.prompt: 'It was {mask}.' is not allowed: should be `name: value` pairs or null"),

@@ -51,6 +51,9 @@ class Prompt(Section):
         if len({*verbalizer.values()}) < len(verbalizer):
             words = ", ".join(verbalizer.values())
             raise ValueError(f"a verbalizer with a different word for each label, not {words}")
+        for word in verbalizer.values():
+            if not word or word != word.strip():
+                raise ValueError(f"a verbalizer of words, none empty or with a space around it, not {word!r}")
         return verbalizer
 
 
