@@ -29,11 +29,13 @@ def evidence_of(cell, batch_tokens: int, most: int | None = None) -> Evidence:
 @pytest.mark.parametrize("most", [None, 2000])
 def test_each_gradient_is_that_of_the_whole(make_cell, mode, tokens, most):
     model = make_cell(mode).load("pretrained", batch_tokens=tokens)
-    names = {*make_cell(mode).region.shapes}
+    model.model.register_parameter("unused", torch.nn.Parameter(torch.ones(3)))
+    names = {*make_cell(mode).region.shapes, "unused"}
     examples = model.encode(make_cell(mode).rows["train"])
     weights = model.train_only(names)
     loss_gradient(model, examples)
     known = {name: weight.grad.clone() for name, weight in weights.items()}
+    assert not known["unused"].any()
     found: dict[tuple[str, int], torch.Tensor] = {}
     take = lambda *part: found.update({part[:2]: part[2].clone()})  # noqa: E731
     tensor_gradients(model, examples, [lambda: None] * 2, take, most)

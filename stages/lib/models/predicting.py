@@ -113,12 +113,12 @@ def loss_gradient(model: LabelModel, examples: list[Example]) -> float:
         loss = loss_of(model, inputs, "sum") / count
         loss.backward()
         total += float(loss.detach())
+    weights = [weight for weight in model.parameters().values() if weight.requires_grad]
+    for weight in weights:  # no part of the loss, or a process may have had no batch
+        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
     if processes.count == 1:
         return total
     whole = torch.tensor(total, dtype=torch.float64, device=model.runtime.device)
-    weights = [weight for weight in model.parameters().values() if weight.requires_grad]
-    for weight in weights:  # a process may have had no batch
-        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
     processes.add_up([whole, *(weight.grad for weight in weights)])
     return float(whole)
 
