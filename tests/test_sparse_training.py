@@ -1,5 +1,6 @@
 """Training a mask's values alone: nothing else moves by a bit, and with everything selected it is training as ever."""
 
+import re
 from dataclasses import replace
 from itertools import chain
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stages.lib.data.batching import shuffled
+from stages.lib.errors import ModelError
 from stages.lib.graft.mask import GraftMask
 from stages.lib.models.label_model import LabelModel
 from stages.lib.training import course, finetuning, training
@@ -192,6 +194,24 @@ def test_bitfit_is_training_the_mask_of_all_biases_bit_for_bit(make_cell, mode, 
     bitfit = finetuned(cell, bias_only=True, **changes)
     assert same(bitfit, finetuned(cell, GraftMask(cell.region, biases), **changes))
     assert not same(bitfit, finetuned(cell, **changes)), "control"
+
+
+@pytest.mark.parametrize(
+    ("more", "changes", "said"),
+    [
+        ({}, {"bias_only": True}, "[layers] holds no biases (finetune.bias_only)"),
+        ({"score.weight": "head"}, {"bias_only": True}, "[layers] holds no biases (finetune.bias_only)"),
+        ({}, {"train": ["pooler"]}, "[pooler] holds no parameters"),
+        ({}, {"train": []}, "[] holds no parameters"),
+    ],
+)
+def test_where_there_is_nothing_to_train_the_groups_are_named(make_cell, more, changes, said):
+    groups = make_cell("autoregressive").anatomy.groups | more
+    line = f"finetune.train: {said} of this model, which has embeddings, layers, lm_head"
+    with pytest.raises(ModelError, match=re.escape(line)):
+        trained_names(groups, finetune_settings(**changes))
+    head = {"score.weight": "head"}
+    assert trained_names(head, finetune_settings(train=[])) == {*head}, "control: a new head can be trained alone"
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt"])

@@ -72,14 +72,21 @@ def steps_for(settings: FinetuneParams, n_labels: int, n_examples: int) -> int:
 def trained_names(groups: dict[str, str], settings: FinetuneParams, only: GraftMask | None = None) -> set[str]:
     """Names of the parameters that `finetune.train` and `finetune.bias_only` let move; a new head always does.
 
-    With a mask it is the mask that says so: those it selects from.
+    With a mask it is the mask that says so: those it selects from.  Raises ModelError if the model has none of those named.
     """
+    head = {name for name, group in groups.items() if group == HEAD}
     chosen = {name for name, group in groups.items() if group in settings.train}
     if settings.bias_only:
         chosen = {name for name in chosen if name.rpartition(".")[2] == "bias"}
     if only is not None:
         chosen = {*only.indices}
-    return chosen | {name for name, group in groups.items() if group == HEAD}
+    elif not chosen and (settings.train or not head):
+        kind = "biases (finetune.bias_only)" if settings.bias_only else "parameters"
+        known = ", ".join(sorted({*groups.values()} - {HEAD}))
+        raise ModelError(
+            f"finetune.train: [{', '.join(settings.train)}] holds no {kind} of this model, which has {known}"
+        )
+    return chosen | head
 
 
 def chosen_point(task: str, seed: int) -> Point:
