@@ -24,6 +24,7 @@ from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.models.predicting import dev_score, predict
 from stages.lib.models.sources import import_model
+from stages.lib.models.visibility import sees_later_words
 from tests.pico import PAIRS, TOY, bert_config, model_settings, runtime, same, toy_rows, values_of, word_tokenizer
 from tests.sealed import flip_bit
 
@@ -256,6 +257,15 @@ def test_a_decoder_of_the_same_kind_can_predict_the_next_word(tmp_path):
     assert import_model(folder, model_settings("autoregressive"), tmp_path / "out").parameters > 0
 
 
+@pytest.mark.parametrize("words", [3, 11, 12, 130])
+def test_later_words_are_told_with_a_vocabulary_of_any_size(words):
+    sizes = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    causal = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=words, n_embd=32, n_layer=2, n_head=2, **sizes)).eval()
+    config = bert_config()
+    config.vocab_size = words
+    assert not sees_later_words(causal) and sees_later_words(hf.BertForMaskedLM(config).eval())
+
+
 def test_a_model_that_sees_padding_is_named(tmp_path, pico_bert, capsys):
     sizes = {"hidden_size": 32, "embedding_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     torch.manual_seed(0)
@@ -445,6 +455,20 @@ def test_dropout_is_what_was_asked_for(make_cell):
     for asked, expected in ((0.37, 0.37), (0.0, 0.0), (None, 0.1)):
         model = LabelModel.load(cell.pretrained_folder, TOY, model_settings("prompt"), runtime(), asked).model
         assert {part.p for part in model.modules() if isinstance(part, torch.nn.Dropout)} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("config", "kept"),
+    [
+        (hf.OPTConfig(**SIZE, ffn_dim=32, word_embed_proj_dim=16, layerdrop=0.0), "layerdrop"),
+        (hf.EsmConfig(**SIZE, pad_token_id=1, token_dropout=True), "token_dropout"),
+    ],
+)
+def test_what_drops_something_else_than_units_stays(tmp_path, config, kept):
+    folder = folder_of(AUTO["standard"].from_config(config), tmp_path / "model")
+    before, asked = (load_model(folder, "standard", dropout=dropout).config.to_dict() for dropout in (None, 0.37))
+    assert asked[kept] == before[kept]
+    assert {asked[name] for name in asked if name in ("dropout", "hidden_dropout_prob")} == {0.37}, "control"
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive", "generative"])

@@ -21,6 +21,7 @@ from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import evidence_of
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import loss_gradient
+from stages.lib.models.sources import import_model
 from stages.lib.processes import ALONE, Processes, join
 from stages.lib.training.finetuning import TrainingCell, finetune
 from tests import pico
@@ -165,6 +166,17 @@ def test_activations_that_are_computed_again_give_the_same_gradients(mode, train
         forwards.append(len(calls))
     assert forwards[1] == 2 * forwards[0] > 0
     assert found[0][0] == found[1][0] and same(found[0][1], found[1][1])
+
+
+def test_a_decoder_with_a_head_computes_its_activations_again_too(pico_llama, tmp_path):
+    import_model(pico_llama, model_settings("standard"), tmp_path / "model")
+    losses = []
+    for again in (False, True):
+        machine = replace(pico.runtime(), gradient_checkpointing=again)
+        with runtime.seeded_torch("head"):
+            model = LabelModel.load(tmp_path / "model", TOY, model_settings("standard"), machine)
+        losses.append(loss_gradient(model, model.encode(pico.toy_rows(8))))
+    assert losses[0] == losses[1]
 
 
 # --- A real stage --------------------------------------------------------------------------------------------------

@@ -65,8 +65,8 @@ class LabelModel:
         self.model, self.tokenizer, self.task, self.mode = model.to(runtime.device), tokenizer, task, mode
         self.max_length, self.runtime = max_length, runtime
         self._narrowing = Narrowing()
-        # what a causal model would keep to write on from has no use here
-        self._options = {"use_cache": False} if mode in ("autoregressive", "generative") else {}
+        # what a decoder would keep to write on from has no use here
+        self._options = {"use_cache": False} if hasattr(model.config.get_text_config(), "use_cache") else {}
         prompt = task.prompt_for(mode)
         if prompt and mode != "generative":
             self._word_ids = torch.tensor(label_word_ids(prompt, task.labels, tokenizer), device=runtime.device)

@@ -20,6 +20,8 @@ TOKENIZER_FILES = (
     "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model",
 )  # fmt: skip
 UNHEARD_OF = "\N{LATIN SMALL LETTER SHARP S}\N{SNOWMAN}qz"
+# of settings that are the share of units to drop; others, such as layerdrop, drop something else
+DROPOUTS = ("dropout", "pdrop", "dropout_p", "dropout_prob", "dropout_rate")
 # No model the pipeline can train on one machine is larger; one file keeps names in one place.
 ONE_SHARD = "1TB"
 
@@ -47,8 +49,7 @@ def load_model(
     options: dict[str, Any] = {"dtype": dtype} | (_label_options(labels) if mode == "standard" else {})
     safely = {"trust_remote_code": False, "use_safetensors": True, "ignore_mismatched_sizes": True}
     if dropout is not None:
-        known = load_config(folder).to_dict()
-        options |= {key: dropout for key in known if "drop" in key and isinstance(known[key], float | int | None)}
+        options |= {key: dropout for key, value in load_config(folder).to_dict().items() if _is_dropout(key, value)}
     try:
         model, report = getattr(transformers, CLASSES[mode]).from_pretrained(
             folder, output_loading_info=True, **safely, **options
@@ -61,6 +62,11 @@ def load_model(
             raise ModelError(f"{folder}: its weights don't fit its config.json: {name} is {shapes}")
     model.missing_tensors = sorted(report["missing_keys"])
     return model.eval()
+
+
+def _is_dropout(key: str, value: object) -> bool:
+    """True for null, too, which stands for another one of the config; ESM's token_dropout is a switch."""
+    return key.endswith(DROPOUTS) and isinstance(value, float | int | None) and not isinstance(value, bool)
 
 
 def _label_options(labels: list[str] | None) -> dict[str, Any]:

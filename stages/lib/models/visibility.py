@@ -39,10 +39,9 @@ def require_readable(name: str, model: "PreTrainedModel", mode: str, setting: st
 
 
 def sees_later_words(model: "PreTrainedModel") -> bool:
-    """True if other words in the second half of a text change the model's output for the first half."""
-    words, others = _some_words(model), _some_words(model, before=TOKENS)
-    half = TOKENS // 2
-    changed = torch.cat([words[:half], others[half:]])
+    """True if another word all along the second half of a text changes the model's output for the first half."""
+    words, half = _some_words(model), TOKENS // 2
+    changed = torch.cat([words[:half], words[:1].expand(TOKENS - half)])
     return _differ(_states(model, words)[:half], _states(model, changed)[:half])
 
 
@@ -55,12 +54,12 @@ def sees_padding(model: "PreTrainedModel") -> bool:
     return _differ(alone, _states(model, padded, PADS)[: len(alone)])
 
 
-def _some_words(model: "PreTrainedModel", before: int = 0) -> Tensor:
-    """TOKENS ids from the end of the vocabulary, without that of padding, and `before` of them left out; shape (TOKENS,)."""
+def _some_words(model: "PreTrainedModel") -> Tensor:
+    """Ids from the end of the vocabulary without that of padding, those of a small one again and again; shape (TOKENS,)."""
     vocabulary = range(len(model.get_input_embeddings().weight))
     padding = getattr(model.config, "pad_token_id", None)
-    words = [word for word in vocabulary[-3 * TOKENS :] if word != padding]
-    return torch.tensor(words[len(words) - before - TOKENS :][:TOKENS], device=model.device)
+    words = [word for word in vocabulary[-TOKENS - 1 :] if word != padding]
+    return torch.tensor([words[place % len(words)] for place in range(-TOKENS, 0)], device=model.device)
 
 
 @torch.no_grad()
