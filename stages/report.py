@@ -4,7 +4,7 @@ All measures are fractions 0..1.  Standard deviations are sample deviations over
 for a single seed, and in averages over tasks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from stages.lib.metrics.variants import (
     VARIANTS,
     WISE_FT,
 )
-from stages.lib.report.claims import Finding, above_baselines, judge, read_statements
+from stages.lib.report.claims import Finding, above_baselines, judge, read_statements, short_of
 from stages.lib.report.document import Report
 from stages.lib.report.format import (
     bounds,
@@ -39,7 +39,6 @@ from stages.lib.report.format import (
     marked,
     model_title,
     name_of,
-    percent,
     points,
     shots_of,
     small_percent,
@@ -388,7 +387,7 @@ def of_graft(results: Results, measure: str) -> Finding:
     own = estimate(results.by_cell(measure)[GRAFTED])
     fields = {name: results.by_cell(measure).groupby("task").mean().mean()[name] for name in VARIANTS}
     fields["unit"] = "tokens" if results.generative else "inputs"
-    return Finding(own, fields, partial(_short_of, results.by_cell(measure)[GRAFTED]))
+    return Finding(own, fields, short_of(results.by_cell(measure)[GRAFTED], unit=""))
 
 
 def difference(results: Results, first: str, second: str, measure: str) -> Finding:
@@ -398,7 +397,7 @@ def difference(results: Results, first: str, second: str, measure: str) -> Findi
     means = values.groupby("task").mean().mean()
     fields = {"first": means[first], "second": means[second], "localizer": results.localizer}
     same = {first, second} == {GRAFTED, MOVEMENT_GRAFTED} and results.localizer == MOVEMENT
-    return Finding(estimate(gap), fields, partial(_short_of, gap, write=points), "; both are the same graft" * same)
+    return Finding(estimate(gap), fields, short_of(gap, points, ""), "; both are the same graft" * same)
 
 
 def ece_reduction(results: Results) -> Finding:
@@ -407,13 +406,7 @@ def ece_reduction(results: Results) -> Finding:
     means = ece.groupby("task").mean().mean()
     value = estimate(ece, statistic=lambda units: 1 - units[GRAFTED].mean() / units[FINETUNED].mean())
     fields, by_task = {"first": means[GRAFTED], "second": means[FINETUNED]}, ece.groupby("task", sort=False).mean()
-    return Finding(value, fields, partial(_short_of, 1 - by_task[GRAFTED] / by_task[FINETUNED]))
-
-
-def _short_of(values: pd.Series, limit: float, write: Callable[[float], str] = percent) -> list[str]:
-    """The tasks whose mean over seeds is not above the limit."""
-    means = values.groupby("task", sort=False).mean()
-    return [f"{task} {write(None if pd.isna(value) else value)}" for task, value in means.items() if not value > limit]
+    return Finding(value, fields, short_of(1 - by_task[GRAFTED] / by_task[FINETUNED], unit=""))
 
 
 def relative_gain(results: Results) -> Finding:
@@ -421,7 +414,7 @@ def relative_gain(results: Results) -> Finding:
     gains = results.by_cell("gain")
     fields = {"movement": gains[MOVEMENT_GRAFTED].groupby("task").mean().mean(), "left_out": _without_gain(results)}
     void = fields["left_out"] if gains[GRAFTED].isna().all() else ""
-    return Finding(estimate(gains[GRAFTED]), fields, partial(_short_of, gains[GRAFTED].dropna()), void)
+    return Finding(estimate(gains[GRAFTED]), fields, short_of(gains[GRAFTED], unit=""), void)
 
 
 def _without_gain(results: Results) -> str:

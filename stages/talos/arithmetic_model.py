@@ -24,7 +24,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
-from stages.lib.runtime import Runtime
+from stages.lib.runtime import Runtime, seeded_torch
 from stages.lib.settings import ModelParams, Params
 from stages.talos.linearised import LinearisedModel
 
@@ -38,7 +38,10 @@ Merger = Callable[[Tensors, Mapping[str, Tensors]], dict[str, Tensor]]
 def open_views(tasks: list[str], seed: int, settings: ModelParams, machine: Runtime) -> dict[str, LabelModel]:
     """Task -> the pretrained backbone as that task's trained head, or its label words, read it."""
     anatomy = read_anatomy(paths.PRETRAINED)
-    views = SharedModel.load(paths.PRETRAINED, [read_task(task) for task in tasks], settings, machine).views
+    with seeded_torch(
+        "arithmetic", seed
+    ):  # the new heads, which trained ones replace, and a pooler that the model lacks
+        views = SharedModel.load(paths.PRETRAINED, [read_task(task) for task in tasks], settings, machine).views
     for task, view in views.items():
         view.put(read_tensors(paths.finetuned(task, seed), anatomy.names([HEAD])))
     return views
