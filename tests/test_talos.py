@@ -1,5 +1,6 @@
 """TaLoS and task arithmetic: sensitivity, masks in rounds, vectors within masks, addition, negation, disentanglement."""
 
+import shutil
 from dataclasses import replace
 from itertools import pairwise, permutations
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stages.lib import paths
 from stages.lib.data.batching import shuffled
 from stages.lib.errors import TrainingError
 from stages.lib.graft.apply import transplant
@@ -16,6 +18,7 @@ from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
 from stages.lib.graft.select import top_k
+from stages.lib.io import write_json
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.localizers.settings import NoSettings, Talos
@@ -29,14 +32,14 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
 from stages.lib.runtime import numpy_generator, seeded_torch
 from stages.lib.training.training import TrainPlan
-from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel, spread
+from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel, open_views, spread
 from stages.talos.disentanglement import error_grid, searched_mean
 from stages.talos.linearised import LinearisedModel
 from stages.talos.sensitivity_masks import VARIANTS, prune
 from stages.talos.settings import EditTraining, Negation, SensitivityParams
-from stages.talos.task_vectors import attention_mask, best_of, plans_of
+from stages.talos.task_vectors import attention_mask, best_of, choose_mask, plans_of
 from stages.talos.vector_arithmetic import addition, choose_negation, negation, single_scores
-from tests.pico import localizer_settings, same, toy_rows, values_of
+from tests.pico import TOY, localizer_settings, model_settings, runtime, same, toy_rows, values_of
 from tests.test_localizers import evidence_of, mask_of
 from tests.test_params import problems_of
 
@@ -281,6 +284,11 @@ def test_dev_chooses_the_learning_rate_and_a_diverging_one_is_passed_over(make_c
         best_of("random", study_cell(cell), mask, [wild], lambda: None)
 
 
+def test_full_fine_tuning_trained_alike_selects_the_whole_region(make_cell):
+    mask, passes = choose_mask("full_matched", study_cell(make_cell("prompt")), SimpleNamespace())
+    assert mask.selected == mask.region.size and passes == 0
+
+
 def test_attention_only_is_the_weights_of_its_projections(make_cell):
     mask = attention_mask(make_cell("prompt").region)
     assert mask.selected == 2 * 4 * 32 * 32
@@ -350,6 +358,15 @@ def test_what_was_stored_is_not_predicted_again_and_other_points_are(make_cell, 
     assert np.array_equal(plane.logits({"toy": 1.0, "sum": 0.0}, [TEST])[TEST], stored)
     assert np.array_equal(plane.logits({"toy": 0.5}, [TEST])[TEST], before)
     assert not (plane.logits({"toy": 1.0}, [dev, TEST])[dev] == 7.0).any(), "another set of the same point"
+
+
+def test_what_a_model_lacks_is_drawn_alike_each_time_it_is_opened(make_cell, project, monkeypatch):
+    shutil.copytree(make_cell("standard").pretrained_folder, paths.PRETRAINED)
+    write_json(paths.card("toy"), {"task": TOY.model_dump()})
+    # in place of a parameter without pretrained values the head, which keeps what was drawn
+    monkeypatch.setattr("stages.talos.arithmetic_model.read_tensors", lambda *_: {})
+    one, other = (values_of(open_views(["toy"], 0, model_settings("standard"), runtime())["toy"]) for _ in range(2))
+    assert same(one, other)
 
 
 def test_few_dev_rows_have_all_labels_in_proportion():

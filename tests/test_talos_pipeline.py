@@ -14,7 +14,7 @@ from tests.dvc_project import TINY, TINY_STUDY, clone, make_original
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TASKS = ["movies", "products"]
-METHODS = ["full", "talos", "graft"]
+METHODS = ["full", "full_matched", "talos", "graft"]
 TINY_TALOS = {
     "tasks": TASKS,
     "ood": {"sets": {}, "test_max": 60},
@@ -53,6 +53,8 @@ def test_vectors_are_sparse_and_both_ends_are_models_that_are_there_already(made
     copy, _, _ = made
     mask = read_mask(copy.folder / paths.edited("talos", "movies", 13)).mask
     assert mask.selected == mask.region.budget(0.1)
+    whole = read_mask(copy.folder / paths.edited("full_matched", "movies", 13)).mask
+    assert whole.selected == mask.region.size
     edited, learned = paths.edited("graft", "movies", 13), paths.learned("movies", 13)
     assert read_mask(copy.folder / edited).mask.equals(read_mask(copy.folder / learned).mask)
     stored = [paths.reading_logits("edit", (method,), "movies", 13) for method in ("full", "talos")]

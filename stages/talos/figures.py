@@ -33,7 +33,7 @@ MOST_COLUMNS = 3
 MOST_WRITTEN = 7
 COMPARED = ("talos", "lota", "graft")
 # told in titles
-MAIN = ("full", "talos", "graft")
+MAIN = ("full_matched", "talos", "graft")
 WHISKERS = "whiskers: standard deviation over tasks"
 
 
@@ -80,9 +80,10 @@ def disentangle_figure(talos: Collected) -> Figure | None:
     pairs, methods = [*dict.fromkeys(frame.pair)], ordered(frame.method)
     by_method = {name: rows.set_index([*PAIR, "seed"])["mean"] for name, rows in search_errors(talos).groupby("method")}
     errors = _list({title(name): estimate(by_method[name], PAIR).mean for name in methods})
-    others = [name for name in methods if name != "full"] if "full" in methods else []
-    differences = [f"{title(name)} {paired(by_method[name], by_method['full'], PAIR).in_points()}" for name in others]
-    beside = f" Difference to {title('full')}, in points, with 95 % intervals: {', '.join(differences)}."
+    base = "full_matched"
+    others = [name for name in methods if name != base] if base in methods else []
+    differences = [f"{title(name)} {paired(by_method[name], by_method[base], PAIR).in_points()}" for name in others]
+    beside = f" Difference to {title(base)}, in points, with 95 % intervals: {', '.join(differences)}."
     drawn = figure(
         len(pairs) * (PLANES_INCHES / len(methods) + 0.5), f"Predictions that the other task's vector changes, in the box: {errors}",
         "Test predictions that change when the other task's vector is added; box: where alpha is searched; "

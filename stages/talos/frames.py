@@ -17,7 +17,7 @@ from stages.lib.report.load import Cell, Collected, Records, Row, frame_of, grid
 from stages.lib.settings import Params
 
 # these have no mask that was chosen by looking at the model
-WHOLE = ("full", "linear")
+WHOLE = ("full", "full_matched", "linear")
 CELL = ["task", "seed"]
 COLUMNS = {
     "addition": ["method", *CELL, "n", "n_dev", "majority", "pretrained", "single", "full", "alpha", "accuracy", "by_own", "by_full", "gain"],

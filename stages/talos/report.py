@@ -20,11 +20,11 @@ from stages.talos.frames import CELL
 HERE = Path(__file__).parent
 # methods in the order in which they are compared, by the names that tables and figures give them
 TITLES = {
-    "full": "full fine-tuning", "linear": "linearised", "attention": "attention only", "ties": "TIES (of full)",
-    "dare": "DARE (of full)", "lota": "LoTA (top movement)", "talos": "TaLoS", "random": "random mask", "graft": "graft",
+    "full": "full (main pipeline)", "full_matched": "full fine-tuning", "linear": "linearised", "attention": "attention only",
+    "ties": "TIES (of full)", "dare": "DARE (of full)", "lota": "LoTA (top movement)", "talos": "TaLoS", "random": "random mask", "graft": "graft",
 }  # fmt: skip
 # in metrics/talos.details.json
-COMPARED = (("talos", "full"), ("talos", "linear"), ("talos", "random"), ("graft", "full"), ("graft", "talos"))
+COMPARED = (("talos", "full_matched"), ("talos", "linear"), ("talos", "random"), ("graft", "full"), ("graft", "talos"))
 
 N = count(*CELL)
 ALPHA = Column("alpha", "alpha", values_in("g"))
@@ -75,6 +75,7 @@ def _addition(talos: Collected) -> Table:
         share("added / full single", "by_full"), share("gain", "gain")]  # fmt: skip
     notes = [
         f"accuracy on test in %; {OVER_CELLS}",
+        "full: the main pipeline's fine-tuned model; full fine-tuning: the whole region, trained as in every method below it but graft",
         "single: the method's own model of that task alone; added: one model for all tasks, pretrained + alpha * sum of vectors",
         "a method with weak single models is flattered by added / own single; compare the absolute columns too",
         "gain: (added - pretrained) / (full single - pretrained), where that gained as much as summary.least_gain asks for",
@@ -187,8 +188,8 @@ def _costs(talos: Collected) -> Table:
     ]  # fmt: skip
     notes = [
         "mean over cells; gradient examples: backward passes of single examples before training; peak: of the whole process",
-        "full and graft come from the main pipeline, whose time is not counted here; a graft and LoTA train the whole region first",
-        "steps: over the grid of learning rates; of full and graft those of their chosen point alone",
+        "full (main pipeline) and graft come from there, whose time is not counted here; a graft and LoTA train the whole region first",
+        "steps: over the grid of learning rates; of these two those of their chosen point alone",
     ]
     return Table("Costs of one task", ["method"], columns, by(talos.frames["cost"], "method", title, ordered), notes)
 
@@ -323,7 +324,7 @@ MEASURES = {
     "added": _where_asked("addition", added), "negated": _where_asked("negation", negated),
     "localized": _where_asked("localization", localized), "disentangled": _where_asked("disentangle", disentangled),
     "pruned": pruned,
-    "alike": alike, "query_and_key": query_and_key, "gained": partial(gains, method="full"),
+    "alike": alike, "query_and_key": query_and_key, "gained": partial(gains, method="full_matched"), "full_gained": partial(gains, method="full"),
     "talos_gained": partial(gains, method="talos"), "above_constant": above_constant, "controlled": controlled,
 }  # fmt: skip
 
@@ -341,7 +342,9 @@ def report(talos: Collected, here: str = "") -> Report:
 def headline(talos: Collected) -> dict[str, Any]:
     """The numbers for `dvc metrics`: means over tasks of accuracy after addition, share kept by pruning, IoU of two tasks' masks."""
     frame, kept = talos.frames["addition"].set_index(CELL), pruned(talos, "least").value.mean
-    means = {name: estimate(frame.accuracy[frame.method == name]).mean for name in ("full", "talos", "graft")}
+    means = {
+        name: estimate(frame.accuracy[frame.method == name]).mean for name in ("full", "full_matched", "talos", "graft")
+    }
     overlap = talos.frames["task_iou"].groupby("method").iou.mean().get("talos")
     return {"added": means, "pruned_least_kept": kept, "task_iou": overlap}
 

@@ -9,7 +9,7 @@ from stages.lib.localizers.settings import NAMES, name_problems
 from stages.lib.settings import Choice, Name, Rate, Section, Share, Tasks, at, is_on, not_among, told
 
 # besides these, every localizer trains the parameters that it selects
-METHODS = ("full", "graft", "linear", "attention")
+METHODS = ("full", "graft", "full_matched", "linear", "attention")
 
 
 class TalosParams(Section):

@@ -2,9 +2,9 @@
 
 full and graft are the fine-tuned models and the grafts that are there already.  All others start at
 the pretrained backbone under the trained head, which stays as it is, see as many examples as full did,
-and train alike, but for the learning rate, which dev chooses for each: linear a model to first order, attention the weights of the
-attention projections, and any localizer of the registry the parameters that it selects.  So talos
-trains the least sensitive ones, and lota those that moved most in the full fine-tuning, which makes
+and train alike, but for the learning rate, which dev chooses for each: full_matched the whole region, linear the same of a model
+to first order, attention the weights of the attention projections, and any localizer of the registry the parameters that it
+selects.  So talos trains the least sensitive ones, and lota those that moved most in the main pipeline's fine-tuning, which makes
 its mask the movement mask of that size.
 """
 
@@ -47,7 +47,7 @@ from stages.talos.arithmetic_model import FULL, LINEAR, open_model
 from stages.talos.linearised import LinearisedModel
 from stages.talos.settings import EditTraining
 
-ATTENTION, GRAFT = "attention", "graft"
+MATCHED, ATTENTION, GRAFT = "full_matched", "attention", "graft"
 AT_HAND = (FULL, GRAFT)
 PROJECTIONS = (QUERY, KEY, VALUE, FUSED, ATTENTION_OUTPUT)
 FLOAT_BYTES = INDEX_BYTES = 4
@@ -107,7 +107,7 @@ def train_vector(method: str, cell: GraftCell, params: Params) -> TaskVector:
 
 def choose_mask(method: str, cell: GraftCell, params: Params) -> tuple[GraftMask, int]:
     """The mask that a method trains, and the backward passes of single examples that it took; raises MaskError."""
-    if method == LINEAR:
+    if method in (MATCHED, LINEAR):
         return GraftMask.full(cell.region), 0
     if method == ATTENTION:
         return attention_mask(cell.region), 0
