@@ -75,7 +75,7 @@ def _addition(talos: Collected) -> Table:
         share("added / full single", "by_full"), share("gain", "gain")]  # fmt: skip
     notes = [
         f"accuracy on test in %; {OVER_CELLS}",
-        "full: the main pipeline's fine-tuned model; full fine-tuning: the whole region, trained as in every method below it but graft",
+        "full: the main pipeline's fine-tuned model, by its own optimizer and rate; full fine-tuning: the whole region, trained as TaLoS is",
         "single: the method's own model of that task alone; added: one model for all tasks, pretrained + alpha * sum of vectors",
         "a method with weak single models is flattered by added / own single; compare the absolute columns too",
         "gain: (added - pretrained) / (full single - pretrained), where that gained as much as summary.least_gain asks for",
