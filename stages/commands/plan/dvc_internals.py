@@ -71,14 +71,14 @@ def files_there(dep: Dependency) -> Files:
 
 
 def hash_of(files: Files) -> HashInfo | None:
-    """DVC's hash of these files together, None if there are none."""
+    """DVC's hash of these files together, of an empty folder if there are none."""
     if () in files:
         return files[()]
     tree = Tree()
     for key, value in files.items():
         tree.add(key, None, value)
     tree.digest()
-    return tree.hash_info if files else None
+    return tree.hash_info
 
 
 def files_of(content: Tree | HashFile) -> Files:
