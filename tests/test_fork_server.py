@@ -56,15 +56,24 @@ def project(tmp_path) -> Path:
     return package.parent
 
 
+@contextmanager
+def ended(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
+    """A process that is killed in the end, also if a test fails before: Popen alone would wait for it for ever."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def address(tmp_path) -> Iterator[str]:
     """Where a fork server listens that has imported a module which no stage here imports."""
     path = tmp_path / "socket"
     words = [sys.executable, "-P", str(forks.SERVER), str(path), str(os.getpid()), "colorsys"]
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as server:
+    with ended(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)):
         wait_for(path.exists)
         yield str(path)
-        server.kill()
 
 
 def start(project: Path, how: str, address: str) -> subprocess.Popen:
@@ -106,7 +115,7 @@ def test_a_stage_runs_by_itself_where_no_server_is_or_it_ends_before_it_has_take
     assert run(project, "work", str(tmp_path / "nowhere"))[::3] == (0, False)
     path = tmp_path / "deaf"
     deaf = f"import socket; s = socket.socket(socket.AF_UNIX); s.bind({str(path)!r}); s.listen(); s.accept()"
-    with subprocess.Popen([sys.executable, "-c", deaf]):
+    with ended(subprocess.Popen([sys.executable, "-c", deaf])):
         wait_for(path.exists)
         assert run(project, "work", str(path))[::3] == (0, False)
 
@@ -192,17 +201,16 @@ def test_a_stage_waits_for_a_server_that_still_imports_and_one_that_need_not_run
     address = tmp_path / "address"
     words = [sys.executable, "-P", str(forks.SERVER), str(address), str(os.getpid()), "colorsys", "slow"]
     early = forks.waiting({forks.ADDRESS: str(address)})[forks.ADDRESS]
-    with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(tmp_path)}, stdin=subprocess.DEVNULL) as server:
+    with ended(subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(tmp_path)}, stdin=subprocess.DEVNULL)):
         wait_for(Path(early).exists)
         assert run(project, "work", str(address))[::3] == (0, False), "nothing listens there yet"
-        with start(project, "work", early) as stage:
+        with ended(start(project, "work", early)) as stage:
             time.sleep(0.5)
             assert stage.poll() is None
             (tmp_path / "slow").touch()
             stage.communicate(b"")
         assert (stage.returncode, (project / "mark").read_text().split()[1]) == (0, "True")
         assert run(project, "work", str(address))[::3] == run(project, "work", early)[::3] == (0, True)
-        server.kill()
 
 
 def threads_of(server: subprocess.Popen, address: Path) -> int:
@@ -210,6 +218,7 @@ def threads_of(server: subprocess.Popen, address: Path) -> int:
     return psutil.Process(server.pid).num_threads()
 
 
+@pytest.mark.timeout(300)
 def test_a_server_that_has_imported_all_libraries_has_no_thread_beside_the_one_that_forks(tmp_path, monkeypatch):
     """A lock that a thread holds while its process is forked stays shut in the fork."""
     alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # its threads end before a fork, by themselves
@@ -217,7 +226,6 @@ def test_a_server_that_has_imported_all_libraries_has_no_thread_beside_the_one_t
     for number, kept in enumerate((forks.NO_THREADS, {})):
         monkeypatch.setattr(forks, "NO_THREADS", kept)
         address = tmp_path / str(number)
-        with forks.start_server(str(address), os.getpid(), alone) as server:
+        with ended(forks.start_server(str(address), os.getpid(), alone)) as server:
             counts.append(threads_of(server, address))
-            server.kill()
     assert counts[0] == 1 < counts[1], "the second is the control"
