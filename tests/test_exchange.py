@@ -355,7 +355,10 @@ def test_nothing_is_overwritten(standard, command, capsys, tmp_path):
     assert line == f"{tmp_path / 'to'}: is there already; remove it or choose another name"
     line = refused(capsys, *command, "--to", tmp_path / "to/mine/to")
     assert line == f"{tmp_path / 'to/mine/to'}: can't be written, as {tmp_path / 'to/mine'} is not a folder"
-    assert files(tmp_path / "to") == {"mine": b"precious"}
+    (tmp_path / "new.partial").write_text("precious")
+    line = refused(capsys, *command, "--to", tmp_path / "new")
+    assert line.endswith(f"as {tmp_path / 'new.partial'} is there; remove it or choose another name")
+    assert files(tmp_path / "to") == {"mine": b"precious"} and (tmp_path / "new.partial").read_text() == "precious"
 
 
 KILLED = """
@@ -374,13 +377,15 @@ main(sys.argv[1:])
 """
 
 
-def test_a_killed_command_leaves_no_folder_and_the_next_one_cleans_up(patch, standard, tmp_path):
+def test_a_killed_command_leaves_no_folder_and_the_next_one_says_what_is_in_the_way(patch, standard, capsys, tmp_path):
     arguments = ["apply", str(patch), "--base", "models/pretrained", "--to", str(tmp_path / "to")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=environment, capture_output=True)
     assert killed.returncode == -9
     assert {path.name for path in tmp_path.iterdir()} == {"patch", "to.partial"}
     assert len([*(tmp_path / "to.partial").iterdir()]) == 5, "it was killed after everything was written"
+    assert "to.partial is there; remove it" in refused(capsys, *arguments)
+    shutil.rmtree(tmp_path / "to.partial")
     graft(*arguments)
     assert {path.name for path in tmp_path.iterdir()} == {"patch", "to"}
     assert len(files(tmp_path / "to")) == 5

@@ -161,6 +161,8 @@ def test_diff_tells_other_models_and_other_regions(project, tmp_path, capsys):
 @pytest.mark.parametrize("rule", ["mean", "sum", "sequence", "largest"])
 def test_compose_stitches_and_keeps_a_head_for_each_task(project, rule, tmp_path, capsys):
     line = output(capsys, "compose", MASK, OTHER, "--rule", rule, "--to", tmp_path / "both")
+    (tmp_path / "new").touch()
+    assert (tmp_path / "both").stat().st_mode == (tmp_path / "new").stat().st_mode, "as the umask has it"
     parts, composed = [read_mask(path) for path in (MASK, OTHER)], read_mask(tmp_path / "both")
     expected = stitch(parts, project.cell.pretrained(), rule)
     assert composed.mask.equals(expected.mask)

@@ -45,6 +45,7 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove(partial)
         yield partial
+        _share(partial)
         _sync(partial)
         if fresh and (any(target.iterdir()) if target.is_dir() else os.path.lexists(target)):
             raise StorageError(f"{target}: is there by now; remove it or choose another name")
@@ -68,6 +69,15 @@ def write_nothing() -> None:
 def writes() -> bool:
     """False after `write_nothing`."""
     return _writing[0]
+
+
+def _share(path: Path) -> None:
+    """Let whoever may read other new files read these too, which safetensors keeps to their owner."""
+    withheld = os.umask(0o077)
+    os.umask(withheld)
+    for part in (*path.rglob("*"), path):
+        if part.is_file() and not part.is_symlink():
+            part.chmod(part.stat().st_mode | 0o066 & ~withheld)
 
 
 def _sync(path: Path) -> None:

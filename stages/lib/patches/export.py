@@ -20,7 +20,7 @@ from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from .base import Base, open_base
 from .build_patch import KEY, Use, base_of, chosen_task, make_patch, read_graft, require_whole_base, taken_out, use_of
-from .delta import ADAPTER, DELTA, deltas_of, make_adapter, whole_delta, write_sparse_delta
+from .delta import DELTA, deltas_of, make_adapter, whole_delta, write_sparse_delta
 from .format import card_text, size_text
 from .locations import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free, mask_at
 
@@ -55,10 +55,9 @@ def write_patch(target: Path, patch: StoredMask, card: str) -> None:
 
 @dataclass(frozen=True)
 class _Parcel:
-    """The files that `write` puts into a folder beside the card; the name of the one with the tensors; a sentence about it."""
+    """The files that `write` puts into a folder beside the card, and a sentence about them."""
 
     write: Callable[[Path], None]
-    weights: str
     said: str = ""
 
 
@@ -67,17 +66,17 @@ def _parcel(form: str, file: Path, patch: StoredMask, use: Use, base: Base, leav
         return _patch(patch)
     if form == PEFT:
         adapter = make_adapter(file, patch, use, base, leave_out)
-        return _Parcel(adapter.write, ADAPTER, adapter.said)
+        return _Parcel(adapter.write, adapter.said)
     if form == MODEL:
         return _model(_grafted(patch, base), use, base)
     deltas = deltas_of(patch, base)
     if form == SPARSE_DELTA:
-        return _Parcel(lambda folder: write_sparse_delta(deltas, patch, use, folder / DELTA), DELTA, str(deltas))
+        return _Parcel(lambda folder: write_sparse_delta(deltas, patch, use, folder / DELTA), str(deltas))
     return replace(_model(whole_delta(deltas, patch, base), use, base), said=str(deltas))
 
 
 def _patch(patch: StoredMask) -> _Parcel:
-    return _Parcel(lambda folder: write_mask(folder / PATCH, patch), PATCH)
+    return _Parcel(lambda folder: write_mask(folder / PATCH, patch))
 
 
 @contextmanager
@@ -153,14 +152,13 @@ def _model(tensors: dict[str, Tensor], use: Use, base: Base) -> _Parcel:
         write_json(folder / CONFIG, {**read_json(base.folder / CONFIG, ModelError), **use.config})
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
-    return _Parcel(write, WEIGHTS)
+    return _Parcel(write)
 
 
 def _write(target: Path, parcel: _Parcel, card: str) -> float:
-    """Write a folder; gives its size in kB.  Whoever may read the card may read the weights, which safetensors keeps to their owner."""
+    """Write a folder; gives its size in kB."""
     with replacing(target, fresh=True) as partial:
         partial.mkdir()
         parcel.write(partial)
         (partial / CARD).write_text(card, encoding="utf-8")
-        shutil.copymode(partial / CARD, partial / parcel.weights)
     return sum(path.stat().st_size for path in target.iterdir()) / 1000

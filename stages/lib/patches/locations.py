@@ -27,13 +27,19 @@ def mask_at(path: Path) -> Path:
 
 
 def free(target: Path, for_file: bool = False) -> Path:
-    """The absolute path of a place to write to; raises StorageError if it is taken (by more than an empty folder) or no place."""
+    """The absolute path of a place to write to; raises StorageError if it is taken (by more than an empty folder) or no place.
+
+    What has its name with `.partial` is in the way too: writing would replace it, be it of a killed command or the user's own.
+    """
     target = Path(os.path.normpath(target.absolute()))  # `new/..` is a folder that is there
     file = next((folder for folder in target.parents if folder.exists() and not folder.is_dir()), None)
     if file:
         raise StorageError(f"{target}: can't be written, as {file} is not a folder")
-    if len(os.fsencode(target.name + PARTIAL)) > LONGEST_NAME:
+    partial = Path(f"{target}{PARTIAL}")
+    if len(os.fsencode(partial.name)) > LONGEST_NAME:
         raise StorageError(f"{target}: can't be written, as its name is too long")
+    if os.path.lexists(partial):
+        raise StorageError(f"{target}: can't be written, as {partial} is there; remove it or choose another name")
     empty = not for_file and target.is_dir() and not target.is_symlink() and not any(target.iterdir())
     if os.path.lexists(target) and not empty:
         raise StorageError(f"{target}: is there already; remove it or choose another name")
