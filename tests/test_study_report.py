@@ -104,7 +104,7 @@ def write_cell(writer: Writer, seed: int, task: str) -> None:
     for readout, score in {"graft": 0.9, "retrain": 0.93, "reset": 0.65, "prune": 0.5}.items():
         for name in ("learned", "bias"):
             found = rows(task, readout, score, 0.04) + rows(task, "finetuned", 0.92, 0.09)
-            writer.record("readout", (readout, name, 0.0001, *tail), found)
+            writer.record("readout", (readout, name, 0.0001, *tail), found, selected={"learned": 20, "bias": 15}[name])
     points = product((0.0, 0.5, 1.0), ("wise_ft", "wise_graft"))
     wise = [row for alpha, name in points for row in rows(task, name, 0.6 + 0.32 * alpha**0.5, 0.05, alpha=alpha)]
     writer.record("wise", tail, wise)
@@ -214,17 +214,35 @@ def test_tables_have_the_paper_s_values_beside_ours(written, study):
     for above, row in zip([None, *models.rows], models.rows, strict=False):
         group = row.cells[0] if row.kind == "group" else group
         if row.kind == "paper":
-            theirs[group, above.cells[0]] = row.cells[2:]
+            theirs[group, above.cells[0]] = row.cells[3:]
     assert theirs["sst2", "fine-tuned"] == ["92.3 (0.3)", "7.4 (0.3)"]
     assert theirs["qqp†", "graft of 1.00 %"][0] == "78.7 (0.2)"
     assert theirs["sst2", "retrain learned of 0.010 %"] == ["92.2 (0.7)", "3.9 (0.7)"]
-    assert theirs["sst2 -> yelp", "retrain bias of 0.010 %"] == ["89.0 (0.3)", ""]
+    assert theirs["sst2 -> yelp", "BitFit"] == ["89.0 (0.3)", ""]
     assert theirs["qnli -> mnli_2", "LoRA 8 (0.067 %)"] == ["64.2 (3.9)", ""]
     assert theirs["average", "LoRA 8 (0.067 %)"] == ["88.5", "8.9"], "the paper's own average, over the same tasks"
     rows = table(collect(of(written, TASKS[:2])), "Tables 1, 3").rows
     average = [row.cells[0] for row in rows].index("average")
     assert not any(row.kind == "paper" for row in rows[average:]), "the control: over other tasks"
     assert table(study, "Table 8").rows[1].cells[2] == "" and table(study, "Table 8").rows[1].cells[3] == "9.2 (1.3)"
+
+
+def test_bitfit_is_of_all_biases_and_sizes_that_differ_are_told(study):
+    """Of 15 biases in all a size of 10 parameters holds some: their retraining is not BitFit, nor averaged with it."""
+    frame = study.frames["readout"]
+    own = frame.readout.eq("retrain") & frame.localizer.eq("bias")
+    few = frame[own].assign(sparsity=5e-5, selected=10, score=frame.score[own] - 0.5)
+    both = changed(study, readout=pd.concat([frame, few]))
+    words = "biases trained alone"
+    assert (
+        [one.figure for one in told_of(both, words=words)] == [one.figure for one in told_of(study, words=words)] != []
+    )
+    rows = {row.cells[0]: row.cells for row in table(both, "Tables 1, 3").rows}
+    assert rows["BitFit"][2] == "15" and rows["retrain bias of 0.0050 %"][2] == "10"
+    sweep = study.frames["sweep"]
+    fewer = changed(study, sweep=sweep.assign(selected=sweep.selected.mask(sweep.localizer.eq("bias"), 20)))
+    told = [told_of(one, "localizer_scores", "on biases, at 1.00 %")[0].figure for one in (fewer, study)]
+    assert told[0] == f"{told[1]}; {int(0.01 * GRAFTABLE):,} and 20 parameters"
 
 
 def test_an_average_is_of_models_that_have_all_tasks(written):

@@ -112,6 +112,12 @@ class Study(Collected):
         """Rows of one readout of a localizer's region."""
         return own_rows(self.rows("readout", where, readout=name, localizer=localizer, sparsity=size))
 
+    def bitfit(self, where: str | None = "id") -> pd.DataFrame:
+        """Rows of all biases trained alone, at the smallest size that has room for more: a smaller one holds only some of them."""
+        rows = self.readout("retrain", BIAS, None, where)
+        rows = rows[rows.selected + 1 <= rows.sparsity * rows.graftable + 1e-6]  # as Region.budget rounds
+        return rows[rows.sparsity == rows.sparsity.min()]
+
     @cached_property
     def localizers(self) -> list[str]:
         """Localizers of the sweep, known ones first, in the order in which they are compared."""

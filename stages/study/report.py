@@ -129,6 +129,8 @@ def _measure(title: str, measure: str) -> Column:
 
 
 N = Column("n", lambda rows: int(by_cell(rows).count()), str, "n")
+SIZE = number("parameters", lambda rows: rows.trained.fillna(rows.selected), ",.0f")
+PARAMETERS = "parameters: selected or trained, on average; fewer than the size where a localizer has, or takes, no more"
 MEASURED = [_measure(title, title.lower()) for title in ("score", "retained", "gain", "ECE", "agreement")]
 
 
@@ -155,8 +157,9 @@ def _localizers(study: Study) -> Table:
         "gradients: training examples that it takes one of; score - learned's: percentage points"
         + with_interval(study.tasks, study.seeds, ", not corrected for how many there are"),
         *_gave_way(study),
+        PARAMETERS,
     ]
-    columns, title = [N, *MEASURED, cost, over], "Localizers, all tasks together"
+    columns, title = [N, SIZE, *MEASURED, cost, over], "Localizers, all tasks together"
     return Table(title, ["localizer", "sparsity"], columns, lines, notes, "localizers", [over.key])
 
 
@@ -261,10 +264,13 @@ def models(study: Study) -> list[tuple[str, float, str, pd.DataFrame]]:
     for size in sparsities(study.grafts(LEARNED)):
         found.append(("graft", size, f"graft of {small_percent(size)}", study.grafts(LEARNED, size, None)))
     regions = study.frames["readout"].groupby(["readout", "localizer", "sparsity"], sort=False)
+    bitfit = study.bitfit(None)
     for readout, localizer, size in regions.groups:
         if (readout, localizer) != ("graft", LEARNED):
-            family = "bitfit" if (readout, localizer) == ("retrain", BIAS) else readout
-            label = f"{readout} {localizer} of {small_percent(size)}"
+            family, label = readout, f"{readout} {localizer} of {small_percent(size)}"
+            if (readout, localizer) == ("retrain", BIAS):
+                # some of the biases, trained alone, are not what the paper compares
+                family, label = ("bitfit", "BitFit") if size in {*bitfit.sparsity} else ("", label)
             found.append((family, size, label, study.readout(readout, localizer, size, None)))
     for method in study.frames["peft"].method.unique():
         family, _, size = method.rpartition("_")
@@ -289,13 +295,14 @@ def _models(study: Study, paper: Mapping[str, Any]) -> Table:
         lines += _group("average", whole, paper if alike else {}, "average", "average")
     notes = [
         VALUES,
-        "retrain: train only the region (of biases: BitFit); reset: set it back to pretrained; prune: set all else to 0; "
+        "retrain: train only the region; BitFit: all biases; reset: set it back to pretrained; prune: set all else to 0; "
         "LoRA by rank, adapters by bottleneck (share of the model they train)",
+        PARAMETERS,
         "paper: RoBERTa-base, 4096-shot (Table 5: 50,000 a class), 5 seeds; regions trained alone are of 0.01 %; no target for other settings",
         *filter(None, [marked(study.metrics.values())]),
     ]
     title = "Tables 1, 3, 5, 6 and 7: score and calibration error of every model on every test set"
-    return Table(title, ["model"], [N, MEASURED[0], MEASURED[3]], lines, notes)
+    return Table(title, ["model"], [N, SIZE, MEASURED[0], MEASURED[3]], lines, notes)
 
 
 def _group(title: str, parts: list, paper: Mapping[str, Any], task: str, test_set: str) -> list[Line]:
@@ -372,8 +379,8 @@ def _finding(values: pd.Series, size: float | None = None, write: Callable = poi
     return Finding(estimate(values), fields, short_of(values, write, ""), size=small_percent(size) if size else "")
 
 
-def _difference(first: pd.Series, second: pd.Series, size: float) -> Finding:
-    return _finding(first - second, size, first=first.mean(), second=second.mean())
+def _difference(first: pd.Series, second: pd.Series, size: float, **fields: Any) -> Finding:
+    return _finding(first - second, size, first=first.mean(), second=second.mean(), **fields)
 
 
 def gained(study: Study) -> Finding:
@@ -395,7 +402,10 @@ def _gain(study: Study, rows: pd.DataFrame, name: str) -> Finding:
 def localizer_scores(study: Study, better: str, worse: str) -> Iterator[Finding]:
     """Score of one localizer's grafts - another's, at every common size."""
     for size in study.common_sparsities if {better, worse} <= {*study.localizers} else []:
-        yield _difference(*(by_cell(study.grafts(name, size)) for name in (better, worse)), size)
+        both = [study.grafts(name, size) for name in (better, worse)]
+        first, second = (rows.selected.mean() for rows in both)
+        sizes = "" if first == second else f"; {first:,.0f} and {second:,.0f} parameters"
+        yield _difference(*map(by_cell, both), size, sizes=sizes)
 
 
 def kept(study: Study, measure: str) -> Iterator[Finding]:
@@ -421,7 +431,7 @@ SELECTIONS: dict[str, Callable[[Study, float, str], pd.DataFrame]] = {
     "graft": lambda study, size, where: study.grafts(LEARNED, size, where),
     "peft": lambda study, size, where: own_rows(study.rows("peft", where)),
     "retrained": lambda study, size, where: study.readout("retrain", LEARNED, size, where),
-    "bitfit": lambda study, size, where: study.readout("retrain", BIAS, None, where),
+    "bitfit": lambda study, size, where: study.bitfit(where),
 }
 
 
