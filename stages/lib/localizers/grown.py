@@ -21,7 +21,7 @@ def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> 
 
     Each of `settings.rounds` rounds takes the gradient at the current graft and adds those with
     the largest -dLoss/dtheta * delta, the first-order gain of grafting them too.  With `settings.enough` it ends as soon as
-    the graft is certified to agree that well with the fine-tuned model; then the mask is smaller, and its file says `rounds`
+    the graft is shown on dev to agree that well with the fine-tuned model; then the mask is smaller, and its file says `rounds`
     and `agreement`, the lower bound.
     """
     k, start = budget.k, budget.k // START_PART
@@ -49,7 +49,8 @@ def grown_to(evidence: Evidence, mask: GraftMask, size: int) -> GraftMask:
 def certified_agreement(evidence: Evidence, mask: GraftMask, looks: int) -> float:
     """The share of rows like those of dev on which the graft of a mask predicts as the fine-tuned model, at the least.
 
-    Exact binomial bound (Clopper and Pearson); all of so many looks together are right with a probability of 95 %.
+    Binomial bound (Clopper and Pearson), with a confidence of 95 % for all of so many looks together, for this model on these
+    dev rows: where fine-tuning's grid or `eval_steps` chose the model on the same rows, it is no guarantee for others.
     """
     from scipy.stats import binomtest
 

@@ -95,7 +95,7 @@ class Grown(LocalizerSettings):
         gt=0,
         lt=1,
         description="agreement with the fine-tuned model at which growth ends before its budget, if dev shows at least as "
-        "much with 95 % confidence; null: never",
+        "much with 95 % confidence (too much where dev also chose that model); null: never",
     )
 
     def gradient_examples(self, rows: float, size: float) -> float:
