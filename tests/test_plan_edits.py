@@ -37,7 +37,7 @@ SMALL = TINY | {
     "surgery": {"selections": ["all", "top_1"], "tasks": ["movies"]},
     "edit": {"methods": ["full", "talos"]},
     "arithmetic": {"methods": ["full"], "negation": {"controls": dict(zip(TASKS, reversed(TASKS), strict=True))}},
-    "disentangle": {"methods": ["full"], "grid": {"pairs": {"movies": "products"}}},
+    "disentangle": {"methods": ["talos"], "grid": {"pairs": {"movies": "products"}}},
     "smallest": {"localizers": ["movement"]},
 }
 # of each pipeline, a setting, and the stage that it concerns
