@@ -26,6 +26,7 @@ from stages.commands.parallel import bound
 from stages.commands.parallel.__main__ import count, on_this_machine, parsed, visible_gpus, workers_for
 from stages.commands.parallel.clone import State, difference, state
 from stages.commands.parallel.cluster import this_machine
+from stages.commands.parallel.lock import RUNNER, held
 from stages.commands.parallel.progress import Board, watched
 from stages.commands.parallel.run_stage import DVC, Outcome
 from stages.commands.parallel.schedule import longest_way_first
@@ -234,6 +235,28 @@ def test_a_stop_ends_every_stage_and_the_next_run_goes_on(toy, how):
     assert run(2)[0] == 0 and {*runs()} == {*PAIR}
 
 
+HOLD = """
+import subprocess, sys
+from stages.commands.parallel.lock import RUNNER, held
+
+with held(RUNNER):
+    print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_run_in_a_folder_is_refused_in_one_line_until_the_first_has_ended_or_was_killed(toy, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["parallel", "left"])
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        child = psutil.Process(int(first.stdout.readline()))
+        with pytest.raises(StorageError, match="another run is at work in this folder, and holds .dvc/tmp/runner.lock"):
+            parallel.main()
+        first.kill()
+    with held(RUNNER):
+        assert child.is_running(), "the control: what the first one had started goes on, and holds nothing"
+    child.kill()
+
+
 def test_a_run_goes_on_after_a_sleep(toy, monkeypatch):
     # Dask's own are five minutes, and five seconds the least
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1s")
@@ -303,6 +326,7 @@ WRONG = {
 def test_wrong_settings_of_an_experiment_are_told_together_before_anything_is_changed(project, monkeypatch):
     text = (ROOT / "params.yaml").read_text(encoding="utf-8")
     Path("params.yaml").write_text(text, encoding="utf-8")
+    Path(".dvc").mkdir()
     for setting, told in WRONG.items():
         monkeypatch.setattr("sys.argv", ["parallel", "-S", setting])
         with pytest.raises(ParamsError, match=re.escape(told)):

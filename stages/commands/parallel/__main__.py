@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from stages.commands.parallel.bound import bound
+from stages.commands.parallel.lock import RUNNER, held
 from stages.lib import paths
 from stages.lib.entry import guarded
 from stages.lib.errors import ParamsError
@@ -39,7 +40,10 @@ NO_GPU = ("", "-1", "none", "NoDevFiles")
 def main() -> None:
     """Parse the command line and do what it says."""
     asked = parsed(sys.argv[1:])
-    if code := (_run_experiment if asked.settings else _run_all)(asked):
+    # the run in an experiment has its lock
+    with nullcontext() if asked.proven_by_dvc else held(RUNNER):
+        code = (_run_experiment if asked.settings else _run_all)(asked)
+    if code:
         sys.exit(code)
 
 

@@ -6,15 +6,14 @@ python -m stages.commands.parallel.in_clone TARGET        on a worker
 stage needed; `share` brings all that another clone needs to take it over, outputs first.
 """
 
-import fcntl
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages.commands.mend import mend_locks, mend_notes
 from stages.commands.parallel.clone import has_remote
+from stages.commands.parallel.lock import WORKER, held
 from stages.commands.parallel.quick_dvc import run
 from stages.lib.entry import guarded
 from stages.lib.errors import StorageError
@@ -24,13 +23,12 @@ if TYPE_CHECKING:
     from dvc.stage import Stage
     from dvc.stage.cache import StageCache
 
-LOCK = Path(".dvc/tmp/worker.lock")
-
 
 def main() -> None:
     """Run the stage of the command line; leaves with DVC's exit code."""
     [target] = sys.argv[1:]
-    with _alone():
+    # one stage at a time in a clone, also where a killed worker's last one has yet to end
+    with held(WORKER, waits=True):
         mend_notes()
         mend_locks()
         if code := reproduce(target):
@@ -83,15 +81,6 @@ def _copy(record: Path, repo: "Repo") -> None:
     place = remote.fs.join(remote.path, *record.relative_to(local.path).parts)
     if not remote.fs.exists(place):
         copy(local.fs, str(record), remote.fs, place)
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """One stage at a time in a clone, also where a killed worker's last one has yet to end."""
-    LOCK.parent.mkdir(parents=True, exist_ok=True)
-    with LOCK.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":
