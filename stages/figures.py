@@ -108,7 +108,7 @@ def reliability(results: Results) -> Figure:
     above = {variant: points(_overconfidence(results, variant)) for variant in (FINETUNED, GRAFTED)}
     told = f"{above[FINETUNED]} points when fine-tuned, {above[GRAFTED]} with the graft"
     drawn = figure(
-        DIAGRAM_HEIGHT * rows, f"Confidence less accuracy, mean over tasks: {told}",
+        DIAGRAM_HEIGHT * rows, f"Confidence less accuracy{_over_tasks(results)}: {told}",
         _details(results), f"ECE: fine-tuned → grafted, mean over seeds. Below each diagram: share of test {results.unit} in each bin "
         f"of confidence, all seeds together. Markers grow with it; bins of fewer than {FEWEST_ROWS} {results.unit} are not drawn.",
     )  # fmt: skip
@@ -142,7 +142,7 @@ def confidence(results: Results) -> Figure:
     edge = min((low for low in counts if low >= SURE), default=max(counts))
     shares = (counts.loc[:, edge:].sum(axis=1) / counts.sum(axis=1)).groupby("variant").mean()
     title = (
-        f"Surer than {100 * edge:.3g} %, mean over tasks: the fine-tuned model of {percent(shares[FINETUNED], 0)} % of the "
+        f"Surer than {100 * edge:.3g} %{_over_tasks(results)}: the fine-tuned model of {percent(shares[FINETUNED], 0)} % of the "
         f"{results.unit}, the graft of {percent(shares[GRAFTED], 0)} %"
     )
     what = "token" if results.generative else "label"
@@ -174,8 +174,9 @@ def frontier(results: Results) -> Figure:
     )
     caption = (
         "Up and left is better. FT: fine-tuned; / T: at one temperature; this and the weight of WiSE-FT are fitted on dev "
-        "rows. Line: between the pretrained model and the graft. Means over seeds; the first panel is their mean over tasks."
+        "rows. Line: between the pretrained model and the graft. Means over seeds"
     )
+    caption += "; the first panel is their mean over tasks." if _over_tasks(results) else "."
     close: dict[str, float] = {}
     if results.refits:  # two more find room in the legend
         caption += " + H: with the head refitted to training rows."
@@ -188,7 +189,7 @@ def frontier(results: Results) -> Figure:
         caption += " Its whiskers, of all but pre: 95 % interval, over tasks, of the distance to the fine-tuned model."
     if marks := marked(task.metric for task in results.tasks.values()):
         caption += f" {marks}."
-    parts = {"mean over tasks": over_tasks}
+    parts = {"mean over tasks": over_tasks} if _over_tasks(results) else {}
     parts |= {_name(results, task, 18): means[means.task == task] for task in results.tasks}
     rows, columns = _grid(len(parts))
     drawn = figure(DIAGRAM_HEIGHT * rows, title, _details(results), caption)
@@ -299,7 +300,9 @@ def _draw_diagram(panel: Axes, bins: pd.DataFrame) -> None:
     panel.plot([0, 100], [0, 100], zorder=1, **diagonal)
     for variant in (PRETRAINED, FINETUNED, GRAFTED):
         own, look = bins[(bins.variant == variant) & (bins["count"] >= FEWEST_ROWS)], LINES[variant]
-        panel.plot(100 * own.confidence, 100 * own.accuracy, **{**look, "marker": ""})
+        # one bin makes no line
+        marker = {"marker": "_" if len(own) == 1 and not look["marker"] else "", "markersize": LARGEST_MARKER}
+        panel.plot(100 * own.confidence, 100 * own.accuracy, **look | marker)
         if look["marker"]:
             # as large as the bins have rows: small ones are mostly chance
             shares = own["count"] / max(own["count"].sum(), 1)
@@ -323,6 +326,11 @@ def _draw_counts(panel: Axes, bins: pd.DataFrame) -> None:
 def _by_task(results: Results, measure: str) -> Bars:
     labels = {task: f"{_name(results, task)}\n{_rows(results.of(task))}" for task in results.tasks}
     return Bars(results.scores.assign(group=results.scores.task), labels, measure)
+
+
+def _over_tasks(results: Results) -> str:
+    """What a title adds to a number of all tasks; nothing where there is one task."""
+    return ", mean over tasks" if len(results.tasks) > 1 else ""
 
 
 def _name(results: Results, task: str, width: int = 12) -> str:

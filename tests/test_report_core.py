@@ -17,6 +17,7 @@ from stages.lib.report.claims import Finding, Statement, judge, read_statements
 from stages.lib.report.differences import other_settings, plain, told
 from stages.lib.report.document import Claim, Report, Row, Verdict, read_report, write_report
 from stages.lib.report.document import Table as Printed
+from stages.lib.report.format import percent, points
 from stages.lib.report.load import Records, frame_of, grid, in_order, published, require_files
 from stages.lib.report.publish import to_markdown, to_terminal
 from stages.lib.report.stats import Estimate, clean, estimate, holm, known, mean_of, paired
@@ -171,6 +172,11 @@ def test_holms_correction_is_that_of_hand(p_values, corrected):
     assert holm(p_values) == pytest.approx(corrected)
 
 
+def test_a_share_that_is_rounded_to_zero_has_no_sign_and_a_difference_keeps_it():
+    assert [percent(share) for share in (-0.0004, 0.0004, -0.004)] == ["0.0", "0.0", "-0.4"]
+    assert points(-0.0004) == "-0.0", "on this side of zero"
+
+
 def test_numbers_are_rounded_and_undefined_ones_left_out():
     values = {"a": 0.12345678, "b": float("nan"), "c": -0.0, "d": {"n": np.int64(3)}}
     assert clean(values) == {"a": 0.123457, "c": 0.0, "d": {"n": 3}}
@@ -273,6 +279,7 @@ def test_a_claim_says_with_what_it_was_measured_and_limits_are_numbers_or_names_
         settings = Params(toy=Params(least=least))
         assert judged(SHOWN, limit="toy.least", settings=settings).verdict is verdict
     assert judged(SHOWN).here == "toy; 3 tasks, 2 seeds" and judged(True).here == "toy"
+    assert judged(estimate(cells({}))).here == "toy", "no cell, so no number of tasks"
 
 
 @pytest.mark.parametrize(

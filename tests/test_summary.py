@@ -4,10 +4,12 @@ import hashlib
 import io
 import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
@@ -39,7 +41,7 @@ from stages.lib.report.document import Claim, Report
 from stages.lib.report.format import small_percent
 from stages.lib.report.load import published
 from stages.lib.report.publish import plot_data, to_terminal
-from stages.lib.report.style import figure, save, styled, wrapped
+from stages.lib.report.style import LINES, figure, save, styled, wrapped
 from stages.lib.settings import DataParams
 from stages.report import HERE, Results, collect, details, headline, mask_facts, paper_scores, report
 from stages.settings import OodParams, SummaryParams
@@ -435,6 +437,28 @@ def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(tasks, sets):
         assert len(boxes) > 1
         assert all(box.x0 >= 0 and box.y0 >= 0 and box.x1 <= edge.x1 and box.y1 <= edge.y1 for _, box in boxes), name
         assert not overlaps(boxes), name
+
+
+def test_of_one_task_there_is_no_mean_over_tasks():
+    for tasks in (["movies"], ["movies", "sst2"]):
+        make_cells(tasks, [1, 2])
+        results = results_of(tasks, [1, 2])
+        for name in ("reliability", "confidence", "frontier"):
+            words = [text for text, _ in text_boxes(draw(name, results))]
+            assert any("mean over tasks" in text for text in words) == (len(tasks) > 1), name
+
+
+def test_the_one_bin_of_a_model_is_a_mark(project):
+    make_cells(["movies"], [1])
+    results = results_of(["movies"], [1])
+    bins = results.reliability
+    for number in (2, 1):
+        kept = bins[bins.variant != PRETRAINED], bins[bins.variant == PRETRAINED].nlargest(number, "count")
+        panel = draw("reliability", replace(results, reliability=pd.concat(kept))).axes[0]
+        [line] = [
+            line for line in panel.lines if line.get_color() == LINES[PRETRAINED]["color"] and len(line.get_xdata())
+        ]
+        assert (line.get_marker() != "") == (number == 1)
 
 
 def test_long_labels_beside_the_panels_stay_inside_the_file(tmp_path):

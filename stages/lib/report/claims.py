@@ -156,7 +156,7 @@ def _claim(candidate: _Candidate, p_value: float | None, family: int, here: str)
     setting = [finding.size, here]
     if isinstance(value, Estimate):
         fields |= {"mean": value.mean, "n": value.n, "difference": value.words(), "percent": value.words("%")}
-        setting.append(value.sample())
+        setting.append(value.sample() if value.units else "")
     elif value is not None:
         fields["value"] = value
     fields |= finding.fields

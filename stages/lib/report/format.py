@@ -50,7 +50,7 @@ def _marked(metrics: set[str]) -> list[str]:
 
 def percent(share: float | None, decimals: int = 1) -> str:
     """`0.905` as "90.5", without the sign of percent."""
-    return UNKNOWN if share is None else f"{100 * share:.{decimals}f}"
+    return UNKNOWN if share is None else f"{100 * share:z.{decimals}f}"
 
 
 def small_percent(share: float) -> str:
