@@ -21,7 +21,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from . import paths
 from .data.tasks import unknown_tasks
 from .entry import COMPARISONS
-from .errors import ParamsError, did_you_mean, plain_problem
+from .errors import ParamsError, did_you_mean, plain_problem, shown
 from .localizers.settings import NAMES, localizer_in
 from .settings import WRONG, Choice, Params, Table, at, fine_part, is_on, lists, told
 from .yaml12 import load_yaml
@@ -172,7 +172,9 @@ def validate(raw: object, path: Path = paths.PARAMS, asked: Collection[str] = ()
 def checked(raw: object, path: Path = paths.PARAMS, asked: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
     """The settings as `validate` gives them, and a line on each section left out, whose tasks `tasks` doesn't have."""
     if not isinstance(raw, dict):
-        raise ParamsError(f"{path}: expected sections ({', '.join(SECTIONS)}), found {type(raw).__name__}")
+        raise ParamsError(
+            f"{path}: expected sections ({', '.join(SECTIONS)}), found {shown(raw) if raw else 'nothing'}"
+        )
     strange, known = [name for name in raw if name not in SECTIONS], ", ".join(SECTIONS)
     problems = [f"{name}: unknown section{did_you_mean(name, SECTIONS)}; known: {known}" for name in strange]
     values = Table()
