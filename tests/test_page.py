@@ -13,14 +13,14 @@ import pytest
 
 from stages.commands.page import __main__ as report
 from stages.commands.page import reproduction
-from stages.commands.page.provenance import commit_of, durations
+from stages.commands.page.provenance import commit_of, durations, made_on
 from stages.commands.page.render import write_page
 from stages.commands.page.results import DATA, caption_of
 from stages.lib import paths
 from stages.lib.errors import StorageError
 from stages.lib.io import write_json, write_rows, write_text
 from stages.lib.params import data_files, load_params
-from stages.lib.report.differences import compare, plain, written
+from stages.lib.report.differences import NOT_THERE, compare, plain, written
 from stages.lib.report.document import Claim, Paper, Report, Row, Table, Verdict, write_report
 from stages.lib.report.hover import read_values
 from stages.lib.report.style import figure, save, styled
@@ -64,11 +64,14 @@ def ran(project) -> Path:
     git("add", "-A")
     git("commit", "-qm", "before & after")
     write_json(paths.SUMMARY, {"average": {"grafted": {"retained": 0.96, "ece_reduction": 0.4}}, "new": 1})
-    paths.PARAMS.write_text(params.replace("sparsity: 0.01 ", "sparsity: 0.002 "))
+    changed = params.replace("sparsity: 0.01 ", "sparsity: 0.002 ").replace("test_max: 150 ", "test_max: 151 ")
+    paths.PARAMS.write_text(changed)
     for name in ("summary", "study"):
         write_report(paths.report_document(name), made_under("tasks", "graft"))
     for name in ("scores.csv", "study/strange_thing.csv"):
         write_text(paths.PLOTS / name, "task,score\n")
+    with styled():
+        save(figure(3, "Nothing of it", "", ""), paths.PLOTS / "ood.png")
     write_text(paths.learned("movies", 13), "")
     write_text(paths.report("study"), "{}")
     for place in (paths.PLOTS / "accuracy.png", paths.report_plots("study") / "strange_thing.png"):
@@ -94,6 +97,7 @@ def test_the_page_has_every_pipeline_that_ran_with_its_tables_and_figures(ran):
     assert section(html, "summary").count("<tr") == 4 and 'class="paper"' in section(html, "summary")
     assert section(html, "summary").count('<th scope="col">') == 13 and '<th scope="row">average' in html
     assert all(words in section(html, "summary") for words in ("data:image/png;base64,", "Score of the pretrained"))
+    assert "ood.png" not in html, "a figure without values"
     assert "96.1\u00a0%" in html and section(html, "study").count(LONG) == 1
     assert "Strange thing." in section(html, "study")  # a figure without a caption goes by its name
 
@@ -111,7 +115,8 @@ def test_what_does_not_hold_and_what_did_not_run_comes_first(ran):
 def test_changed_settings_and_numbers_are_told_with_their_former_values(ran):
     html = write_page("HEAD")
     settings, changes = section(html, "settings"), section(html, "changes")
-    assert "1 setting differs" in settings and "before &amp; after" in settings
+    assert "1 setting differs" in settings, "the others are of surgery, which is not shown"
+    assert "before &amp; after" in settings
     rows = re.findall(r'<tr class="changed">(.*?)</tr>', settings)
     assert rows == ['<th scope="row">graft.sparsity</th><td>0.002</td><td>0.01</td>']
     assert re.findall(r"<details open><summary>(.*?)</summary>", settings) == ["graft: 1 changed"]
@@ -182,6 +187,21 @@ def test_an_annotated_tag_is_the_commit_that_it_stands_at(ran):
         commit_of("v2")
 
 
+def test_a_shallow_clone_says_that_the_history_is_not_there_and_no_repository_that_there_is_none(
+    ran, tmp_path_factory, monkeypatch
+):
+    git("commit", "-qam", "now")
+    git("clone", "-q", "--depth", "1", ran.as_uri(), "shallow")
+    assert "(commit " in made_on(paths.PARAMS), "control"
+    monkeypatch.chdir("shallow")
+    assert made_on(paths.PARAMS) == "an unknown day (a shallow clone; `git fetch --unshallow`)"
+    with pytest.raises(StorageError, match="git knows no commit 'HEAD~1'; this clone is shallow"):
+        commit_of("HEAD~1")
+    monkeypatch.chdir(tmp_path_factory.mktemp("unpacked"))
+    with pytest.raises(StorageError, match="not in a git repository"):
+        commit_of("HEAD")
+
+
 def test_the_page_needs_nothing_else(ran):
     html = write_page("HEAD")
     assert {*re.findall(r"<(script src|iframe|object|embed|video|audio)\b", html)} == set()
@@ -244,9 +264,11 @@ def test_differences_tell_missing_from_null():
     before, after = {"a": {"x": 1}, "b": None, "gone": 2}, {"a": {"x": 1}, "b": 0.5, "new": None, "c": {}}
     found = compare(before, after)
     differ = [(entry.name, entry.after) for entry in found if entry.differs]
-    assert differ == [("b", 0.5), ("new", None), ("c", {}), ("gone", None)]
+    assert differ == [("b", 0.5), ("new", None), ("c", {}), ("gone", NOT_THERE)]
     assert [entry.name for entry in found if not entry.differs] == ["a.x"]
     assert not any(entry.differs for entry in compare(after, after))
+    [emptied] = compare({"sets": {"a": [1]}}, {"sets": {}})
+    assert (emptied.name, emptied.after) == ("sets.a", NOT_THERE), "a table that was emptied is there"
     pairs = ((1, 1.5), (True, 2), ("a", "b"))
     assert [compare({"a": old}, {"a": new})[0].change for old, new in pairs] == ["+0.5", "", ""]
     values = {None: "null", True: "true", 1e-7: "1e-07", 0.123456789: "0.123457"}

@@ -26,10 +26,20 @@ def commit_of(revision: str) -> tuple[str, str]:
     """Short hash and first line of a commit; raises StorageError if git doesn't know it."""
     # of an annotated tag git would show the tag first
     shown = git("show", "--no-patch", "--format=%H %s", f"{revision}^{{commit}}")
+    if shown is None and git("rev-parse", "--git-dir") is None:
+        raise StorageError(
+            "not in a git repository, and the report compares with a commit: unpack a clone (`git clone`)"
+        )
     if shown is None:
-        raise StorageError(f"baseline: git knows no commit {revision!r}")
+        shallow = "; this clone is shallow (`git fetch --unshallow` brings all commits)" * is_shallow()
+        raise StorageError(f"baseline: git knows no commit {revision!r}{shallow}")
     commit, _, subject = shown.partition(" ")
     return commit[:SHOWN_HASH], subject
+
+
+def is_shallow() -> bool:
+    """True in a clone that has only the last commits."""
+    return git("rev-parse", "--is-shallow-repository") == "true"
 
 
 def uncommitted() -> list[str]:
@@ -39,10 +49,12 @@ def uncommitted() -> list[str]:
 
 
 def made_on(path: Path) -> str:
-    """Day and commit of a file that is as git has it, else the day it was written."""
-    known = git("log", "-1", "--format=%cs (commit %h)", "--", str(path))
+    """Day and commit of a file that is as git has it, if its history is here, else the day it was written."""
+    known = git("log", "-1", "--format=%P|%cs (commit %h)", "--", str(path))
     if known and str(path) not in uncommitted():
-        return known
+        parents, _, told = known.partition("|")
+        # git takes the oldest commit that a shallow clone has for the one that brought all its files
+        return told if parents or not is_shallow() else "an unknown day (a shallow clone; `git fetch --unshallow`)"
     return f"{datetime.fromtimestamp(path.stat().st_mtime, UTC):%Y-%m-%d}"
 
 

@@ -17,7 +17,7 @@ from stages.commands.plan.stage_status import UNCHANGED, Step
 from stages.lib import paths
 from stages.lib.errors import GraftError, ParamsError, StorageError
 from stages.lib.params import sections_of, validate
-from stages.lib.report.differences import Entry, compare, written
+from stages.lib.report.differences import NOT_THERE, Entry, compare, written
 from stages.lib.report.document import Verdict
 from stages.lib.report.format import counted
 from stages.lib.yaml12 import load_yaml, parse_yaml
@@ -52,7 +52,6 @@ def write_page(revision: str) -> str:
         claims=[(result, claim) for result in ran for claim in result.report.claims],
         grafts=[*_grafts(params)] if ran[0].name == MAIN else [],
         baseline=f"{commit} ({subject})",
-        settings=settings,
         sections=_sections(settings, ran),
         numbers={result.name: _numbers(commit, result) for result in ran},
     )
@@ -116,7 +115,7 @@ def _template() -> Template:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"written": written, "counted": counted, "json": _json}
-    environment.globals |= {"KINDS": KINDS}
+    environment.globals |= {"KINDS": KINDS, "NOT_THERE": NOT_THERE}
     return environment.get_template("page.html.j2")
 
 

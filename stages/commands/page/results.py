@@ -71,11 +71,12 @@ class Result:
 
     @property
     def figures(self) -> list[Figure]:
-        """Its pictures."""
+        """Its pictures, of which each shows something."""
         plots = paths.report_plots(self.name)
         captions = data_files("captions.yaml").get("" if self.name == MAIN else self.name, {})
         data, pictures = captions.get(DATA, {}), sorted(plots.glob("*.png"))
-        return [Figure(path, caption_of(path.stem, captions), (*_behind(path, data),)) for path in pictures]
+        found = [Figure(path, caption_of(path.stem, captions), (*_behind(path, data),)) for path in pictures]
+        return [figure for figure in found if figure.values]  # one without says only that there are none
 
 
 def read_results(values: Mapping[str, Any]) -> list[Result]:

@@ -10,11 +10,12 @@ from pydantic import BaseModel
 from ..settings import Params, at, is_partial
 
 SHOWN = 4
+NOT_THERE = "not there"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A setting or number by its dotted name, before and after; None on a side that doesn't have it."""
+    """A setting or number by its dotted name, before and after; NOT_THERE on a side that doesn't have it."""
 
     name: str
     before: Any
@@ -29,12 +30,12 @@ class Entry:
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> list[Entry]:
-    """Every entry in the order of `after`, then those that only `before` has."""
+    """Every entry in the order of `after`, then those that only `before` has; a table that one side has empty goes by its entries."""
     old, new = flat(before), flat(after)
-    return [
-        Entry(name, old.get(name), new.get(name), (name in old) != (name in new) or old.get(name) != new.get(name))
-        for name in dict.fromkeys([*new, *old])
-    ]
+    names = dict.fromkeys([*new, *old])
+    sides = [(name, old.get(name, NOT_THERE), new.get(name, NOT_THERE)) for name in names]
+    filled = {name for name, *both in sides if {} in both and any(other.startswith(f"{name}.") for other in names)}
+    return [Entry(*side, side[1] != side[2]) for side in sides if side[0] not in filled]
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -76,7 +77,7 @@ def told(entries: list[Entry]) -> str:
 
 
 def _side(value: object) -> str:
-    return "none" if value in (None, {}) else written(value)
+    return "none" if value in (None, {}, NOT_THERE) else written(value)
 
 
 def _dumped(value: object) -> Any:
