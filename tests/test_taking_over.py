@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from stages.lib import paths
 from stages.lib.data.tasks import TaskSpec, resolve_tasks
@@ -20,7 +21,7 @@ from stages.lib.training.finetuning import TrainingCell, chosen_point
 from stages.lib.training.taking_over import label_order, take_over
 from stages.lib.yaml12 import load_yaml
 from stages.settings import problems
-from tests.pico import TOY, finetune_settings, model_settings, runtime
+from tests.pico import TOY, VOCABULARY, finetune_settings, model_settings, runtime
 
 PARAMS = Path(__file__).parents[1] / "params.yaml"
 
@@ -107,7 +108,7 @@ def test_labels_by_name():
 
 
 def test_what_is_no_fine_tuned_base_is_refused(cell, elsewhere, pico_llama):
-    with pytest.raises(ModelError, match="is a model of the kind llama, not bert"):
+    with pytest.raises(ModelError, match="its config.json has model_type llama, and the pretrained model's is bert"):
         taken(cell, pico_llama)
     tensors = load_file(elsewhere / "model.safetensors")
     del tensors["bert.encoder.layer.0.output.dense.bias"]
@@ -115,6 +116,52 @@ def test_what_is_no_fine_tuned_base_is_refused(cell, elsewhere, pico_llama):
     set_labels(elsewhere, "up", "down")
     with pytest.raises(ModelError, match=r"1 tensor missing .*; .*its labels 'up', 'down' are not those") as caught:
         taken(cell, elsewhere)
+    assert "\n" not in str(caught.value)
+
+
+def set_config(folder: Path, **changes: object) -> None:
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def set_tensors(folder: Path, **changes: torch.Tensor) -> None:
+    tensors = load_file(folder / "model.safetensors") | changes
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def save_other(folder: Path, **changes: object) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    config.update(changes)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+
+
+BIAS, DECODER = "bert.encoder.layer.1.output.dense.bias", "cls.predictions.decoder.weight"
+REFUSED = {
+    "more layers": ("standard", lambda folder: save_other(folder, num_hidden_layers=3), r"is no fine-tuned pico: the two have other layers or shapes \(bert.encoder.layer.2"),
+    "wider": ("standard", lambda folder: save_other(folder, intermediate_size=96), r"^((?!config.json).)*the two have other layers or shapes"),
+    "layers that its config hasn't": ("standard", lambda folder: set_tensors(folder, **{BIAS.replace(".1.", ".2."): torch.zeros(32)}), r"1 tensor that BertForSequenceClassification doesn't read \(bert.encoder.layer.2"),
+    "other heads": ("standard", lambda folder: set_config(folder, num_attention_heads=4), "its config.json has num_attention_heads 4 and not 2"),
+    "other eps": ("standard", lambda folder: set_config(folder, layer_norm_eps=1e-5), "its config.json has layer_norm_eps 1e-05 and not 1e-12"),
+    "untied": ("prompt", lambda folder: set_tensors(folder, **{DECODER: torch.zeros(len(VOCABULARY), 32)}), f"ties {DECODER} to bert.embeddings.word_embeddings.weight, and the file has other"),
+    "untied by its config": ("prompt", lambda folder: (set_config(folder, tie_word_embeddings=False), set_tensors(folder, **{DECODER: torch.zeros(len(VOCABULARY), 32)})), rf"other layers or shapes \(.*{DECODER}"),
+    "no number": ("standard", lambda folder: set_tensors(folder, **{BIAS: torch.full((32,), torch.nan)}), rf"elsewhere/model.safetensors: values that are no numbers: NaN or infinite \({BIAS}\)"),
+    "no kind": ("standard", lambda folder: set_config(folder, model_type=None), "its config.json has model_type None, and the pretrained model's is bert"),
+    "no class": ("standard", lambda folder: set_config(folder, architectures=None), r"its config.json names no class \(architectures\), and model.mode=standard reads a SequenceClass"),
+    "a number for a class": ("standard", lambda folder: set_config(folder, architectures=5), r"its config.json names 5 \(architectures\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_pretrained_model_could_not_hold_is_refused(make_cell, tmp_path, case):
+    mode, spoil, message = REFUSED[case]
+    made, folder = make_cell(mode), tmp_path / "elsewhere"
+    shutil.copytree(made.finetuned_folder, folder)
+    (folder / "SHA256SUMS").unlink()
+    cell = TrainingCell(TOY, 0, made.rows, model_settings(mode), runtime(), made.pretrained_folder)
+    taken(cell, folder)  # the control
+    spoil(folder)
+    with pytest.raises(ModelError, match=message) as caught:
+        taken(cell, folder)
     assert "\n" not in str(caught.value)
 
 

@@ -3,7 +3,8 @@
 Files are mapped, so that what is read of them is no memory of this process that the system couldn't take back.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ from ..digest import require_listed
 from ..errors import ModelError
 from ..graft.running_selection import LazyTensors
 from ..io import read_json
-from .anatomy import CLASSES, SOME_LABELS
-from .loading import load_config, one_line, quiet_transformers
+from .anatomy import CLASSES, HEAD, SOME_LABELS, Anatomy, named_weights
+from .loading import MADE_ANEW, load_config, one_line, quiet_transformers
 from .sources import CONFIG, commit_of, find_checkpoint, weight_files
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ FLOATS = ("F32", "BF16", "F16")
 # what BERT's first checkpoints call the two parameters of a LayerNorm
 OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 MOST_NAMED = 3
+# settings of a config that change no shape, but what is computed
+ARITHMETIC = re.compile(
+    "n_heads?$|num_attention_heads|num_key_value_heads|head_dim|rope|rotary|theta|hidden_act|activation_function|_eps|epsilon"
+    "|position_embedding_type|relative_attention|pos_att_type|is_decoder|scale|scaling|multiplier|softcap|sliding_window"
+    "|layer_types|alibi|parallel|experts_per_tok|norm_topk"
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,12 @@ class Checkpoint:
         return cls(title, source, folder, read_json(folder / CONFIG, ModelError), files)
 
     @property
+    def saved_from(self) -> list[str]:
+        """The classes that its config.json names; none where it names no class."""
+        saved = self.config.get("architectures") or []
+        return [str(name) for name in (saved if isinstance(saved, list) else [saved])]
+
+    @property
     def commit(self) -> str | None:
         """The commit of the hub that it is; None for a folder."""
         return commit_of(self.folder) if self.source == "hub" else None
@@ -66,6 +79,10 @@ class Checkpoint:
     def dtype(self, stored: str) -> str:
         """Type of a tensor, by its name in the file: F32, BF16, I8 and so on."""
         return self.files[stored].get_slice(stored).get_dtype()
+
+    def file_of(self, stored: str) -> Path:
+        """The file that has a tensor."""
+        return next(file for file in weight_files(self.folder) if stored in safe_open(file, framework="pt").keys())  # noqa: SIM118
 
     def read(self, stored: str) -> Tensor:
         """A tensor in its own dtype, mapped; not to be written to."""
@@ -106,10 +123,22 @@ class Named:
 
         return LazyTensors(self.stored, read)
 
+    def packed(self, types: Sequence[str] = FLOATS) -> list[str]:
+        """Names of the tensors in another type than these: quantised ones."""
+        return [name for name, stored in self.stored.items() if self.checkpoint.dtype(stored) not in types]
+
+    def not_finite(self, values: Mapping[str, Tensor]) -> list[str]:
+        """A line on the tensors, if any, that have NaN or infinite values, with the file of the first."""
+        bad = [name for name, tensor in values.items() if not bool(tensor.isfinite().all())]
+        place = (
+            self.checkpoint.file_of(self.stored[bad[0]]) if bad and bad[0] in self.stored else self.checkpoint.folder
+        )
+        return [f"{place}: values that are no numbers: NaN or infinite ({listed(bad)})"] * bool(bad)
+
     def problems(self, shapes: dict[str, Sequence[int]]) -> list[str]:
         """Why it can't be grafted: tensors of these shapes that are missing, have another one, or are quantised."""
         missing = [name for name in shapes if name not in self.stored]
-        packed = [name for name, stored in self.stored.items() if self.checkpoint.dtype(stored) not in FLOATS]
+        packed = self.packed()
         other = [
             f"{name} is {list(found)} and not {list(shapes[name])}"
             for name, stored in self.stored.items()
@@ -158,9 +187,8 @@ def mode_of(checkpoint: Checkpoint) -> str | None:
         "prompt": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         "autoregressive": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     }
-    saved = checkpoint.config.get("architectures") or [None]
-    kind = checkpoint.config.get("model_type")
-    return next((mode for mode, names in classes.items() if names.get(kind) == saved[0]), None)
+    saved, kind = checkpoint.saved_from[:1], str(checkpoint.config.get("model_type"))
+    return next((mode for mode, names in classes.items() if [names.get(kind)] == saved), None)
 
 
 def labels_of(checkpoint: Checkpoint) -> list[str]:
@@ -189,3 +217,65 @@ def skeleton(checkpoint: Checkpoint, mode: str, labels: int = SOME_LABELS) -> "P
             return getattr(transformers, CLASSES[mode]).from_config(config, trust_remote_code=False)
     except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
         raise ModelError(f"{checkpoint.title}: can't be read with mode {mode}: {one_line(error)}") from error
+
+
+def misfits(side: Named, other: "PreTrainedModel", model: "PreTrainedModel", anatomy: Anatomy) -> list[str]:
+    """Every reason why a checkpoint, of which `other` is the skeleton, can't be a fine-tuned `model`, of this anatomy."""
+    title, theirs = side.checkpoint.title, shapes_of(other)
+    problems = side.problems(theirs) + untied(side, other)
+    problems += [f"{title}: is no fine-tuned {anatomy.name}: {words}" for words in _differences(anatomy, theirs)]
+    if changed := _arithmetic(model, other):
+        which = f"computes otherwise than {anatomy.name}, which no graft can carry"
+        problems.append(f"{title}: {which}: its config.json has {changed}")
+    return problems
+
+
+def unread(side: Named, model: "PreTrainedModel") -> list[str]:
+    """The tensors of a checkpoint's that no part of a model reads, but for tables that it makes itself."""
+    read = {*Named.of(side.checkpoint, model.state_dict(), model.base_model_prefix).stored.values()}
+    passed = re.compile("|".join([MADE_ANEW, *(model._keys_to_ignore_on_load_unexpected or ())]))
+    return sorted(name for name in {*side.checkpoint.files} - read if not passed.search(name))
+
+
+def shapes_of(model: "PreTrainedModel") -> dict[str, list[int]]:
+    """Shapes of a model's parameters by name."""
+    return {name: list(parameter.shape) for name, parameter in named_weights(model).items()}
+
+
+def shapes_but_head(anatomy: Anatomy) -> dict[str, list[int]]:
+    """Shapes of the pretrained parameters by name."""
+    return {name: shape for name, shape in anatomy.shapes.items() if anatomy.groups[name] != HEAD}
+
+
+def _arithmetic(ours: "PreTrainedModel", theirs: "PreTrainedModel") -> str:
+    """Settings that change what a model of the same shapes computes and that differ: "rope_theta 5000 and not 10000"."""
+    before, after = (model.config.to_dict() for model in (ours, theirs))
+    names = [name for name in before.keys() & after.keys() if ARITHMETIC.search(name) and before[name] != after[name]]
+    return listed([f"{name} {after[name]} and not {before[name]}" for name in sorted(names)])
+
+
+def untied(side: Named, model: "PreTrainedModel") -> list[str]:
+    """Lines on tensors that the config ties to others and that the file has with other values: transformers leaves such a pair untied."""
+    once, problems = {id(weight): name for name, weight in named_weights(model).items()}, []
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        stored = side.stored.get(once[id(weight)])
+        if once[id(weight)] != name and stored and name in side.checkpoint.files and name != stored:
+            values = [side.checkpoint.read(one) for one in (stored, name)]
+            if values[0].shape != values[1].shape or not bool((values[0] == values[1]).all()):
+                problems.append(
+                    f"{side.checkpoint.title}: its config.json ties {name} to {stored}, and the file has other values for it"
+                )
+    return problems
+
+
+def _differences(anatomy: Anatomy, theirs: dict[str, list[int]]) -> list[str]:
+    """Differences of a model's parameters from those of this anatomy, outside a head."""
+    ours = shapes_but_head(anatomy)
+    others = {name: shape for name, shape in theirs.items() if anatomy.groups.get(name) != HEAD}
+    words = [name for name in ours if name in others and ours[name] != others[name]]
+    embeddings = [name for name in words if anatomy.groups[name] == "embeddings"]
+    rest = [name for name in words if name not in embeddings] + [*(ours.keys() ^ others.keys())]
+    sizes = [f"{name} {ours[name]} and {others[name]}" for name in embeddings]
+    return [f"the two have other vocabularies or lengths ({listed(sizes)})"] * bool(sizes) + [
+        f"the two have other layers or shapes ({listed(sorted(rest))})"
+    ] * bool(rest)

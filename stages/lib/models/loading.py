@@ -22,6 +22,10 @@ TOKENIZER_FILES = (
 UNHEARD_OF = "\N{LATIN SMALL LETTER SHARP S}\N{SNOWMAN}qz"
 # of settings that are the share of units to drop; others, such as layerdrop, drop something else
 DROPOUTS = ("dropout", "pdrop", "dropout_p", "dropout_prob", "dropout_rate")
+# in what form a model answers: a config.json may ask for another, which nothing here reads
+PLAIN = {"output_attentions": False, "output_hidden_states": False, "return_dict": True}
+# tables that a model makes anew, and that older checkpoints have
+MADE_ANEW = r".*(position_ids|inv_freq|masked_bias)$"
 # No model the pipeline can train on one machine is larger; one file keeps names in one place.
 ONE_SHARD = "1TB"
 
@@ -37,8 +41,8 @@ def load_model(
     """The transformers model of a folder, of the stock class that `mode` asks for, in eval mode.
 
     Parameters that the folder doesn't have (the head of a new task) start at random from torch's
-    global generator: seed it first; the model's `missing_tensors` names them.  So does, with `new_head`,
-    a head in the folder of another size.  Raises ModelError if the folder can't be loaded.
+    global generator: seed it first; the model's `missing_tensors` names them, and `unused_tensors` what it didn't read.
+    So does, with `new_head`, a head in the folder of another size.  Raises ModelError if the folder can't be loaded.
     """
     import transformers
 
@@ -46,7 +50,7 @@ def load_model(
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder}: no model there (config.json is missing)")
     require_listed(folder, "config.json", WEIGHTS)
-    options: dict[str, Any] = {"dtype": dtype} | (_label_options(labels) if mode == "standard" else {})
+    options: dict[str, Any] = {"dtype": dtype, **PLAIN} | (_label_options(labels) if mode == "standard" else {})
     safely = {"trust_remote_code": False, "use_safetensors": True, "ignore_mismatched_sizes": True}
     if dropout is not None:
         options |= {key: dropout for key, value in load_config(folder).to_dict().items() if _is_dropout(key, value)}
@@ -60,7 +64,9 @@ def load_model(
         if not (new_head and parameter_groups(model, mode).get(name) == HEAD):
             shapes = f"{list(stored)} in the weights and {list(wanted)} by config.json"
             raise ModelError(f"{folder}: its weights don't fit its config.json: {name} is {shapes}")
-    model.missing_tensors = sorted(report["missing_keys"])
+    model.missing_tensors, model.unused_tensors = (
+        sorted(report[f"{which}_keys"]) for which in ("missing", "unexpected")
+    )
     return model.eval()
 
 
@@ -83,7 +89,7 @@ def load_config(folder: Path) -> "PreTrainedConfig":
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False, **PLAIN)
     except Exception as error:  # as above
         raise ModelError(f"{folder / 'config.json'}: can't be used: {one_line(error)}") from error
 

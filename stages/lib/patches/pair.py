@@ -1,29 +1,29 @@
 """Two checkpoints of anybody's: whether one can be the fine-tuned other, and how far everything moved in between."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from ..errors import ModelError
 from ..graft.mask import GraftMask
 from ..graft.running_selection import PART
-from ..models.anatomy import CLASSES, HEAD, Anatomy, anatomy_of, most_tokens, named_weights, require_embeddings
-from ..models.checkpoints import Checkpoint, Named, labels_of, listed, mode_of, skeleton
-from ..models.loading import load_tokenizer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-# settings of a config that change no shape, but what is computed
-ARITHMETIC = re.compile(
-    "n_heads?$|num_attention_heads|num_key_value_heads|head_dim|rope|rotary|theta|hidden_act|activation_function|_eps|epsilon"
-    "|position_embedding_type|relative_attention|pos_att_type|is_decoder|scale|scaling|multiplier|softcap|sliding_window"
-    "|layer_types|alibi|parallel|experts_per_tok|norm_topk"
+from ..models.anatomy import CLASSES, Anatomy, anatomy_of, most_tokens, require_embeddings
+from ..models.checkpoints import (
+    Checkpoint,
+    Named,
+    labels_of,
+    listed,
+    misfits,
+    mode_of,
+    shapes_but_head,
+    shapes_of,
+    skeleton,
+    untied,
 )
+from ..models.loading import load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ def open_pair(
         raise ModelError(f"{finetuned}: is a model of the kind {kinds[1]}, and {base} of the kind {kinds[0]}")
     mode = mode or mode_of(after)
     if mode is None:
-        saved = after.config.get("architectures") or "nothing"
-        saved = saved if isinstance(saved, str) else ", ".join(map(str, saved))
+        saved = ", ".join(after.saved_from) or "no class"
         known = (f"{name.removeprefix('AutoModelFor')} of {kinds[0]}" for name in dict.fromkeys(CLASSES.values()))
         raise ModelError(
             f"{finetuned}: its config.json says {saved}, which is none of {', '.join(known)}; "
@@ -77,20 +76,10 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
     name = before.title if before.source == "hub" else before.folder.resolve().name
     anatomy = anatomy_of(model, mode, name, before.source, before.commit or revision)
     prefix = model.base_model_prefix
-    ours = {name: shape for name, shape in anatomy.shapes.items() if anatomy.groups[name] != HEAD}
-    theirs = {name: list(parameter.shape) for name, parameter in named_weights(other).items()}
+    ours, theirs = shapes_but_head(anatomy), shapes_of(other)
     names = Named.of(before, ours, prefix), Named.of(after, theirs, prefix)
     pair = Pair(*names, anatomy, labels, tokenizer, most_tokens(model))
-    problems = pair.base.problems(ours) + pair.finetuned.problems(theirs) + _differences(anatomy, ours, theirs)
-    problems += [
-        f"{one.checkpoint.title}: {words}"
-        for one, made in ((pair.base, model), (pair.finetuned, other))
-        for words in _untied(one, made)
-    ]
-    if changed := _arithmetic(model, other):
-        problems.append(
-            f"{after.title}: computes otherwise than {before.title}, which no graft can carry: its config.json has {changed}"
-        )
+    problems = pair.base.problems(ours) + untied(pair.base, model) + misfits(pair.finetuned, other, model, anatomy)
     if mode == "standard" and len(labels) < 2:
         problems.append(
             f"{after.title}: its head has {len(labels)} output, a number and no label, and a graft is for labels"
@@ -100,37 +89,6 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
     if problems:
         raise ModelError("; ".join(problems))
     return pair
-
-
-def _arithmetic(ours: "PreTrainedModel", theirs: "PreTrainedModel") -> str:
-    """Settings that change what a model of the same shapes computes and that differ: "rope_theta 5000 and not 10000"."""
-    before, after = (model.config.to_dict() for model in (ours, theirs))
-    names = [name for name in before.keys() & after.keys() if ARITHMETIC.search(name) and before[name] != after[name]]
-    return listed([f"{name} {after[name]} and not {before[name]}" for name in sorted(names)])
-
-
-def _untied(side: Named, model: "PreTrainedModel") -> list[str]:
-    """Tensors that the config ties to others and that the file has with other values: transformers leaves such a pair untied."""
-    once, problems = {id(weight): name for name, weight in named_weights(model).items()}, []
-    for name, weight in model.named_parameters(remove_duplicate=False):
-        stored = side.stored.get(once[id(weight)])
-        if once[id(weight)] != name and stored and name in side.checkpoint.files and name != stored:
-            values = [side.checkpoint.read(one) for one in (stored, name)]
-            if values[0].shape != values[1].shape or not bool((values[0] == values[1]).all()):
-                problems.append(f"its config.json ties {name} to {stored}, and the file has other values for it")
-    return problems
-
-
-def _differences(anatomy: Anatomy, ours: dict[str, list[int]], theirs: dict[str, list[int]]) -> list[str]:
-    """Differences of the second model's config from the first's, outside a head."""
-    others = {name: shape for name, shape in theirs.items() if anatomy.groups.get(name) != HEAD}
-    words = [name for name in ours if name in others and ours[name] != others[name]]
-    embeddings = [name for name in words if anatomy.groups[name] == "embeddings"]
-    rest = [name for name in words if name not in embeddings] + [*(ours.keys() ^ others.keys())]
-    sizes = [f"{name} {ours[name]} and {others[name]}" for name in embeddings]
-    return [f"the two have other vocabularies or lengths ({listed(sizes)})"] * bool(sizes) + [
-        f"the two have other layers or shapes ({listed(sorted(rest))})"
-    ] * bool(rest)
 
 
 def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> Counter[str]:

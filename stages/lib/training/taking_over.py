@@ -8,7 +8,18 @@ from torch import Tensor
 from ..data.tasks import TaskSpec
 from ..errors import ModelError, did_you_mean
 from ..models.anatomy import CLASSES, HEAD, SOME_LABELS, Anatomy, read_anatomy
-from ..models.checkpoints import Checkpoint, Named, labels_of, mode_of
+from ..models.checkpoints import (
+    Checkpoint,
+    Named,
+    labels_of,
+    listed,
+    misfits,
+    mode_of,
+    shapes_of,
+    skeleton,
+    unread,
+)
+from ..models.label_model import LabelModel
 from ..models.predicting import dev_score
 from ..runtime import seeded_torch
 from ..settings import FinetuneParams
@@ -24,29 +35,52 @@ def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finet
     hub_id, _, revision = place.partition("@")
     where = (str(Path(settings.root) / place), None) if settings.source == "local" else (hub_id, revision or None)
     checkpoint = Checkpoint.open(*where, tokenizer=False)
-    anatomy, kind = read_anatomy(cell.pretrained), checkpoint.config.get("model_type")
+    anatomy = read_anatomy(cell.pretrained)
     with seeded_torch("finetune", cell.task.name, cell.seed):
         model = cell.load(None)
-    ours = model.model.config.model_type
-    problems = [f"{checkpoint.title}: is a model of the kind {kind}, not {ours}"] if kind != ours else []
-    shapes = {name: list(weight.shape) for name, weight in model.parameters().items()}
-    named = Named.of(checkpoint, shapes, model.model.base_model_prefix)
-    problems += named.problems(shapes) if not problems else []
-    if CLASSES.get(mode_of(checkpoint)) != CLASSES[cell.model.mode] and not problems:
-        saved = ", ".join(checkpoint.config.get("architectures") or ["nothing"])
-        why = f"which isn't what model.mode={cell.model.mode} reads"
-        problems.append(f"{checkpoint.title}: was saved from {saved}, {why}")
+    _require_kin(checkpoint, model.model.config.model_type, cell.model.mode)
     theirs = labels_of(checkpoint) if anatomy.names([HEAD]) else []
+    named, problems = fitting(checkpoint, model, anatomy, len(theirs))
     order, unknown = label_order(cell.task, theirs)
     problems += [f"{checkpoint.title}: {line}" for line in unknown]
     if problems:
         raise ModelError("; ".join(problems))
-    model.put({name: named.read(name).float() for name in shapes} | in_order(named, anatomy, order))
+    values = {name: named.read(name).float() for name in named.stored}
+    if problems := named.not_finite(values):
+        raise ModelError("; ".join(problems))
+    model.put(values | in_order(named, anatomy, order))
     accuracy, _ = dev_score(model, model.encode(cell.rows["dev"]))
     labels = {cell.task.labels[number]: theirs[place] for number, place in enumerate(order)}
     origin = {"source": settings.source, "checkpoint": place}
     origin |= {"commit": checkpoint.commit} if checkpoint.commit else {}
     return Finetuned(model, {"dev_accuracy": accuracy, **origin, "labels": labels})
+
+
+def _require_kin(checkpoint: Checkpoint, ours: str, mode: str) -> None:
+    """Raise ModelError unless a checkpoint's config.json names our kind of model, and the class that the mode reads."""
+    kind, saved = checkpoint.config.get("model_type"), ", ".join(checkpoint.saved_from) or "no class"
+    if kind != ours:
+        raise ModelError(
+            f"{checkpoint.title}: its config.json has model_type {kind}, and the pretrained model's is {ours}"
+        )
+    if CLASSES.get(mode_of(checkpoint)) != CLASSES[mode]:
+        wanted = f"a {CLASSES[mode].removeprefix('AutoModelFor')} class of {ours}"
+        raise ModelError(
+            f"{checkpoint.title}: its config.json names {saved} (architectures), and model.mode={mode} reads {wanted}"
+        )
+
+
+def fitting(checkpoint: Checkpoint, model: LabelModel, anatomy: Anatomy, labels: int) -> tuple[Named, list[str]]:
+    """A checkpoint under the names of the pretrained model, and every reason why it can't be that model, fine-tuned."""
+    other = skeleton(checkpoint, model.mode, labels)
+    named = Named.of(checkpoint, shapes_of(other), other.base_model_prefix)
+    problems = misfits(named, other, model.model, anatomy)
+    if not problems and (left := unread(named, other)):
+        problems = [
+            f"{checkpoint.title}: {len(left)} tensor{'s'[: len(left) > 1]} that {type(other).__name__} doesn't read "
+            f"({listed(left)}); load it with transformers and save it anew if they are of no use"
+        ]
+    return named, problems
 
 
 def label_order(task: TaskSpec, theirs: list[str]) -> tuple[list[int], list[str]]:
