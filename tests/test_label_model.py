@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers as hf
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -25,7 +26,18 @@ from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.models.predicting import dev_score, predict
 from stages.lib.models.sources import import_model
 from stages.lib.models.visibility import sees_later_words
-from tests.pico import PAIRS, TOY, bert_config, model_settings, runtime, same, toy_rows, values_of, word_tokenizer
+from tests.pico import (
+    PAIRS,
+    TOY,
+    VOCABULARY,
+    bert_config,
+    model_settings,
+    runtime,
+    same,
+    toy_rows,
+    values_of,
+    word_tokenizer,
+)
 from tests.sealed import flip_bit
 
 AUTO = {"standard": hf.AutoModelForSequenceClassification, "prompt": hf.AutoModelForMaskedLM, "autoregressive": hf.AutoModelForCausalLM}  # fmt: skip
@@ -239,7 +251,6 @@ MISFITS = [
     (lambda: hf.BertForMaskedLM(bert_config()), "autoregressive", "of the kind bert that sees the words after a position too, .* model.mode=autoregr"),
     (lambda: hf.XLMWithLMHeadModel(hf.XLMConfig(vocab_size=150, emb_dim=32, n_layers=2, n_heads=2)), "generative", "of the kind xlm that sees .* with model.mode=generative; use model.mode=prompt or"),
     (lambda: hf.XLNetLMHeadModel(hf.XLNetConfig(vocab_size=150, d_model=32, n_layer=2, n_head=2, d_inner=64)), "autoregressive", "of the kind xlnet that sees the words after"),
-    (lambda: hf.BertForMaskedLM(bert_config()), "standard", r"bert.pooler.*standard needs; use model.mode=prompt, which reads its"),
 ]  # fmt: skip
 
 
@@ -319,7 +330,77 @@ def test_the_head_of_a_classifier_is_dropped_and_said(tmp_path, pico_bert, label
     assert {*stored_names(tmp_path / "out")} == {*anatomy.groups} - {*anatomy.names(["head"])}
     assert LabelModel.load(tmp_path / "out", PAIRS, model_settings("standard"), runtime()).model.config.num_labels == 3
     import_model(pico_bert, model_settings("standard"), tmp_path / "none")
-    assert capsys.readouterr().out == "", "control: this one has no such head"
+    assert "classification" not in capsys.readouterr().out, "control: this one has no such head"
+
+
+MODERN = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "pad_token_id": 0,
+}
+
+
+def test_the_prediction_head_below_a_classifier_is_pretrained(tmp_path, capsys):
+    source = hf.ModernBertForMaskedLM(hf.ModernBertConfig(vocab_size=len(VOCABULARY), **MODERN))
+    anatomy = import_model(folder_of(source, tmp_path / "model"), model_settings("standard"), tmp_path / "out")
+    assert capsys.readouterr().out == "pico: has what model.mode=standard doesn't read: a head of its pretraining\n"
+    assert anatomy.names(["head"]) == ["classifier.weight", "classifier.bias"]
+    kept = read_tensors(tmp_path / "out", ["head.dense.weight"])["head.dense.weight"]
+    assert torch.equal(kept, source.head.dense.weight) and anatomy.groups["head.dense.weight"] == "lm_head"
+
+
+def test_a_pooler_that_a_checkpoint_lacks_is_drawn_and_said(tmp_path, capsys):
+    folder = folder_of(hf.BertForMaskedLM(bert_config()), tmp_path / "model")
+    name, drawn = "bert.pooler.dense.weight", []
+    for place in (tmp_path / "one", tmp_path / "two"):
+        torch.manual_seed(len(drawn))
+        import_model(folder, model_settings("standard"), place)
+        drawn.append(read_tensors(place, [name])[name])
+    assert torch.equal(*drawn) and bool(drawn[0].std() > 0.01)
+    said = capsys.readouterr().out
+    assert (
+        f"doesn't have bert.pooler.dense.bias, {name}, which are drawn at random" in said and "finetune.train" in said
+    )
+
+
+UNFIT = {
+    "no number": (lambda values: values.fill_(float("inf")), r"model.safetensors: values that are no numbers: NaN or infinite \(bert.encoder.layer.1.output.dense.bias\)"),
+    "quantised": (lambda values: values.to(torch.int8), r"model.safetensors: has weights in I8 \(bert.encoder.layer.1.output.dense.bias\), which are quantised"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_weights_that_are_no_whole_numbers_are_refused_with_their_file(tmp_path, pico_bert, case):
+    change, message = UNFIT[case]
+    shutil.copytree(pico_bert, tmp_path / "model")
+    tensors, name = load_file(tmp_path / "model/model.safetensors"), "bert.encoder.layer.1.output.dense.bias"
+    save_file({**tensors, name: change(tensors[name])}, tmp_path / "model/model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=message):
+        import_model(tmp_path / "model", model_settings("prompt"), tmp_path / "out")
+
+
+def test_tensors_that_nothing_reads_are_said(tmp_path, pico_bert, capsys):
+    shutil.copytree(pico_bert, tmp_path / "model")
+    tensors = load_file(tmp_path / "model/model.safetensors")
+    tensors |= {"odd.bias": torch.zeros(1), "bert.rotary.inv_freq": torch.ones(4)}
+    save_file(tensors, tmp_path / "model/model.safetensors", metadata={"format": "pt"})
+    import_model(tmp_path / "model", model_settings("prompt"), tmp_path / "out")
+    known = "a pooler, tables that are made anew, a head of its pretraining"
+    assert capsys.readouterr().out == f"pico: has what model.mode=prompt doesn't read: {known}, odd.bias\n"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"output_attentions": True}, {"output_hidden_states": True}, {"return_dict": False}]
+)
+def test_another_form_of_answer_that_a_config_asks_for_is_reset(tmp_path, pico_bert, changes):
+    shutil.copytree(pico_bert, tmp_path / "model")
+    settings = json.loads((tmp_path / "model/config.json").read_text())
+    for name, more in (("plain", {}), ("other", changes)):
+        (tmp_path / "model/config.json").write_text(json.dumps({**settings, **more}))
+        import_model(tmp_path / "model", model_settings("prompt"), tmp_path / name)
+    assert (tmp_path / "other/config.json").read_bytes() == (tmp_path / "plain/config.json").read_bytes()
 
 
 def test_a_fine_tuned_head_of_another_task_is_not_replaced_in_silence(make_cell):

@@ -29,6 +29,8 @@ CLASSES = {
     "autoregressive": "AutoModelForCausalLM",
     "generative": "AutoModelForCausalLM",
 }
+# kinds whose classifier stands on a part of their masked-LM head, which is pretrained
+PREDICTION_HEADS = {"modernbert": "head."}
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ def parameter_groups(model: "PreTrainedModel", mode: str) -> dict[str, str]:
     """Name of every parameter -> group, in the model's own order.
 
     layers: the repeated blocks; embeddings: everything else of the backbone that comes before them, and other embeddings of
-    it, such as those of relative positions; pooler: the backbone's pooler; lm_head: final norm and vocabulary head; head: the
-    new classifier of standard fine-tuning.  Raises ModelError if the blocks can't be told.
+    it, such as those of relative positions; pooler: the backbone's pooler; lm_head: final norm and vocabulary head, or
+    what a classifier reuses of it; head: the new classifier of standard fine-tuning.  Raises ModelError if the blocks can't be told.
     """
     backbone, blocks = model.base_model_prefix + ".", _blocks_prefix(model)
     # the first that fits
@@ -102,7 +104,7 @@ def parameter_groups(model: "PreTrainedModel", mode: str) -> dict[str, str]:
         (LAYERS, blocks),
         (POOLER, f"{backbone}pooler."),
         (EMBEDDINGS, _embedding_prefixes(model, blocks)),
-        (LM_HEAD, backbone),
+        (LM_HEAD, (backbone, PREDICTION_HEADS.get(model.config.model_type, backbone))),
         (HEAD if mode == "standard" else LM_HEAD, ""),
     ]
     return {name: next(group for group, prefix in prefixes if name.startswith(prefix)) for name in named_weights(model)}

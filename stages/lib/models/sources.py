@@ -17,8 +17,18 @@ from ..errors import ModelError
 from ..io import read_json, replacing
 from ..runtime import seeded_torch
 from ..settings import ModelParams
-from .anatomy import CLASSES, HEAD, LM_HEAD, Anatomy, anatomy_of, require_embeddings, write_anatomy
-from .loading import TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
+from .anatomy import (
+    CLASSES,
+    HEAD,
+    LM_HEAD,
+    POOLER,
+    Anatomy,
+    anatomy_of,
+    named_weights,
+    require_embeddings,
+    write_anatomy,
+)
+from .loading import MADE_ANEW, TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
 from .visibility import SEEN, require_readable
 
 if TYPE_CHECKING:
@@ -32,6 +42,12 @@ REFUSED = {
     "auto_map": "names code that comes with the model, which is never run; take it out if transformers knows this kind of model itself",
     "transformers_weights": f"names another file of weights; they are read from {WEIGHTS} only",
     "quantization_config": "says that the weights are quantised; only whole ones can be fine-tuned and grafted",
+}
+# What a class may have no use for.
+UNUSED = {
+    "a head of its pretraining": r"(cls|lm_head|lm_loss|embed_out|pred_layer|decoder|(\w+_)?predictions|generator_\w+|vocab_\w+)\.",
+    "a pooler": r"(.*\.)?pooler\.",
+    "tables that are made anew": MADE_ANEW,
 }
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 OTHER_SOURCES = "model.source=packaged needs only PyPI, model.source=local reads a folder named by model.root"
@@ -250,8 +266,8 @@ def _about_pickles(folder: Path) -> str:
 def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
     """Write the model of `source` to `folder`, without a task head, and describe it.
 
-    Says so if it had a task head of its own.  Raises ModelError if it lacks what the mode needs, such as a
-    masked-LM head for prompts, or can't do what the mode asks for.
+    Says so if it had a task head of its own, or other parts that this class doesn't read, or lacked a pooler, which is drawn.
+    Raises ModelError if it lacks what the mode needs, such as a masked-LM head for prompts, or can't do what the mode asks for.
     """
     origin = settings.root if settings.source == "local" else settings.name
     try:
@@ -259,6 +275,7 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
         _require_fit(settings, config, tokenizer)
         with seeded_torch("model", settings.name):
             model = load_model(source, settings.mode, new_head=True)
+        _require_numbers(source, model)
     except ModelError as error:
         raise ModelError(str(error).replace(str(source), origin)) from error
     revision = commit_of(source) or settings.revision
@@ -269,6 +286,8 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
     head = anatomy.names([HEAD])
     if {*head} - {*model.missing_tensors}:
         print(f"{settings.name}: its own classification head is dropped; each task gets a new one")
+    if model.unused_tensors:
+        print(f"{settings.name}: has what model.mode={settings.mode} doesn't read: {_unused(model.unused_tensors)}")
     write_anatomy(anatomy, folder)
     save_model(model, tokenizer, folder, leave_out=head)
     return anatomy
@@ -293,14 +312,45 @@ def _require_fit(settings: ModelParams, config: "PreTrainedConfig", tokenizer: "
         )
 
 
-def _require_whole(settings: ModelParams, model: "PreTrainedModel", groups: dict[str, str], tokens: int) -> None:
-    """Raise ModelError if the weights lack more than a new head, or tokens have no embedding."""
-    missing = [name for name in model.missing_tensors if groups.get(name) != HEAD]
-    if missing:
-        part = "a language-model head" if groups.get(missing[0]) == LM_HEAD else "all parameters of this class"
-        masked = settings.mode == "standard" and any("MaskedLM" in name for name in model.config.architectures or ())
+def _require_numbers(source: Path, model: "PreTrainedModel") -> None:
+    """Raise ModelError if weights are quantised, or have values that are no numbers."""
+    from .checkpoints import FLOATS, Checkpoint, Named, listed  # which finds its files by this module
+
+    weights = named_weights(model)
+    named = Named.of(Checkpoint.open(str(source), tokenizer=False), weights, model.base_model_prefix)
+    if packed := named.packed((*FLOATS, "F64")):
+        place = named.checkpoint.file_of(named.stored[packed[0]])
+        types = ", ".join(sorted({named.checkpoint.dtype(named.stored[name]) for name in packed}))
         raise ModelError(
-            f"{settings.name}: the checkpoint doesn't have {part} (for instance {missing[0]}), which "
-            f"model.mode={settings.mode} needs{'; use model.mode=prompt, which reads its masked-LM head' if masked else ''}"
+            f"{place}: has weights in {types} ({listed(packed)}), which are quantised; only whole ones can be fine-tuned and grafted"
+        )
+    if problems := named.not_finite(weights):
+        raise ModelError("; ".join(problems))
+
+
+def _unused(names: list[str]) -> str:
+    """Tensors in words: the known ones by what they are, the first of all others by name."""
+    from .checkpoints import listed
+
+    known = {name: words for name in names for words, pattern in UNUSED.items() if re.match(pattern, name)}
+    others = [listed([name for name in names if name not in known])]
+    return ", ".join([*dict.fromkeys(known.values()), *filter(None, others)])
+
+
+def _require_whole(settings: ModelParams, model: "PreTrainedModel", groups: dict[str, str], tokens: int) -> None:
+    """Raise ModelError if the weights lack more than what stands between the backbone and a new head, or tokens have no embedding."""
+    new = [name for name in model.missing_tensors if groups.get(name) != HEAD]
+    backbone = f"{model.base_model_prefix}."
+    drawn = [name for name in new if groups.get(name) == POOLER or not name.startswith(backbone)]
+    if missing := [name for name in new if settings.mode != "standard" or name not in drawn]:
+        part = "a language-model head" if groups.get(missing[0]) == LM_HEAD else "all parameters of this class"
+        raise ModelError(
+            f"{settings.name}: the checkpoint doesn't have {part} (for instance {missing[0]}), which model.mode={settings.mode} needs"
+        )
+    if drawn:
+        group = groups[drawn[0]]
+        print(
+            f"{settings.name}: the checkpoint doesn't have {', '.join(drawn)}, which are drawn at random; they are the group "
+            f"{group}, which finetune.train has to list for them to be trained"
         )
     require_embeddings(settings.name, model, tokens)

@@ -173,7 +173,7 @@ def train_point(
         encoded = {split: model.encode(cell.rows[split]) for split in ("train", "dev")}
         groups, on_step = model.groups(), watch(model)
         train_head_first(model, encoded["train"], settings, plan, words)
-        # what the checkpoint lacks, such as a pooler below a new head, is trained as a new head is
+        # what models/pretrained lacks, such as a pooler below a new head in place of a prompt, is trained as a new head is
         weights = model.train_only(trained_names(groups, settings, only) | {*model.model.missing_tensors})
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
         hooks = Hooks(lambda: dev_score(model, encoded["dev"]), on_step, reads=(model, encoded) if resumes else None)
