@@ -158,6 +158,8 @@ def test_what_the_pretrained_model_could_not_hold_is_refused(make_cell, tmp_path
     shutil.copytree(made.finetuned_folder, folder)
     (folder / "SHA256SUMS").unlink()
     cell = TrainingCell(TOY, 0, made.rows, model_settings(mode), runtime(), made.pretrained_folder)
+    if mode == "prompt":  # which computes without
+        set_tensors(folder, **{"bert.pooler.dense.bias": torch.zeros(32)})
     taken(cell, folder)  # the control
     spoil(folder)
     with pytest.raises(ModelError, match=message) as caught:

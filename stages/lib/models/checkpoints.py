@@ -231,9 +231,9 @@ def misfits(side: Named, other: "PreTrainedModel", model: "PreTrainedModel", ana
 
 
 def unread(side: Named, model: "PreTrainedModel") -> list[str]:
-    """The tensors of a checkpoint's that no part of a model reads, but for tables that it makes itself."""
+    """The tensors of a checkpoint's that a model computes without, but for tables that it makes itself and a pooler."""
     read = {*Named.of(side.checkpoint, model.state_dict(), model.base_model_prefix).stored.values()}
-    passed = re.compile("|".join([MADE_ANEW, *(model._keys_to_ignore_on_load_unexpected or ())]))
+    passed = re.compile("|".join([MADE_ANEW, r"(^|\.)pooler\.", *(model._keys_to_ignore_on_load_unexpected or ())]))
     return sorted(name for name in {*side.checkpoint.files} - read if not passed.search(name))
 
 
