@@ -57,7 +57,7 @@ def recall(model: ArithmeticModel, method: str, seed: int) -> None:
 
 
 def mergers_of(method: str, settings: Addition, seed: int) -> dict[str, Merger]:
-    """Ways to make one vector of all tasks'; TIES and DARE are for the vectors of full fine-tuning."""
+    """Ways to make one vector of all tasks'; TIES and DARE are for the vectors of `full`, the main pipeline's models."""
     ways = {
         SUM: summed,
         TIES: partial(elected, share=settings.ties_share),
