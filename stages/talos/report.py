@@ -342,9 +342,7 @@ def report(talos: Collected, here: str = "") -> Report:
 def headline(talos: Collected) -> dict[str, Any]:
     """The numbers for `dvc metrics`: means over tasks of accuracy after addition, share kept by pruning, IoU of two tasks' masks."""
     frame, kept = talos.frames["addition"].set_index(CELL), pruned(talos, "least").value.mean
-    means = {
-        name: estimate(frame.accuracy[frame.method == name]).mean for name in ("full", "full_matched", "talos", "graft")
-    }
+    means = {name: estimate(frame.accuracy[frame.method == name]).mean for name in ("full_matched", "talos", "graft")}
     overlap = talos.frames["task_iou"].groupby("method").iou.mean().get("talos")
     return {"added": means, "pruned_least_kept": kept, "task_iou": overlap}
 
