@@ -90,15 +90,17 @@ def test_a_model_is_that_of_its_seed_whatever_the_global_random_state_which_stay
 
 
 def test_a_diverging_loss_names_what_to_lower(make_cell):
-    said = r"the loss became (nan|inf) at step \d+ of 15 \(learning rate 1000000000000.0, batch size 8\); lower finetune.learning_rates"
+    said = r"the loss became (nan|inf) at step \d+ of 15 \(learning rate 1000000000000.0, batch size 8\); lower the learning rate, or clip_norm"
     with pytest.raises(TrainingError, match=said):
         finetuned(make_cell("prompt"), optimizer="sgd", learning_rates=[1e12], clip_norm=0.0)
 
 
-def test_a_diverging_grid_point_is_recorded_and_passed_over(make_cell):
-    done = finetuned(make_cell("prompt"), optimizer="sgd", learning_rates=[1e12, 0.05], clip_norm=0.0)
+@pytest.mark.parametrize(("steps", "said"), [(60, "the loss became"), (1, "the loss on dev became nan")])
+def test_a_diverging_grid_point_is_recorded_and_passed_over(make_cell, steps, said):
+    settings = {"optimizer": "sgd", "learning_rates": [1e12, 0.05], "clip_norm": 0.0, "max_steps": steps}
+    done = finetuned(make_cell("prompt"), **settings)
     failed, fine = done.record["grid"]
-    assert failed["learning_rate"] == 1e12 and "the loss became" in failed["failed"] and "dev_accuracy" not in failed
+    assert failed["learning_rate"] == 1e12 and said in failed["failed"] and "dev_accuracy" not in failed
     assert done.record["chosen"]["learning_rate"] == 0.05 == fine["learning_rate"] and "failed" not in fine
     assert all(bool(value.isfinite().all()) for value in values_of(done.model).values())
 

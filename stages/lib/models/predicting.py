@@ -6,6 +6,7 @@ of the reference at every place.  By induction: as long as it was at all places 
 far, so both see the same text and choose the same token; and at the first place where it is another, decoding writes another.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -18,11 +19,14 @@ from torch.nn import Module
 
 from ..data.batching import Batch, by_length
 from ..data.encoding import Example
+from ..errors import TrainingError
 from ..metrics.tokens import TARGETS, TOLD
 from .label_model import LabelModel
 
 # temperatures tried in a pass, and passes, each between the neighbours of the best one before
 TRIED, PASSES = 41, 2
+# stages have settings of their own for these
+DIVERGED = "lower the learning rate, or clip_norm (0 clips nothing)"
 
 
 @torch.inference_mode()
@@ -85,9 +89,11 @@ def same_rows(said: Tensor, others: Tensor) -> float:
 def dev_score(model: LabelModel, examples: list[Example]) -> tuple[float, float]:
     """(accuracy, -mean cross-entropy) on dev: higher is better, the loss decides between equal accuracies.
 
-    Accuracy of completions is their exact match.
+    Accuracy of completions is their exact match.  Raises TrainingError if the loss is not a number.
     """
     said, loss = said_of(model, examples)
+    if not math.isfinite(loss):  # after the last step no loss of a batch would tell
+        raise TrainingError(f"the loss on dev became {loss}; {DIVERGED}")
     return same_rows(said, wanted_of(examples)), -loss
 
 

@@ -14,7 +14,7 @@ from ..data.encoding import Example
 from ..errors import TrainingError
 from ..graft.mask import GraftMask
 from ..models.label_model import LabelModel
-from ..models.predicting import count_targets, loss_of
+from ..models.predicting import DIVERGED, count_targets, loss_of
 
 Best = tuple[tuple[float, float], int, dict[str, Tensor]]
 DevScore = Callable[[], tuple[float, float]]
@@ -230,7 +230,7 @@ def _gradients(model: LabelModel, examples: list[Example], leaves: Leaves, plan:
     if not math.isfinite(value):
         raise TrainingError(
             f"the loss became {value} at step {step} of {plan.steps} (learning rate {plan.learning_rate}, batch size "
-            f"{plan.batch_size}); lower finetune.learning_rates, or set finetune.clip_norm"
+            f"{plan.batch_size}); {DIVERGED}"
         )
     if plan.clip_norm:
         leaves.clip(plan.clip_norm)
