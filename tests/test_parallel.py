@@ -257,6 +257,15 @@ def test_a_second_run_in_a_folder_is_refused_in_one_line_until_the_first_has_end
     child.kill()
 
 
+def test_a_lock_that_cannot_be_made_tells_of_another_folder_only_outside_a_project(tmp_path):
+    for lock, told in (
+        (tmp_path / "no/tmp/x.lock", "; run this from the project's top folder"),
+        (tmp_path, "Is a directory"),
+    ):
+        with pytest.raises(StorageError, match=f"{told}$"), held(lock):
+            pass
+
+
 def test_a_run_goes_on_after_a_sleep(toy, monkeypatch):
     # Dask's own are five minutes, and five seconds the least
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1s")

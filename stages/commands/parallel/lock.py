@@ -18,7 +18,8 @@ def held(lock: Path, waits: bool = False) -> Iterator[None]:
         lock.parent.mkdir(exist_ok=True)
         file = lock.open("w")
     except OSError as problem:
-        raise StorageError(f"{lock}: {problem.strerror}; run this from the project's top folder") from None
+        elsewhere = "; run this from the project's top folder" * isinstance(problem, FileNotFoundError)
+        raise StorageError(f"{lock}: {problem.strerror}{elsewhere}") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
