@@ -280,6 +280,9 @@ def test_a_claim_says_with_what_it_was_measured_and_limits_are_numbers_or_names_
         assert judged(SHOWN, limit="toy.least", settings=settings).verdict is verdict
     assert judged(SHOWN).here == "toy; 3 tasks, 2 seeds" and judged(True).here == "toy"
     assert judged(estimate(cells({}))).here == "toy", "no cell, so no number of tasks"
+    rows = [Statement("it is so", "measure", limit=limit, figure="{difference}") for limit in (0.0, -0.03)]
+    told = ["above 0 in" in claim.figure for claim in judge(rows, measures(measure=Finding(SHOWN)), None)]
+    assert told == [True, False], "a count of tasks above 0 is one by the limit 0 alone"
 
 
 @pytest.mark.parametrize(

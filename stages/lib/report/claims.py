@@ -155,7 +155,9 @@ def _claim(candidate: _Candidate, p_value: float | None, family: int, here: str)
     value, exceptions, fields = finding.value, finding.exceptions, {"limit": limit, "size": finding.size}
     setting = [finding.size, here]
     if isinstance(value, Estimate):
-        fields |= {"mean": value.mean, "n": value.n, "difference": value.words(), "percent": value.words("%")}
+        # how many are above 0 says nothing of another limit
+        told = replace(value, positive=None) if limit else value
+        fields |= {"mean": value.mean, "n": value.n, "difference": told.words(), "percent": value.words("%")}
         setting.append(value.sample() if value.units else "")
     elif value is not None:
         fields["value"] = value
