@@ -23,7 +23,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, stored_rows
@@ -37,6 +36,7 @@ from stages.lib.graft.mask_file import INT32_LIMIT, read_mask, read_mask_for
 from stages.lib.graft.region import Region
 from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.fisher import squared_gradients
+from stages.lib.models.label_model import put
 from stages.lib.models.loading import bytes_of, read_tensors
 from stages.lib.models.predicting import dev_score
 from stages.lib.runtime import permuted, seeded_torch
@@ -64,7 +64,7 @@ class Naive:
 
         def train_at(point: Point) -> Trained[dict[str, Tensor]]:
             plan = plans[point["rate_factor"]]
-            put(start, self.trained(task))
+            put(self.trained(task), start)
             with seeded_torch("finetune", task, sequence.seed):
                 sequence.new_head(task)
                 train_head_first(view, examples, sequence.finetune, plan, (task, sequence.seed))
@@ -76,7 +76,7 @@ class Naive:
             return Trained(copies(trained), dev_score(view, dev), record)
 
         best = search(({"rate_factor": factor} for factor in plans), train_at)
-        put(best.kept, self.trained(task))
+        put(self.trained(task), best.kept)
         sequence.learned.append(task)
         self.keep(task)
         return {**best.point, "grid": best.grid}
@@ -247,13 +247,6 @@ METHODS: dict[str, type[Naive]] = {"naive": Naive, "grafting": Grafting, "replay
 def copies(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The values of live parameters as they are now."""
     return {name: weight.detach().clone() for name, weight in weights.items()}
-
-
-@torch.no_grad()
-def put(values: dict[str, Tensor], weights: dict[str, Tensor]) -> None:
-    """Copy values into live parameters."""
-    for name, weight in weights.items():
-        weight.copy_(values[name])
 
 
 def index_bytes(mask: GraftMask) -> int:

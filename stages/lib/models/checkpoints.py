@@ -17,7 +17,7 @@ from ..errors import ModelError
 from ..graft.running_selection import LazyTensors
 from ..io import read_json
 from .anatomy import CLASSES, HEAD, SOME_LABELS, Anatomy, named_weights
-from .loading import MADE_ANEW, load_config, one_line, quiet_transformers
+from .loading import MADE_ANEW, POOLERS, load_config, one_line, quiet_transformers
 from .sources import CONFIG, commit_of, find_checkpoint, weight_files
 
 if TYPE_CHECKING:
@@ -219,21 +219,25 @@ def skeleton(checkpoint: Checkpoint, mode: str, labels: int = SOME_LABELS) -> "P
         raise ModelError(f"{checkpoint.title}: can't be read with mode {mode}: {one_line(error)}") from error
 
 
-def misfits(side: Named, other: "PreTrainedModel", model: "PreTrainedModel", anatomy: Anatomy) -> list[str]:
-    """Every reason why a checkpoint, of which `other` is the skeleton, can't be a fine-tuned `model`, of this anatomy."""
-    title, theirs = side.checkpoint.title, shapes_of(other)
+def fitted(
+    checkpoint: Checkpoint, labels: int, model: "PreTrainedModel", anatomy: Anatomy
+) -> tuple[Named, "PreTrainedModel", list[str]]:
+    """A checkpoint by the names of its skeleton, that, and every reason why it can't be a fine-tuned `model`, of this anatomy."""
+    other = skeleton(checkpoint, anatomy.mode, labels)
+    title, theirs = checkpoint.title, shapes_of(other)
+    side = Named.of(checkpoint, theirs, other.base_model_prefix)
     problems = side.problems(theirs) + untied(side, other)
     problems += [f"{title}: is no fine-tuned {anatomy.name}: {words}" for words in _differences(anatomy, theirs)]
     if changed := _arithmetic(model, other):
         which = f"computes otherwise than {anatomy.name}, which no graft can carry"
         problems.append(f"{title}: {which}: its config.json has {changed}")
-    return problems
+    return side, other, problems
 
 
 def unread(side: Named, model: "PreTrainedModel") -> list[str]:
     """The tensors of a checkpoint's that a model computes without, but for tables that it makes itself and a pooler."""
     read = {*Named.of(side.checkpoint, model.state_dict(), model.base_model_prefix).stored.values()}
-    passed = re.compile("|".join([MADE_ANEW, r"(^|\.)pooler\.", *(model._keys_to_ignore_on_load_unexpected or ())]))
+    passed = re.compile("|".join([MADE_ANEW, POOLERS, *(model._keys_to_ignore_on_load_unexpected or ())]))
     return sorted(name for name in {*side.checkpoint.files} - read if not passed.search(name))
 
 

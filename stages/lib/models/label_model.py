@@ -119,10 +119,7 @@ class LabelModel:
 
     def put(self, tensors: dict[str, Tensor]) -> None:
         """Copy values into the parameters of these names."""
-        parameters = self.parameters()
-        with torch.no_grad():
-            for name, values in tensors.items():
-                parameters[name].copy_(values)
+        put(self.parameters(), tensors)
 
     def encode(self, rows: list[dict]) -> list[Example]:
         """Encode rows of the task for this model; raises ModelError where one is longer than the model can read."""
@@ -162,6 +159,13 @@ def train_only(parameters: dict[str, Tensor], names: set[str]) -> dict[str, Tens
     for name, parameter in parameters.items():
         parameter.requires_grad_(name in names)
     return {name: parameter for name, parameter in parameters.items() if name in names}
+
+
+@torch.no_grad()
+def put(parameters: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+    """Copy values into these of some live parameters."""
+    for name, values in tensors.items():
+        parameters[name].copy_(values)
 
 
 def reset_to_pretrained(

@@ -26,6 +26,7 @@ DROPOUTS = ("dropout", "pdrop", "dropout_p", "dropout_prob", "dropout_rate")
 PLAIN = {"output_attentions": False, "output_hidden_states": False, "return_dict": True}
 # tables that a model makes anew, and that older checkpoints have
 MADE_ANEW = r".*(position_ids|inv_freq|masked_bias)$"
+POOLERS = r"^(.*\.)?pooler\."
 # No model the pipeline can train on one machine is larger; one file keeps names in one place.
 ONE_SHARD = "1TB"
 

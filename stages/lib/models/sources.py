@@ -28,7 +28,7 @@ from .anatomy import (
     require_embeddings,
     write_anatomy,
 )
-from .loading import MADE_ANEW, TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
+from .loading import MADE_ANEW, POOLERS, TOKENIZER_FILES, load_config, load_model, load_tokenizer, save_model
 from .visibility import SEEN, require_readable
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ REFUSED = {
 # What a class may have no use for.
 UNUSED = {
     "a head of its pretraining": r"(cls|lm_head|lm_loss|embed_out|pred_layer|decoder|(\w+_)?predictions|generator_\w+|vocab_\w+)\.",
-    "a pooler": r"(.*\.)?pooler\.",
+    "a pooler": POOLERS,
     "tables that are made anew": MADE_ANEW,
 }
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")

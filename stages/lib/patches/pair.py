@@ -14,12 +14,11 @@ from ..models.anatomy import CLASSES, Anatomy, anatomy_of, most_tokens, require_
 from ..models.checkpoints import (
     Checkpoint,
     Named,
+    fitted,
     labels_of,
     listed,
-    misfits,
     mode_of,
     shapes_but_head,
-    shapes_of,
     skeleton,
     untied,
 )
@@ -70,16 +69,16 @@ def open_pair(
 
 def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | None) -> Pair:
     labels = labels_of(after) if mode == "standard" else []
-    model, other = skeleton(before, mode), skeleton(after, mode, len(labels))
+    model = skeleton(before, mode)
     tokenizer = load_tokenizer(before.folder)
     require_embeddings(before.title, model, len(tokenizer))
     name = before.title if before.source == "hub" else before.folder.resolve().name
     anatomy = anatomy_of(model, mode, name, before.source, before.commit or revision)
-    prefix = model.base_model_prefix
-    ours, theirs = shapes_but_head(anatomy), shapes_of(other)
-    names = Named.of(before, ours, prefix), Named.of(after, theirs, prefix)
-    pair = Pair(*names, anatomy, labels, tokenizer, most_tokens(model))
-    problems = pair.base.problems(ours) + untied(pair.base, model) + misfits(pair.finetuned, other, model, anatomy)
+    ours = shapes_but_head(anatomy)
+    base = Named.of(before, ours, model.base_model_prefix)
+    finetuned, _, misfits = fitted(after, len(labels), model, anatomy)
+    pair = Pair(base, finetuned, anatomy, labels, tokenizer, most_tokens(model))
+    problems = base.problems(ours) + untied(base, model) + misfits
     if mode == "standard" and len(labels) < 2:
         problems.append(
             f"{after.title}: its head has {len(labels)} output, a number and no label, and a graft is for labels"

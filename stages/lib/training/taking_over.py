@@ -8,17 +8,7 @@ from torch import Tensor
 from ..data.tasks import TaskSpec
 from ..errors import ModelError, did_you_mean
 from ..models.anatomy import CLASSES, HEAD, SOME_LABELS, Anatomy, read_anatomy
-from ..models.checkpoints import (
-    Checkpoint,
-    Named,
-    labels_of,
-    listed,
-    misfits,
-    mode_of,
-    shapes_of,
-    skeleton,
-    unread,
-)
+from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, unread
 from ..models.label_model import LabelModel
 from ..models.predicting import dev_score
 from ..runtime import seeded_torch
@@ -72,9 +62,7 @@ def _require_kin(checkpoint: Checkpoint, ours: str, mode: str) -> None:
 
 def fitting(checkpoint: Checkpoint, model: LabelModel, anatomy: Anatomy, labels: int) -> tuple[Named, list[str]]:
     """A checkpoint under the names of the pretrained model, and every reason why it can't be that model, fine-tuned."""
-    other = skeleton(checkpoint, model.mode, labels)
-    named = Named.of(checkpoint, shapes_of(other), other.base_model_prefix)
-    problems = misfits(named, other, model.model, anatomy)
+    named, other, problems = fitted(checkpoint, labels, model.model, anatomy)
     if not problems and (left := unread(named, other)):
         problems = [
             f"{checkpoint.title}: {len(left)} tensor{'s'[: len(left) > 1]} that {type(other).__name__} doesn't read "
