@@ -186,14 +186,18 @@ def test_regions_are_those_of_each_task_of_the_size_asked_for_and_without_a_base
     project_of("standard")
     cell, sizes = cell_of(), params()
     sizes.skill.sparsities = [SIZE, 0.01]
-    found = {task: task_masks(cell, task, "learned", sizes) for task in NAMES}
+    found = {task: masks_of(cell, task, "learned", sizes) for task in NAMES}
     sizes = {mask.selected for masks in found.values() for mask in masks.values()}
     assert sizes == {cell.region.budget(SIZE), cell.region.budget(0.01)}
     assert not found["toy"][SIZE].equals(found["pairs"][SIZE])
-    alone = task_masks(cell, "toy", "learned", params())
+    alone = masks_of(cell, "toy", "learned", params())
     assert alone[SIZE].equals(found["toy"][SIZE]), "whatever other sizes there are"
-    based = {task: task_masks(cell, task, "learned_1.0", params())[SIZE] for task in NAMES}
+    based = {task: masks_of(cell, task, "learned_1.0", params())[SIZE] for task in NAMES}
     assert overlap(*based.values()) > overlap(*(found[task][SIZE] for task in NAMES)), "figures 11 and 12"
+
+
+def masks_of(*arguments: Any) -> dict[float, Any]:
+    return {sparsity: found.mask for sparsity, found in task_masks(*arguments).items()}
 
 
 def overlap(one: Any, other: Any) -> int:

@@ -106,7 +106,8 @@ class Writer:
             mask = GraftMask.from_region_indices(REGION, torch.from_numpy(selected))
             values = {name: torch.zeros(count) for name, count in mask.counts.items()}
             path = self.root / paths.skill_mask("sgd", "learned", "0.01", task, seed)
-            write_mask(path, StoredMask(mask, values, {}, {}))
+            kept = "movement" if (task, seed) == ("cr", 21) else "learned"
+            write_mask(path, StoredMask(mask, values, {}, {"kept": kept}))
 
 
 def collect_in(root: Path, settings: SimpleNamespace | None = None) -> Multitask:
@@ -179,6 +180,15 @@ def test_overlap_stands_between_chance_and_two_seeds_of_one_task(data):
 
 
 # --- No stale cell, no vanished one ----------------------------------------------------------------------------
+
+
+def test_regions_that_dev_gave_up_are_told(data):
+    told = (
+        "regions of the joint model's largest movement, which agreed more on dev than the learned one: 1 of 8 (cr-21)"
+    )
+    assert told in report(data, HERE).facts
+    learned = replace(data, regions=data.regions.assign(kept="learned"))
+    assert told not in report(learned, HERE).facts
 
 
 def test_a_task_that_was_dropped_is_in_no_matrix_though_its_files_are_there(tmp_path):

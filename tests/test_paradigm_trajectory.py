@@ -48,7 +48,7 @@ TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2, batch_sizes=[4, 8], l
 def params(mode: str = "standard", rule: str = "top_k", **changes: Any) -> SimpleNamespace:
     """All settings of both stages."""
     sections = {
-        "model": model_settings(mode), "finetune": TRAINING, "localizer": all_localizers(steps=3),
+        "model": model_settings(mode), "finetune": TRAINING, "localizer": all_localizers(steps=3, eval_steps=3),
         "graft": SimpleNamespace(region=["layers"], rule=rule), "calibration": SimpleNamespace(bins=15), "study": SimpleNamespace(test_max=50),
         "paradigm": paradigm_settings(), "trajectory": trajectory_settings(),
     }  # fmt: skip
@@ -145,6 +145,7 @@ def test_the_record_of_a_trajectory(projects, mode):
     assert [row["agreement"] for row in last] == [1, 1], "it is the anchor's fine-tuned model"
     (small,) = {row["selected"] for row in record["rows"] if row.get("sparsity") == 0.02}
     assert small == int(0.02 * record["graftable"])
+    assert {row.get("kept") for row in record["rows"] if row["variant"] == GRAFTED} <= {"learned", "movement"}
     rows = collect({"trajectory": [{"seed": SEED, "task": "toy"}]}, 0.05, "prompt").rows("trajectory", "train")
     assert {*rows.step} == {*steps} and {*rows.variant} == {"checkpoint", GRAFTED}
 
@@ -243,6 +244,7 @@ def test_a_movement_graft_is_as_large_as_the_learned_one(projects):
     finetune_and_graft("adamw", "toy", SEED, params("prompt", "threshold"), runtime())
     record, _ = record_of("paradigm", "adamw")
     sizes = {kind: {row["selected"] for row in record["rows"] if row["variant"] == kind} for kind in GRAFTS}
+    assert all(("kept" in row) == (row["variant"] == GRAFTED) for row in record["rows"])
     assert sizes[GRAFTED] == sizes[MOVEMENT_GRAFTED] and min(sizes[GRAFTED]) < int(0.02 * record["graftable"])
 
 

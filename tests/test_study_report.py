@@ -311,6 +311,20 @@ def test_two_layers_have_no_middle_third(study):
     assert claim.verdict is Verdict.HOLDS, "the control: of four layers it is the two in the middle"
 
 
+def test_the_masks_of_other_paradigms_that_dev_gave_up_are_told(study):
+    rows = study.frames["paradigm"]
+    kept = rows.paradigm.map({"adamw": "movement"}).fillna("learned").where(rows.variant == "grafted")
+    told = [
+        report(replace(study, frames=study.frames | {"paradigm": rows.assign(kept=which)})).facts
+        for which in (kept, None)
+    ]
+    few, all_of_them = len(CELLS) * len(SPARSITIES), 3 * len(CELLS) * len(SPARSITIES)
+    assert told[0] == [
+        f"learned masks that are the movement mask, which agreed more on dev: {few} of {all_of_them} of paradigm"
+    ]
+    assert told[1] == []
+
+
 def test_the_mean_over_paradigms_has_the_interval_of_the_distance_to_their_own_models(study):
     rows = study.rows("paradigm")
     own = rows[rows.paradigm == "adamw"]

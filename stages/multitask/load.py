@@ -8,7 +8,7 @@ from itertools import permutations, product
 import pandas as pd
 
 from stages.lib import paths
-from stages.lib.graft.mask_indices import read_indices
+from stages.lib.graft.mask_indices import read_header, read_indices
 from stages.lib.metrics.classification import accuracy
 from stages.lib.metrics.gain import gained, relative_gain
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap
@@ -18,8 +18,10 @@ from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_f
 from stages.lib.settings import Params
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
+MOVEMENT = "movement"
 MATRIX = ["paradigm", "localizer", "sparsity"]
 LEVELS = ["paradigm", "seed", "task", "n", "pretrained", "single", "joint", "gained"]
+REGIONS = [*MATRIX, "seed", "task", "kept"]
 GAINS = [*MATRIX, "seed", "kind", "source", "target", "inside", "alike", "n", "selected", "accuracy", "gain"]
 OVERLAPS = [*MATRIX, "first", "first_seed", "second", "second_seed", "alike", "overlap", "chance"]
 
@@ -28,6 +30,7 @@ OVERLAPS = [*MATRIX, "first", "first_seed", "second", "second_seed", "alike", "o
 class Multitask:
     """Tidy frames; accuracies, overlaps and gains are fractions, a relative gain that is not said is NaN.
 
+    regions: a row for each (matrix, seed, task): `kept`, what dev left of a learned region, learned | movement.
     levels: a row for each (paradigm, seed, task): accuracy of the pretrained, the single-task and the
     joint model, and whether the joint one gained `least_gain`.
     gains: a row for each (matrix, seed, source, target): `inside` where the target is one of the source's
@@ -41,6 +44,7 @@ class Multitask:
     unions: dict[str, list[str]]
     least_gain: float
     levels: pd.DataFrame
+    regions: pd.DataFrame
     gains: pd.DataFrame
     overlaps: pd.DataFrame
 
@@ -81,6 +85,7 @@ def collect(params: Params) -> Multitask:
         unions={**settings.groups, **params.transfer.unions},
         least_gain=params.summary.least_gain,
         levels=levels,
+        regions=frame_of(_region_rows(skill), REGIONS),
         gains=gains.assign(gain=gains.gain.astype(float)),
         overlaps=frame_of(overlap_rows(skill, settings.groups), OVERLAPS),
     )
@@ -110,6 +115,11 @@ def _gain_rows(params: Params, ends: pd.DataFrame, sources: set[str], cell: Cell
             "alike": row["kind"] == SINGLE and are_alike(params.multitask.groups, row["source"], task),
             "gain": relative_gain(row["accuracy"], before, after, params.summary.least_gain),
         }
+
+
+def _region_rows(masks: Records) -> Iterator[Row]:
+    for cell in masks.cells:
+        yield {**cell, "sparsity": float(cell["sparsity"]), "kept": read_header(masks.file(cell)).get("kept")}
 
 
 def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:

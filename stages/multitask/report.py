@@ -15,7 +15,7 @@ from stages.lib.report.stats import Estimate, estimate, known
 from stages.lib.report.table import Column, Line, Table, share, shown, stored
 from stages.multitask import contrasts
 from stages.multitask.contrasts import Contrast, Matrix, matrices
-from stages.multitask.load import SINGLE, Multitask
+from stages.multitask.load import MOVEMENT, SINGLE, Multitask
 
 HERE = Path(__file__).parent
 # what the paper gives a number for
@@ -29,6 +29,13 @@ def report(data: Multitask, here: str) -> Report:
     off = [] if len(data.gains) else ["skill, transfer" if len(data.levels) else "joint, and all that follow from it"]
     facts = off_line(off)
     facts += [f"similar, as the group {name} has them: {', '.join(tasks)}" for name, tasks in data.groups.items()]
+    given_way = data.regions[data.regions.kept == MOVEMENT]
+    if len(given_way):
+        asked = data.regions.kept.notna().sum()
+        facts.append(
+            f"regions of the joint model's largest movement, which agreed more on dev than the learned one: "
+            f"{len(given_way)} of {asked} ({', '.join(f'{row.task}-{row.seed}' for row in given_way.itertuples())})"
+        )
     claims = judge(read_statements(HERE / "claims.yaml"), MEASURES, data, here)
     return Report("Multi-task learning", size, shown(tables(data)), facts, claims)
 

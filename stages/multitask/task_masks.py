@@ -1,10 +1,9 @@
 """The region of each task in a joint model (paper, section 5.1), as mask files."""
 
 from stages.lib import paths
-from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.registry import Budget, find_mask, localizer_of
+from stages.lib.localizers.registry import Budget, FoundMask, find_mask, localizer_of
 from stages.lib.models.evidence import with_dev
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
@@ -23,15 +22,16 @@ def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine
             # the task's head goes with its regions, if it has one
             head = {key: part.detach().cpu() for key, part in cell.shared.heads()[task].items()}
             about = {**cell.header(), **cell.origin(), "task": task, "localizer": name}
-            for sparsity, mask in task_masks(cell, task, name, params).items():
+            for sparsity, found in task_masks(cell, task, name, params).items():
                 path = paths.skill_mask(paradigm, name, str(sparsity), task, seed)
-                write_mask(path, StoredMask(mask, cell.values_at(mask), head, about))
+                stored = StoredMask(found.mask, cell.values_at(found.mask), head, {**about, **found.record})
+                write_mask(path, stored)
                 bar.update()
     sizes = ", ".join(map(str, sparsities))
     return f"{title}: regions of {sizes} for {', '.join(params.multitask.tasks)}"
 
 
-def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[float, GraftMask]:
+def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[float, FoundMask]:
     """Sparsity -> region of a task, for the loss on its training rows, with the joint model as the fine-tuned one.
 
     A region does not depend on which other sizes there are.
@@ -45,7 +45,7 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
     masks = {}
     for sparsity in params.skill.sparsities:
         budget = Budget.of(cell.region, sparsity, params.graft.rule, "skill.sparsities")
-        masks[sparsity] = find_mask(localizer, _evidence(cell, task, localizer), settings, budget, order).mask
+        masks[sparsity] = find_mask(localizer, _evidence(cell, task, localizer), settings, budget, order)
     return masks
 
 

@@ -19,8 +19,7 @@ from stages.lib.errors import ParamsError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import train_set, variant_rows, write_reading
 from stages.lib.graft.apply import graft
-from stages.lib.graft.mask import GraftMask
-from stages.lib.localizers.registry import Budget, find_mask
+from stages.lib.localizers.registry import Budget, FoundMask, find_mask
 from stages.lib.metrics.variants import GRAFTED
 from stages.lib.models.anatomy import HEAD, read_anatomy
 from stages.lib.models.cell import GraftCell
@@ -125,7 +124,7 @@ def checkpoints(steps: int, settings: Checkpoints) -> list[int]:
 
 def regions_at(
     step: int, seen: Trace, cell: GraftCell, train_rows: list[dict], params: Params
-) -> dict[float, GraftMask]:
+) -> dict[float, FoundMask]:
     """Sparsity -> the region learned at a checkpoint, for what it says of the training rows instead of their labels."""
     at = {name: values.to(cell.model.runtime.device) for name, values in seen.kept[step].items()}
     cell.model.put(at)  # for its head; localizers overwrite the region
@@ -137,15 +136,16 @@ def regions_at(
     for sparsity in params.trajectory.checkpoints.sparsities:
         budget = Budget.of(cell.region, sparsity, params.graft.rule, "trajectory.checkpoints.sparsities")
         evidence = evidence_of(then, "learned", rows, cell.rows("dev"))
-        found[sparsity] = find_mask("learned", evidence, params.localizer.learned, budget).mask
+        found[sparsity] = find_mask("learned", evidence, params.localizer.learned, budget)
     return found
 
 
-def predict_grafts(seen: Trace, cell: GraftCell, masks: dict[float, GraftMask]) -> None:
+def predict_grafts(seen: Trace, cell: GraftCell, masks: dict[float, FoundMask]) -> None:
     """Predict the graft of every checkpoint in every region, each under the checkpoint's own head."""
     before = {name: values.cpu() for name, values in cell.pretrained.items()}
-    for sparsity, mask in masks.items():
+    for sparsity, found in masks.items():
+        facts = {"selected": found.mask.selected, "kept": found.record.get("kept")}
         for step, values in seen.kept.items():
-            cell.model.put({**values, **graft(before, values, mask)})
+            cell.model.put({**values, **graft(before, values, found.mask)})
             seen.predict(GRAFTED, step=step, sparsity=sparsity)
-            seen.axes[f"{GRAFTED}_{step}_{sparsity}"]["selected"] = mask.selected
+            seen.axes[f"{GRAFTED}_{step}_{sparsity}"] |= facts

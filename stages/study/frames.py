@@ -33,7 +33,7 @@ MEASURES = ["score", "accuracy", "f1", "ece", "agreement", "retained", "gain", "
 NUMBERS = [
     "sparsity", "alpha", "step", "n", "accuracy_se", "selected", "graftable", "model_parameters", "trained", "constant",
 ]  # fmt: skip
-TEXTS = ["task", "seed", "test_set", "where", "variant", "localizer", "readout", "method", "paradigm"]
+TEXTS = ["task", "seed", "test_set", "where", "variant", "localizer", "readout", "method", "paradigm", "kept"]
 # of a record as a whole
 SIZES = ("selected", "graftable", "model_parameters", "trained")
 MASK_FRAMES = {

@@ -29,7 +29,7 @@ from stages.lib.report.load import published
 from stages.lib.report.stats import Estimate, estimate, paired
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
 from stages.study import bound
-from stages.study.frames import BIAS, CELL, FISH, LEARNED, MOVEMENT, PRUNED, Study, by_cell, own_rows, sparsities
+from stages.study.frames import AXES, BIAS, CELL, FISH, LEARNED, MOVEMENT, PRUNED, Study, by_cell, own_rows, sparsities
 
 HERE = Path(__file__).parent
 VALUES = "mean in % (standard deviation over seeds; of several tasks together, over tasks); n: cells, one for each task and seed"
@@ -55,7 +55,9 @@ def report(study: Study, here: str = "") -> Report:
     """Tables, which stages are off, and which effects of the paper show; `here`: model, mode and shots."""
     claims = judge(read_statements(HERE / "claims.yaml"), MEASURES, study, here)
     size = counts(task=len(study.tasks), seed=len(study.seeds))
-    return Report("The single-task study", size, shown(tables(study)), off_line(study.off), claims)
+    return Report(
+        "The single-task study", size, shown(tables(study)), off_line(study.off) + _gave_way_elsewhere(study), claims
+    )
 
 
 @lru_cache(maxsize=1)
@@ -168,6 +170,15 @@ def _gave_way(study: Study) -> list[str]:
     cells = study.frames["cost"].query("localizer == @LEARNED").groupby("sparsity").size()
     told = [f"{number} of {cells[size]} at {small_percent(size)}" for size, number in counts_by_size.items()]
     return [f"learned: the movement mask, which agreed more on dev, in {', '.join(told)}"] if told else []
+
+
+def _gave_way_elsewhere(study: Study) -> list[str]:
+    """The same of the learned masks of other paradigms and of a checkpoint."""
+    told = []
+    for stage in ("paradigm", "trajectory"):
+        masks = study.rows(stage, variant=GRAFTED).dropna(subset="kept").drop_duplicates([*AXES[stage], "sparsity"])
+        told += [f"{number} of {len(masks)} of {stage}" for number in [(masks.kept == MOVEMENT).sum()] if number]
+    return [f"learned masks that are the movement mask, which agreed more on dev: {', '.join(told)}"] if told else []
 
 
 def _left_out(study: Study) -> str:
