@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stages.lib import paths
-from stages.lib.errors import DataError, GraftError, MaskError
+from stages.lib.errors import DataError, GraftError, MaskError, ModelError
 from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.evaluation.study_cell import against_finetuned, study_sets, train_set, variant_rows
 from stages.lib.graft.mask_file import read_mask, read_order
@@ -23,7 +23,8 @@ from stages.lib.metrics.predictions import Predictions, read_predictions, write_
 from stages.lib.metrics.variants import FINETUNED, GRAFTED
 from stages.lib.models.cell import GraftCell
 from stages.study.localizer_sweep import rank, sweep
-from tests.pico import TOY, all_localizers, graft_settings, model_settings, runtime, toy_rows
+from stages.study.readouts import read
+from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 TASK, SEED, OTHER = "toy", 0, "elsewhere"
 STEPS, BATCH, TRAIN = 4, 8, 32
@@ -225,3 +226,14 @@ def test_a_refinement_that_diverges_names_the_setting(cell, monkeypatch):
     monkeypatch.setattr(learned, "LOCALIZER", Localizer("", learned.LOCALIZER.rank, diverge))
     with pytest.raises(GraftError, match=r"the loss is nan; lower localizer\.learned\.learning_rate \(1\.0\)"):
         swept("learned", "0.02")
+
+
+def test_a_model_that_was_fine_tuned_elsewhere_is_read_out_but_for_retraining(cell):
+    swept("movement", "0.02")
+    write_json(paths.finetuned(TASK, SEED) / "training.json", {"task": TASK, "seed": SEED, "checkpoint": "elsewhere"})
+    chosen = settings()
+    chosen.finetune, chosen.readout = finetune_settings(), SimpleNamespace(learning_rates=[0.1])
+    for name in ("graft", "reset", "prune"):
+        assert f"readout {name} movement 0.02 toy-0" in read((name, "movement", "0.02"), TASK, SEED, chosen, runtime())
+    with pytest.raises(ModelError, match="fine-tuned elsewhere"):
+        read(("retrain", "movement", "0.02"), TASK, SEED, chosen, runtime())

@@ -25,10 +25,14 @@ def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machi
     title = f"{' '.join(axes)} {task}-{seed}"
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     mask = read_mask(paths.sweep_mask(localizer, sparsity, task, seed)).mask
-    retraining = TrainingCell.open(task, seed, params.model, machine)
-    settings = own_grid(params.finetune, params.readout.learning_rates, chosen_point(task, seed)["batch_size"])
-    with progress(title, retraining.total_steps(settings) if readout == RETRAIN else 0, "step") as bar:
-        training = read_out(readout, cell, mask, lambda: finetune(retraining, settings, bar.update, mask))
+
+    def retrained() -> Finetuned:
+        retraining = TrainingCell.open(task, seed, params.model, machine)
+        settings = own_grid(params.finetune, params.readout.learning_rates, chosen_point(task, seed)["batch_size"])
+        with progress(title, retraining.total_steps(settings), "step") as bar:
+            return finetune(retraining, settings, bar.update, mask)
+
+    training = read_out(readout, cell, mask, retrained)
     evaluation = study_evaluation(cell, params.study.test_max, with_train=True)
     with evaluation.progress(title):
         evaluation.predict(readout)
