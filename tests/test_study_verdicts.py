@@ -1,0 +1,191 @@
+"""The verdicts of the study, of surgical fine-tuning and of TaLoS follow from the committed rows, as in tests/test_verdicts.py."""
+
+import pytest
+
+from tests.naive import CELL, PAIR, Claim, Sample, above, cells, differences, gain, larger
+
+SIZES = {0.001: "0.10 %", 0.01: "1.00 %", 0.1: "10.00 %"}
+REGIONS = {
+    "learned": "the learned",
+    "grown": "the grown",
+    "attribution": "the attribution",
+    "movement": "what moved most",
+}
+REGIONS |= {"fish": "the FISH mask", "bias": "biases", "random": "a random"}
+COMPARED = [("learned", "movement"), ("grown", "movement"), ("attribution", "movement"), ("grown", "learned")]
+COMPARED += [("movement", "random"), ("learned", "fish"), ("fish", "random"), ("learned", "bias")]
+
+
+def study(read):
+    for part in (localizers, other_models, out_of_distribution, overlaps):
+        yield from part(read)
+
+
+def models(read, variant, measure="score", where="id", **axes):
+    return cells(read("study/anchor"), measure, variant=variant, where=where, **axes)
+
+
+def baselines(read):
+    return models(read, "pretrained"), models(read, "pretrained", "constant")
+
+
+def grafts(read, size, measure="score", where="id", localizer="learned"):
+    return cells(read("study/sweep"), measure, localizer=localizer, sparsity=size, where=where)
+
+
+def alone(read, measure="score", where="id", readout="retrain", localizer="learned"):
+    return cells(read("study/readout"), measure, readout=readout, localizer=localizer, where=where)
+
+
+def gained(read):
+    return [above(models(read, "finetuned"), *baselines(read))]
+
+
+def localizers(read):
+    for size, of in SIZES.items():
+        score = {name: grafts(read, size, localizer=name) for name in REGIONS}
+        for first, second in COMPARED:
+            words = f"Grafts on {REGIONS[first]} | score higher than on {REGIONS[second]} | at {of}"
+            yield Claim(words, score[first] - score[second], 0, gained(read))
+
+
+def other_models(read):
+    given, finetuned, pretrained = gained(read), models(read, "finetuned"), models(read, "pretrained")
+    for size, of in SIZES.items():
+        score, ece = grafts(read, size), grafts(read, size, "ece")
+        yield Claim(f"keeps 95 % of the fine | of {of}", score / finetuned, 0.95, given)
+        yield Claim(f"brings 95 % | of {of}", gain(score, pretrained, finetuned), 0.95, given)
+        yield Claim(f"The fine-tuned model's ECE | of {of}", models(read, "finetuned", "ece") - ece, 0, given)
+        yield Claim(f"parameter-efficient | of {of}", cells(read("study/peft"), "ece", where="id") - ece, 0, given)
+    for share, of in ((0.5, "50.00 %"), (0.9, "90.00 %")):
+        yield Claim(f"set to 0 | of {of}", grafts(read, 0.001) - models(read, "pruned", sparsity=share), 0, given)
+    yield Claim("of 1.00 % trained alone scores higher", alone(read) - grafts(read, 0.01), 0, given)
+    rows = read("study/paradigm").query("where == 'id'")
+    own = {name: cells(rows, paradigm=name, variant="finetuned") for name in ("sgd", "adamw", "adamw_l1")}
+    for size, of in [*SIZES.items()][:2]:
+        kept = {name: cells(rows, paradigm=name, variant="grafted", sparsity=size) / own[name] for name in own}
+        controls = [above(each, *baselines(read)) for each in own.values()]
+        yield Claim(f"after SGD than | of {of}", kept["sgd"] - kept["adamw"], 0, controls)
+        yield Claim(f"with an l1 penalty | of {of}", kept["adamw_l1"] - kept["adamw"], 0, controls)
+    lost = models(read, "finetuned", "accuracy", "train") - models(read, "finetuned", "accuracy")
+    grafted = [alone(read, "accuracy", where, "graft") for where in ("train", "id")]
+    yield Claim("gap in accuracy", lost - (grafted[0] - grafted[1]), 0, given)
+    reached = []
+    for axes in ({"variant": "checkpoint"}, {"variant": "grafted", "sparsity": 0.01}):
+        steps = cells(read("study/trajectory"), "score", [*CELL, "step"], where="id", **axes).unstack()
+        best = steps.max(axis=1) - pretrained
+        enough = steps.sub(pretrained, axis=0).ge(0.95 * best - 1e-9, axis=0)
+        reached.append(enough[best > 0.0499].idxmax(axis=1) / steps.columns.max())
+    yield Claim("at an earlier step", reached[0] - reached[1], 0, given)
+
+
+def out_of_distribution(read):
+    given, biases = gained(read), alone(read, where="ood", localizer="bias")
+    for size, of in SIZES.items():
+        score = grafts(read, size, where="ood")
+        yield Claim(
+            f"higher than the fine-tuned model | of {of}", score - models(read, "finetuned", where="ood"), 0, given
+        )
+        yield Claim(f"biases trained alone | of {of}", score - biases, 0, given)
+    yield Claim("its region trained alone", grafts(read, 0.01, where="ood") - alone(read, where="ood"), 0, given)
+
+
+def overlaps(read):
+    own, other, places, costs = (
+        read(f"study/{name}").query("localizer == 'learned'")
+        for name in ("seed_overlap", "task_overlap", "composition", "cost")
+    )
+    key = ["sparsity", *CELL]
+    # not where the learned mask gave way to movement's
+    learned = costs[costs.kept == "learned"].set_index(key).index
+    fish = cells(read("study/localizer_overlap"), "iou", key, first="learned", second="fish").reindex(learned)
+    for size, of in SIZES.items():
+        pairs = other[other.sparsity == size].set_index([*PAIR, "seed"]).overlap
+        seeds = cells(own, "overlap", ["task"], sparsity=size)
+        mean = sum(pairs.index.get_level_values(level).map(seeds).to_numpy() for level in PAIR) / 2
+        yield Claim(f"and FISH masks of | of {of}", fish[size], 0.1, below=True)
+        yield Claim(f"shares more with its own | of {of}", Sample(mean - pairs, PAIR))
+    yield Claim("overlap less the larger", fish[0.001] - fish[0.1])
+    kinds = places.kind.isin(["attention value", "feed-forward first", "LayerNorm"]) & (places.sparsity == 0.001)
+    sums = places[kinds].groupby(CELL)[["share", "chance"]].sum()
+    yield Claim("regions lie in values", sums.share - sums.chance)
+
+
+def surgical(read):
+    runs, steps, fim, regions = (read(f"surgical/{name}") for name in ("surgery", "robustness", "fim", "regions"))
+    score = runs.pivot(index=CELL, columns="selection", values="score")
+    given = [above(score["all"], score["none"], cells(runs, "constant"))]
+    yield Claim("keeps 95 % of the score of all", score.top_1 / score["all"], 0.95, given)
+    yield Claim("is better than bottom_1", score.top_1 - score.bottom_1, 0, given)
+    dev, lowest = steps.pivot(index=CELL, columns="step", values="dev_accuracy"), steps[steps.step > 0].groupby(CELL)
+    yield Claim("ranking of layers keeps", lowest.spearman.min(), 0.9, [dev[dev.columns.max()] - dev[0]], told=float)
+    fim = fim.query("target == 'label_logit' and aggregation == 'sum_fro' and examples == 24")
+    top = fim.pivot(index=CELL, columns="layer", values="score").idxmax(axis=1)
+    inside = regions[regions.layer == regions.set_index(CELL).index.map(top)].set_index(CELL)
+    yield Claim("More of the learned graft than by chance", inside.share - inside.chance)
+
+
+def talos(read):
+    rows, left, pruned = read("talos/addition"), read("talos/negation").query("not weak_control"), read("talos/pruned")
+    added = rows.pivot(index=CELL, columns="method", values="accuracy")
+    gains = {}
+    for method, part in rows.set_index(CELL).groupby("method"):
+        gains[method] = above(part.single, part[["pretrained", "majority"]])
+    full, matched, both = [gains["full"]], [gains["full_matched"]], [gains["full_matched"], gains["talos"]]
+    # several targets may have the same control
+    starts = left.groupby(["control", "seed"])[["control_zero_shot", "control_majority"]].first().rename_axis(CELL)
+    control = starts.control_zero_shot - starts.control_majority
+    left = left.pivot(index=CELL, columns="method", values="accuracy")
+    yield Claim("vectors of TaLoS | than those of full", added.talos - added.full_matched, 0, matched)
+    yield Claim("vectors of TaLoS | than linearised", added.talos - added.linear, 0, matched)
+    yield Claim("vectors of TaLoS | than those of a random", added.talos - added.random, 0, matched)
+    yield Claim("takes more | the vector of TaLoS takes", left.full_matched - left.talos, 0, [*matched, control])
+    yield Claim("takes more | a linearised vector", left.talos - left.linear, 0, [*matched, control])
+    yield Claim("Added, grafts | they come from", added.graft - added.full, 0, full, family="grafts")
+    yield Claim("Added, grafts | the vectors of TaLoS", added.graft - added.talos, 0, full, family="grafts")
+    yield Claim("Negated, a graft", left.full - left.graft, 0, [*full, control], family="grafts")
+    far = (
+        read("talos/localization")
+        .query("trained_on != task")
+        .pivot(index=["trained_on", *CELL], columns="method", values="ratio")
+    )
+    nearer = (far.full_matched - 1).abs() - (far.talos - 1).abs()
+    yield Claim("leaves the accuracy", Sample(nearer, ["trained_on", "task"]), 0, both)
+    # where alpha is searched
+    grid = read("talos/disentangle").query("abs(alpha1) <= 1 and abs(alpha2) <= 1")
+    grid = grid.assign(**{name: grid.pair.str.split("+").str[place] for place, name in enumerate(PAIR)})
+    error = grid.groupby([*PAIR, "seed", "method"])["mean"].mean().unstack()
+    yield Claim("changes fewer predictions", Sample(error.full_matched - error.talos, PAIR), 0, both)
+    start, pair = pruned.groupby(CELL)[["pretrained", "majority"]].first(), ["scored_on", "task"]
+    beats = [start.pretrained - start.majority]
+    kept = pruned.pivot(index=[*pair, "seed"], columns="kind", values="ratio")
+    yield Claim("keeps 95 % of its zero-shot", Sample(kept.least, pair), 0.95, beats, family="pruning")
+    yield Claim("Setting the least", Sample(kept.least - kept.random, pair), 0, beats, family="pruning")
+    yield Claim("Setting random", Sample(kept.random - kept.most, pair), 0, beats, family="pruning")
+    alike = read("talos/task_iou").query("method == 'talos'").set_index([*PAIR, "seed"])
+    yield Claim("of two tasks are more alike", Sample(alike.iou - alike.chance, PAIR))
+    tensors = read("talos/tensors").query("method == 'talos'")
+    queries = tensors[tensors.kind.isin(["attention query", "attention key"])]
+    shares = [
+        sums.selected / sums.parameters
+        for sums in (part.groupby(CELL).sum(numeric_only=True) for part in (queries, tensors))
+    ]
+    yield Claim("query and key", shares[0] - shares[1])
+
+
+# without two claims about layers that two layers say nothing of
+@pytest.mark.parametrize(("report", "count"), [("study", 60), ("surgical", 4), ("talos", 15)])
+def test_verdicts_follow_from_the_committed_rows(report, count):
+    assert differences(f"{report}.report.json", globals()[report]) == ([], count)
+
+
+@pytest.mark.parametrize(
+    ("report", "file", "column"),
+    [
+        ("study", "study/sweep", "score"),
+        ("surgical", "surgical/surgery", "score"),
+        ("talos", "talos/addition", "accuracy"),
+    ],
+)
+def test_from_other_rows_other_numbers_follow(report, file, column):
+    assert differences(f"{report}.report.json", globals()[report], alter=larger(file, column))[0]

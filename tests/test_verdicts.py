@@ -1,0 +1,181 @@
+"""The verdicts of the committed reports follow from the committed rows, by the arithmetic of tests/naive.py."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from tests.naive import (
+    CELL,
+    PAIR,
+    ROOT,
+    Claim,
+    Sample,
+    above,
+    cells,
+    differences,
+    gain,
+    judged,
+    larger,
+    quantile,
+    rows_of,
+)
+
+DATED = "reports/2026-11-2"
+# the numbers that README.md begins with: two reports and their further seeds
+EIGHT = ["4_base_sets/main", "4_base_pairs/main", "5_base_eight/sets", "5_base_eight/pairs"]
+
+
+def summary(read):
+    rows = read("scores")
+    score, ece, agree = (
+        rows.pivot(index=CELL, columns="variant", values=name) for name in ("score", "ece", "agreement")
+    )
+    # of old runs the share of the most frequent label isn't known
+    given = [above(score.finetuned, score.pretrained, *([cells(rows, "constant")] if "constant" in rows else []))]
+    lower = Sample(ece, statistic=lambda units: 1 - units.grafted.mean() / units.finetuned.mean())
+    yield Claim("it keeps 95 % of the fine-tuned score", score.grafted / score.finetuned, 0.95, given)
+    yield Claim("the region brings 95 %", gain(score.grafted, score.pretrained, score.finetuned), 0.95, given)
+    yield Claim("its ECE is 40 % lower", lower, 0.4, given)
+    yield Claim("The graft's ECE is lower | at one temperature", ece.finetuned_tempered - ece.grafted, 0, given)
+    yield Claim("The graft's ECE is lower | of WiSE-FT", ece.wise_ft - ece.grafted, 0, given)
+    yield Claim("agree on 86 %", agree.grafted, 0.86, given)
+    yield Claim("than the movement graft | scores higher", score.grafted - score.movement_grafted, family="localizer")
+    yield Claim("the movement graft | agrees more", agree.grafted - agree.movement_grafted, family="localizer")
+
+
+def continual(read):
+    rows, memory, key = read("continual/accuracy"), read("continual/memory"), ["order", *CELL]
+    new, end = (rows[rows.step == rows[at]].set_index(["method", *key]) for at in ("place", "length"))
+    naive, grafting, learned = end.loc["naive"], end.loc["grafting"], new.accuracy
+    before = rows[rows.variant == "pretrained"].groupby(key)[["accuracy", "majority"]].mean()
+    given, followed = [above(learned["naive"], before)], naive.place < naive.length
+    same = rows[(rows.method == "grafting") & (rows.step > rows.place)].unchanged.eq(True)
+    yield Claim("bit for bit", float((~same).sum()), 1, below=True)
+    yield Claim("fine-tuning forgets", (learned["naive"] - naive.accuracy)[followed], 0, given)
+    yield Claim("Grafting forgets less", (grafting.accuracy - naive.accuracy)[followed], 0, given, family="end")
+    yield Claim("on all tasks together", grafting.accuracy - naive.accuracy, 0, given, family="end")
+    yield Claim("above -3 points", learned["grafting"] - learned["naive"], -0.03, given)
+    yield Claim("is better calibrated", naive.ece - grafting.ece, 0, given)
+    kept = memory[memory.method == "grafting"].set_index([*key, "place"]).sort_index(level="place")
+    added = kept.skill.groupby(level=["order", "seed"]).diff().fillna(kept.skill)
+    yield Claim("of a model for each task", float((added / kept.model).max()), 0.1, below=True)
+
+
+def merge(read):
+    rows = read("merge/scores")
+    score = rows.pivot(index=CELL, columns="method", values="score")
+    names = {"stitch_0.01": "stitched stitch masks of 1.00 %", "movement_0.05": "stitched movement masks of 5.00 %"}
+    names |= {name: f"{name} of whole models" for name in ("average", "arithmetic", "ties", "dare", "consensus")}
+    for method in {*score} - {"stitch_mean", "pretrained", "finetuned", "grafted"}:
+        name = names.get(method, method.replace("_", " "))
+        yield Claim(f"stitch mean scores higher | than {name}", score.stitch_mean - score[method])
+    given = [above(score.grafted, score.pretrained, cells(rows, "constant"))]
+    yield Claim("of the tasks' own grafts", score.stitch_mean / score.grafted, 0.95, given)
+
+
+def sides(rows, measure, first, second, tasks=PAIR):
+    """Mean of a measure over one kind of rows less that over another; a unit may be of both."""
+    rows = rows[first | second].set_index([*tasks, "seed"]).assign(value=rows[measure].to_numpy()[first | second])
+    rows["side"] = first[first | second].to_numpy() * 1.0
+    return Sample(rows[["value", "side"]], tasks, lambda units: units.groupby("side").value.mean() @ [-1, 1])
+
+
+def multitask(read):
+    level, seeded = read("multitask/level"), [*PAIR, "seed"]
+    gains = read("multitask/gain").rename(columns={"source": "first", "target": "second"})
+    gains = gains.merge(level, left_on=["second", "seed"], right_on=CELL)
+    gains["gain"] = gain(gains.accuracy, gains.pretrained, gains.joint)
+    overlaps = read("multitask/overlap").rename(columns={"first_seed": "seed"})
+    yield Claim("as accurate as one for each", cells(level, "joint") - cells(level, "single"), -0.02)
+    for name in ("learned", "attribution"):
+        pairs, rows, of = (
+            overlaps[overlaps.localizer == name],
+            gains[gains.localizer == name],
+            f"| sgd, {name}, regions",
+        )
+        single, union, pure = (rows[rows.kind == kind] for kind in ("single", "union", "purified"))
+        own, same = single["first"] == single.second, pairs["first"] == pairs.second
+        within = pairs.seed == pairs.second_seed
+        other, near = single[~own], pairs[~same & within]
+        both = other[other.second.isin(other.second[other.alike])]
+        tasks, purified = (cells(part, "gain", ["second", "seed"], inside=True) for part in (union, pure))
+        frame = pd.concat([near.set_index(seeded).overlap, other.set_index(seeded).gain], axis=1)
+        rho = Sample(frame, PAIR, lambda units: math.atanh(units.overlap.rank().corr(units.gain.rank())))
+        yield Claim(f"its own region than from others {of}", sides(single, "gain", own, ~own))
+        yield Claim(f"similar tasks than from others {of}", sides(both, "gain", both.alike, ~both.alike))
+        yield Claim(f"gain on them {of}", Sample(tasks, ["second"]), 0.7)
+        yield Claim(f"for the excluded ones {of}", sides(union, "gain", union.inside, ~union.inside, ["second"]))
+        yield Claim(f"to purify {of}", Sample(purified - tasks, ["second"]))
+        yield Claim(f"tasks are disjoint {of}", sides(pairs, "overlap", ~same & within, same), below=True)
+        yield Claim(f"Of two joint models {of}", sides(pairs, "overlap", same, ~same & ~within))
+        yield Claim(f"overlap more than those of others {of}", sides(near, "overlap", near.alike, ~near.alike))
+        yield Claim(f"Overlap is a proxy {of}", rho, told=math.tanh)
+
+
+def smallest(read):
+    sizes, scores, certificates = read("smallest/sizes"), read("smallest/scores"), read("smallest/certificates")
+    sizes = sizes.dropna(subset="enough").assign(log=sizes.selected.map(math.log10))
+    log = sizes.pivot(index=CELL, columns="localizer", values="log")
+    for ratio, words in (
+        (log.movement - log.doubling, "Doubling"),
+        (log.movement - log.attribution, "by attribution"),
+        (log.random - log.movement, "than random"),
+    ):
+        yield Claim(f"are smaller | {words}", ratio, family="fewer", told=lambda value: 10**value)
+    for name in ("movement", "attribution", "doubling", "random"):
+        enough = cells(sizes, "log", localizer=name, enough=True).index
+        graft = {"localizer": name, "where": "test", "variant": "grafted"}
+        signs = cells(scores, **graft | {"variant": "signs"}) / cells(scores, **graft)
+        one, errors = (cells(certificates, measure, localizer=name) for measure in ("baseline", "certified"))
+        yield Claim(f"dev chose | : {name}", cells(scores, "gain", **graft).reindex(enough), 0.95)
+        yield Claim(f"signs for values | : {name}", signs.reindex(enough), 0.95)
+        yield Claim(f"length of its code | : {name}", one - errors)
+
+
+@pytest.mark.parametrize(
+    ("report", "count"),
+    [("summary", 8), ("continual", 7), ("merge", 12), ("multitask", 19), ("smallest", 15)],
+)
+def test_verdicts_follow_from_the_committed_rows(report, count):
+    assert differences(f"{report}.report.json", globals()[report]) == ([], count)
+
+
+def test_verdicts_of_eight_data_sets_follow_from_the_rows_of_four_runs():
+    folders = [f"plots/{DATED}{name}" for name in EIGHT]
+    assert differences(f"{DATED}5_base_eight/eight.md", summary, folders) == ([], 8)
+
+
+@pytest.mark.parametrize(
+    ("report", "file", "column"),
+    [
+        ("summary", "scores", "ece"),
+        ("continual", "continual/accuracy", "accuracy"),
+        ("merge", "merge/scores", "score"),
+        ("multitask", "multitask/overlap", "overlap"),
+        ("smallest", "smallest/sizes", "selected"),
+    ],
+)
+def test_from_other_rows_other_numbers_follow(report, file, column):
+    assert differences(f"{report}.report.json", globals()[report], alter=larger(file, column))[0]
+
+
+@pytest.mark.parametrize(
+    ("edit", "verdict"),
+    [
+        (lambda rows: rows, "holds"),
+        (lambda rows: rows.assign(ece=rows.ece.where(rows.variant != "grafted", 2 * rows.ece)), "not shown"),
+        (lambda rows: rows.assign(ece=rows.ece.where(rows.variant != "grafted", 4 * rows.ece)), "does not hold"),
+        (lambda rows: rows.assign(score=rows.score.where(rows.variant != "pretrained", 1.0)), "not measurable"),
+        (lambda rows: rows[rows.seed == 13], "not measurable"),
+        (lambda rows: rows[rows.task == "movies"], "not measurable"),
+    ],
+)
+def test_a_verdict_changes_with_the_rows(edit, verdict):
+    rows = edit(rows_of(ROOT / "plots/scores.csv"))
+    [found] = [each for claim, each, _ in judged(summary(lambda name: rows)) if claim.words == "its ECE is 40 % lower"]
+    assert found == verdict
+
+
+def test_quantiles_are_those_of_the_tables():
+    assert [round(quantile(freedom), 3) for freedom in (1, 2, 5, 30)] == [12.706, 4.303, 2.571, 2.042]
