@@ -15,6 +15,7 @@ from matplotlib.image import imread
 
 from stages.lib.errors import DataError, MaskError
 from stages.lib.io import write_json
+from stages.lib.metrics.variants import GRAFTED
 from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.document import Claim, Table, Verdict
 from stages.lib.report.load import published
@@ -309,6 +310,16 @@ def test_two_layers_have_no_middle_third(study):
     assert claim.figure == "not measurable with 2 layers, of which none is in the middle third"
     [claim] = told_of(study, words="middle third")
     assert claim.verdict is Verdict.HOLDS, "the control: of four layers it is the two in the middle"
+
+
+def test_both_sides_of_a_difference_are_of_the_cells_and_the_tasks_that_it_is_of(study):
+    steps, overlap = study.frames["trajectory"], study.frames["localizer_overlap"]
+    first, largest = steps.task == TASKS[0], (overlap.task == TASKS[0]) & (overlap.sparsity == max(SPARSITIES))
+    late = steps[~(first & (steps.seed == SEEDS[0])) & ~(first & (steps.variant == GRAFTED) & (steps.step < 400))]
+    ious = overlap.assign(iou=overlap.iou + 0.1 * (overlap.task == TASKS[0]))[~largest]
+    uneven = replace(study, frames=study.frames | {"trajectory": late, "localizer_overlap": ious})
+    for finding in (*MEASURES["saturates"](uneven, 0.95), *MEASURES["overlap_falls"](uneven)):
+        assert finding.fields["first"] - finding.fields["second"] == pytest.approx(finding.value.mean), finding
 
 
 def test_the_masks_of_other_paradigms_that_dev_gave_up_are_told(study):

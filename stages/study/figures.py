@@ -235,7 +235,7 @@ def trajectory_figure(study: Study) -> Figure | None:
     ]
     panels, levels = _panels(study, frame.task), _levels(study)
     chart = Chart(curves, panels, levels, x="step", x_label="step of fine-tuning", scale=1.0, logarithmic=False)
-    ends = study.saturation(0.95).mean()
+    ends = study.saturation(0.95).groupby("task").mean().mean()
     name = f"its graft of {small_percent(grafts.sparsity.max())}"
     title = f"95 % of the best gain: the model after {percent(ends.model, 0)} % of the steps, {name} after {percent(ends.graft, 0)} %"
     return chart.draw(study, title)

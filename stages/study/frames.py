@@ -11,7 +11,7 @@ import pandas as pd
 
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.composition import OUTSIDE, composition
-from stages.lib.metrics.gain import add_gain, gained, scores_of_ends
+from stages.lib.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.report.format import MARKS
@@ -197,7 +197,7 @@ class Study(Collected):
         parts = {"graft": grafts[grafts.sparsity == grafts.sparsity.max()], "model": rows[rows.variant == "checkpoint"]}
         for name, part in parts.items():
             best = part.groupby(CELL)["gain"].transform("max")
-            enough = part[gained(0.0, best, self.least_gain) & (part.gain >= least * best)]
+            enough = part[gained(0.0, best, self.least_gain) & (part.gain >= least * best - ROUNDING)]
             parts[name] = enough.groupby(CELL)["step"].min() / last
         return pd.DataFrame(parts).dropna()
 

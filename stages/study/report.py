@@ -390,8 +390,10 @@ def _finding(values: pd.Series, size: float | None = None, write: Callable = poi
     return Finding(estimate(values), fields, short_of(values, write, ""), size=small_percent(size) if size else "")
 
 
-def _difference(first: pd.Series, second: pd.Series, size: float, **fields: Any) -> Finding:
-    return _finding(first - second, size, first=first.mean(), second=second.mean(), **fields)
+def _difference(first: pd.Series, second: pd.Series, size: float | None = None, **fields: Any) -> Finding:
+    """Of the cells that both have; the two sides are means over tasks, as their difference is."""
+    sides = pd.DataFrame({"first": first, "second": second}).dropna().groupby(level="task").mean().mean()
+    return _finding(first - second, size, **sides, **fields)
 
 
 def gained(study: Study) -> Finding:
@@ -476,7 +478,7 @@ def overlap_falls(study: Study) -> Iterator[Finding]:
     if len(sizes) > 1:
         ends = {"smallest": sizes[0], "largest": sizes[-1]}
         small, large = (by_cell(rows[rows.sparsity == size], "iou") for size in ends.values())
-        yield _finding(small - large, small=small.mean(), large=large.mean(), **ends)
+        yield _difference(small, large, **ends)
 
 
 def region_overlap(study: Study) -> Iterator[Finding]:
@@ -529,7 +531,7 @@ def saturates(study: Study, least: float) -> Iterator[Finding]:
     ends = study.saturation(least)
     if len(ends):
         size = max(sparsities(study.rows("trajectory")))
-        yield _finding(ends.model - ends.graft, size, least=least, early=ends.graft.mean(), late=ends.model.mean())
+        yield _difference(ends.model, ends.graft, size, least=least)
 
 
 MEASURES = {
