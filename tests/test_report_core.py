@@ -174,7 +174,7 @@ def test_holms_correction_is_that_of_hand(p_values, corrected):
 
 def test_a_share_that_is_rounded_to_zero_has_no_sign_and_a_difference_keeps_it():
     assert [percent(share) for share in (-0.0004, 0.0004, -0.004)] == ["0.0", "0.0", "-0.4"]
-    assert points(-0.0004) == "-0.0", "on this side of zero"
+    assert (points(-0.0004), points(-1e-17)) == ("-0.0", "+0.0"), "on this side of zero, and at it"
 
 
 def test_numbers_are_rounded_and_undefined_ones_left_out():

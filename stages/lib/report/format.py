@@ -61,8 +61,8 @@ def small_percent(share: float) -> str:
 
 
 def points(difference: float | None, decimals: int = 1) -> str:
-    """A difference of two shares in percentage points, with its sign."""
-    return UNKNOWN if difference is None else f"{100 * difference:+.{decimals}f}"
+    """A difference of two shares in percentage points, with its sign; what is 0 but for rounding has a plus."""
+    return UNKNOWN if difference is None else f"{100 * round(difference, 12) + 0.0:+.{decimals}f}"
 
 
 def spread(mean: float | None, deviation: float | None = None) -> str:
