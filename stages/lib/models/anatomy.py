@@ -45,9 +45,14 @@ class Anatomy:
     shapes: dict[str, list[int]]
 
     @property
+    def pretrained(self) -> dict[str, list[int]]:
+        """Shapes of the pretrained parameters by name."""
+        return {name: shape for name, shape in self.shapes.items() if self.groups[name] != HEAD}
+
+    @property
     def parameters(self) -> int:
         """Number of pretrained parameters, the second denominator of sparsity."""
-        return sum(prod(self.shapes[name]) for name, group in self.groups.items() if group != HEAD)
+        return sum(map(prod, self.pretrained.values()))
 
     def head_shapes(self, labels: int) -> dict[str, tuple[int, ...]]:
         """Shapes of a new head for so many labels, by the name of its tensors; none where there is no such head."""
@@ -70,8 +75,12 @@ class Anatomy:
 
 def anatomy_of(model: "PreTrainedModel", mode: str, name: str, source: str, revision: str | None) -> Anatomy:
     """Names, groups and shapes of a live model; raises ModelError if its blocks can't be told."""
-    shapes = {parameter: list(values.shape) for parameter, values in named_weights(model).items()}
-    return Anatomy(name, source, revision, mode, parameter_groups(model, mode), shapes)
+    return Anatomy(name, source, revision, mode, parameter_groups(model, mode), shapes_of(model))
+
+
+def shapes_of(model: "PreTrainedModel") -> dict[str, list[int]]:
+    """Shapes of a model's parameters by name."""
+    return {name: list(parameter.shape) for name, parameter in named_weights(model).items()}
 
 
 def write_anatomy(anatomy: Anatomy, folder: Path) -> None:

@@ -16,7 +16,7 @@ from ..digest import require_listed
 from ..errors import ModelError
 from ..graft.running_selection import LazyTensors
 from ..io import read_json
-from .anatomy import CLASSES, HEAD, SOME_LABELS, Anatomy, named_weights
+from .anatomy import CLASSES, HEAD, SOME_LABELS, Anatomy, named_weights, shapes_of
 from .loading import MADE_ANEW, POOLERS, load_config, one_line, quiet_transformers
 from .sources import CONFIG, commit_of, find_checkpoint, weight_files
 
@@ -241,16 +241,6 @@ def unread(side: Named, model: "PreTrainedModel") -> list[str]:
     return sorted(name for name in {*side.checkpoint.files} - read if not passed.search(name))
 
 
-def shapes_of(model: "PreTrainedModel") -> dict[str, list[int]]:
-    """Shapes of a model's parameters by name."""
-    return {name: list(parameter.shape) for name, parameter in named_weights(model).items()}
-
-
-def shapes_but_head(anatomy: Anatomy) -> dict[str, list[int]]:
-    """Shapes of the pretrained parameters by name."""
-    return {name: shape for name, shape in anatomy.shapes.items() if anatomy.groups[name] != HEAD}
-
-
 def _arithmetic(ours: "PreTrainedModel", theirs: "PreTrainedModel") -> str:
     """Settings that change what a model of the same shapes computes and that differ: "rope_theta 5000 and not 10000"."""
     before, after = (model.config.to_dict() for model in (ours, theirs))
@@ -274,7 +264,7 @@ def untied(side: Named, model: "PreTrainedModel") -> list[str]:
 
 def _differences(anatomy: Anatomy, theirs: dict[str, list[int]]) -> list[str]:
     """Differences of a model's parameters from those of this anatomy, outside a head."""
-    ours = shapes_but_head(anatomy)
+    ours = anatomy.pretrained
     others = {name: shape for name, shape in theirs.items() if anatomy.groups.get(name) != HEAD}
     words = [name for name in ours if name in others and ours[name] != others[name]]
     embeddings = [name for name in words if anatomy.groups[name] == "embeddings"]

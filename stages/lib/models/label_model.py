@@ -19,7 +19,7 @@ from ..data.tasks import TaskSpec
 from ..errors import ModelError
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .anatomy import HEAD, Anatomy, most_tokens, named_weights, parameter_groups, read_anatomy
+from .anatomy import Anatomy, most_tokens, named_weights, parameter_groups, read_anatomy
 from .loading import load_model, load_tokenizer, read_tensors
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class LabelModel:
     def pretrained_names(self, anatomy: Anatomy) -> list[str]:
         """Names of the parameters that have pretrained values: a new head has none, and with one there is no vocabulary head."""
         parameters = self.parameters()
-        return [name for name, group in anatomy.groups.items() if group != HEAD and name in parameters]
+        return [name for name in anatomy.pretrained if name in parameters]
 
     def state(self) -> tuple[Any, ...]:
         """All that its logits for an encoded example depend on."""

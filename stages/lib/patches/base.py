@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import ModelError
 from ..graft.mask_file import StoredMask, require_model
 from ..graft.region import Region
-from ..models.anatomy import CLASSES, FILE, HEAD, Anatomy, read_anatomy
+from ..models.anatomy import CLASSES, FILE, Anatomy, read_anatomy
 from ..models.loading import read_tensors
 from ..settings import ModelParams
 from .locations import CONFIG
@@ -28,8 +28,7 @@ class Base:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the pretrained parameters, without a new head."""
-        groups = sorted({*self.anatomy.groups.values()} - {HEAD})
-        return {name: tuple(self.anatomy.shapes[name]) for name in self.anatomy.names(groups)}
+        return {name: tuple(shape) for name, shape in self.anatomy.pretrained.items()}
 
     def fingerprint(self, region: Region) -> str:
         """Fingerprint of some of its parameters; an empty text if it doesn't have them in these shapes."""

@@ -11,17 +11,7 @@ from ..errors import ModelError
 from ..graft.mask import GraftMask
 from ..graft.running_selection import PART
 from ..models.anatomy import CLASSES, Anatomy, anatomy_of, most_tokens, require_embeddings
-from ..models.checkpoints import (
-    Checkpoint,
-    Named,
-    fitted,
-    labels_of,
-    listed,
-    mode_of,
-    shapes_but_head,
-    skeleton,
-    untied,
-)
+from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, skeleton, untied
 from ..models.loading import load_tokenizer
 
 
@@ -74,11 +64,10 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
     require_embeddings(before.title, model, len(tokenizer))
     name = before.title if before.source == "hub" else before.folder.resolve().name
     anatomy = anatomy_of(model, mode, name, before.source, before.commit or revision)
-    ours = shapes_but_head(anatomy)
-    base = Named.of(before, ours, model.base_model_prefix)
+    base = Named.of(before, anatomy.pretrained, model.base_model_prefix)
     finetuned, _, misfits = fitted(after, len(labels), model, anatomy)
     pair = Pair(base, finetuned, anatomy, labels, tokenizer, most_tokens(model))
-    problems = base.problems(ours) + untied(base, model) + misfits
+    problems = base.problems(anatomy.pretrained) + untied(base, model) + misfits
     if mode == "standard" and len(labels) < 2:
         problems.append(
             f"{after.title}: its head has {len(labels)} output, a number and no label, and a graft is for labels"
