@@ -79,20 +79,6 @@ def write_sparse_delta(deltas: Deltas, patch: StoredMask, use: Use, file: Path) 
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """Tensors and config of an adapter, and what it does and doesn't hold, in words."""
-
-    tensors: dict[str, Tensor]
-    config: dict[str, object]
-    said: str
-
-    def write(self, folder: Path) -> None:
-        """Write the two files of an adapter into a folder."""
-        write_json(folder / CONFIG, self.config)
-        save_file(self.tensors, folder / ADAPTER, metadata={"format": "pt"})
-
-
-@dataclass(frozen=True)
 class _Plan:
     """Names of the selected parameters by how they are held: weights of linear layers, modules kept whole, not at all."""
 
@@ -101,8 +87,13 @@ class _Plan:
     left: list[str]
 
 
-def make_adapter(file: Path, patch: StoredMask, use: Use, base: Base, leave_out: bool) -> Adapter:
-    """The adapter of a patch; raises MaskError if values must be left out and may not be, or if nothing is held by layers."""
+def make_adapter(
+    file: Path, patch: StoredMask, use: Use, base: Base, leave_out: bool
+) -> tuple[dict[str, Tensor], dict[str, object], str]:
+    """Tensors and config of the adapter of a patch, and what it does and doesn't hold, in words.
+
+    Raises MaskError if values must be left out and may not be, or if nothing is held by layers.
+    """
     plan = _plan(patch, use, base)
     left = _left_out(patch, plan, base)
     if left and not leave_out:
@@ -130,7 +121,13 @@ def make_adapter(file: Path, patch: StoredMask, use: Use, base: Base, leave_out:
         "target_modules": [name.removesuffix(".weight") for name in plan.linear],
         "modules_to_save": [*dict.fromkeys([*plan.whole, *(name.split(".")[0] for name in patch.head)])] or None,
     }
-    return Adapter(tensors, config, _said(patch, plan, deltas, padding, left))
+    return tensors, config, _said(patch, plan, deltas, padding, left)
+
+
+def write_adapter(tensors: dict[str, Tensor], config: dict[str, object], folder: Path) -> None:
+    """Write the two files of an adapter into a folder."""
+    write_json(folder / CONFIG, config)
+    save_file(tensors, folder / ADAPTER, metadata={"format": "pt"})
 
 
 def common_sparsity(sizes: list[tuple[int, int]]) -> float:

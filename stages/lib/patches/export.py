@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from .base import Base, open_base
 from .build_patch import KEY, Use, base_of, chosen_task, make_patch, read_graft, require_whole_base, taken_out, use_of
-from .delta import DELTA, deltas_of, make_adapter, whole_delta, write_sparse_delta
+from .delta import DELTA, deltas_of, make_adapter, whole_delta, write_adapter, write_sparse_delta
 from .format import card_text, size_text
 from .locations import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free, mask_at
 
+Writer = Callable[[Path], None]
 # of the models that a card compares
 COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 # what is copied from the base model as it is
@@ -38,45 +39,33 @@ def export(mask: Path, form: str, task: str | None, base: Path, to: Path, leave_
     """
     target, file = free(to), mask_at(mask)
     with _opened(file, task, base) as (patch, use, pretrained):
-        parcel = _parcel(form, file, patch, use, pretrained, leave_out)
-        card = card_text(patch, use, pipeline_scores(file, use.task), form, parcel.said)
-        kilobytes = _write(target, parcel, card)
+        write, said = _formed(form, file, patch, use, pretrained, leave_out)
+        kilobytes = _write(target, write, card_text(patch, use, pipeline_scores(file, use.task), form, said))
     if form == AS_PATCH:
         return f"{target}: patch of {use.base} for {use.task}, {kilobytes:.0f} kB, {size_text(patch)}"
     if form == MODEL:
         return f"{target}: {use.base} with the graft for {use.task}, {size_text(patch)}"
-    return f"{target}: {form} of {use.base} for {use.task}, {kilobytes:.0f} kB; {parcel.said}"
+    return f"{target}: {form} of {use.base} for {use.task}, {kilobytes:.0f} kB; {said}"
 
 
 def write_patch(target: Path, patch: StoredMask, card: str) -> None:
     """Write the folder of a patch."""
-    _write(target, _patch(patch), card)
+    _write(target, lambda folder: write_mask(folder / PATCH, patch), card)
 
 
-@dataclass(frozen=True)
-class _Parcel:
-    """The files that `write` puts into a folder beside the card, and a sentence about them."""
-
-    write: Callable[[Path], None]
-    said: str = ""
-
-
-def _parcel(form: str, file: Path, patch: StoredMask, use: Use, base: Base, leave_out: bool) -> _Parcel:
+def _formed(form: str, file: Path, patch: StoredMask, use: Use, base: Base, leave_out: bool) -> tuple[Writer, str]:
+    """The files that go into a folder beside the card, and a sentence about them."""
     if form == AS_PATCH:
-        return _patch(patch)
+        return lambda folder: write_mask(folder / PATCH, patch), ""
     if form == PEFT:
-        adapter = make_adapter(file, patch, use, base, leave_out)
-        return _Parcel(adapter.write, adapter.said)
+        tensors, config, said = make_adapter(file, patch, use, base, leave_out)
+        return partial(write_adapter, tensors, config), said
     if form == MODEL:
-        return _model(_grafted(patch, base), use, base)
+        return partial(_write_model, _grafted(patch, base), use, base), ""
     deltas = deltas_of(patch, base)
     if form == SPARSE_DELTA:
-        return _Parcel(lambda folder: write_sparse_delta(deltas, patch, use, folder / DELTA), str(deltas))
-    return replace(_model(whole_delta(deltas, patch, base), use, base), said=str(deltas))
-
-
-def _patch(patch: StoredMask) -> _Parcel:
-    return _Parcel(lambda folder: write_mask(folder / PATCH, patch))
+        return lambda folder: write_sparse_delta(deltas, patch, use, folder / DELTA), str(deltas)
+    return partial(_write_model, whole_delta(deltas, patch, base), use, base), str(deltas)
 
 
 @contextmanager
@@ -107,7 +96,8 @@ def apply(patch: Path, base: Path, to: Path) -> str:
     use = use_of(file, stored)
     with open_base(base, use.mode) as pretrained:
         require_whole_base(file, stored, use, pretrained, base)
-        _write(target, _model(_grafted(stored, pretrained), use, pretrained), card_text(stored, use, {}, MODEL))
+        write = partial(_write_model, _grafted(stored, pretrained), use, pretrained)
+        _write(target, write, card_text(stored, use, {}, MODEL))
     return f"{target}: {use.base} with the graft for {use.task}, {size_text(stored)}"
 
 
@@ -142,23 +132,19 @@ def _grafted(stored: StoredMask, base: Base) -> dict[str, Tensor]:
     return {**base.tensors, **transplant(base.tensors, stored.values, stored.mask), **head}
 
 
-def _model(tensors: dict[str, Tensor], use: Use, base: Base) -> _Parcel:
+def _write_model(tensors: dict[str, Tensor], use: Use, base: Base, folder: Path) -> None:
     """An ordinary Hugging Face folder: config, tokenizer and these weights."""
-
-    def write(folder: Path) -> None:
-        for file in sorted(base.folder.iterdir()):
-            if file.is_file() and file.name in BESIDE:
-                shutil.copyfile(file, folder / file.name)
-        write_json(folder / CONFIG, {**read_json(base.folder / CONFIG, ModelError), **use.config})
-        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-
-    return _Parcel(write)
+    for file in sorted(base.folder.iterdir()):
+        if file.is_file() and file.name in BESIDE:
+            shutil.copyfile(file, folder / file.name)
+    write_json(folder / CONFIG, {**read_json(base.folder / CONFIG, ModelError), **use.config})
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def _write(target: Path, parcel: _Parcel, card: str) -> float:
+def _write(target: Path, write: Writer, card: str) -> float:
     """Write a folder; gives its size in kB."""
     with replacing(target, fresh=True) as partial:
         partial.mkdir()
-        parcel.write(partial)
+        write(partial)
         (partial / CARD).write_text(card, encoding="utf-8")
     return sum(path.stat().st_size for path in target.iterdir()) / 1000
