@@ -6,10 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.lib.graft import running_selection
+from stages.lib.graft import select
 from stages.lib.graft.region import Region
-from stages.lib.graft.running_selection import LazyTensors, RunningSelection
-from stages.lib.graft.select import ranking, top_k
+from stages.lib.graft.select import LazyTensors, RunningSelection, ranking, top_k
 from tests.memory import PeakBytes
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -34,11 +33,11 @@ def known_order(region: Region, scores: dict[str, torch.Tensor], k: int) -> list
 def test_it_is_the_selection_ties_included(sizes, levels, seed, share, part):
     region, scores = drawn(sizes, levels, seed)
     k = round(share * region.size)
-    whole, running_selection.PART = running_selection.PART, part
+    whole, select.PART = select.PART, part
     try:
         found = ranking(region, LazyTensors(region.shapes, scores.__getitem__), k)
     finally:
-        running_selection.PART = whole
+        select.PART = whole
     assert found.tolist() == known_order(region, scores, k)
     assert sorted(found.tolist()) == top_k(region, scores, k).region_indices().tolist()
 
@@ -64,7 +63,7 @@ def test_control_a_selection_that_keeps_the_first_of_equals_is_another_one():
 
 
 def test_it_holds_k_candidates_and_one_part(monkeypatch):
-    monkeypatch.setattr(running_selection, "PART", 1000)
+    monkeypatch.setattr(select, "PART", 1000)
     region = Region({f"t{number}": (4_000,) for number in range(8)})
     generator = torch.Generator().manual_seed(0)
     scores = LazyTensors(region.shapes, lambda _: torch.randint(0, 5, (4_000,), generator=generator).float())

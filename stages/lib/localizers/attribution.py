@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..graft.running_selection import RunningSelection
+from ..graft.select import RunningSelection
 from .evidence import Evidence
 from .registry import Localizer
 from .settings import Attribution

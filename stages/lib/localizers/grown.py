@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from ..graft.mask import GraftMask
-from ..graft.running_selection import LazyTensors, RunningSelection
+from ..graft.select import LazyTensors, RunningSelection
 from .evidence import Evidence
 from .movement import movement_mask, rank_by_movement
 from .registry import Budget, FoundMask, Localizer

@@ -2,8 +2,7 @@
 
 from torch import Tensor
 
-from ..graft.running_selection import LazyTensors
-from ..graft.select import ranking
+from ..graft.select import LazyTensors, ranking
 from ..settings import Section
 from .evidence import Evidence
 from .registry import Localizer

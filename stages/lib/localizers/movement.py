@@ -8,8 +8,7 @@ from torch import Tensor
 
 from ..graft.mask import GraftMask
 from ..graft.region import Region, Tensors
-from ..graft.running_selection import LazyTensors, RunningSelection
-from ..graft.select import ranking
+from ..graft.select import LazyTensors, RunningSelection, ranking
 from ..settings import Section
 from .evidence import Evidence
 from .registry import Localizer

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..digest import require_listed
 from ..errors import ModelError
-from ..graft.running_selection import LazyTensors
+from ..graft.select import LazyTensors
 from ..io import read_json
 from .anatomy import CLASSES, HEAD, SOME_LABELS, Anatomy, named_weights, shapes_of
 from .loading import MADE_ANEW, POOLERS, load_config, one_line, quiet_transformers

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import ModelError
 from ..graft.mask import GraftMask
-from ..graft.running_selection import PART
+from ..graft.select import PART
 from ..models.anatomy import CLASSES, Anatomy, anatomy_of, most_tokens, require_embeddings
 from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, skeleton, untied
 from ..models.loading import load_tokenizer
