@@ -69,6 +69,11 @@ def missing_package(error: ModuleNotFoundError) -> str:
     return name
 
 
+def one_line(error: Exception) -> str:
+    """The kind of a library's error, and the beginning of its message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """Give ` (did you mean 'x'?)` for the nearest allowed name, or an empty string."""
     names = {str(item).casefold(): str(item) for item in allowed}

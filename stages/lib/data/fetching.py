@@ -7,12 +7,15 @@ from typing import Any
 from .. import paths
 from ..io import read_rows, write_json, write_rows
 from ..settings import DataParams, OodParams
+from .hub import load_hub
+from .local import load_local
+from .packaged import load_packaged
+from .rows import Row
 from .tables import Table, Texts, build_table, dropped_in, leakage, ood_rows, together, told
 from .tasks import TaskSpec
 
 # what the test sets of others (second) share with the training data of a task (first)
 Shared = dict[str, dict[str, dict[str, int]]]
-Splits = dict[str, list[dict[str, str | None]]]
 
 
 def needed_sets(tasks: list[str], ood: dict[str, list[str]]) -> list[str]:
@@ -90,20 +93,16 @@ def _inside(folder: Path, path: Path) -> Path:
     return folder / path.relative_to(paths.TABLES)
 
 
-def load_raw(spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path]) -> tuple[Splits, dict[str, Any]]:
+def load_raw(
+    spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path]
+) -> tuple[dict[str, list[Row]], dict[str, Any]]:
     """Give the raw rows of a task by split (train, dev, test), and a JSON description of where they are from.
 
     `data` has the settings source, and root and columns of the local one; `fetch` turns a package's name into the path of its
     file.  Raises DataError with what is missing and what to do.
     """
     if data.source == "packaged":
-        from .packaged import load_packaged
-
         return load_packaged(spec, fetch)
     if data.source == "hub":
-        from .hub import load_hub
-
         return load_hub(spec)
-    from .local import load_local
-
     return load_local(spec, Path(data.root), data.columns)

@@ -11,18 +11,18 @@ import urllib.request
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DataError
+from ..errors import DataError, one_line
+from .rows import Row
 from .tasks import HubSource, TaskSpec, columns_in, packaged_tasks
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetBuilder
 
-Rows = list[dict[str, str | None]]
 # What a text calls the item of the list that its row is made for.
 ITEM = "item"
 
 
-def load_hub(spec: TaskSpec) -> tuple[dict[str, Rows], dict[str, Any]]:
+def load_hub(spec: TaskSpec) -> tuple[dict[str, list[Row]], dict[str, Any]]:
     """Give the raw rows of a task by split, and the data set's id and revision.
 
     When the hub can't be reached, a data set that was loaded before is taken from the cache of
@@ -58,8 +58,8 @@ def _prepared(spec: TaskSpec, source: HubSource, reachable: bool) -> "DatasetBui
                 f"go online, or set data.source=packaged (tasks {', '.join(packaged_tasks())}), "
                 f"or data.source=local with your own files under data.root"
             ) from problem
-        why = f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
-        raise DataError(f"task {spec.name}: the hub's data set {source.path} could not be loaded: {why}") from problem
+        failed = f"the hub's data set {source.path} could not be loaded"
+        raise DataError(f"task {spec.name}: {failed}: {one_line(problem)}") from problem
     return builder
 
 
@@ -70,7 +70,7 @@ def _require(spec: TaskSpec, kind: str, name: str, there: Iterable[str], written
         raise DataError(f"task.{spec.name}.hub.{kind}s: {spec.hub.path} {has}")
 
 
-def _rows(spec: TaskSpec, source: HubSource, data: "Dataset") -> Rows:
+def _rows(spec: TaskSpec, source: HubSource, data: "Dataset") -> list[Row]:
     """Turn one split into raw rows; label -1, the hub's mark for none, becomes None."""
     texts = [name for text in source.columns.values() for name in columns_in(text)]
     used = [name for name in dict.fromkeys([*texts, source.each, source.among]) if name not in (ITEM, None)]
@@ -83,7 +83,7 @@ def _rows(spec: TaskSpec, source: HubSource, data: "Dataset") -> Rows:
     return [_row(spec, source, record) for record in records]
 
 
-def _row(spec: TaskSpec, source: HubSource, record: dict[str, Any]) -> dict[str, str | None]:
+def _row(spec: TaskSpec, source: HubSource, record: dict[str, Any]) -> Row:
     if not spec.labels:
         prompt, completion = (_text(source.columns[name], record) for name in spec.columns)
         return {"sentence1": prompt, "label": completion}

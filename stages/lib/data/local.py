@@ -18,9 +18,9 @@ from typing import IO, Any
 from ..digest import sha256_of
 from ..errors import DataError, did_you_mean, shown
 from ..io import json_problem
+from .rows import SPLITS, Row
 from .tasks import TaskSpec
 
-SPLITS = ("train", "dev", "test")
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".tsv")
 LONGEST_CELL = 1 << 27
 # bad rows of a file that its message shows
@@ -29,7 +29,6 @@ MOST_SHOWN = 20
 # half of a character, as JSON may spell one: no file of text can hold it
 SURROGATE = re.compile("[\ud800-\udfff]")
 
-Row = dict[str, str | None]
 Record = dict[str, Any]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..errors import DataError, did_you_mean
 from .packages import describe
-from .rows import rank
+from .rows import Row, rank
 from .tasks import TaskSpec, packaged_tasks
 
 DOMAINS = {
@@ -26,11 +26,10 @@ CLEAR_RATING = 0.5
 OPENING = 400
 SNIPPET = 240
 
-Rows = list[dict[str, str | None]]
-Reader = Callable[[Path, str | None], Rows]
+Reader = Callable[[Path, str | None], list[Row]]
 
 
-def load_packaged(spec: TaskSpec, fetch: Callable[[str], Path]) -> tuple[dict[str, Rows], dict]:
+def load_packaged(spec: TaskSpec, fetch: Callable[[str], Path]) -> tuple[dict[str, list[Row]], dict]:
     """Give the raw rows of a packaged task by split, and where they are from.
 
     `fetch` turns a package's name into the path of its file.  Raises DataError if the task isn't
@@ -54,7 +53,7 @@ def load_packaged(spec: TaskSpec, fetch: Callable[[str], Path]) -> tuple[dict[st
     return {"train": rows}, {"source": "packaged", **describe(source.package)}
 
 
-def read_sentiment(archive: Path, member: str | None) -> Rows:
+def read_sentiment(archive: Path, member: str | None) -> list[Row]:
     """Rated sentences of one file, negative or positive by the sign of the mean rating; unclear ones are left out."""
     if member not in DOMAINS:
         raise ValueError(f"no file {member!r}{did_you_mean(member, DOMAINS)}; known: {', '.join(DOMAINS)}")
@@ -65,7 +64,7 @@ def read_sentiment(archive: Path, member: str | None) -> Rows:
     return rows
 
 
-def read_domain(archive: Path, member: str | None) -> Rows:
+def read_domain(archive: Path, member: str | None) -> list[Row]:
     """The sentences of all four files; the label is the file."""
     return [
         {"sentence1": text, "label": domain, "group": group}
@@ -106,13 +105,13 @@ def _text(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
-def read_topic(archive: Path, member: str | None) -> Rows:
+def read_topic(archive: Path, member: str | None) -> list[Row]:
     """Openings of BBC articles; the label is the topic."""
     articles = _articles(archive)
     return [{"sentence1": _cut(text, OPENING), "label": topic, "group": _beginning(text)} for topic, text in articles]
 
 
-def read_same_article(archive: Path, member: str | None) -> Rows:
+def read_same_article(archive: Path, member: str | None) -> list[Row]:
     """Pairs of a beginning and an ending of BBC articles, from one article or from two.
 
     Articles are coupled, and the beginnings of a couple meet both endings.  So every sentence stands
@@ -122,7 +121,7 @@ def read_same_article(archive: Path, member: str | None) -> Rows:
     texts = {_beginning(text): text for _, text in sorted(_articles(archive))}
     texts = {_ending(text): text for text in texts.values()}
     order = sorted(texts.values(), key=lambda text: rank(("same_article",), (text,)))
-    rows: Rows = []
+    rows: list[Row] = []
     for couple in zip(order[::2], order[1::2], strict=False):
         for first, second in product(couple, couple):
             label = "same" if first == second else "different"

@@ -8,6 +8,7 @@ import re
 from functools import cache
 from hashlib import blake2b
 
+SPLITS = ("train", "dev", "test")
 NOT_LETTERS = re.compile(r"[\W_]+")
 
 Row = dict[str, str | None]

@@ -10,10 +10,9 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 from ..errors import DataError, did_you_mean
-from .rows import BITS, Row, bare, capped, content, letters, place, rank, text_key
+from .rows import BITS, SPLITS, Row, bare, capped, content, letters, place, rank, text_key
 from .tasks import TaskSpec
 
-SPLITS = ("train", "dev", "test")
 # what a card counts of a task without labels
 ROWS = "rows"
 # reasons that a line about dropped rows names

@@ -13,11 +13,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..digest import require_listed
-from ..errors import ModelError
+from ..errors import ModelError, one_line
 from ..graft.select import LazyTensors
 from ..io import read_json
 from .anatomy import CLASSES, HEAD, SOME_LABELS, Anatomy, named_weights, shapes_of
-from .loading import MADE_ANEW, POOLERS, load_config, one_line, quiet_transformers
+from .loading import MADE_ANEW, POOLERS, load_config, quiet_transformers
 from .sources import CONFIG, commit_of, find_checkpoint, weight_files
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..digest import list_files, require_listed
-from ..errors import ModelError
+from ..errors import ModelError, one_line
 from .anatomy import CLASSES, HEAD, SOME_LABELS, parameter_groups
 
 if TYPE_CHECKING:
@@ -116,11 +116,6 @@ def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
     if tokenizer.pad_token is None:
         raise ModelError(f"{folder}: no usable tokenizer: it has neither a padding nor an end token")
     return tokenizer
-
-
-def one_line(error: Exception) -> str:
-    """The kind of a library's error, and the beginning of its message."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def save_model(

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..errors import ModelError
+from ..errors import ModelError, one_line
 from .anatomy import CLASSES
-from .loading import one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import MaskError, StorageError
+from ..errors import MaskError, StorageError, one_line
 from ..io import replacing
 from .locations import CARD, PATCH, free
 from .patch_file import Patch, read_patch_file
@@ -92,4 +92,4 @@ def _clear(name: str) -> Iterator[None]:
     except errors.LocalEntryNotFoundError:
         raise StorageError(f"{name}: is not in the cache, and the hub can't be reached") from None
     except Exception as error:  # a connection that breaks has no error type of its own
-        raise StorageError(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+        raise StorageError(f"{name}: {one_line(error)}") from error
