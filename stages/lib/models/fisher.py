@@ -61,10 +61,10 @@ def squared_gradients(
     totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     owners = _owners(model.model, weights)
     counts = [len(example.targets) for example in examples]
-    places = torch.from_numpy(generator.random((sum(counts), draws))).split(counts) if is_sampled(mode) else None
+    places = torch.from_numpy(generator.random((sum(counts), draws))).split(counts) if is_sampled(mode) else ()
     for rows in model.runtime.processes.share(by_length(examples, model.runtime.batch_tokens)):
         batch = [examples[row] for row in rows]
-        target = Target(mode, None if places is None else [places[row] for row in rows])
+        target = Target(mode, [places[row] for row in rows] if places else ())
         if not (owners and _add_by_layer(model, batch, target, owners, totals)):
             _add_one_by_one(model, batch, target, weights, totals)
     model.runtime.processes.add_up(totals.values())
@@ -88,11 +88,7 @@ class Target:
     """The differentiated quantity: the mode, and for drawn labels numbers of 0..1 by row, (1, draws), or (tokens, draws)."""
 
     mode: Mode
-    places: Sequence[Tensor] | None = None
-
-    def row(self, number: int) -> "Target":
-        """The same for one row alone."""
-        return Target(self.mode, None if self.places is None else self.places[number : number + 1])
+    places: Sequence[Tensor]
 
 
 def _losses(logits: Tensor, labels: Tensor, target: Target) -> Iterator[Tensor]:
@@ -133,7 +129,8 @@ def _add_one_by_one(
 ) -> None:
     for number, example in enumerate(examples):
         batch = model.batch([example])
-        for loss in _losses(model.logits(batch), batch.labels, target.row(number)):
+        alone = Target(target.mode, target.places[number : number + 1])
+        for loss in _losses(model.logits(batch), batch.labels, alone):
             gradients = torch.autograd.grad(
                 loss.sum(), list(weights.values()), retain_graph=True, allow_unused=True, materialize_grads=True
             )

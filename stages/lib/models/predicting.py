@@ -35,11 +35,10 @@ def predict(model: LabelModel, examples: list[Example], on_batch: Callable[[int]
 
     Batches hold examples of similar length; `on_batch` hears how many examples are done.
     """
-    model.model.eval()
     logits = torch.empty(len(examples), len(model.task.labels))
-    for batch in by_length(examples, model.runtime.batch_tokens):
-        logits[batch] = model.logits(model.batch([examples[index] for index in batch])).cpu()
-        on_batch(len(batch))
+    for rows, found, _ in _batches(model, examples):
+        logits[rows] = found.cpu()
+        on_batch(len(rows))
     return logits
 
 
@@ -193,8 +192,7 @@ def _add_up(
         for number, batch in enumerate(batches, start=1):
             if number == len(batches):
                 handles += [weight.register_post_accumulate_grad_hook(taken) for weight in weights.values()]
-            inputs = model.batch(batch)
-            loss = loss_of(model, inputs, "sum") / count
+            loss = loss_of(model, model.batch(batch), "sum") / count
             loss.backward()
     finally:
         for handle in handles:
@@ -237,7 +235,7 @@ def predict_tokens(
     `on_batch` hears how many examples are done.
     """
     told: list[np.ndarray] = [np.empty(0, TOLD)] * len(examples)
-    for rows, logits, targets in _token_batches(model, examples):
+    for rows, logits, targets in _batches(model, examples):
         predicted, logs = logits.argmax(1), (logits / degrees).log_softmax(1)
         records = np.empty(len(targets), TOLD)
         records["predicted"] = predicted.cpu()
@@ -258,7 +256,7 @@ def token_temperature(model: LabelModel, examples: list[Example], log_bounds: tu
     low, high = log_bounds
     for _ in range(PASSES):
         powers, losses = torch.linspace(low, high, TRIED), torch.zeros(TRIED, dtype=torch.float64)
-        for _, logits, targets in _token_batches(model, examples):
+        for _, logits, targets in _batches(model, examples):
             for place, degrees in enumerate(powers.exp().tolist()):
                 losses[place] += float(torch.nn.functional.cross_entropy(logits / degrees, targets, reduction="sum"))
         best = int(losses.argmin())
@@ -267,8 +265,8 @@ def token_temperature(model: LabelModel, examples: list[Example], log_bounds: tu
 
 
 @torch.inference_mode()
-def _token_batches(model: LabelModel, examples: list[Example]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Places of a batch's examples, logits (T, vocabulary) and tokens of the reference (T,)."""
+def _batches(model: LabelModel, examples: list[Example]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Places of a batch's examples, its logits, and labels or tokens of the reference: LabelModel.logits, Batch.labels."""
     model.model.eval()
     for rows in by_length(examples, model.runtime.batch_tokens):
         batch = model.batch([examples[row] for row in rows])
