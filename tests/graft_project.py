@@ -89,8 +89,8 @@ def graft(*words: object) -> None:
     main([str(word) for word in words])
 
 
-def refused(capsys, *words: object) -> str:
-    """The one line with which a command refuses; nothing is written beside its target."""
+def refused(capsys, *words: object, lines: int = 1) -> str:
+    """The lines with which a command refuses; nothing is written beside its target."""
     capsys.readouterr()
     beside = Path(words[words.index("--to") + 1]).parent if "--to" in words else Path()
     before = sorted(beside.glob("*"))
@@ -98,5 +98,5 @@ def refused(capsys, *words: object) -> str:
         graft(*words)
     shown = capsys.readouterr()
     assert left.value.code == 2 and shown.out == "" and sorted(beside.glob("*")) == before
-    assert shown.err.startswith(f"graft {words[0]}: ") and shown.err.count("\n") == 1
+    assert shown.err.startswith(f"graft {words[0]}: ") and shown.err.count("\n") == lines, shown.err
     return shown.err.removeprefix(f"graft {words[0]}: ").strip()

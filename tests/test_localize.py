@@ -37,13 +37,14 @@ from stages.lib.models.anatomy import HEAD, anatomy_of
 from stages.lib.models.checkpoints import Checkpoint, skeleton
 from stages.lib.models.evidence import draws, from_tensors
 from stages.lib.models.label_model import LabelModel
-from stages.lib.patches.__main__ import main
 from stages.lib.patches.format import render
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.localize import DEFAULTS, needs_data, settings_of
 from stages.lib.patches.locations import PATCH
 from stages.lib.patches.pair import open_pair, survey
 from stages.lib.patches.room import bytes_needed
+from tests.graft_project import graft
+from tests.graft_project import refused as graft_refused
 from tests.pico import TOY, bert_config, toy_rows, word_tokenizer
 from tests.sealed import read_patch
 
@@ -74,17 +75,13 @@ def pair(pico_bert, tuned, tmp_path) -> list[Path]:
 
 
 def localize(base: Path | str, tuned: Path | str, to: Path, options: str = "") -> None:
-    main(["localize", "--base", str(base), "--finetuned", str(tuned), "--to", str(to), *shlex.split(options)])
+    graft("localize", "--base", base, "--finetuned", tuned, "--to", to, *shlex.split(options))
 
 
-def refused(capsys, base: Path | str, tuned: Path | str, to: Path, options: str = "") -> str:
-    """The one line with which it refuses; nothing is written."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as left:
-        localize(base, tuned, to, options)
-    shown = capsys.readouterr()
-    assert left.value.code == 2 and shown.out == "" and not to.exists() and shown.err.count("\n") == 1, shown.err
-    return shown.err.removeprefix("graft localize: ").strip()
+def refused(capsys, base: Path | str, tuned: Path | str, to: Path, options: str = "", lines: int = 1) -> str:
+    """The lines with which it refuses; nothing is written."""
+    words = "--base", base, "--finetuned", tuned, "--to", to, *shlex.split(options)
+    return graft_refused(capsys, "localize", *words, lines=lines)
 
 
 def change(folder: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
@@ -156,7 +153,7 @@ def test_the_whole_region_put_back_is_the_fine_tuned_model_there(pair, tmp_path,
         in_type(folder, dtype)
     before, after = (load_file(folder / WEIGHTS) for folder in pair)
     localize(*pair, tmp_path / "patch", "--sparsity 1")
-    main(["apply", str(tmp_path / "patch"), "--base", str(pair[0]), "--to", str(tmp_path / "model")])
+    graft("apply", tmp_path / "patch", "--base", pair[0], "--to", tmp_path / "model")
     applied, by_hand = load_file(tmp_path / "model" / WEIGHTS), loaded(tmp_path / "patch", pair[0])
     region = read_patch(tmp_path / "patch" / PATCH)[0].mask.region.shapes
     for name, values in applied.items():
@@ -203,8 +200,8 @@ def test_what_moved_outside_the_region_is_said(pico_bert, tuned, tmp_path, capsy
 def test_the_commands_read_it_as_any_patch(pico_bert, tuned, tmp_path, capsys):
     for name, share in (("one", 0.02), ("two", 0.01)):
         localize(pico_bert, tuned, tmp_path / name, f"--sparsity {share}")
-    main(["inspect", str(tmp_path / "one"), "--base", str(pico_bert)])
-    main(["diff", str(tmp_path / "one"), str(tmp_path / "two")])
+    graft("inspect", tmp_path / "one", "--base", pico_bert)
+    graft("diff", tmp_path / "one", tmp_path / "two")
     said = capsys.readouterr().out
     assert "localizer movement" in said and "100.0 % of B" in said and "They are of the same base model" in said
     assert "Largest movements, pretrained -> fine-tuned:" in said
@@ -220,15 +217,12 @@ def test_a_link_to_nowhere_is_not_written_over(pico_bert, tuned, tmp_path, capsy
 def test_nothing_that_is_there_is_taken_away(pico_bert, tuned, tmp_path, capsys, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes").write_text("mine")
-    with pytest.raises(SystemExit):
-        localize(pico_bert, tuned, tmp_path / "mine/new/..")
-    assert "mine: is there already" in capsys.readouterr().err and (tmp_path / "mine/notes").read_text() == "mine"
+    line = refused(capsys, pico_bert, tuned, tmp_path / "mine/new/..")
+    assert "mine: is there already" in line and (tmp_path / "mine/notes").read_text() == "mine"
     (tmp_path / "empty").mkdir()
     link, long = tmp_path / "link", tmp_path / ("x" * 250)
     link.symlink_to(tmp_path / "empty")
-    with pytest.raises(SystemExit):
-        localize(pico_bert, tuned, link)
-    assert "is there already" in capsys.readouterr().err
+    assert "is there already" in refused(capsys, pico_bert, tuned, link)
     assert refused(capsys, pico_bert, tuned, long).endswith("its name is too long")
 
     def meanwhile(*arguments: object) -> object:
@@ -236,9 +230,7 @@ def test_nothing_that_is_there_is_taken_away(pico_bert, tuned, tmp_path, capsys,
         return survey(*arguments)
 
     monkeypatch.setattr("stages.lib.patches.localize.survey", meanwhile)
-    with pytest.raises(SystemExit):
-        localize(pico_bert, tuned, tmp_path / "empty")
-    assert "is there by now" in capsys.readouterr().err
+    assert "is there by now" in refused(capsys, pico_bert, tuned, tmp_path / "empty")
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["notes"], "and it was written while this ran"
 
 
@@ -270,7 +262,7 @@ def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path, dtype)
     assert {values.dtype for values in stored.values.values()} == {dtype}
     card = (tmp_path / "patch/README.md").read_text()
     assert "for no labels in particular" in card and "**labels**" not in card
-    main(["apply", str(tmp_path / "patch"), "--base", str(base), "--to", str(tmp_path / "model")])
+    graft("apply", tmp_path / "patch", "--base", base, "--to", tmp_path / "model")
     applied, by_hand = load_file(tmp_path / "model" / WEIGHTS), loaded(tmp_path / "patch", base)
     assert all(torch.equal(applied[name], by_hand[name]) for name in applied)
     after, [name] = load_file(tuned / WEIGHTS), [name for name in applied if "0.mlp.up_proj" in name]
@@ -520,9 +512,8 @@ def test_labels_are_found_by_name_or_number_and_others_refused_with_the_nearest(
     )
     assert line == "--test: labels by their numbers, of which 9 stands for none; known: 0, 1"
     wrong = write_rows(tmp_path / "wrong.csv", rows, lambda label: label + "ly")
-    with pytest.raises(SystemExit):
-        localize(*cell, tmp_path / "other", f"{options} {wrong}")
-    assert "is none of the task's (did you mean 'negative'?)" in capsys.readouterr().err
+    said = refused(capsys, *cell, tmp_path / "other", f"{options} {wrong}", lines=22)
+    assert "is none of the task's (did you mean 'negative'?)" in said
 
 
 def test_texts_are_cut_to_what_the_model_can_read(cell, tmp_path, capsys):
@@ -544,9 +535,8 @@ def test_columns_of_other_names_are_told_of_the_options_for_them(cell, rows, tmp
     ):
         assert refused(capsys, *cell, tmp_path / "none", f"{options} {said}") == f"{rows}:1: {line}"
     (lines := tmp_path / "rows.jsonl").write_text('{"text": "a", "mark": "positive"}\n')
-    with pytest.raises(SystemExit):
-        localize(*cell, tmp_path / "none", f"{options} --data {lines} --sentence1 text")
-    assert "no 'label'; it has text, mark; say which one it is: --label" in capsys.readouterr().err
+    said = refused(capsys, *cell, tmp_path / "none", f"{options} --data {lines} --sentence1 text", lines=3)
+    assert "no 'label'; it has text, mark; say which one it is: --label" in said
 
 
 def test_too_few_rows_to_hold_some_out_are_told_of_the_option_that_this_command_has(cell, tmp_path, capsys):
@@ -613,7 +603,7 @@ def test_the_walk_through_of_own_md_works_as_it_is_printed(project, pico_bert, c
             exec(block, {})
         else:
             for line in block.replace("\\\n", "").splitlines():
-                main(line.split()[3:])
+                graft(*line.split()[3:])
     said = capsys.readouterr().out
     assert "Moved too, and left as they were pretrained: embeddings" in said
     assert "pooler" in said and "\n  grafted" in said
