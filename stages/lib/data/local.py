@@ -170,13 +170,11 @@ def _table(
 ) -> Iterator[tuple[int, Record | str]]:
     """Line number and record, or what is wrong with the line."""
     csv.field_size_limit(LONGEST_CELL)
-    # tab-separated files know no quoting: a quotation mark in them is text
-    form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {"strict": True}
-    advice = (
-        "a text with tabs or line breaks needs a .csv or .jsonl"
-        if "delimiter" in form
-        else "a text with commas wants quotes"
-    )
+    form, advice = {"strict": True}, "a text with commas wants quotes"
+    if path.suffix == ".tsv":
+        # tab-separated files know no quoting: a quotation mark in them is text
+        form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+        advice = "a text with tabs or line breaks needs a .csv or .jsonl"
     lines = csv.reader(file, **form)
     line = 1
     try:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import repeat
 from typing import NoReturn
 
@@ -42,14 +42,15 @@ def with_dev(evidence: Evidence, model: LabelModel, dev_rows: list[dict]) -> Evi
     """
     dev = model.encode(dev_rows)
     labels = wanted_of(dev)
-    theirs: list[torch.Tensor] = []
+
+    @cache
+    def theirs() -> torch.Tensor:
+        evidence.put(evidence.finetuned)
+        return said_of(model, dev)[0]
 
     def rating() -> DevRating:
         said, loss = said_of(model, dev)
-        if not theirs:  # predicted when it is asked for, and once
-            evidence.put(evidence.finetuned)
-            theirs.append(said_of(model, dev)[0])
-        return DevRating(same_rows(said, theirs[0]), same_rows(said, labels), loss)
+        return DevRating(same_rows(said, theirs()), same_rows(said, labels), loss)
 
     return replace(evidence, dev_rating=rating, dev_rows=len(dev), reads=(evidence.reads, dev))
 

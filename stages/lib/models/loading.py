@@ -65,9 +65,7 @@ def load_model(
         if not (new_head and parameter_groups(model, mode).get(name) == HEAD):
             shapes = f"{list(stored)} in the weights and {list(wanted)} by config.json"
             raise ModelError(f"{folder}: its weights don't fit its config.json: {name} is {shapes}")
-    model.missing_tensors, model.unused_tensors = (
-        sorted(report[f"{which}_keys"]) for which in ("missing", "unexpected")
-    )
+    model.missing_tensors, model.unused_tensors = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
     return model.eval()
 
 

@@ -62,9 +62,8 @@ def said_of(model: LabelModel, examples: list[Example]) -> tuple[Tensor, float]:
     """Predictions for each example, as in_rows has them, and the mean cross-entropy in nats, of completions by token."""
     if model.mode == "generative":
         told = predict_tokens(model, examples)
-        return in_rows(torch.from_numpy(told["predicted"].copy()), examples), -float(
-            told["log_probability"].mean(dtype=float)
-        )
+        loss = -float(told["log_probability"].mean(dtype=float))
+        return in_rows(torch.from_numpy(told["predicted"].copy()), examples), loss
     logits, labels = predict(model, examples), torch.tensor([example.label for example in examples])
     return in_rows(logits.argmax(1), examples), float(torch.nn.functional.cross_entropy(logits.double(), labels))
 

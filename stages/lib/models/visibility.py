@@ -25,9 +25,8 @@ def require_readable(name: str, model: "PreTrainedModel", mode: str, setting: st
     causal = CLASSES[mode] == CLASSES["autoregressive"]
     try:
         early, padded = causal and sees_later_words(model), sees_padding(model)
-    except (
-        Exception
-    ) as error:  # a config.json that fits its weights may still fit no text, and models raise what they like
+    # a config.json that fits its weights may still fit no text, and models raise what they like
+    except Exception as error:
         raise ModelError(f"{name}: can't be run on a text of {TOKENS} tokens: {one_line(error)}") from error
     if early:
         raise ModelError(
