@@ -65,7 +65,8 @@ def obtain(source: str, name: str, revision: str | None, root: Path, folder: Pat
     """
     if source == "packaged":
         return _from_package(name, folder)
-    return _wanted_only(_from_hub(name, revision) if source == "hub" else _from_folder(root), folder)
+    found = _from_hub(name, revision) if source == "hub" else _from_folder(root)
+    return wanted_links(found, found, folder)
 
 
 def _from_package(name: str, folder: Path) -> Path:
@@ -130,12 +131,16 @@ def commit_of(folder: Path) -> str | None:
 
 
 def wanted_links(source: Path, tokenizer: Path, place: Path) -> Path:
-    """A folder in `place` with links to the wanted files of a checkpoint, its tokenizer from another one."""
-    folder = _wanted_only(source, place)
-    for name in TOKENIZER_FILES:
-        (folder / name).unlink(missing_ok=True)
-        if (tokenizer / name).is_file():
-            (folder / name).symlink_to((tokenizer / name).resolve())
+    """A folder in `place` with links to the wanted files of a checkpoint, its tokenizer perhaps from another one.
+
+    What else lies in them, transformers doesn't get to see.
+    """
+    folder = place / "wanted"
+    folder.mkdir(parents=True)
+    weights = [WEIGHTS] if (source / WEIGHTS).is_file() else [INDEX, *_shards(source)]
+    files = [*(source / name for name in (CONFIG, *weights)), *(tokenizer / name for name in TOKENIZER_FILES)]
+    for file in filter(Path.is_file, files):
+        (folder / file.name).symlink_to(file.absolute())
     return folder
 
 
@@ -203,17 +208,6 @@ def _require_complete(folder: Path, origin: str, hint: str = "", tokenizer: bool
     for name in (CONFIG, "tokenizer_config.json"):
         if (folder / name).is_file():
             _require_harmless(folder / name)
-
-
-def _wanted_only(source: Path, place: Path) -> Path:
-    """Links to the wanted files of a folder: what else lies in it, transformers doesn't get to see."""
-    folder = place / "wanted"
-    folder.mkdir(parents=True)
-    weights = [WEIGHTS] if (source / WEIGHTS).is_file() else [INDEX, *_shards(source)]
-    for name in (CONFIG, *weights, *TOKENIZER_FILES):
-        if (source / name).is_file():
-            (folder / name).symlink_to((source / name).absolute())
-    return folder
 
 
 def _missing(folder: Path, tokenizer: bool) -> list[str]:
