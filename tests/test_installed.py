@@ -96,10 +96,12 @@ def test_a_patch_is_put_on_with_three_packages(installed, make_cell, tmp_path, m
     assert same(torch.load(tmp_path / "elsewhere/loaded"), load_file(tmp_path / "whole/model.safetensors"))
 
 
-def test_the_command_line_is_read_without_extras():
-    script = f"{BLOCKED}\nfrom stages.lib.patches.__main__ import main\nmain(['--help'])"
+def test_the_command_line_is_read_without_extras_and_before_heavy_libraries():
+    light = "assert not {'torch', 'transformers', 'numpy'} & {*sys.modules}"
+    script = f"{BLOCKED}\nfrom stages.lib.patches.__main__ import main\n{light}\nmain(['--help'])"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and "graft localize" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert all(f"graft {name}" in done.stdout for name in ("export", "apply", "inspect", "diff", "compose", "localize"))
 
 
 @pytest.mark.parametrize(
