@@ -23,6 +23,8 @@ from ..errors import TrainingError
 from ..metrics.tokens import TARGETS, TOLD
 from .label_model import LabelModel
 
+# hears how many examples are done
+OnBatch = Callable[[int], object]
 # temperatures tried in a pass, and passes, each between the neighbours of the best one before
 TRIED, PASSES = 41, 2
 # stages have settings of their own for these
@@ -30,10 +32,10 @@ DIVERGED = "lower the learning rate, or clip_norm (0 clips nothing)"
 
 
 @torch.inference_mode()
-def predict(model: LabelModel, examples: list[Example], on_batch: Callable[[int], object] = lambda _: None) -> Tensor:
+def predict(model: LabelModel, examples: list[Example], on_batch: OnBatch = lambda _: None) -> Tensor:
     """Label logits of every example in its order, float32 on the CPU, shape (n, labels).
 
-    Batches hold examples of similar length; `on_batch` hears how many examples are done.
+    Batches hold examples of similar length.
     """
     logits = torch.empty(len(examples), len(model.task.labels))
     for rows, found, _ in _batches(model, examples):
@@ -42,9 +44,7 @@ def predict(model: LabelModel, examples: list[Example], on_batch: Callable[[int]
     return logits
 
 
-def predict_each(
-    model: LabelModel, examples: list[Example], on_batch: Callable[[int], object] = lambda _: None, degrees: float = 1.0
-) -> np.ndarray:
+def predict_each(model: LabelModel, examples: list[Example], on_batch: OnBatch, degrees: float) -> np.ndarray:
     """Predictions as stored: label logits (n, labels) or, of completions, a record TOLD of each token at a temperature."""
     if model.mode == "generative":
         return predict_tokens(model, examples, on_batch, degrees)
@@ -227,12 +227,9 @@ def targets_of(examples: list[Example]) -> np.ndarray:
 
 
 def predict_tokens(
-    model: LabelModel, examples: list[Example], on_batch: Callable[[int], object] = lambda _: None, degrees: float = 1.0
+    model: LabelModel, examples: list[Example], on_batch: OnBatch = lambda _: None, degrees: float = 1.0
 ) -> np.ndarray:
-    """Records TOLD of every token of the completions in the examples' order, at a temperature.
-
-    `on_batch` hears how many examples are done.
-    """
+    """Records TOLD of every token of the completions in the examples' order, at a temperature."""
     told: list[np.ndarray] = [np.empty(0, TOLD)] * len(examples)
     for rows, logits, targets in _batches(model, examples):
         predicted, logs = logits.argmax(1), (logits / degrees).log_softmax(1)
