@@ -276,21 +276,6 @@ def test_more_examples_than_there_are_means_all(make_cell):
     assert any(bool((some[name] < 0.9 * every[name]).any()) for name in every), "control: but only a part"
 
 
-@pytest.mark.parametrize(
-    ("name", "layer"),
-    [
-        ("bert.encoder.layer.1.output.dense.weight", 1),
-        ("roberta.encoder.layer.11.attention.self.key.bias", 11),
-        ("transformer.h.10.attn.c_attn.weight", 10),
-        ("model.layers.2.mlp.experts.7.up.weight", 2),
-        ("bert.embeddings.word_embeddings.weight", None),
-        ("head.fc2.bias", None),
-    ],
-)
-def test_layers_are_told_by_their_number(name, layer):
-    assert layer_of(name) == layer
-
-
 @pytest.mark.parametrize("k", [1, 7, 100, 333, 5000])
 @pytest.mark.parametrize("name", ["layerwise", "tensorwise"])
 def test_every_group_gives_the_same_share_to_one_parameter(make_cell, name, k):

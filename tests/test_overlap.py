@@ -104,7 +104,8 @@ def test_roberta_and_attention_output_are_told_from_feed_forward_output():
     assert kind_of(f"{stem}.output.dense.weight") == places.SECOND
     assert kind_of(f"{stem}.attention.output.LayerNorm.bias") == places.LAYER_NORM
     assert kind_of(f"{stem}.output.dense.bias") == places.BIAS
-    assert layer_of(f"{stem}.output.dense.bias") == 11
+    assert layer_of(f"{stem}.output.dense.bias") == 11 and layer_of("head.fc2.bias") is None
+    assert layer_of("model.layers.2.mlp.experts.7.up.weight") == 2, "the first number"
 
 
 def test_composition_adds_up():
