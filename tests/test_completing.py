@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lib.data.encoding import Example, encode, encode_completions, label_completions
+from stages.lib.data.encoding import Example, encode_completions, label_completions
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import DataError, ModelError
 from stages.lib.graft.apply import graft
@@ -24,7 +24,6 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import (
     dev_score,
     loss_gradient,
-    predict,
     predict_tokens,
     targets_of,
     tensor_gradients,
@@ -330,10 +329,3 @@ def test_records_are_stored_to_the_bit_and_scored(tmp_path, model, examples):
     assert np.exp(row["loss"]) == pytest.approx(row["perplexity"])
     with pytest.raises(DataError, match="different test rows"):
         _ = read | Predictions(TOY.labels, {"toy": targets[:-1]}, {"toy": {FINETUNED: told[:-1]}})
-
-
-def test_other_modes_predict_as_before(make_cell):
-    cell = make_cell("autoregressive")
-    model = cell.load()
-    examples = encode(cell.rows["test"][:8], TOY, model.tokenizer, "autoregressive", 32)
-    assert examples == model.encode(cell.rows["test"][:8]) and predict(model, examples).shape == (8, 2)
