@@ -7,16 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages.lib import paths
-from stages.lib.errors import ParamsError
 from stages.lib.merging.names import KINDS, LOCALIZED, NAMES, TUNED, kind_of, read_localized
 from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.params import validate
 from stages.lib.report.document import Claim
-from stages.lib.yaml12 import load_yaml
 from stages.merge.report import FRAMES, Merged, details, headline, model_table, report
-from stages.merge.settings import SECTIONS
 
 TASKS, SEEDS, LEAST = ["a", "b", "c"], [1, 2], 0.05
 SCORES = {PRETRAINED: 0.5, GRAFTED: 0.8, FINETUNED: 0.9, "stitch_mean": 0.79, "stitch_sum": 0.6, "average": 0.7}
@@ -103,19 +98,3 @@ def test_a_name_says_what_a_method_merges():
     assert {*TUNED} <= {*NAMES} and all(read_localized(name) is None for name in (*NAMES, "stitch_0", "0.5", "a_2"))
     assert read_localized("stitch_0.01") == ("stitch", 0.01) and read_localized("attribution_learned_1")[1] == 1
     assert (kind_of("average"), kind_of("stitch_mean"), kind_of("stitch_0.01")) == (FINETUNED, GRAFTED, LOCALIZED)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"methods": ["stich_mean"]}, r"combination.methods: unknown method 'stich_mean' \(did you mean 'stitch_mean'"),
-        ({"methods": ["stich_0.01"]}, r"combination.methods: unknown localizer 'stich' \(did you mean 'stitch'"),
-        ({"search": {"alphas": [-0.5], "dev_max": 32}}, "combination.search.alphas.0: -0.5 is not allowed"),
-        ({"shares": {"ties": 0.2, "dare": 0.0}}, "combination.shares.dare: 0.0 is not allowed"),
-    ],
-)  # fmt: skip
-def test_a_wrong_setting_is_named_with_what_is_allowed(change, message):
-    raw = load_yaml(paths.PARAMS, ParamsError)
-    raw["combination"] = raw["combination"] | change
-    with pytest.raises(ParamsError, match=message):
-        validate(raw, asked=SECTIONS)

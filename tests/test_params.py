@@ -26,6 +26,7 @@ from stages.lib.entry import guarded
 from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
 from stages.lib.localizers.settings import NAMES
+from stages.lib.merging.names import NAMES as MERGING
 from stages.lib.models.anatomy import Anatomy, write_anatomy
 from stages.lib.params import PIPELINES, RUNTIME, SECTIONS, checked, load_params, validate
 from stages.lib.settings import at
@@ -218,6 +219,8 @@ def test_a_stage_gets_the_settings_it_asks_for_and_no_others():
     assert chosen.data.k == 64 and chosen.graft.sparsity == 0.01
     with pytest.raises(ValueError, match="frozen"):
         chosen.graft.sparsity = 0.5
+    chosen = load_params("order.domain_first", "method.replay", path=PARAMS)
+    assert vars(chosen.order) == {"domain_first": RAW["order"]["domain_first"]} and [*vars(chosen.method)] == ["replay"]
 
 
 @pytest.fixture
@@ -264,6 +267,10 @@ def test_a_wrong_change_of_a_profile_is_told_and_nothing_is_written(choose, chan
     code, _, error = choose("bert_tiny", "-S", "data.test_max=7", "-S", change)
     assert code == 2 and error.splitlines()[-1].startswith(told)
     assert (tmp_path / "params.yaml").read_bytes() == PARAMS.read_bytes()
+
+
+def test_a_profile_replaces_all_orders():
+    assert parsed_by_dvc(profile.apply(TEXT, {"order": ORDERS, "sequence": {"orders": ["back"]}}))["order"] == ORDERS
 
 
 def test_an_unknown_profile_names_the_nearest_and_all():
@@ -541,6 +548,8 @@ def test_tasks_that_are_not_there_are_left_out_in_one_line(changes, key, expecte
 
 
 KNOWN_LOCALIZERS = ", ".join(NAMES)
+ORDERS = {"there": ["movies", "bbc"], "back": ["bbc", "movies"]}
+TALOS = {"edit.methods": ["full", "talos"], "arithmetic.methods": ["talos"], "disentangle.methods": ["talos"]}
 MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"study.tasks": ["movie"]}, [f"study.tasks: unknown task 'movie' (did you mean 'movies'?); known: {ALL_TASKS}"]),
     ({"merge.groups": {"a": ["movies", "nix"]}}, [f"merge.groups: unknown task 'nix'; known: {ALL_TASKS}"]),
@@ -553,13 +562,28 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"readout.tasks": [], "readout.localizers": ["fish"], "sweep.localizers": ["learned", "random"]}, ["readout.localizers: 'fish' is not among sweep.localizers (learned, random)"]),
     ({"readout.sparsities": [0.5], "sweep.sparsities": [0.001]}, ["readout.sparsities: 0.5 is not among sweep.sparsities (0.001)"]),
     ({"trajectory.checkpoints": None}, ["trajectory.checkpoints: null is not allowed: should be `name: value` pairs"]),
+    ({"combination.methods": ["stich_mean"]}, [f"combination.methods: unknown method 'stich_mean' (did you mean 'stitch_mean'?); known: {', '.join(MERGING)}, and LOCALIZER_SHARE, such as stitch_0.01"]),
+    ({"combination.methods": ["stich_0.01"]}, [f"combination.methods: unknown localizer 'stich' (did you mean 'stitch'?); known: {KNOWN_LOCALIZERS}"]),
+    ({"combination.search.alphas": [-0.5]}, ["combination.search.alphas.0: -0.5 is not allowed: should be greater than or equal to 0"]),
+    ({"combination.shares.dare": 0.0}, ["combination.shares.dare: 0.0 is not allowed: should be greater than 0"]),
+    ({"smallest.localizers": ["grwn"]}, [f"smallest.localizers: unknown localizer 'grwn' (did you mean 'grown'?); known: {KNOWN_LOCALIZERS}"]),
+    ({"sequence.orders": ["their"], "order": ORDERS}, ["sequence.orders: 'their' is not among order (there, back) (did you mean 'there'?)"]),
+    ({"sequence.orders": ["there"], "order": {}}, ["sequence.orders: 'there' is not among order (empty)"]),
+    ({"sequence.orders": ["there"], "order": {"there": ["bbc", "movies", "bbc"]}}, ["order.there: bbc stands twice"]),
+    ({"sequence.methods": ["nave"]}, ["sequence.methods.0: 'nave' is not allowed: should be 'naive', 'grafting', 'replay' or 'ewc' (did you mean 'naive'?)"]),
+    ({"sequence.orders": ["a.b"], "order": {"a.b": ["bbc", "movies"]}}, ["order: 'a.b' has a dot in it, which stands between a section and its settings; use _ instead"]),
+    (TALOS | {"edit.methods": ["full", "talas"], "arithmetic.methods": ["full"], "disentangle.methods": ["full"]}, [f"edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft, full_matched, linear, attention, {KNOWN_LOCALIZERS}"]),
+    (TALOS | {"arithmetic.methods": ["lota"]}, ["arithmetic.methods: 'lota' is not among edit.methods (full, talos)"]),
+    (TALOS | {"arithmetic.negation.controls": {"movies": "movies"}}, ["arithmetic.negation.controls.movies: movies is the task itself"]),
+    (TALOS | {"disentangle.grid.pairs": {"movies": "movies"}}, ["disentangle.grid.pairs.movies: movies is the task itself"]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "expected"), MISFITS, ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISFITS)])  # fmt: skip
 def test_what_does_not_fit_is_named_where_the_pipeline_is_used_and_nowhere_else(changes, expected):
-    assert problems_of({"model.mode": "standard"} | changes, asked=["study", "merge"]) == expected
-    assert validate(changed(changes)) and validate(changed(changes), asked=["talos", "multitask"])
+    [own] = [{*one.SECTIONS} for one in PIPELINES.values() if next(iter(changes)).partition(".")[0] in one.SECTIONS]
+    assert problems_of({"model.mode": "standard"} | changes, asked=own) == expected
+    assert validate(changed(changes)) and validate(changed(changes), asked={*SECTIONS} - own)
 
 
 @pytest.mark.parametrize(
@@ -576,11 +600,14 @@ def test_what_does_not_fit_is_named_where_the_pipeline_is_used_and_nowhere_else(
         {"tasks": ["movies"], "ood.sets": {}, "combination.methods": ["nix"]},
         {"multitask.tasks": [], "skill.localizers": ["nix"]},
         {"talos.tasks": ["bbc"], "edit.methods": ["nix"], "arithmetic.methods": [], "disentangle.methods": []},
+        {"arithmetic.methods": [], "arithmetic.negation.controls": {"movies": "movies"}},
+        {"disentangle.methods": [], "disentangle.grid.pairs": {"movies": "movies"}},
+        {"sequence.methods": [], "sequence.orders": ["nix"]},
     ],
     ids=lambda changes: next(iter(changes)),
 )  # fmt: skip
 def test_other_settings_of_a_stage_that_is_off_do_not_matter(changes):
-    assert validate(changed(changes), asked=["study", "surgical", "merge", "multitask", "talos"])
+    assert validate(changed(changes), asked=SECTIONS)
 
 
 def test_a_warmup_matters_as_long_as_one_stage_trains_by_it():

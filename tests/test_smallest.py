@@ -31,7 +31,7 @@ from stages.smallest.code_length import certified_error, code_bits, rows_for
 from stages.smallest.figures import FIGURES
 from stages.smallest.frames import Smallest, collect
 from stages.smallest.report import CLAIMS, MEASURES, details, headline, report, tables
-from stages.smallest.settings import SmallestParams, problems
+from stages.smallest.settings import SmallestParams
 from stages.smallest.sizes_by_model import read_runs, sizes_by_model, table
 from stages.smallest.smallest_graft import search
 from tests.pico import all_localizers, model_settings, runtime
@@ -280,11 +280,6 @@ def test_nothing_at_all(project):
     nothing = gather([])
     assert report(nothing).tables == [] == report(nothing).claims
     assert not any(draw(nothing) for draw in FIGURES.values()) and headline(nothing) == {"parameters": {}}
-
-
-def test_a_localizer_that_there_is_not_is_named():
-    [said] = problems({"smallest": settings(localizers=["grwn"]).smallest, "localizer": all_localizers()})
-    assert "smallest.localizers: unknown localizer 'grwn' (did you mean 'grown'?)" in said
 
 
 # --- Several models ---------------------------------------------------------------------------------------------

@@ -41,7 +41,6 @@ from stages.talos.task_vectors import attention_mask, best_of, choose_mask, plan
 from stages.talos.vector_arithmetic import addition, choose_negation, negation, single_scores
 from tests.pico import TOY, localizer_settings, model_settings, runtime, same, toy_rows, values_of
 from tests.test_localizers import evidence_of, mask_of
-from tests.test_params import problems_of
 
 ALPHAS = [0.0, 0.5, 1.0]
 PLAN = TrainPlan(steps=6, learning_rate=1e-2, batch_size=8, optimizer="adamw", weight_decay=0.1, clip_norm=1.0)
@@ -482,20 +481,3 @@ def test_the_variants_that_settings_allow_are_those_there_are():
     assert {*allowed.__args__} == {*VARIANTS}
     assert {*Talos.model_fields["mode"].annotation.__args__} == {*MODES}
     assert all(name in Talos.model_fields for changes in VARIANTS.values() for name in changes)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "line"),
-    [
-        ("edit.methods", ["full", "talas"], "edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft"),
-        ("arithmetic.methods", ["lota"], "arithmetic.methods: 'lota' is not among edit.methods (full, talos)"),
-        ("arithmetic.negation.controls", {"movies": "movies"}, "arithmetic.negation.controls.movies: movies is the task itself"),
-        ("disentangle.grid.pairs", {"movies": "movies"}, "disentangle.grid.pairs.movies: movies is the task itself"),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_is_said_in_one_line_and_only_where_its_stage_is_on(key, value, line):
-    fitting = {"talos.tasks": ["movies", "bbc"], "edit.methods": ["full", "talos"]}
-    fitting |= {"arithmetic.methods": ["talos"], "disentangle.methods": ["talos"]}
-    assert any(found.startswith(line) for found in problems_of(fitting | {key: value}, ["talos"]))
-    off = {"arithmetic.methods": [], "disentangle.methods": []} | ({"talos.tasks": []} if key == "edit.methods" else {})
-    assert len(problems_of(fitting | {key: value} | off | {"data.k": -1}, ["talos"])) == 1, "that of data.k"
