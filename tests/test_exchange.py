@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask import GraftMask
@@ -23,7 +23,7 @@ from stages.lib.patches.format import card_text, render
 from stages.lib.patches.locations import PATCH
 from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
 from tests.pico import TOY, same
-from tests.sealed import flip_bit, read_patch
+from tests.sealed import change_one_value, flip_bit, read_patch
 from tests.test_mask_file import rewrite
 
 MODES = [mode for mode in CLASSES if mode != "generative"]  # which tests/test_completing.py is about
@@ -136,14 +136,6 @@ def test_the_card_of_a_patch_shows_the_same_lines(patch):
     [two, text] = FENCE.findall((patch / "README.md").read_text(encoding="utf-8"))
     assert text == loading(PATCH, "path/to/pico")
     assert two.splitlines()[-1] == 'model = load_graft("path/to/pico", ".")'
-
-
-def change_one_value(folder: Path, name: str) -> None:
-    """Another pretrained model that differs in one number."""
-    (folder / "SHA256SUMS").unlink()
-    tensors = load_file(folder / "model.safetensors")
-    tensors[name].view(-1)[7] += 1e-3
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -18,7 +18,8 @@ from stages.lib.patches import patch_file
 from stages.lib.patches.locations import PATCH
 from tests.graft_project import MASK, Project, graft, make_project, random_mask
 from tests.pico import same
-from tests.test_exchange import FORGERIES, REFUSALS, change_one_value
+from tests.sealed import change_one_value
+from tests.test_exchange import FORGERIES, REFUSALS
 
 MODES = [mode for mode in CLASSES if mode != "generative"]  # which tests/test_completing.py is about
 OTHER = Path("masks/learned/21/toy.safetensors")

@@ -20,6 +20,7 @@ from stages.lib.data import hub as reach
 from stages.lib.data import packages
 from stages.lib.errors import ModelError
 from stages.lib.models import sources
+from tests.sealed import set_config
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -119,8 +120,7 @@ def test_shards_are_plain_safetensors_beside_their_index(tmp_path, pico, shard):
 ])  # fmt: skip
 @pytest.mark.parametrize("source", ["local", "packaged"])
 def test_settings_that_would_fetch_or_run_something_are_refused(tmp_path, pico, package, source, name, setting, words):
-    whole = json.loads((pico / name).read_text())
-    (pico / name).write_text(json.dumps({**whole, **setting}))
+    set_config(pico, name, **setting)
     package(members_of(pico))
     assert f"{name}: {words}" in complaint(tmp_path, source, root=pico)
 

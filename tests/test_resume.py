@@ -33,6 +33,7 @@ from stages.lib.training.training import train
 from tests import pico, test_joint, test_sequencing
 from tests.dvc_project import ROOT, lay_out_cell, start_stage, wait_for
 from tests.pico import TOY, finetune_settings, localizer_settings, model_settings, same, values_of
+from tests.sealed import change_one_value
 from tests.test_artifacts import script
 
 STEPS, SECONDS = 14, 5
@@ -178,14 +179,8 @@ def another_row(rows: dict[str, list[dict]], split: str) -> dict[str, list[dict]
 
 
 def another_weight(cell: Any, folder: Path, name: str) -> Path:
-    from safetensors.torch import load_file, save_file
-
     shutil.copytree(cell.pretrained_folder, folder)
-    tensors = load_file(folder / "model.safetensors")
-    [full] = [known for known in tensors if known.endswith(name)]
-    tensors[full].view(-1)[7] += 1e-3
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "SHA256SUMS").unlink(missing_ok=True)
+    change_one_value(folder, f"bert.{name}")
     return folder
 
 
@@ -194,8 +189,12 @@ CHANGES: dict[str, Callable[[Any, Path], dict[str, Any]]] = {
     "settings or code": lambda cell, _: {},
     "train row": lambda cell, _: {"rows": another_row(cell.rows, "train")},
     "dev row": lambda cell, _: {"rows": another_row(cell.rows, "dev")},
-    "trained weight": lambda cell, to: {"folder": another_weight(cell, to / "p", "layer.1.output.dense.weight")},
-    "frozen weight": lambda cell, to: {"folder": another_weight(cell, to / "p", "position_embeddings.weight")},
+    "trained weight": lambda cell, to: {
+        "folder": another_weight(cell, to / "p", "encoder.layer.1.output.dense.weight")
+    },
+    "frozen weight": lambda cell, to: {
+        "folder": another_weight(cell, to / "p", "embeddings.position_embeddings.weight")
+    },
     "dropout": lambda cell, _: {"dropout": 0.3},
     "mask": lambda cell, _: {"only": some(cell)},
 }

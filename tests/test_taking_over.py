@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from stages.lib import paths
@@ -22,6 +21,7 @@ from stages.lib.training.taking_over import label_order, take_over
 from stages.lib.yaml12 import load_yaml
 from stages.settings import problems
 from tests.pico import TOY, VOCABULARY, finetune_settings, model_settings, runtime
+from tests.sealed import edit_tensors, set_config
 
 PARAMS = Path(__file__).parents[1] / "params.yaml"
 
@@ -47,9 +47,7 @@ def taken(cell: TrainingCell, folder: Path):
 
 
 def set_labels(folder: Path, *labels: str) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config["id2label"] = {str(number): label for number, label in enumerate(labels)}
-    (folder / "config.json").write_text(json.dumps(config))
+    set_config(folder, id2label={str(number): label for number, label in enumerate(labels)})
 
 
 def logits(model: LabelModel, rows: list[dict]) -> torch.Tensor:
@@ -88,10 +86,8 @@ def test_a_hub_id_is_asked_for_on_the_hub_and_predicts_the_same(
 
 def test_labels_in_another_order_are_mapped(cell, make_cell, elsewhere):
     set_labels(elsewhere, "Positive", "NEGATIVE")
-    tensors = load_file(elsewhere / "model.safetensors")
-    for name in ("classifier.weight", "classifier.bias"):
-        tensors[name] = tensors[name].flip(0).contiguous()
-    save_file(tensors, elsewhere / "model.safetensors", metadata={"format": "pt"})
+    names = ("classifier.weight", "classifier.bias")
+    edit_tensors(elsewhere, lambda tensors: tensors.update({name: tensors[name].flip(0) for name in names}))
     found, rows = taken(cell, elsewhere), make_cell("standard").rows["test"]
     assert torch.equal(logits(found.model, rows).argmax(1), logits(make_cell("standard").load(), rows).argmax(1))
     assert found.record["labels"] == {"negative": "NEGATIVE", "positive": "Positive"}
@@ -110,23 +106,15 @@ def test_labels_by_name():
 def test_what_is_no_fine_tuned_base_is_refused(cell, elsewhere, pico_llama):
     with pytest.raises(ModelError, match="its config.json has model_type llama, and the pretrained model's is bert"):
         taken(cell, pico_llama)
-    tensors = load_file(elsewhere / "model.safetensors")
-    del tensors["bert.encoder.layer.0.output.dense.bias"]
-    save_file(tensors, elsewhere / "model.safetensors", metadata={"format": "pt"})
+    edit_tensors(elsewhere, lambda tensors: tensors.pop("bert.encoder.layer.0.output.dense.bias"))
     set_labels(elsewhere, "up", "down")
     with pytest.raises(ModelError, match=r"1 tensor missing .*; .*its labels 'up', 'down' are not those") as caught:
         taken(cell, elsewhere)
     assert "\n" not in str(caught.value)
 
 
-def set_config(folder: Path, **changes: object) -> None:
-    config = json.loads((folder / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(json.dumps(config))
-
-
 def set_tensors(folder: Path, **changes: torch.Tensor) -> None:
-    tensors = load_file(folder / "model.safetensors") | changes
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    edit_tensors(folder, lambda tensors: tensors.update(changes))
 
 
 def save_other(folder: Path, **changes: object) -> None:
