@@ -117,6 +117,13 @@ def save_bert(folder: Path, config: BertConfig | None = None) -> Path:
     return _save(folder, AutoModelForPreTraining, config or bert_config(), word_tokenizer())
 
 
+def save_with_words(model: Any, folder: Path) -> Path:
+    """A model beside the word tokenizer."""
+    model.save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    return folder
+
+
 def save_causal(folder: Path, kind: str) -> Path:
     """A causal language model, `llama` or `gpt2`, with its tokenizer."""
     tokenizer = byte_tokenizer()

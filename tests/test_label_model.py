@@ -1,19 +1,16 @@
 """A LabelModel gives the stock model's own logits, and knows its parameters."""
 
 import gc
-import json
 import shutil
 import subprocess
 import weakref
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import transformers as hf
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -34,11 +31,12 @@ from tests.pico import (
     model_settings,
     runtime,
     same,
+    save_with_words,
     toy_rows,
     values_of,
     word_tokenizer,
 )
-from tests.sealed import flip_bit
+from tests.sealed import edit_tensors, flip_bit, set_config
 
 AUTO = {"standard": hf.AutoModelForSequenceClassification, "prompt": hf.AutoModelForMaskedLM, "autoregressive": hf.AutoModelForCausalLM}  # fmt: skip
 
@@ -225,7 +223,7 @@ def test_what_stands_between_the_layers_and_a_new_head_is_reset_to_its_pretraine
 
 def test_what_two_parts_share_is_found_under_the_name_that_it_is_stored_by(tmp_path):
     config = hf.XLMRobertaConfig(**{**SIZE, "vocab_size": 150}, max_position_embeddings=40, pad_token_id=0)
-    source = folder_of(hf.AutoModelForMaskedLM.from_config(config), tmp_path / "model")
+    source = save_with_words(hf.AutoModelForMaskedLM.from_config(config), tmp_path / "model")
     anatomy = import_model(source, model_settings("prompt"), tmp_path / "out")
     assert stored_names(tmp_path / "out") == {*anatomy.groups}
     model = LabelModel.load(tmp_path / "out", TOY, model_settings("prompt"), runtime())
@@ -235,12 +233,6 @@ def test_what_two_parts_share_is_found_under_the_name_that_it_is_stored_by(tmp_p
     assert same(values_of(model), before)
     torch_names = [name for name, _ in model.model.named_parameters()]
     assert "lm_head.decoder.weight" in torch_names and torch_names != [*before], "control: torch calls it otherwise"
-
-
-def folder_of(model: Any, folder: Path) -> Path:
-    model.save_pretrained(folder)
-    word_tokenizer().save_pretrained(folder)
-    return folder
 
 
 T5 = {"vocab_size": 200, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
@@ -256,7 +248,7 @@ MISFITS = [
 
 @pytest.mark.parametrize(("make", "mode", "message"), MISFITS)
 def test_a_model_that_the_mode_can_t_read_is_refused(tmp_path, make, mode, message):
-    folder = folder_of(make(), tmp_path / "model")
+    folder = save_with_words(make(), tmp_path / "model")
     with pytest.raises(ModelError, match=message):
         import_model(folder, model_settings(mode), tmp_path / "out")
 
@@ -264,7 +256,7 @@ def test_a_model_that_the_mode_can_t_read_is_refused(tmp_path, make, mode, messa
 def test_a_decoder_of_the_same_kind_can_predict_the_next_word(tmp_path):
     config = bert_config()
     config.is_decoder = True
-    folder = folder_of(hf.BertLMHeadModel(config), tmp_path / "model")
+    folder = save_with_words(hf.BertLMHeadModel(config), tmp_path / "model")
     assert import_model(folder, model_settings("autoregressive"), tmp_path / "out").parameters > 0
 
 
@@ -281,7 +273,7 @@ def test_a_model_that_sees_padding_is_named(tmp_path, pico_bert, capsys):
     sizes = {"hidden_size": 32, "embedding_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     torch.manual_seed(0)
     convolving = hf.ConvBertForSequenceClassification(hf.ConvBertConfig(vocab_size=150, intermediate_size=64, **sizes))
-    import_model(folder_of(convolving, tmp_path / "model"), model_settings("standard"), tmp_path / "out")
+    import_model(save_with_words(convolving, tmp_path / "model"), model_settings("standard"), tmp_path / "out")
     said = "hangs on the padding in its batch too, so a score changes with runtime.batch_tokens"
     assert said in capsys.readouterr().out
     import_model(pico_bert, model_settings("standard"), tmp_path / "none")
@@ -313,7 +305,7 @@ def test_loading_a_tokenizer_changes_nothing_of_what_is_saved_of_it(tmp_path, pi
 def test_a_model_that_runs_on_no_short_text_is_one_line(tmp_path):
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
     config = hf.NystromformerConfig(vocab_size=150, num_landmarks=4, segment_means_seq_len=64, **sizes)
-    folder = folder_of(hf.NystromformerForSequenceClassification(config), tmp_path / "model")
+    folder = save_with_words(hf.NystromformerForSequenceClassification(config), tmp_path / "model")
     with pytest.raises(
         ModelError, match=r"^pico: can't be run on a text of 12 tokens: RuntimeError: shape .* is invalid"
     ):
@@ -324,7 +316,7 @@ def test_a_model_that_runs_on_no_short_text_is_one_line(tmp_path):
 def test_the_head_of_a_classifier_is_dropped_and_said(tmp_path, pico_bert, labels, capsys):
     config = bert_config()
     config.num_labels = labels
-    folder = folder_of(hf.BertForSequenceClassification(config), tmp_path / "model")
+    folder = save_with_words(hf.BertForSequenceClassification(config), tmp_path / "model")
     anatomy = import_model(folder, model_settings("standard"), tmp_path / "out")
     assert capsys.readouterr().out == "pico: its own classification head is dropped; each task gets a new one\n"
     assert {*stored_names(tmp_path / "out")} == {*anatomy.groups} - {*anatomy.names(["head"])}
@@ -344,7 +336,7 @@ MODERN = {
 
 def test_the_prediction_head_below_a_classifier_is_pretrained(tmp_path, capsys):
     source = hf.ModernBertForMaskedLM(hf.ModernBertConfig(vocab_size=len(VOCABULARY), **MODERN))
-    anatomy = import_model(folder_of(source, tmp_path / "model"), model_settings("standard"), tmp_path / "out")
+    anatomy = import_model(save_with_words(source, tmp_path / "model"), model_settings("standard"), tmp_path / "out")
     assert capsys.readouterr().out == "pico: has what model.mode=standard doesn't read: a head of its pretraining\n"
     assert anatomy.names(["head"]) == ["classifier.weight", "classifier.bias"]
     kept = read_tensors(tmp_path / "out", ["head.dense.weight"])["head.dense.weight"]
@@ -352,7 +344,7 @@ def test_the_prediction_head_below_a_classifier_is_pretrained(tmp_path, capsys):
 
 
 def test_a_pooler_that_a_checkpoint_lacks_is_drawn_and_said(tmp_path, capsys):
-    folder = folder_of(hf.BertForMaskedLM(bert_config()), tmp_path / "model")
+    folder = save_with_words(hf.BertForMaskedLM(bert_config()), tmp_path / "model")
     name, drawn = "bert.pooler.dense.weight", []
     for place in (tmp_path / "one", tmp_path / "two"):
         torch.manual_seed(len(drawn))
@@ -375,17 +367,16 @@ UNFIT = {
 def test_weights_that_are_no_whole_numbers_are_refused_with_their_file(tmp_path, pico_bert, case):
     change, message = UNFIT[case]
     shutil.copytree(pico_bert, tmp_path / "model")
-    tensors, name = load_file(tmp_path / "model/model.safetensors"), "bert.encoder.layer.1.output.dense.bias"
-    save_file({**tensors, name: change(tensors[name])}, tmp_path / "model/model.safetensors", metadata={"format": "pt"})
+    name = "bert.encoder.layer.1.output.dense.bias"
+    edit_tensors(tmp_path / "model", lambda tensors: tensors.update({name: change(tensors[name])}))
     with pytest.raises(ModelError, match=message):
         import_model(tmp_path / "model", model_settings("prompt"), tmp_path / "out")
 
 
 def test_tensors_that_nothing_reads_are_said(tmp_path, pico_bert, capsys):
     shutil.copytree(pico_bert, tmp_path / "model")
-    tensors = load_file(tmp_path / "model/model.safetensors")
-    tensors |= {"odd.bias": torch.zeros(1), "bert.rotary.inv_freq": torch.ones(4)}
-    save_file(tensors, tmp_path / "model/model.safetensors", metadata={"format": "pt"})
+    odd = {"odd.bias": torch.zeros(1), "bert.rotary.inv_freq": torch.ones(4)}
+    edit_tensors(tmp_path / "model", lambda tensors: tensors.update(odd))
     import_model(tmp_path / "model", model_settings("prompt"), tmp_path / "out")
     known = "a pooler, tables that are made anew, a head of its pretraining"
     assert capsys.readouterr().out == f"pico: has what model.mode=prompt doesn't read: {known}, odd.bias\n"
@@ -396,9 +387,8 @@ def test_tensors_that_nothing_reads_are_said(tmp_path, pico_bert, capsys):
 )
 def test_another_form_of_answer_that_a_config_asks_for_is_reset(tmp_path, pico_bert, changes):
     shutil.copytree(pico_bert, tmp_path / "model")
-    settings = json.loads((tmp_path / "model/config.json").read_text())
     for name, more in (("plain", {}), ("other", changes)):
-        (tmp_path / "model/config.json").write_text(json.dumps({**settings, **more}))
+        set_config(tmp_path / "model", **more)
         import_model(tmp_path / "model", model_settings("prompt"), tmp_path / name)
     assert (tmp_path / "other/config.json").read_bytes() == (tmp_path / "plain/config.json").read_bytes()
 
@@ -429,8 +419,7 @@ ODD = [
 @pytest.mark.parametrize(("file", "changes", "message"), ODD)
 def test_odd_json_in_a_folder_is_one_line(tmp_path, pico_bert, file, changes, message):
     shutil.copytree(pico_bert, tmp_path / "model")
-    settings = json.loads((tmp_path / "model" / file).read_text())
-    (tmp_path / "model" / file).write_text(json.dumps({**settings, **changes}))
+    set_config(tmp_path / "model", file, **changes)
     with pytest.raises(ModelError, match=message) as caught:
         import_model(tmp_path / "model", model_settings("standard"), tmp_path / "out")
     assert "\n" not in str(caught.value)
@@ -546,7 +535,7 @@ def test_dropout_is_what_was_asked_for(make_cell):
     ],
 )
 def test_what_drops_something_else_than_units_stays(tmp_path, config, kept):
-    folder = folder_of(AUTO["standard"].from_config(config), tmp_path / "model")
+    folder = save_with_words(AUTO["standard"].from_config(config), tmp_path / "model")
     before, asked = (load_model(folder, "standard", dropout=dropout).config.to_dict() for dropout in (None, 0.37))
     assert asked[kept] == before[kept]
     assert {asked[name] for name in asked if name in ("dropout", "hidden_dropout_prob")} == {0.37}, "control"

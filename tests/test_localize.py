@@ -45,8 +45,8 @@ from stages.lib.patches.pair import open_pair, survey
 from stages.lib.patches.room import bytes_needed
 from tests.graft_project import graft
 from tests.graft_project import refused as graft_refused
-from tests.pico import TOY, bert_config, toy_rows, word_tokenizer
-from tests.sealed import read_patch
+from tests.pico import TOY, bert_config, save_with_words, toy_rows
+from tests.sealed import edit_tensors, read_patch, set_config
 
 ROOT = Path(__file__).parents[1]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -84,20 +84,14 @@ def refused(capsys, base: Path | str, tuned: Path | str, to: Path, options: str 
     return graft_refused(capsys, "localize", *words, lines=lines)
 
 
-def change(folder: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    edit(tensors)
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-
-
 def in_type(folder: Path, dtype: torch.dtype) -> None:
-    change(folder, lambda tensors: tensors.update({name: values.to(dtype) for name, values in tensors.items()}))
+    edit_tensors(folder, lambda tensors: tensors.update({name: values.to(dtype) for name, values in tensors.items()}))
 
 
 def moved(folder: Path, to: Path) -> Path:
     """A copy of a checkpoint that was moved everywhere."""
     shutil.copytree(folder, to)
-    change(to, lambda tensors: [values.add_(0.1 * torch.randn(values.shape)) for values in tensors.values()])
+    edit_tensors(to, lambda tensors: [values.add_(0.1 * torch.randn(values.shape)) for values in tensors.values()])
     return to
 
 
@@ -110,11 +104,6 @@ def in_shards(folder: Path) -> None:
         where |= dict.fromkeys(part, file)
     (folder / INDEX).write_text(json.dumps({"weight_map": where}))
     (folder / WEIGHTS).unlink()
-
-
-def set_config(folder: Path, **changes: object) -> None:
-    config = json.loads((folder / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 def loaded(patch: Path, base: Path) -> dict[str, Tensor]:
@@ -247,7 +236,7 @@ def test_a_pair_that_is_tied_by_its_config_and_differs_in_the_file_is_refused(pi
     base, tuned = Path(shutil.copytree(pico_llama, tmp_path / "base")), moved(pico_llama, tmp_path / "tuned")
     for folder in (base, tuned):
         set_config(folder, tie_word_embeddings=True)
-    change(tuned, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"] + 1}))
+    edit_tensors(tuned, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"] + 1}))
     line = refused(capsys, base, tuned, tmp_path / "patch")
     assert "ties lm_head.weight to model.embed_tokens.weight, and the file has other values for it" in line
 
@@ -272,8 +261,7 @@ def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path, dtype)
 def test_embeddings_that_the_vocabulary_head_shares_are_those_of_the_backbone(tmp_path):
     base, size = tmp_path / "base", {"num_hidden_layers": 1, "num_attention_heads": 2}
     config = XLMRobertaConfig(vocab_size=150, hidden_size=16, intermediate_size=32, pad_token_id=0, **size)
-    AutoModelForMaskedLM.from_config(config).save_pretrained(base)
-    word_tokenizer().save_pretrained(base)
+    save_with_words(AutoModelForMaskedLM.from_config(config), base)
     tuned = moved(base, tmp_path / "tuned")
     localize(base, tuned, tmp_path / "patch", "--sparsity 1 --region embeddings")
     before, after = (load_file(folder / WEIGHTS) for folder in (base, tuned))
@@ -298,21 +286,21 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_as_apply_would(p
 
 
 def lose(word: str) -> Callable[[Path], None]:
-    return lambda folder: change(folder, lambda tensors: [tensors.pop(name) for name in [*tensors] if word in name])
+    return lambda folder: edit_tensors(folder, lambda parts: [parts.pop(name) for name in [*parts] if word in name])
 
 
 def quantise(folder: Path) -> None:
     packed = {name: v.to(torch.int8) for name, v in load_file(folder / WEIGHTS).items() if "query.weight" in name}
-    change(folder, lambda tensors: tensors.update(packed))
+    edit_tensors(folder, lambda tensors: tensors.update(packed))
 
 
 def spoil(folder: Path) -> None:
-    change(folder, lambda tensors: tensors["bert.encoder.layer.1.output.dense.bias"].fill_(float("nan")))
+    edit_tensors(folder, lambda tensors: tensors["bert.encoder.layer.1.output.dense.bias"].fill_(float("nan")))
 
 
 def longer(folder: Path) -> None:
     name = "bert.embeddings.word_embeddings.weight"
-    change(folder, lambda tensors: tensors.update({name: torch.cat([tensors[name], torch.zeros(3, 32)])}))
+    edit_tensors(folder, lambda tensors: tensors.update({name: torch.cat([tensors[name], torch.zeros(3, 32)])}))
     set_config(folder, vocab_size=len(load_file(folder / WEIGHTS)[name]))
 
 
@@ -332,10 +320,10 @@ REFUSALS = {
     "no number": (spoil, r"tuned: values that are no numbers \(bert.encoder.layer.1.output.dense.bias\)$"),
     "another class": (lambda folder: set_config(folder, architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of SequenceClassification of bert, MaskedLM of bert, CausalLM of bert; say --mode"),
     "a number": (lambda folder: (set_config(folder, id2label={"0": "score"}), lose("classifier")(folder)), "its head has 1 output, a number and no label"),
-    "no number in a head": (lambda folder: change(folder, lambda tensors: tensors["classifier.bias"].fill_(float("nan"))), r"tuned: values that are no numbers \(classifier.bias\)$"),
+    "no number in a head": (lambda folder: edit_tensors(folder, lambda tensors: tensors["classifier.bias"].fill_(float("nan"))), r"tuned: values that are no numbers \(classifier.bias\)$"),
     "other arithmetic": (lambda folder: set_config(folder, num_attention_heads=4, hidden_act="relu"), r"tuned: computes otherwise than .*base, which no graft can carry: its config.json has hidden_act relu and not gelu, num_attention_heads 4 and not 2$"),
     "another dropout": (lambda folder: set_config(folder, hidden_dropout_prob=0.3, num_attention_heads=4), "has num_attention_heads 4 and not 2$"),
-    "other names": (lambda folder: change(folder, lambda tensors: tensors.update({"odd": tensors.pop("bert.encoder.layer.1.output.dense.bias")})), "1 tensor missing .*; it has odd besides; are these the missing ones, load it with transformers and save it anew"),
+    "other names": (lambda folder: edit_tensors(folder, lambda tensors: tensors.update({"odd": tensors.pop("bert.encoder.layer.1.output.dense.bias")})), "1 tensor missing .*; it has odd besides; are these the missing ones, load it with transformers and save it anew"),
     "damaged": (lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9]), "model.safetensors: damaged: "),
 }  # fmt: skip
 
@@ -384,7 +372,8 @@ def test_a_folder_that_is_not_there_is_told_the_nearest(pico_bert, tuned, tmp_pa
 
 def test_identical_checkpoints_are_refused(pico_bert, tmp_path, capsys):
     again, other = (Path(shutil.copytree(pico_bert, tmp_path / name)) for name in ("again", "other"))
-    change(other, lambda tensors: tensors["bert.pooler.dense.bias"].add_(1))  # no part of a masked language model
+    # no part of a masked language model
+    edit_tensors(other, lambda tensors: tensors["bert.pooler.dense.bias"].add_(1))
     itself = "is the base model itself; take what was fine-tuned from it"
     unmoved = f"has the same values as {pico_bert}: nothing moved"
     for tuned, words in ((pico_bert, itself), (again, unmoved), (other, unmoved)):
@@ -393,7 +382,7 @@ def test_identical_checkpoints_are_refused(pico_bert, tmp_path, capsys):
 
 def test_a_region_in_which_nothing_moved_is_refused_and_what_moved_is_named(pico_bert, tmp_path, capsys):
     other, patch = Path(shutil.copytree(pico_bert, tmp_path / "other")), tmp_path / "patch"
-    change(other, lambda tensors: tensors["bert.embeddings.word_embeddings.weight"].add_(1))
+    edit_tensors(other, lambda tensors: tensors["bert.embeddings.word_embeddings.weight"].add_(1))
     line = refused(capsys, pico_bert, other, patch, "--mode prompt")
     assert line.endswith(f"{pico_bert} in layers: nothing moved; embeddings did, and --region takes them in")
     assert not patch.exists()
@@ -575,9 +564,7 @@ def test_a_model_that_cannot_be_read_is_refused_as_in_the_pipeline(tmp_path, cap
     config = NystromformerConfig(num_landmarks=4, segment_means_seq_len=64, max_position_embeddings=64, **sizes)
     models = {"strange": NystromformerForSequenceClassification(config), "both": BertLMHeadModel(bert_config())}
     for name, model in models.items():
-        model.save_pretrained(tmp_path / name)
-        word_tokenizer().save_pretrained(tmp_path / name)
-        moved(tmp_path / name, tmp_path / f"{name}-tuned")
+        moved(save_with_words(model, tmp_path / name), tmp_path / f"{name}-tuned")
     rows = write_rows(tmp_path / "rows.csv", toy_rows(40, 1), lambda label: str(TOY.labels.index(label)))
     options = f"--data {rows} --sentence1 text --label mark --localizer grown --test none"
     line = refused(capsys, tmp_path / "strange", tmp_path / "strange-tuned", tmp_path / "none", options)

@@ -16,7 +16,7 @@ from stages.lib.training.finetuning import TrainingCell
 from stages.study.parameter_efficient import plans_of, train_efficiently
 from stages.study.peft_methods import METHODS, attach, trained_parameters
 from stages.study.settings import PeftTraining
-from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
+from tests.pico import TOY, VOCABULARY, model_settings, runtime, save_with_words, toy_rows
 
 WIDTH, LAYERS = 32, 2
 KINDS = [
@@ -45,9 +45,7 @@ def folder_of(folder, kind):
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 torch.nn.init.normal_(parameter, std=0.15)
-    model.save_pretrained(folder)
-    word_tokenizer().save_pretrained(folder)
-    return folder
+    return save_with_words(model, folder)
 
 
 @pytest.fixture(scope="session")
