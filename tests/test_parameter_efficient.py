@@ -109,10 +109,9 @@ def of_each(test):
 # what is inserted
 
 
-@pytest.mark.parametrize("size", [1, 8])
 @of_each
-def test_as_much_as_the_formula_says_is_inserted_and_at_first_changes_no_bit(load, kind, mode, method, size):
-    model = load(kind, mode)
+def test_as_much_as_the_formula_says_is_inserted_and_at_first_changes_no_bit(load, kind, mode, method):
+    model, size = load(kind, mode), 3
     examples = model.encode(toy_rows(20))
     plain = predict(model, examples)
     trained = attached(model, method, size)
