@@ -12,7 +12,6 @@ from stages.lib.errors import TrainingError
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score, loss_gradient
 from stages.lib.training import finetuning
-from stages.lib.training.course import _optimizer
 from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune, grid_of, steps_for, trained_names
 from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
 from tests.pico import TOY, finetune_settings, model_settings, runtime, values_of
@@ -149,23 +148,6 @@ def test_steps_are_sixteen_for_each_example_up_to_the_caps_and_never_none():
     assert steps_for(finetune_settings(max_steps=300), 2, 128) == 300
     assert steps_for(finetune_settings(max_steps=None, steps_per_example=0.001), 2, 128) == 1
     assert len(grid_of(finetune_settings(batch_sizes=[2, 4], learning_rates=[1, 2, 3]))) == 6
-
-
-def rates(plan: TrainPlan) -> list[float]:
-    optimizer, scheduler = _optimizer({"w": torch.zeros(2, requires_grad=True)}, plan)
-    used = []
-    for _ in range(plan.steps + 1):
-        used.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    return used
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_the_linear_schedule_falls_evenly_to_0(optimizer):
-    falling = rates(replace(PLAN, steps=5, schedule="linear", optimizer=optimizer))
-    assert falling == pytest.approx([0.05, 0.04, 0.03, 0.02, 0.01, 0.0])
-    assert rates(replace(PLAN, steps=5, optimizer=optimizer)) == [0.05] * 6, "control: constant"
 
 
 def test_head_first_steps_train_the_head_alone_before_the_rest(make_cell, monkeypatch):
