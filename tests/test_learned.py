@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from stages.lib.errors import MaskError, TrainingError
+from stages.lib.errors import TrainingError
 from stages.lib.graft.apply import graft, transplant
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
@@ -271,13 +271,6 @@ def test_a_loss_that_is_no_number_ends_learning(bad):
         learn_mask(small.weights, small.start(), Budget(30), ABSOLUTE, gradient)
 
 
-def test_learning_repeats_itself_and_leaves_both_models():
-    small = Small()
-    first, second = small.learn(RELATIVE)[0], small.learn(RELATIVE)[0]
-    assert first.mask.equals(second.mask) and first.history == second.history
-    assert distance(small.pretrained, Small().pretrained) == 0 == distance(small.finetuned, Small().finetuned)
-
-
 def peak_arrays(settings: Learning, copies: int = 0) -> float:
     """Most region-sized arrays that learning itself makes at once, temporary ones too; the two models not counted."""
     generator = torch.Generator().manual_seed(0)
@@ -357,8 +350,3 @@ def test_a_loss_that_diverges_names_the_learning_rate(make_cell):
     evidence = evidence_of(opened, "learned", cell.rows["train"])
     with pytest.raises(TrainingError, match=r"nan at step 0; lower localizer.learned.learning_rate \(1.0\)"):
         find_mask("learned", evidence, localizer_settings("learned"), Budget(200))
-
-
-def test_too_small_a_share_names_the_setting_and_the_smallest(make_cell):
-    with pytest.raises(MaskError, match=r"^graft\.sparsity: 1e-09 of [\d,]+ graftable parameters is less than one"):
-        Budget.of(make_cell("prompt").region, 1e-9, "top_k", "graft.sparsity")
