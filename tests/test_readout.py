@@ -42,17 +42,10 @@ def test_reset_is_the_graft_of_everything_else(triple, k):
     assert not same(reset(finetuned, pretrained, mask), graft(pretrained, finetuned, mask)), "control"
 
 
-def test_both_ends_of_reset_and_prune(triple):
+@pytest.mark.parametrize("k", [0, 1, 20, 71])
+def test_prune_keeps_the_mask_and_nothing_else(triple, k):
     region, pretrained, finetuned = triple
-    full, empty = GraftMask.full(region), GraftMask.empty(region)
-    assert same(reset(finetuned, pretrained, full), pretrained) and same(reset(finetuned, pretrained, empty), finetuned)
-    assert same(prune(finetuned, full), finetuned)
-    assert not any(bool(values.any()) for values in prune(finetuned, empty).values())
-
-
-def test_prune_keeps_the_mask_and_nothing_else(triple):
-    region, pretrained, finetuned = triple
-    mask = some(region, 20)
+    mask = some(region, k)
     pruned = region.flatten(prune(finetuned, mask))
     kept = mask.region_indices()
     assert torch.equal(torch.nonzero(pruned).reshape(-1), kept)
