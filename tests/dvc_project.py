@@ -155,6 +155,15 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Step:
+    """One run of a copy, and the state after it."""
+
+    run: Run
+    lock: dict[str, Any]
+    files: dict[str, bytes]
+
+
+@dataclass(frozen=True)
 class Copy:
     """One copy of the project, with a cache of its own."""
 

@@ -13,7 +13,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from ruamel.yaml import YAML
 from stages.code import UNTRACKED, read
 from stages.lib import paths
 from stages.lib.forks import fork_server
-from tests.dvc_project import CELL_STAGES, SEED_STAGES, Copy, Run, cell, clone, make_original, per_seed, wait_for
+from tests.dvc_project import CELL_STAGES, SEED_STAGES, Copy, Run, Step, cell, clone, make_original, per_seed, wait_for
 from tests.test_dvc_yaml import MAIN, ROOT, STAGES
 
 pytestmark = pytest.mark.timeout(900)
@@ -35,15 +35,6 @@ FOR_GIT = [f"metrics/summary{kind}.json" for kind in ("", ".details", ".report")
 NOTES = {f"{folder}/README.md" for folder in ("data/local", "models/checkpoints", "models/local")}
 DRAWN = ("frontier", "ood", "reliability", "confidence")
 HEAD = {"SHA256SUMS", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-
-
-@dataclass(frozen=True)
-class Step:
-    """One run of a copy, and the state after it."""
-
-    run: Run
-    lock: dict[str, Any]
-    files: dict[str, bytes]
 
 
 def step(copy: Copy, run: Run) -> Step:

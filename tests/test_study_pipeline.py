@@ -6,7 +6,6 @@ them ran and left.
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from stages.lib import paths
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from tests.dvc_project import TINY, TINY_STUDY, Copy, Run, clone, make_original, twin
+from tests.dvc_project import TINY, TINY_STUDY, Copy, Step, clone, make_original, twin
 from tests.test_dvc_yaml import EXTENSIONS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -33,15 +32,6 @@ TABLES = [name for name in STUDY if name not in ("rank", "study")]
 OFF_AT_FIRST = {"paradigm", "trajectory"}
 OFF_LINE = "off, so without"
 MEASURES = ("n", "accuracy", "f1", "score", "ece", "loss", "agreement", "retained")
-
-
-@dataclass(frozen=True)
-class Step:
-    """One run of the copy, and the state after it."""
-
-    run: Run
-    lock: dict[str, Any]
-    files: dict[str, bytes]
 
 
 def repro(copy: Copy, *more: str) -> Step:
