@@ -75,7 +75,6 @@ def test_all_that_was_written_is_on_the_disk_before_it_gets_its_final_name(tmp_p
     assert synced == ["file.partial", "x", "folder.partial"]
 
 
-@pytest.mark.parametrize("as_folder", [False, True])
 def only_old_is_left(folder: Path) -> bool:
     return [path.name for path in folder.iterdir()] == ["target"] and (folder / "target").read_text() == "old"
 

@@ -688,11 +688,8 @@ def run_stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize(
     ("label", "arguments"),
     [
-        ("fetch", ["stages.fetch"]),
         ("mask@movies-13", ["stages.mask", "--task", "movies", "--seed", "13"]),
-        ("summary", ["stages.summary"]),
         ("sweep@learned-0.01-13", ["stages.study.sweep", "--localizer", "learned", "--sparsity", "0.01", "--seed", "13"]),
-        ("study", ["stages.study.study"]),
         ("params", ["stages.lib.params"]),
     ],
 )  # fmt: skip
@@ -709,7 +706,7 @@ def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arg
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
 
 
-@pytest.mark.parametrize("module", ["stages.mask", "stages.study.sweep", "stages.study.study"])
+@pytest.mark.parametrize("module", ["stages.mask", "stages.study.sweep"])
 def test_a_stage_says_how_it_is_run(module, tmp_path):
     result = run_stage(tmp_path, module, "--nonsense")
     assert result.returncode == 2
