@@ -22,12 +22,16 @@ from stages.lib.report.load import published
 from stages.lib.report.publish import figures, plot_data
 from stages.lib.report.stats import clean
 from stages.lib.report.table import shown
+from stages.study import report as reporting
 from stages.study.figures import FIGURES
 from stages.study.frames import AXES, Study, nearest, own_rows
 from stages.study.frames import collect as collect_in
-from stages.study.report import HERE, MEASURES, details, headline, report, tables
+from stages.study.report import HERE, MEASURES, headline
+from tests.reports import once
 from tests.sealed import save_sealed
 
+report, details, tables = once(reporting.report), once(reporting.details), once(reporting.tables)
+draw = once(lambda study, name: FIGURES[name](study))
 TASKS = ["sst2", "ag_news", "qnli", "qqp"]
 SEEDS = [13, 21]
 SETS = {"sst2": ["yelp", "imdb"], "qnli": ["mnli_2"]}
@@ -284,7 +288,7 @@ def test_figures_and_data_of_all_stages(study, tmp_path):
 
 def texts_of(name: str, study: Study) -> tuple[str, int]:
     """All that is written beside the panels of a figure, and how many panels it has."""
-    drawn = FIGURES[name](study)
+    drawn = draw(study, name)
     return " ".join(" ".join(text.get_text().split()) for text in drawn.texts), len(drawn.axes)
 
 
@@ -340,7 +344,7 @@ def test_the_mean_over_paradigms_has_the_interval_of_the_distance_to_their_own_m
     rows = study.rows("paradigm")
     own = rows[rows.paradigm == "adamw"]
     by_task = own.groupby(["variant", "sparsity", "task"], dropna=False)["score"].mean()
-    [bars] = [one for one in FIGURES["paradigm"](study).axes[len(TASKS)].containers if one.get_label() == "adamw"]
+    [bars] = [one for one in draw(study, "paradigm").axes[len(TASKS)].containers if one.get_label() == "adamw"]
     heights = [np.ptp(ends[:, 1]) for ends in bars.lines[2][0].get_segments() if len(ends)]
     expected = []
     for size in sorted(own.sparsity.dropna().unique()):
@@ -356,7 +360,7 @@ def test_figures_of_a_single_localizer_are_of_the_first_of_a_sweep_without_the_l
         text, panels = texts_of(name, others)
         assert "attribution" in text and "learned" not in text and panels == texts_of(name, study)[1], name
         assert "learned" in texts_of(name, study)[0], "the control"
-    labels = FIGURES["ood_tradeoff"](others).axes[0].get_legend_handles_labels()[1]
+    labels = draw(others, "ood_tradeoff").axes[0].get_legend_handles_labels()[1]
     assert "graft by size" in labels
 
 
@@ -520,14 +524,14 @@ def test_any_stage_may_be_off(written, off):
     study = collect(of(written, ["sst2", "qnli"], SEEDS[:1]) | {off: []})
     told = report(study)
     assert study.off == [off] and off in told.facts[0]
-    drawn = [draw(study) for draw in FIGURES.values()]
+    drawn = [draw(study, name) for name in FIGURES]
     assert told.tables and told.claims and details(study) and any(drawn)
 
 
 @pytest.mark.parametrize("alone", [*AXES])
 def test_one_stage_one_cell_is_enough(written, tmp_path, alone):
     study = collect({alone: written[alone][:1]})
-    assert report(study) and details(study) and [draw(study) for draw in FIGURES.values()]
+    assert report(study) and details(study) and [draw(study, name) for name in FIGURES]
     plot_data(study.data())(tmp_path)
     assert [*study.off] == [stage for stage in AXES if stage != alone]
 
@@ -536,4 +540,4 @@ def test_nothing_at_all():
     study = collect({})
     told = report(study)
     assert told.tables == [] == told.claims and not any(clean(details(study)).values())
-    assert not any(draw(study) for draw in FIGURES.values())
+    assert not any(draw(study, name) for name in FIGURES)
