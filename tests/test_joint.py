@@ -1,8 +1,11 @@
 """A joint model, the regions of its tasks and what they do for each other, on pico models."""
 
 import shutil
+from contextlib import chdir
 from dataclasses import replace
+from functools import cache
 from itertools import islice, pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,21 +68,35 @@ def train(folder: Any, mode: str, **changes: Any) -> Any:
     return train_joint(folder, plan(**changes), model_settings(mode), runtime())
 
 
-@pytest.fixture
-def project_of(project, make_cell):
-    """project_of(mode): everything that the main pipeline and `joint` make for both tasks."""
+@pytest.fixture(scope="module")
+def joint_of(tmp_path_factory, make_cell):
+    """joint_of(mode): a folder with everything that the main pipeline and `joint` make for both tasks, and the model."""
 
-    def make(mode: str) -> SharedModel:
-        shutil.copytree(make_cell(mode).pretrained_folder, paths.PRETRAINED)
-        for task in TASKS:
-            write_json(paths.card(task.name), {"task": task.model_dump()})
-            for split, rows in ROWS[task.name].items():
-                write_rows(paths.sample(task.name, SEED, split), rows)
-        made, _ = train(paths.PRETRAINED, mode)
-        save_joint(made, paths.joint("sgd", SEED))
-        return made
+    @cache
+    def make(mode: str) -> tuple[Path, SharedModel]:
+        with chdir(folder := tmp_path_factory.mktemp("joint")):
+            shutil.copytree(make_cell(mode).pretrained_folder, paths.PRETRAINED)
+            for task in TASKS:
+                write_json(paths.card(task.name), {"task": task.model_dump()})
+                for split, rows in ROWS[task.name].items():
+                    write_rows(paths.sample(task.name, SEED, split), rows)
+            made, _ = train(paths.PRETRAINED, mode)
+            save_joint(made, paths.joint("sgd", SEED))
+        return folder, made
 
     return make
+
+
+@pytest.fixture
+def project_of(project, joint_of):
+    """project_of(mode): a copy of that folder to stand in; gives the joint model."""
+
+    def copy(mode: str) -> SharedModel:
+        folder, made = joint_of(mode)
+        shutil.copytree(folder, project, dirs_exist_ok=True)
+        return made
+
+    return copy
 
 
 # --- Training --------------------------------------------------------------------------------------------------
@@ -108,18 +125,14 @@ def test_batches_are_of_one_task_each_and_come_from_all_alike(make_cell):
 
 def test_one_model_learns_both_tasks_and_repeats_itself(make_cell):
     folder = make_cell("standard").pretrained_folder
-    made, record = train(folder, "standard")
-    assert pico.same(pico.values_of(made), pico.values_of(train(folder, "standard")[0]))
-    assert {name for name in pico.values_of(made) if ":" in name} >= {
-        "toy:classifier.weight",
-        "pairs:classifier.weight",
-    }
+    (made, record), (again, _) = (train(folder, "standard") for _ in range(2))
+    after = pico.values_of(made)
+    assert pico.same(after, pico.values_of(again))
+    assert {"toy:classifier.weight", "pairs:classifier.weight"} <= {*after}
     assert record["chosen"]["steps"] == 40 and 0 <= record["dev_accuracy"] <= 1
     with seeded_torch("joint", SEED):
-        before = SharedModel.load(folder, TASKS, model_settings("standard"), runtime())
-    moved = {
-        name for name, value in pico.values_of(made).items() if not torch.equal(value, pico.values_of(before)[name])
-    }
+        before = pico.values_of(SharedModel.load(folder, TASKS, model_settings("standard"), runtime()))
+    moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
     assert any(".layer.0." in name for name in moved) and not any("embeddings" in name for name in moved)
     assert {name.split(":")[0] for name in moved if ":" in name} == {*NAMES}
 
