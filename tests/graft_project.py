@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 from torch import Tensor
 
 from stages.lib.graft.apply import transplant, values_at
@@ -75,13 +74,6 @@ def head(cell: Cell) -> dict[str, Tensor]:
 def write(file: Path, value: object) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(value))
-
-
-def random_mask(project: Project, selected: int, seed: int) -> GraftMask:
-    """A mask of so many parameters, drawn at random."""
-    region = project.cell.region
-    drawn = torch.randperm(region.size, generator=torch.Generator().manual_seed(seed))[:selected]
-    return GraftMask.from_region_indices(region, drawn)
 
 
 def graft(*words: object) -> None:

@@ -16,6 +16,8 @@ from transformers import (
 )
 
 from stages.lib.data.tasks import TaskSpec
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Region
 from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings
 from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime
@@ -54,6 +56,12 @@ def toy_rows(count: int, seed: int = 0) -> list[dict]:
         words.insert(int(generator.integers(0, len(words) + 1)), str(generator.choice(GOOD if number % 2 else BAD)))
         rows.append({"sentence1": " ".join(words), "sentence2": None, "label": TOY.labels[number % 2]})
     return rows
+
+
+def pair_rows(count: int, seed: int = 0) -> list[dict]:
+    """The same rows for PAIRS, whose labels come in turn."""
+    rows = enumerate(toy_rows(count, seed))
+    return [{**row, "sentence2": "it was", "label": PAIRS.labels[n % 3]} for n, row in rows]
 
 
 def word_tokenizer() -> PreTrainedTokenizerFast:
@@ -193,6 +201,12 @@ def localizer_settings(name: str, **changes: Any) -> Section:
 def all_localizers(**changes: Any) -> LocalizerParams:
     """The `localizer` section."""
     return LocalizerParams(**{name: localizer_settings(name, **changes) for name in NAMES})
+
+
+def random_mask(region: Region, k: int, seed: int) -> GraftMask:
+    """So many parameters, drawn at random."""
+    drawn = torch.randperm(region.size, generator=torch.Generator().manual_seed(seed))[:k]
+    return GraftMask.from_region_indices(region, drawn)
 
 
 def values_of(model: LabelModel) -> dict[str, torch.Tensor]:

@@ -23,8 +23,8 @@ from stages.lib.patches.export import pipeline_scores
 from stages.lib.patches.inspect import compare, inspect_mask
 from stages.lib.patches.locations import PATCH
 from stages.lib.patches.patch_file import KEY
-from tests.graft_project import MASK, ROOT, SELECTED, Project, graft, make_project, random_mask, refused, write
-from tests.pico import PAIRS, model_settings, same
+from tests.graft_project import MASK, ROOT, SELECTED, Project, graft, make_project, refused, write
+from tests.pico import PAIRS, model_settings, random_mask, same
 
 OTHER = Path("masks/sweep/random/0.01/13/pairs.safetensors")
 
@@ -32,7 +32,7 @@ OTHER = Path("masks/sweep/random/0.01/13/pairs.safetensors")
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, make_cell) -> Project:
     project = make_project(tmp_path_factory.mktemp("project"), make_cell("standard"))
-    project.store(OTHER, random_mask(project, 2000, 5), task="pairs", localizer="random")
+    project.store(OTHER, random_mask(project.cell.region, 2000, 5), task="pairs", localizer="random")
     write(project.folder / "data/tables/pairs/card.json", {"task": PAIRS.model_dump()})
     return project
 

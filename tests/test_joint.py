@@ -34,15 +34,10 @@ TASKS = [TOY, PAIRS]
 NAMES = [task.name for task in TASKS]
 
 
-def pair_rows(count: int, seed: int) -> list[dict]:
-    rows = toy_rows(count, seed)
-    return [{**row, "sentence2": "it was", "label": PAIRS.labels[n % 3]} for n, row in enumerate(rows)]
-
-
 COUNTS = {"train": 24, "dev": 12, "test": 30}
 ROWS = {
     name: {split: make(count, number) for number, (split, count) in enumerate(COUNTS.items())}
-    for name, make in (("toy", toy_rows), ("pairs", pair_rows))
+    for name, make in (("toy", toy_rows), ("pairs", pico.pair_rows))
 }
 
 

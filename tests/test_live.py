@@ -16,8 +16,8 @@ from stages.lib.graft.mask_file import StoredMask, write_mask
 from stages.lib.models.anatomy import CLASSES
 from stages.lib.patches import patch_file
 from stages.lib.patches.locations import PATCH
-from tests.graft_project import MASK, Project, graft, make_project, random_mask
-from tests.pico import same
+from tests.graft_project import MASK, Project, graft, make_project
+from tests.pico import random_mask, same
 from tests.sealed import change_one_value
 from tests.test_exchange import FORGERIES, REFUSALS
 
@@ -32,7 +32,7 @@ def projects(tmp_path_factory, make_cell) -> dict[str, Project]:
     made = {}
     for mode in MODES:
         made[mode] = project = make_project(tmp_path_factory.mktemp(f"live-{mode}"), make_cell(mode))
-        other, stored = random_mask(project, 700, 3), project.mask
+        other, stored = random_mask(project.cell.region, 700, 3), project.mask
         values = {name: torch.linspace(-1, 1, len(at)) for name, at in other.indices.items()}
         head = {name: part + 1 for name, part in stored.head.items()}
         write_mask(project.folder / OTHER, StoredMask(other, values, head, {**stored.about, "seed": 21}))

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import cycle, islice
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +34,7 @@ from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.sources import import_model
 from stages.lib.runtime import seeded_torch
 from stages.lib.training.finetuning import TrainingCell, finetune
-from tests.pico import PAIRS, TOY, finetune_settings, model_settings, runtime, same, toy_rows
+from tests.pico import PAIRS, TOY, finetune_settings, model_settings, pair_rows, runtime, same, toy_rows
 
 SEED, STEPS, TEST = 13, 8, 24
 ORDER = ["toy", "pairs"]
@@ -44,11 +44,8 @@ TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2)
 
 
 def rows_of(task: TaskSpec) -> dict[str, list[dict]]:
-    rows = {"train": toy_rows(16, 1), "dev": toy_rows(8, 2), "test": toy_rows(32, 3)}
-    if task is PAIRS:
-        for row, label in ((row, label) for part in rows.values() for row, label in zip(part, cycle(PAIRS.labels))):
-            row |= {"sentence2": "it was", "label": label}
-    return rows
+    make = pair_rows if task is PAIRS else toy_rows
+    return {"train": make(16, 1), "dev": make(8, 2), "test": make(32, 3)}
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,9 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
 from stages.lib.training.training import Hooks, TrainPlan, train
-from tests.pico import PAIRS, TOY, model_settings, runtime, toy_rows
+from tests.pico import PAIRS, TOY, model_settings, pair_rows, runtime, toy_rows
 
-PAIR_ROWS = [{**row, "sentence2": "it was", "label": PAIRS.labels[n % 3]} for n, row in enumerate(toy_rows(12))]
-ROWS = {"toy": toy_rows(12), "pairs": PAIR_ROWS}
+ROWS = {"toy": toy_rows(12), "pairs": pair_rows(12)}
 MODES = ["standard", "prompt"]
 
 
