@@ -11,16 +11,11 @@ from stages.continual.memory import Elastic, Piece, mixed, put_together, remaind
 from stages.lib.graft.apply import graft, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
-from tests.pico import same
-
-
-def some(region: Region, k: int, seed: int) -> GraftMask:
-    generator = torch.Generator().manual_seed(seed)
-    return GraftMask.from_region_indices(region, torch.randperm(region.size, generator=generator)[:k])
+from tests.pico import random_mask, same
 
 
 def test_what_is_left_of_a_region_and_what_was_taken_are_disjoint_and_make_up_the_union(triple):
-    masks = [some(triple[0], 30, seed) for seed in range(4)]
+    masks = [random_mask(triple[0], 30, seed) for seed in range(4)]
     pieces: list[GraftMask] = []
     for mask in masks:
         pieces.append(remainder(mask, pieces))
@@ -34,7 +29,7 @@ def test_what_is_left_of_a_region_and_what_was_taken_are_disjoint_and_make_up_th
 
 def test_pieces_of_one_model_put_together_are_the_graft_of_their_union(triple):
     region, pretrained, finetuned = triple
-    first, second = some(region, 30, 0), some(region, 30, 1)
+    first, second = random_mask(region, 30, 0), random_mask(region, 30, 1)
     parts = [first, remainder(second, [first])]
     pieces = [Piece(mask, values_at(finetuned, mask), {}) for mask in parts]
     union = GraftMask.from_region_indices(region, torch.cat([mask.region_indices() for mask in parts]))

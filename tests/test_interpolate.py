@@ -6,7 +6,7 @@ import torch
 from stages.lib.graft.apply import graft, wise_ft, wise_graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
-from tests.pico import values_of
+from tests.pico import random_mask, values_of
 
 ALPHAS = [0.0, 0.1, 0.25, 0.5, 0.7, 0.9, 1.0]
 
@@ -25,8 +25,7 @@ def close(left: dict, right: dict) -> bool:
 
 @pytest.fixture
 def mask(triple):
-    chosen = torch.randperm(triple[0].size, generator=torch.Generator().manual_seed(5))[:25]
-    return GraftMask.from_region_indices(triple[0], chosen)
+    return random_mask(triple[0], 25, 5)
 
 
 @pytest.fixture

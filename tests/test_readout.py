@@ -10,19 +10,13 @@ from torch import Tensor
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.readout import READOUTS, prune, reset
-from stages.lib.graft.region import Region
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.predicting import predict
 from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune
 from stages.study.readouts import own_grid, read_out
-from tests.pico import TOY, finetune_settings, model_settings, runtime, same, values_of
+from tests.pico import TOY, finetune_settings, model_settings, random_mask, runtime, same, values_of
 
 RATES = [1e-6, 1e-2]
-
-
-def some(region: Region, k: int) -> GraftMask:
-    chosen = torch.randperm(region.size, generator=torch.Generator().manual_seed(5))[:k]
-    return GraftMask.from_region_indices(region, chosen)
 
 
 def complement(mask: GraftMask) -> GraftMask:
@@ -37,7 +31,7 @@ def complement(mask: GraftMask) -> GraftMask:
 @pytest.mark.parametrize("k", [0, 1, 20, 71])
 def test_reset_is_the_graft_of_everything_else(triple, k):
     region, pretrained, finetuned = triple
-    mask = some(region, k)
+    mask = random_mask(region, k, 5)
     assert same(reset(finetuned, pretrained, mask), graft(pretrained, finetuned, complement(mask)))
     assert not same(reset(finetuned, pretrained, mask), graft(pretrained, finetuned, mask)), "control"
 
@@ -45,7 +39,7 @@ def test_reset_is_the_graft_of_everything_else(triple, k):
 @pytest.mark.parametrize("k", [0, 1, 20, 71])
 def test_prune_keeps_the_mask_and_nothing_else(triple, k):
     region, pretrained, finetuned = triple
-    mask = some(region, k)
+    mask = random_mask(region, k, 5)
     pruned = region.flatten(prune(finetuned, mask))
     kept = mask.region_indices()
     assert torch.equal(torch.nonzero(pruned).reshape(-1), kept)
@@ -89,7 +83,7 @@ def read(cell, reader: GraftCell, name: str, mask: GraftMask) -> dict[str, Tenso
 @pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
 def test_read_outs_differ_in_the_region_and_a_new_head_alone_whatever_was_read_before(make_cell, mode):
     cell = make_cell(mode)
-    mask, reader, original = some(cell.region, 300), reader_of(cell), values_of(cell.load("pretrained"))
+    mask, reader, original = random_mask(cell.region, 300, 5), reader_of(cell), values_of(cell.load("pretrained"))
     once = {name: read(cell, reader, name, mask) for name in READOUTS}
     again = {name: read(cell, reader, name, mask) for name in reversed(READOUTS)}
     assert all(same(once[name], again[name]) for name in READOUTS)
@@ -123,7 +117,7 @@ def test_the_ends_of_reading_are_the_two_models(make_cell, mode):
 @pytest.mark.parametrize("mode", ["standard", "prompt"])
 def test_retraining_moves_the_mask_from_the_pretrained_values(make_cell, mode):
     cell = make_cell(mode)
-    mask, original = some(cell.region, 300), cell.pretrained()
+    mask, original = random_mask(cell.region, 300, 5), cell.pretrained()
     found = read(cell, reader_of(cell), "retrain", mask)
     moved = cell.region.flatten(found) != cell.region.flatten(original)
     inside = torch.zeros(cell.region.size, dtype=torch.bool)
@@ -133,7 +127,7 @@ def test_retraining_moves_the_mask_from_the_pretrained_values(make_cell, mode):
 
 def test_retraining_chooses_a_learning_rate_of_its_own_on_dev_and_sees_the_same_examples(make_cell):
     cell = make_cell("prompt")
-    mask = some(cell.region, 300)
+    mask = random_mask(cell.region, 300, 5)
     again = retraining(cell, mask)
     record = again().record
     first, second = record["grid"]

@@ -17,7 +17,7 @@ from stages.lib.training import course, finetuning, training
 from stages.lib.training.course import Leaves
 from stages.lib.training.finetuning import TrainingCell, at_point, finetune, trained_names
 from stages.lib.training.training import Batches, Hooks, TrainPlan, batches_of, train
-from tests.pico import TOY, finetune_settings, model_settings, runtime, same, values_of
+from tests.pico import TOY, finetune_settings, model_settings, random_mask, runtime, same, values_of
 
 SGD = TrainPlan(steps=12, learning_rate=0.05, batch_size=8, weight_decay=0.1, clip_norm=0.5)
 MOMENTUM = replace(SGD, momentum=0.9, schedule="linear")
@@ -32,8 +32,7 @@ def fresh(cell) -> LabelModel:
 
 
 def some(region, k: int = 300) -> GraftMask:
-    chosen = torch.randperm(region.size, generator=torch.Generator().manual_seed(2))[:k]
-    return GraftMask.from_region_indices(region, chosen)
+    return random_mask(region, k, 2)
 
 
 def batches(model: LabelModel, cell, plan: TrainPlan) -> Batches:
