@@ -119,32 +119,20 @@ class Fork:
     def __init__(self, address: str, command: Sequence[str], environment: Mapping[str, str], files: Sequence[int]):
         import socket
 
-        self._server = socket.socket(socket.AF_UNIX)
         request = {"command": [*command], "folder": str(Path.cwd()), "environment": {**environment}}
-        try:
-            self._server.connect(address)
-            socket.send_fds(self._server, [json.dumps(request).encode() + b"\n"], [*files])
-            self.pid = int(self._told() or 0)
-            if not self.pid:
-                raise ConnectionError(f"{address} took no command")
-        except OSError:
-            self._server.close()
-            raise
+        with socket.socket(socket.AF_UNIX) as server:
+            server.connect(address)
+            socket.send_fds(server, [json.dumps(request).encode() + b"\n"], [*files])
+            # keeps the connection; of its lines, each a number, none is left once the other side is gone
+            self._answers = server.makefile("rb")
+        self.pid = int(self._answers.readline() or 0)
+        if not self.pid:
+            raise ConnectionError(f"{address} took no command")
 
     def wait(self) -> int:
         """Exit code, once it has ended: that of a process killed by SIGKILL, as `subprocess` has it, if it sent none."""
-        with self._server:
-            return int(self._told() or -signal.SIGKILL)
-
-    def _told(self) -> bytes:
-        """The next word of the server's or the fork's, a number in a line; nothing if the other side is gone."""
-        word = b""
-        while not word.endswith(b"\n"):
-            more = self._server.recv(1)
-            if not more:
-                return b""
-            word += more
-        return word
+        with self._answers:
+            return int(self._answers.readline() or -signal.SIGKILL)
 
 
 def _hand_over(address: str) -> None:
