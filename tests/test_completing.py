@@ -283,7 +283,7 @@ def records(rows: list[list[tuple[int, int]]], confidence: float = 0.5) -> tuple
 def test_measures_by_hand():
     told, targets = records([[(1, 1), (2, 2)], [(3, 3), (4, 5)], [(6, 7), (8, 8)], [(3, 3), (5, 5)]])
     assert accuracy(told, targets) == 0.5 and usual_completion(targets) == 0.5
-    scores = token_scores(told, targets)
+    scores = token_scores(told, targets, told)
     assert scores["tokens"] == 8 and scores["token_accuracy"] == 0.75
     assert scores["perplexity"] == pytest.approx((0.5**6 * 0.1**2) ** (-1 / 8), rel=1e-5)
     assert reliability(told, targets, 10).ece == pytest.approx(0.25)

@@ -33,14 +33,7 @@ def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
     """
     scores: Scores = {}
     for name, variants in predictions.logits.items():
-        labels, names = predictions.labels[name], predictions.label_names
-        scores[name], constant = {}, constant_scores(labels, names, task)
-        for variant, logits in variants.items():
-            basic, score = _scores(logits, labels, names, task)
-            if of_tokens(logits):
-                basic |= token_scores(logits, labels, variants[FINETUNED])
-            agreed = agreement(logits, variants[FINETUNED])
-            scores[name][variant] = {**basic, "agreement": agreed, "score": score, **constant}
+        scores[name] = own_scores(predictions, name, task, variants[FINETUNED])
         whole = scores[name][FINETUNED]["score"]
         for values in scores[name].values():
             # of nothing, or of less (Matthews correlation), no share is kept
@@ -48,12 +41,17 @@ def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
     return scores
 
 
-def own_scores(predictions: Predictions, test_set: str, task: TaskSpec) -> dict[str, dict[str, Any]]:
-    """Variant -> n, accuracy (with standard error), f1, score, majority and constant; no reference to another model."""
+def own_scores(
+    predictions: Predictions, test_set: str, task: TaskSpec, finetuned: np.ndarray | None = None
+) -> dict[str, dict[str, Any]]:
+    """Variant -> n, accuracy (with standard error), f1, score, majority and constant; against no other model if none is given."""
     labels, scores = predictions.labels[test_set], {}
     constant = constant_scores(labels, predictions.label_names, task)
     for variant, logits in predictions.logits[test_set].items():
         basic, score = _scores(logits, labels, predictions.label_names, task)
+        if finetuned is not None:
+            basic |= token_scores(logits, labels, finetuned) if of_tokens(logits) else {}
+            basic["agreement"] = agreement(logits, finetuned)
         scores[variant] = {**basic, "score": score, **constant}
     return scores
 

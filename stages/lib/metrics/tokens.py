@@ -34,22 +34,20 @@ def usual_completion(targets: np.ndarray) -> float:
     return float(counts.max() / counts.sum())
 
 
-def token_scores(told: np.ndarray, targets: np.ndarray, finetuned: np.ndarray | None = None) -> dict[str, float | None]:
+def token_scores(told: np.ndarray, targets: np.ndarray, finetuned: np.ndarray) -> dict[str, float | None]:
     """tokens, token_accuracy and perplexity, with standard errors (of perplexity that of its logarithm).
 
-    With what the fine-tuned model says also the standard error of agreement with it, token by token.
+    And the standard error of agreement with what the fine-tuned model says, token by token.
     """
     right, loss = told["predicted"] == targets["target"], -told["log_probability"].astype(np.float64)
-    scores = {
+    return {
         "tokens": len(told),
         "token_accuracy": float(right.mean()),
         "token_accuracy_se": error_over_rows(right, targets["row"]),
         "perplexity": float(np.exp(loss.mean())),
         "log_perplexity_se": error_over_rows(loss, targets["row"]),
+        "agreement_se": error_over_rows(told["predicted"] == finetuned["predicted"], targets["row"]),
     }
-    if finetuned is not None:
-        scores["agreement_se"] = error_over_rows(told["predicted"] == finetuned["predicted"], targets["row"])
-    return scores
 
 
 def error_over_rows(values: np.ndarray, rows: np.ndarray) -> float | None:
