@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stages.lib import paths
 from stages.lib.errors import ParamsError, StorageError, shown
+from stages.lib.report.differences import flat
 from stages.lib.yaml12 import load_yaml
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def state() -> State:
     """Of the clone that this process stands in; raises StorageError where code was edited since the commit."""
     if edited := _git("diff", "--name-only", "HEAD", "--", "*.py", "*.yaml", *NO_CODE):
         raise StorageError(f"{edited.splitlines()[0]} is edited and not committed")
-    settings = dict(_flat("", load_yaml(paths.PARAMS, ParamsError)))
+    values = load_yaml(paths.PARAMS, ParamsError)
+    entries = flat(values if isinstance(values, dict) else {"": values})
+    settings = {key: value for key, value in entries.items() if not key.startswith(OF_MACHINE)}
     cache = None if has_remote() else str(Path(_config()["cache"].get("dir") or ".dvc/cache").resolve())
     return State(_git("rev-parse", "HEAD"), settings, cache)
 
@@ -55,12 +58,6 @@ def difference(head: State) -> str:
 
 def _line(problem: str) -> str:
     return f"worker in {socket.gethostname()}:{Path.cwd()} refused: {problem}"
-
-
-def _flat(key: str, value: object) -> list[tuple[str, object]]:
-    if not isinstance(value, dict) or not value:
-        return [] if key.startswith(OF_MACHINE) else [(key, value)]
-    return [pair for name, part in value.items() for pair in _flat(f"{key}.{name}" if key else str(name), part)]
 
 
 def has_remote() -> bool:
