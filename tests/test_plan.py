@@ -21,6 +21,7 @@ from stages.lib.params import data_files, validate
 from stages.lib.yaml12 import load_yaml
 from tests.test_dvc_yaml import MAIN, PIPELINES, ROOT, STAGES
 
+pytestmark = pytest.mark.usefixtures("project")
 # the run that was measured, from `dvc repro` to its end, and its settings as far as costs depend on them
 MINUTES = 12.6
 MEASURED = {
@@ -40,7 +41,7 @@ MEASURED = {
 def costs(tmp_path, slowness: float = 1.0, **changed) -> Costs:
     text = profile.apply((ROOT / paths.PARAMS).read_text(encoding="utf-8"), MEASURED)
     (tmp_path / "params.yaml").write_text(profile.apply(text, changed))
-    return Costs(validate(load_yaml(tmp_path / "params.yaml", ParamsError)), slowness, tmp_path)
+    return Costs(validate(load_yaml(tmp_path / "params.yaml", ParamsError)), slowness)
 
 
 def steps(fate: str = RUNS) -> list[Step]:
@@ -76,7 +77,7 @@ def test_a_mistake_in_another_pipeline_changes_no_cost(tmp_path, name):
     raw = load_yaml(tmp_path / "params.yaml", ParamsError)
     with pytest.raises(ParamsError, match=name):
         validate(raw | {name: {}}, asked=[name])  # control
-    assert Costs(validate(raw | {name: {}}), 1.0, tmp_path).total(steps()) == measured
+    assert Costs(validate(raw | {name: {}}), 1.0).total(steps()) == measured
 
 
 @pytest.mark.parametrize(

@@ -32,18 +32,16 @@ BYTES = 4
 BFLOAT16 = 0.5
 
 
-def amounts(
-    values: dict[str, Any], names: list[str], models: dict[str, dict[str, int]], folder: Path
-) -> dict[str, float]:
-    """The value of each of `names`; `models` has the sizes of models that are not in `folder` yet."""
+def amounts(values: dict[str, Any], names: list[str], models: dict[str, dict[str, int]]) -> dict[str, float]:
+    """The value of each of `names`; `models` has the sizes of models that are not here yet."""
     more = [getattr(one, "COST_FACTORS", {}) for one in PIPELINES.values()]
     counts = {name: count for counts in (COUNTS, *more) for name, count in counts.items()}
-    sizes = _model_size(values["model"], models, folder)
+    sizes = _model_size(values["model"], models)
     known = {name: counts[name](values) for name in names if name in counts} | sizes
     for name, localizer in (("learning_examples", "learned"), ("mask_examples", values["graft"].localizer)):
         settings = getattr(values["localizer"], localizer)
         known[name] = settings.gradient_examples(_train_rows(values), values["graft"].sparsity * known["layers"])
-    known["tokens"] *= _token_time(values["runtime"].precision, folder)
+    known["tokens"] *= _token_time(values["runtime"].precision)
     return {name: float(known[name] if name in known else _setting(values, name)) for name in names}
 
 
@@ -90,7 +88,7 @@ COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
 }
 
 
-def _token_time(precision: str, folder: Path) -> float:
+def _token_time(precision: str) -> float:
     """The time of a token where float32 takes 1; `auto` is what the stage `model` chose, or would most likely choose."""
     if precision == "float32":
         return 1.0
@@ -100,21 +98,21 @@ def _token_time(precision: str, folder: Path) -> float:
 
     if precision == "auto":
         with suppress(ModelError):  # there is none yet, or a damaged one, which is made anew
-            precision = read_precision(folder / paths.PRETRAINED)
+            precision = read_precision(paths.PRETRAINED)
     return BFLOAT16 if precision != FLOAT32 and has_bfloat16(torch.device("cpu")) else 1.0
 
 
-def _model_size(model: ModelParams, models: dict[str, dict[str, int]], folder: Path) -> dict[str, float]:
+def _model_size(model: ModelParams, models: dict[str, dict[str, int]]) -> dict[str, float]:
     """Layers and parameters: of the model that was imported, else by its name, else from the size of its files."""
     from stages.lib.models.anatomy import read_anatomy
 
     with suppress(ModelError):  # there is none yet, or a damaged one, which is made anew
-        anatomy = read_anatomy(folder / paths.PRETRAINED)
+        anatomy = read_anatomy(paths.PRETRAINED)
         if (anatomy.name, anatomy.source) == (model.name, model.source):
             return {"layers": anatomy.region(["layers"]).size, "parameters": anatomy.parameters}
     if model.name in models:
         return models[model.name]
-    files = [*(folder / model.root).glob("*.safetensors")] if model.source == "local" else []
+    files = [*Path(model.root).glob("*.safetensors")] if model.source == "local" else []
     size = sum(path.stat().st_size for path in files) / BYTES
     default = next(iter(models.values()))
     return {"layers": size, "parameters": size} if size else default

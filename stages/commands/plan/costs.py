@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from time import thread_time
 from typing import Any
 
@@ -39,7 +38,7 @@ class Estimate:
 class Costs:
     """Costs of single stages under these settings, on a machine that is `slowness` times slower than the measured one."""
 
-    def __init__(self, values: dict[str, Any], slowness: float, folder: Path = Path()) -> None:
+    def __init__(self, values: dict[str, Any], slowness: float) -> None:
         # without those whose settings are wrong: nobody has asked for them, or would have been told
         files = {name: file for name, file in data_files(FILE).items() if {*PIPELINES[name].SECTIONS} <= {*values}}
         self._rows, self._before = (
@@ -47,7 +46,7 @@ class Costs:
             for part in ("stages", "measured_with")
         )
         self._base = files[""]["base_memory"]
-        self._now = amounts(values, [*self._before], files[""]["models"], folder)
+        self._now = amounts(values, [*self._before], files[""]["models"])
         self._slowness, self._localizer = slowness, values["graft"].localizer
 
     def seconds(self, name: str) -> float | None:
