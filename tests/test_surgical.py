@@ -289,6 +289,10 @@ def test_one_step_moves_exactly_the_selected_layers(cell, layers):
     assert len(moved) > 0.9 * len(selected)
 
 
+def test_steps_of_the_head_alone_may_be_fewer_than_those_of_the_warm_up(cell):
+    assert not same(trained((1,), head_first_steps=1), trained((1,)))
+
+
 def test_all_layers_are_training_as_ever_and_none_trains_the_head_alone(cell):
     ordinary = values_of(finetune(training_cell(), params(also=["embeddings"]).surgery.training).model)
     everything, nothing = trained(tuple(range(LAYERS_12)), ("embeddings",)), trained(())

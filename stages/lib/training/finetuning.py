@@ -187,8 +187,7 @@ def train_head_first(
     """The steps of `finetune.head_first_steps`, on a new head alone; `words` are the task and the seed."""
     if settings.head_first_steps:
         # a warm-up is of the steps that follow
-        first = plan_for(settings, plan.batch_size, plan.learning_rate, settings.head_first_steps)
-        first = replace(first, warmup_steps=0)
+        first = replace(plan, steps=settings.head_first_steps, warmup_steps=0)
         train_head(model, examples, first, ("head_first", *words))
 
 
