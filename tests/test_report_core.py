@@ -15,7 +15,7 @@ from stages.lib.io import read_json, write_json
 from stages.lib.report import publish
 from stages.lib.report.claims import Finding, Statement, judge, read_statements
 from stages.lib.report.differences import other_settings, plain, told
-from stages.lib.report.document import Claim, Report, Row, Verdict, read_report, write_report
+from stages.lib.report.document import HOW_JUDGED, Claim, Report, Row, Verdict, read_report, write_report
 from stages.lib.report.document import Table as Printed
 from stages.lib.report.format import percent, points
 from stages.lib.report.load import Records, frame_of, grid, in_order, published, require_files
@@ -375,7 +375,7 @@ def test_markdown_and_terminal_say_the_same():
     shown, text = console.file.getvalue(), to_markdown(REPORT)
     # what markdown takes for a mark is escaped
     assert "| a\\_b | 1 |" in text and "| *paper* |  |" in text and "- a → b" in text
-    assert "- **not shown**: it is so: +0.1\n  - not so in: a\\_b\n" in text and REPORT.how_judged in text
+    assert "- **not shown**: it is so: +0.1\n  - not so in: a\\_b\n" in text and HOW_JUDGED in text
     assert max(map(len, shown.splitlines())) <= 30 and "not so in: a_b" in shown
 
 

@@ -18,7 +18,7 @@ from stages.lib import paths
 from stages.lib.errors import GraftError, ParamsError, StorageError
 from stages.lib.params import sections_of, validate
 from stages.lib.report.differences import NOT_THERE, Entry, compare, written
-from stages.lib.report.document import Verdict
+from stages.lib.report.document import HOW_JUDGED, Verdict
 from stages.lib.report.format import counted
 from stages.lib.yaml12 import load_yaml, parse_yaml
 
@@ -115,7 +115,7 @@ def _template() -> Template:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"written": written, "counted": counted, "json": _json}
-    environment.globals |= {"KINDS": KINDS, "NOT_THERE": NOT_THERE}
+    environment.globals |= {"KINDS": KINDS, "NOT_THERE": NOT_THERE, "HOW_JUDGED": HOW_JUDGED}
     return environment.get_template("page.html.j2")
 
 

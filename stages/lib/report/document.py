@@ -101,11 +101,6 @@ class Report:
     claims: list[Claim]
     settings: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def how_judged(self) -> str:
-        """The meaning of the words of the verdicts; empty where there is none."""
-        return HOW_JUDGED if self.claims else ""
-
 
 def write_report(path: Path, report: Report) -> None:
     """Store a report as JSON."""

@@ -19,7 +19,7 @@ from .. import paths
 from ..io import write_json, write_text
 from ..settings import Params
 from .differences import plain
-from .document import HEADING, Claim, Report, Table, Verdict, write_report
+from .document import HEADING, HOW_JUDGED, Claim, Report, Table, Verdict, write_report
 from .stats import clean
 from .style import Data, save_all
 
@@ -86,7 +86,7 @@ def to_terminal(report: Report) -> RenderableType:
     for table in report.tables:
         parts += ["", Text(table.title, style="bold"), _drawn(table), "", *map(_indented, table.notes)]
     parts += ["", *map(Text, report.facts)]
-    parts += ["", Text(HEADING, style="bold"), Text(report.how_judged)] if report.claims else []
+    parts += ["", Text(HEADING, style="bold"), Text(HOW_JUDGED)] if report.claims else []
     for claim in report.claims:
         style = VERDICT_STYLES.get(claim.verdict, "bold yellow")
         parts += [Text.assemble((f"{claim.verdict}: ", style), claim.text), _indented(claim.figure)]
@@ -115,7 +115,7 @@ def to_markdown(report: Report) -> str:
     parts = [f"# {report.title}", report.setting, *map(_table, report.tables)]
     parts.append("\n".join(f"- {fact}" for fact in report.facts))
     if report.claims:
-        parts += [f"## {HEADING}", report.how_judged, "\n".join(map(_claim, report.claims))]
+        parts += [f"## {HEADING}", HOW_JUDGED, "\n".join(map(_claim, report.claims))]
     return "\n\n".join(parts) + "\n"
 
 
