@@ -56,9 +56,7 @@ OUTPUTS = {
     "calibration": [paths.reading_dir("calibration", (), CELL[1])],
     "ood": [paths.reading_dir("ood", (), CELL[1])],
 }
-REPORTS = {"summary": (paths.SUMMARY, paths.PLOTS)} | {
-    name: (paths.report(name), paths.report_plots(name)) for name in EXTENSIONS
-}
+REPORTS = {name: (paths.report(name), paths.report_plots(name)) for name in ("summary", *EXTENSIONS)}
 
 
 @pytest.fixture(autouse=True)

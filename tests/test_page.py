@@ -59,11 +59,11 @@ def ran(project) -> Path:
     paths.PARAMS.write_text(params)
     for name in ("study", "other"):
         write_text(paths.PIPELINES / name / "dvc.yaml", "stages: {}\n")
-    write_json(paths.SUMMARY, {"average": {"grafted": {"retained": 0.5, "ece_reduction": 0.4}}})
+    write_json(paths.report("summary"), {"average": {"grafted": {"retained": 0.5, "ece_reduction": 0.4}}})
     git("init", "-q", "-b", "main")
     git("add", "-A")
     git("commit", "-qm", "before & after")
-    write_json(paths.SUMMARY, {"average": {"grafted": {"retained": 0.96, "ece_reduction": 0.4}}, "new": 1})
+    write_json(paths.report("summary"), {"average": {"grafted": {"retained": 0.96, "ece_reduction": 0.4}}, "new": 1})
     changed = params.replace("sparsity: 0.01 ", "sparsity: 0.002 ").replace("test_max: 150 ", "test_max: 151 ")
     paths.PARAMS.write_text(changed)
     for name in ("summary", "study"):
@@ -109,7 +109,7 @@ def test_what_does_not_hold_and_what_did_not_run_comes_first(ran):
     assert caveats.count('class="unclear"') == 2
     assert "<b>" not in caveats and "&lt;b&gt;" in caveats
     assert "not so in movies 92.9" in caveats and "Not run, so not in this report: other." in caveats
-    assert "over 2 seeds" in caveats and f"Not committed: {paths.SUMMARY}, {paths.PARAMS}" in caveats
+    assert "over 2 seeds" in caveats and f"Not committed: {paths.report('summary')}, {paths.PARAMS}" in caveats
 
 
 def test_changed_settings_and_numbers_are_told_with_their_former_values(ran):

@@ -184,7 +184,7 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
         *(paths.movement(task, seed), paths.learned(task, seed)),
         *(*logits, *scores),
         *(paths.PRETRAINED / name for name in (*HEAD, "anatomy.json")),
-        *(paths.SUMMARY.with_suffix(".md"), *FOR_GIT, *NOTES),
+        *(paths.report("summary").with_suffix(".md"), *FOR_GIT, *NOTES),
         *(paths.PLOTS / f"{name}.{kind}" for kind, names in drawn.items() for name in names),
         *(paths.CODE / MAIN / f"{'mask/learned' if stage == 'mask' else stage}.json" for stage in STAGES),
     ]

@@ -25,7 +25,6 @@ SKILL = Path("masks/skill")
 METRICS = Path("metrics")
 CODE = METRICS / "code"
 PLOTS = Path("plots")
-SUMMARY = METRICS / "summary.json"
 LEAKAGE = TABLES / "leakage.json"
 PAGE = METRICS / "report.html"
 DURATIONS = Path(".dvc/tmp/durations.jsonl")

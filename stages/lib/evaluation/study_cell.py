@@ -20,7 +20,7 @@ def study_evaluation(cell: GraftCell, n: int, variants: int = 1, with_train: boo
 
 def study_sets(task: str, seed: int, n: int, with_train: bool = False) -> dict[str, list[dict]]:
     """The first n rows (all if n is 0) of every test set of a cell, its own first, and its training rows if asked for."""
-    sets = {name: rows[:n] if n else rows for name, rows in read_test_sets(task, seed).items()}
+    sets = {name: rows[: n or None] for name, rows in read_test_sets(task, seed).items()}
     if with_train:
         sets[train_set(task)] = read_rows(paths.sample(task, seed, "train"))
     return sets

@@ -102,8 +102,8 @@ def read_predictions(path: Path, dev: bool = False) -> Predictions:
 
 def first_rows(predictions: Predictions, n: int) -> Predictions:
     """The first n rows of every test set; all of them if n is 0."""
-    if n == 0:
-        return predictions
-    labels = {name: numbers[:n] for name, numbers in predictions.labels.items()}
-    logits = {name: {key: values[:n] for key, values in told.items()} for name, told in predictions.logits.items()}
+    labels = {name: numbers[: n or None] for name, numbers in predictions.labels.items()}
+    logits = {
+        name: {key: values[: n or None] for key, values in told.items()} for name, told in predictions.logits.items()
+    }
     return Predictions(predictions.label_names, labels, logits)
