@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stages.lib.graft.region import Region
     from stages.lib.models.anatomy import Anatomy
     from stages.lib.models.label_model import LabelModel
+    from stages.lib.training.finetuning import TrainingCell
 
 # started by nohup or as a job in the background, tests would have every process that they interrupt ignore it
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -63,6 +64,13 @@ class Cell:
 
         folder = self.finetuned_folder if which == "finetuned" else self.pretrained_folder
         return LabelModel.load(folder, TOY, model_settings(self.mode), runtime(batch_tokens))
+
+    def to_train(self, seed: int = 0) -> TrainingCell:
+        """The pretrained folder and the rows, as fine-tuning takes them."""
+        from stages.lib.training.finetuning import TrainingCell
+        from tests.pico import TOY, model_settings, runtime
+
+        return TrainingCell(TOY, seed, self.rows, model_settings(self.mode), runtime(), self.pretrained_folder)
 
     def lay_out(self, seed: int) -> None:
         """Write models, task and rows where the main pipeline has them of a cell, in the folder that a test stands in."""
@@ -116,21 +124,21 @@ def make_cell(tmp_path_factory, pico_bert, pico_llama):
     """make_cell(mode): imported and fine-tuned by the project's own code, once for each mode."""
     from stages.lib.models.loading import save_model
     from stages.lib.models.sources import import_model
-    from stages.lib.training.finetuning import TrainingCell, finetune
-    from tests.pico import TOY, finetune_settings, model_settings, runtime, toy_rows
+    from stages.lib.training.finetuning import finetune
+    from tests.pico import finetune_settings, model_settings, toy_rows
 
     made = {}
 
     def make(mode: str) -> Cell:
         if mode not in made:
-            folder, settings = tmp_path_factory.mktemp(mode), model_settings(mode)
+            folder = tmp_path_factory.mktemp(mode)
             source = pico_llama if mode in ("autoregressive", "generative") else pico_bert
-            anatomy = import_model(source, settings, folder / "pretrained")
+            anatomy = import_model(source, model_settings(mode), folder / "pretrained")
             rows = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2), "test": toy_rows(200, 3)}
-            cell = TrainingCell(TOY, 0, rows, settings, runtime(), folder / "pretrained")
-            done = finetune(cell, finetune_settings(learning_rates=[1e-2], max_steps=40))
-            save_model(done.model.model, done.model.tokenizer, folder / "finetuned")
-            made[mode] = Cell(mode, folder / "pretrained", folder / "finetuned", anatomy, rows)
+            cell = Cell(mode, folder / "pretrained", folder / "finetuned", anatomy, rows)
+            done = finetune(cell.to_train(), finetune_settings(learning_rates=[1e-2], max_steps=40))
+            save_model(done.model.model, done.model.tokenizer, cell.finetuned_folder)
+            made[mode] = cell
         return made[mode]
 
     return make

@@ -23,7 +23,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import loss_gradient
 from stages.lib.models.sources import import_model
 from stages.lib.processes import ALONE, Processes, join
-from stages.lib.training.finetuning import TrainingCell, finetune
+from stages.lib.training.finetuning import finetune
 from tests import pico
 from tests.dvc_project import lay_out_cell, start_stage, wait_for
 from tests.pico import TOY, finetune_settings, localizer_settings, model_settings, same, values_of
@@ -42,8 +42,7 @@ SMALL = 40  # tokens of a batch of a gradient pass: several batches, of which on
 def results(cell: Any, processes: Processes) -> dict[str, Any]:
     """The computations of stages with gradients of batches: weights, and masks by learning and by single gradients."""
     machine = replace(pico.runtime(SMALL), processes=processes)
-    where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), machine, cell.pretrained_folder)
-    tuned = finetune(where, finetune_settings(**HARD))
+    tuned = finetune(replace(cell.to_train(), machine=machine), finetune_settings(**HARD))
     losses = [row["train_loss"] for row in tuned.record["curve"]]
     found: dict[str, Any] = {"weights": values_of(tuned.model), "losses": losses}
     for localizer in ("learned", *ONE_PASS):

@@ -28,11 +28,11 @@ from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import evidence_of
 from stages.lib.settings import Params
-from stages.lib.training.finetuning import TrainingCell, finetune, train_again
+from stages.lib.training.finetuning import finetune, train_again
 from stages.lib.training.training import train
-from tests import pico, test_joint, test_sequencing
+from tests import test_joint, test_sequencing
 from tests.dvc_project import ROOT, lay_out_cell, start_stage, wait_for
-from tests.pico import TOY, finetune_settings, localizer_settings, model_settings, same, values_of
+from tests.pico import finetune_settings, localizer_settings, same, values_of
 from tests.sealed import change_one_value
 from tests.test_artifacts import script
 
@@ -47,15 +47,10 @@ class Killed(BaseException):
     """An exception that no stage catches."""
 
 
-def cell_of(cell: Any, rows: Any = None, folder: Path | None = None) -> TrainingCell:
-    settings = model_settings(cell.mode)
-    return TrainingCell(TOY, 0, rows or cell.rows, settings, pico.runtime(), folder or cell.pretrained_folder)
-
-
 def tune(
     cell: Any, only: GraftMask | None = None, rows: Any = None, folder: Path | None = None, **more: Any
 ) -> Outcome:
-    where = cell_of(cell, rows, folder)
+    where = replace(cell.to_train(), rows=rows or cell.rows, pretrained=folder or cell.pretrained_folder)
     done = finetune(where, finetune_settings(**more), only=only)
     return values_of(done.model), done.record
 
@@ -255,12 +250,12 @@ def test_a_watcher_with_a_state_of_its_own_sees_every_step(make_cell, tmp_path, 
     cell, seen = make_cell("prompt"), []
 
     def tuned() -> Outcome:
-        return values_of(finetune(cell_of(cell), finetune_settings(**HARD), lambda: seen.append(1)).model), None
+        return values_of(finetune(cell.to_train(), finetune_settings(**HARD), lambda: seen.append(1)).model), None
 
     def again() -> Outcome:
         seen.clear()
         settings = finetune_settings(**HARD)
-        return values_of(train_again(cell_of(cell), settings, lambda _: lambda: seen.append(1))), None
+        return values_of(train_again(cell.to_train(), settings, lambda _: lambda: seen.append(1))), None
 
     assert live(again, tmp_path / "kept")[1] == 0 and len(seen) == STEPS  # no step that a checkpoint could follow
     live(tuned, tmp_path / "kept", STEPS + 3)

@@ -12,12 +12,12 @@ from torch import Tensor
 from stages.lib.data.batching import shuffled
 from stages.lib.errors import ModelError
 from stages.lib.graft.mask import GraftMask
-from stages.lib.models.label_model import LabelModel
 from stages.lib.training import course, finetuning, training
 from stages.lib.training.course import Leaves
-from stages.lib.training.finetuning import TrainingCell, at_point, finetune, trained_names
-from stages.lib.training.training import Batches, Hooks, TrainPlan, batches_of, train
-from tests.pico import TOY, finetune_settings, model_settings, random_mask, runtime, same, values_of
+from stages.lib.training.finetuning import at_point, finetune, trained_names
+from stages.lib.training.training import Batches, Hooks, TrainPlan, train
+from tests.pico import finetune_settings, random_mask, same, values_of
+from tests.test_training import batches, fresh
 
 SGD = TrainPlan(steps=12, learning_rate=0.05, batch_size=8, weight_decay=0.1, clip_norm=0.5)
 MOMENTUM = replace(SGD, momentum=0.9, schedule="linear")
@@ -25,18 +25,8 @@ ADAMW = replace(SGD, optimizer="adamw", learning_rate=0.003, l1=0.01)
 PLANS = [SGD, MOMENTUM, ADAMW, replace(MOMENTUM, l1=0.01, clip_norm=0.0)]
 
 
-def fresh(cell) -> LabelModel:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return cell.load("pretrained")
-
-
 def some(region, k: int = 300) -> GraftMask:
     return random_mask(region, k, 2)
-
-
-def batches(model: LabelModel, cell, plan: TrainPlan) -> Batches:
-    return batches_of(model, model.encode(cell.rows["train"]), plan.batch_size, np.random.default_rng(0))
 
 
 def run(cell, plan: TrainPlan, only: GraftMask | None = None, **more) -> tuple[dict, dict]:
@@ -178,8 +168,7 @@ def test_nothing_to_train_and_a_frozen_selection_are_refused(triple):
 
 def finetuned(cell, only: GraftMask | None = None, **changes) -> dict[str, Tensor]:
     settings = finetune_settings(**{"max_steps": 10, "optimizer": "sgd", "dropout": 0.1, **changes})
-    where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
-    return values_of(finetune(where, settings, only=only).model)
+    return values_of(finetune(cell.to_train(), settings, only=only).model)
 
 
 BIAS_PLANS = [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adamw", "weight_decay": 0.1, "l1": 0.01}]

@@ -20,7 +20,7 @@ from stages.lib.training.finetuning import TrainingCell, chosen_point
 from stages.lib.training.taking_over import label_order, take_over
 from stages.lib.yaml12 import load_yaml
 from stages.settings import problems
-from tests.pico import TOY, VOCABULARY, finetune_settings, model_settings, runtime
+from tests.pico import TOY, VOCABULARY, finetune_settings
 from tests.sealed import edit_tensors, set_config
 
 PARAMS = Path(__file__).parents[1] / "params.yaml"
@@ -28,8 +28,7 @@ PARAMS = Path(__file__).parents[1] / "params.yaml"
 
 @pytest.fixture
 def cell(make_cell) -> TrainingCell:
-    made = make_cell("standard")
-    return TrainingCell(TOY, 0, made.rows, model_settings("standard"), runtime(), made.pretrained_folder)
+    return make_cell("standard").to_train()
 
 
 @pytest.fixture
@@ -145,7 +144,7 @@ def test_what_the_pretrained_model_could_not_hold_is_refused(make_cell, tmp_path
     made, folder = make_cell(mode), tmp_path / "elsewhere"
     shutil.copytree(made.finetuned_folder, folder)
     (folder / "SHA256SUMS").unlink()
-    cell = TrainingCell(TOY, 0, made.rows, model_settings(mode), runtime(), made.pretrained_folder)
+    cell = made.to_train()
     if mode == "prompt":  # which computes without
         set_tensors(folder, **{"bert.pooler.dense.bias": torch.zeros(32)})
     taken(cell, folder)  # the control

@@ -12,15 +12,22 @@ from stages.lib.errors import TrainingError
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score, loss_gradient
 from stages.lib.training import finetuning
-from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune, grid_of, steps_for, trained_names
+from stages.lib.training.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
 from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
-from tests.pico import TOY, finetune_settings, model_settings, runtime, values_of
+from tests.pico import finetune_settings, values_of
 
 PLAN = TrainPlan(steps=12, learning_rate=0.05, batch_size=8)
 
 
 def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
     return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def fresh(cell) -> LabelModel:
+    """The pretrained model of a cell, with a head that is always the same."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return cell.load("pretrained")
 
 
 def batches(model: LabelModel, cell, plan: TrainPlan) -> Batches:
@@ -30,9 +37,7 @@ def batches(model: LabelModel, cell, plan: TrainPlan) -> Batches:
 
 def run(cell, plan: TrainPlan, groups=("layers",), **more) -> tuple[LabelModel, dict[str, Tensor], Training]:
     """Train the pretrained model of a cell; gives it, what it was, and the record."""
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        model = cell.load("pretrained")
+    model = fresh(cell)
     before = values_of(model)
     trained = model.train_only(trained_names(model.groups(), finetune_settings(train=[*groups])))
     return model, before, train(batches(model, cell, plan), trained, plan, Hooks(**more))
@@ -73,8 +78,7 @@ def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(m
 
 
 def finetuned(cell, seed: int = 0, **changes) -> Finetuned:
-    where = TrainingCell(TOY, seed, cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
-    return finetune(where, finetune_settings(**{"max_steps": 15, **changes}))
+    return finetune(cell.to_train(seed), finetune_settings(**{"max_steps": 15, **changes}))
 
 
 def test_a_model_is_that_of_its_seed_whatever_the_global_random_state_which_stays(make_cell):

@@ -94,10 +94,8 @@ def _forked(targets: list[str], copy: Copy) -> float:
         wait_for(lambda: all(map(os.path.exists, server.values())))
         start = time.monotonic()
         for target in targets:
-            assert (
-                Fork(server[ADDRESS], [*ALONE, target], more, (nothing.fileno(), said.fileno(), said.fileno())).wait()
-                == 0
-            )
+            files = (nothing.fileno(), said.fileno(), said.fileno())
+            assert Fork(server[ADDRESS], [*ALONE, target], more, files).wait() == 0
         seconds = time.monotonic() - start
         said.seek(0)
         assert said.read().count("Running stage") == len(targets)
