@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from stages.lib import paths
+from stages.lib.entry import guarded
 from stages.lib.io import write_text
 from stages.lib.params import PIPELINES
 
@@ -126,6 +127,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from stages.lib.entry import guarded
-
     guarded("reference", main)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from . import paths
 from .data.tasks import unknown_tasks
-from .entry import COMPARISONS
+from .entry import COMPARISONS, guarded
 from .errors import ParamsError, did_you_mean, plain_problem, shown
 from .localizers.settings import NAMES, localizer_in
 from .settings import WRONG, Choice, Params, Table, at, fine_part, is_on, lists, told
@@ -251,6 +251,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from .entry import guarded
-
     guarded("params", main)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stages.commands.page.results import MAIN, read_results
 from stages.lib import paths
+from stages.lib.entry import guarded
 from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
 from stages.lib.params import PIPELINES, validate
@@ -50,6 +51,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from stages.lib.entry import guarded
-
     guarded("reproduction", main)

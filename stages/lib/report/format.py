@@ -9,9 +9,8 @@ from ..data.tasks import TaskSpec
 if TYPE_CHECKING:
     from ..settings import DataParams, Params
 
-DAGGER = "†"
 # metrics other than accuracy: the mark behind a task's name, and what it stands for
-MARKS = {"f1": DAGGER, "mcc": "‡"}
+MARKS = {"f1": "†", "mcc": "‡"}
 MARKED = {"f1": "F1", "mcc": "Matthews correlation"}
 UNKNOWN = "n/a"
 # packages bear other names than the models in them (stages/lib/data/packages.yaml)
