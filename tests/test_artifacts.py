@@ -215,8 +215,6 @@ STAGE = """
         if task == "bug":
             raise ValueError("a programmer's mistake")
         print(task, seed + 1)
-
-    main()
 """
 
 
