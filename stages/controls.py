@@ -4,15 +4,13 @@ Kept apart from `evaluate` because no mask and no sparsity changes it, and from 
 """
 
 from stages.lib.entry import stage
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(seed: int) -> None:
     """Fit the controls of every task; store their logits, and what they were fitted to."""
-    params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "finetune", "calibration.wise_alphas", "calibration.refit_head_steps"
-    )  # fmt: skip
+    params = load_params("tasks", *MODEL, "finetune", "calibration.wise_alphas", "calibration.refit_head_steps")
 
     from stages.lib import runtime
     from stages.lib.evaluation.controls import predict_controls

@@ -3,15 +3,13 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import write_json
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(task: str, seed: int) -> None:
     """Store the logits of the grafts, and the scores of all models on the task's test set."""
-    params = load_params(
-        "model.mode", "model.max_length", *RUNTIME, "finetune", "graft.region", "calibration.graft_alphas", "calibration.refit_head_steps"
-    )  # fmt: skip
+    params = load_params(*MODEL, "finetune", "graft.region", "calibration.graft_alphas", "calibration.refit_head_steps")
 
     from stages.lib import runtime
     from stages.lib.data.tasks import read_task

@@ -3,13 +3,13 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import replacing, write_json
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(task: str, seed: int) -> None:
     """Fine-tune, choosing the grid point on dev, or take a checkpoint over; save an ordinary model folder."""
-    params = load_params("model.mode", "model.max_length", *RUNTIME, "runtime.processes", "finetune")
+    params = load_params(*MODEL, "runtime.processes", "finetune")
 
     from stages.lib import runtime
     from stages.lib.models.loading import save_model

@@ -2,15 +2,13 @@
 
 from stages.lib import paths
 from stages.lib.entry import stage
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(task: str, seed: int) -> None:
     """Find the mask by graft.localizer, starting from the stored movement order, and store it with its values."""
-    params = load_params(
-        "model.mode", "model.max_length", *RUNTIME, "runtime.processes", "graft", "localizer.${graft.localizer}", "data.k",
-    )  # fmt: skip
+    params = load_params(*MODEL, "runtime.processes", "graft", "localizer.${graft.localizer}", "data.k")
 
     from stages.lib import runtime
     from stages.lib.graft.mask_file import StoredMask, read_order, require_model, write_mask

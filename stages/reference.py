@@ -4,13 +4,13 @@ Kept apart from `evaluate` because no mask and no sparsity changes it.
 """
 
 from stages.lib.entry import stage
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(seed: int) -> None:
     """Store the logits of both models on every task's test set and its out-of-distribution sets."""
-    params = load_params("tasks", "model.mode", "model.max_length", *RUNTIME)
+    params = load_params("tasks", *MODEL)
 
     from stages.lib import runtime
     from stages.lib.evaluation.evaluation import predict_reference

@@ -19,7 +19,7 @@ from stages.lib import paths
 from stages.lib.data.tasks import registry
 from stages.lib.entry import _script_module
 from stages.lib.localizers.settings import NAMES
-from stages.lib.params import RUNTIME
+from stages.lib.params import MODEL, RUNTIME
 from stages.lib.settings import RuntimeParams
 
 ROOT = Path(__file__).parents[1]
@@ -208,10 +208,10 @@ def asked_for(name: str) -> list[str]:
 
 
 def spelt(key: ast.expr) -> list[str]:
-    """A literal, those of *RUNTIME, or a setting that an argument of the stage names: f"order.{order}" is order.${item.order}."""
+    """A literal, those of *MODEL, or a setting that an argument of the stage names: f"order.{order}" is order.${item.order}."""
     if isinstance(key, ast.Starred):
-        assert key.value.id == "RUNTIME"
-        return [*RUNTIME]
+        assert key.value.id == "MODEL"
+        return [*MODEL]
     if isinstance(key, ast.JoinedStr):
         parts = (part.value if isinstance(part, ast.Constant) else f"${{item.{part.value.id}}}" for part in key.values)
         return ["".join(parts)]

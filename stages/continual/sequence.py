@@ -3,15 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(method: str, order: str, seed: int) -> None:
     """Learn the tasks in order, and test all of them so far after each."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "finetune", "calibration.bins", "sequence.max_steps",
-        "sequence.rate_factors", "sequence.test_max", f"order.{order}", f"method.{method}",
+        "tasks", *MODEL, "finetune", "calibration.bins", "sequence.max_steps", "sequence.rate_factors",
+        "sequence.test_max", f"order.{order}", f"method.{method}",
     )  # fmt: skip
     make_folders(paths.reading_dir("sequence", (method, order), seed))
     if not getattr(params.order, order):

@@ -29,6 +29,7 @@ from .yaml12 import load_yaml
 PROJECT = Path(__file__).parents[2]
 # what of the section `runtime` counts for what a stage computes with the model; the rest of it is no param of any stage
 RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.batch_tokens")
+MODEL = ("model.mode", "model.max_length", *RUNTIME)
 # name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml: SECTIONS, the
 # TASKS that they name, and problems() between sections.  An extension's are looked at only where one of its sections is asked
 # for, so that none of them stops another pipeline.

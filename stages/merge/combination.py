@@ -3,15 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_localizer, load_params
+from stages.lib.params import MODEL, load_localizer, load_params
 
 
 @stage
 def main(method: str, seed: int) -> None:
     """Merge, choose the weight on dev if there is one, and measure on the test set of every task."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "finetune.train", "graft.region", "graft.rule",
-        "calibration.bins", "merge", "combination.search", "combination.shares",
+        "tasks", *MODEL, "finetune.train", "graft.region", "graft.rule", "calibration.bins", "merge",
+        "combination.search", "combination.shares",
     )  # fmt: skip
     params.localizer = load_localizer(method)
     make_folders(paths.reading_dir("combination", (method,), seed))

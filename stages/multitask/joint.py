@@ -3,16 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders, read_rows, replacing, write_json
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(paradigm: str, seed: int) -> None:
     """Fine-tune, choosing the grid point by the mean dev score, and save a model folder with the tasks' heads."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "finetune", "multitask.tasks", "joint.step_factor",
-        "joint.eval_steps", "joint.adamw",
-    )  # fmt: skip
+        "tasks", *MODEL, "finetune", "multitask.tasks", "joint.step_factor", "joint.eval_steps", "joint.adamw"
+    )
     if not params.multitask.tasks:
         make_folders(paths.joint(paradigm, seed))
         return

@@ -3,16 +3,13 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(paradigm: str, seed: int) -> None:
     """Predict the test rows of every task with both models."""
-    params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "calibration.bins", "multitask.tasks",
-        "multitask.test_max",
-    )  # fmt: skip
+    params = load_params("tasks", *MODEL, "graft.region", "calibration.bins", "multitask.tasks", "multitask.test_max")
     make_folders(paths.reading_dir("level", (paradigm,), seed))
     if not params.multitask.tasks:
         return

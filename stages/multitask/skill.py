@@ -3,16 +3,13 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import write_json
-from stages.lib.params import RUNTIME, load_localizer, load_params
+from stages.lib.params import MODEL, load_localizer, load_params
 
 
 @stage
 def main(paradigm: str, localizer: str, seed: int) -> None:
     """Find the regions and store them as mask files."""
-    params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "graft.rule",
-        "multitask.tasks", "skill.sparsities",
-    )  # fmt: skip
+    params = load_params("tasks", *MODEL, "graft.region", "graft.rule", "multitask.tasks", "skill.sparsities")
     params.localizer = load_localizer(localizer)
     if not params.multitask.tasks:
         # DVC keeps no empty folder within an output, and the next stage depends on one for each size

@@ -3,15 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
     """Graft, predict, and purify unions on the way."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "localizer.learned", "calibration.bins",
-        "multitask.tasks", "multitask.test_max", "multitask.groups", "transfer",
+        "tasks", *MODEL, "graft.region", "localizer.learned", "calibration.bins", "multitask.tasks",
+        "multitask.test_max", "multitask.groups", "transfer",
     )  # fmt: skip
     make_folders(paths.reading_dir("transfer", (paradigm, localizer, sparsity), seed))
     if not params.multitask.tasks:

@@ -3,15 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(localizer: str, seed: int) -> None:
     """Bisect over the sizes of grafts on dev rows, and measure the one found."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "calibration.bins", "summary.least_gain",
-        "smallest.tasks", "smallest.gain", "smallest.largest", "smallest.precision", f"localizer.{localizer}",
+        "tasks", *MODEL, "graft.region", "calibration.bins", "summary.least_gain", "smallest.tasks", "smallest.gain",
+        "smallest.largest", "smallest.precision", f"localizer.{localizer}",
     )  # fmt: skip
     make_folders(paths.reading_dir("search", (localizer,), seed))
 

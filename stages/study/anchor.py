@@ -3,16 +3,13 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(seed: int) -> None:
     """Bring together what the study's other stages are measured against, training rows included."""
-    params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "calibration.bins", "study.tasks",
-        "study.test_max", "anchor",
-    )  # fmt: skip
+    params = load_params("tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "anchor")
     make_folders(paths.reading_dir("anchor", (), seed))
 
     from stages.lib import runtime

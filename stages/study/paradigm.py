@@ -3,16 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(paradigm: str, seed: int) -> None:
     """Fine-tune in this way, find regions of every size, graft, and measure."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "finetune", "graft.region", "graft.rule",
-        "localizer.learned", "calibration.bins", "study.test_max", "paradigm.tasks", "paradigm.sparsities",
-        "paradigm.max_steps", "paradigm.adamw",
+        "tasks", *MODEL, "finetune", "graft.region", "graft.rule", "localizer.learned", "calibration.bins",
+        "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.max_steps", "paradigm.adamw",
     )  # fmt: skip
     make_folders(paths.reading_dir("paradigm", (paradigm,), seed))
 

@@ -3,15 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(method: str, seed: int) -> None:
     """Train, and measure on test and training rows."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "calibration.bins", "study.test_max",
-        "study.tasks", "peft.tasks", "peft.training",
+        "tasks", *MODEL, "graft.region", "calibration.bins", "study.test_max", "study.tasks", "peft.tasks",
+        "peft.training",
     )  # fmt: skip
     make_folders(paths.reading_dir("peft", (method,), seed))
 

@@ -3,16 +3,13 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(localizer: str, seed: int) -> None:
     """Store the localizer's first movement.keep share of the region, best first."""
-    params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "movement", "graft.region", "study.tasks",
-        f"localizer.{localizer}",
-    )  # fmt: skip
+    params = load_params("tasks", *MODEL, "movement", "graft.region", "study.tasks", f"localizer.{localizer}")
     make_folders(paths.RANK / str(seed) / localizer)
 
     from stages.lib import runtime

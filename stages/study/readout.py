@@ -3,15 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(readout: str, localizer: str, sparsity: str, seed: int) -> None:
     """Put the masks into the model that way, and measure on test and training rows."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "finetune", "graft.region", "calibration.bins",
-        "study.test_max", "study.tasks", "readout.tasks", "readout.learning_rates",
+        "tasks", *MODEL, "finetune", "graft.region", "calibration.bins", "study.test_max", "study.tasks",
+        "readout.tasks", "readout.learning_rates",
     )  # fmt: skip
     make_folders(paths.reading_dir("readout", (readout, localizer, sparsity), seed))
 

@@ -3,15 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(localizer: str, sparsity: str, seed: int) -> None:
     """Find the masks, graft, and measure."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "graft.rule", "calibration.bins",
-        "study.tasks", "study.test_max", f"localizer.{localizer}",
+        "tasks", *MODEL, "graft.region", "graft.rule", "calibration.bins", "study.tasks", "study.test_max",
+        f"localizer.{localizer}",
     )  # fmt: skip
     reading = paths.reading_dir("sweep", (localizer, sparsity), seed)
     make_folders(paths.SWEEP / localizer / sparsity / str(seed), reading)

@@ -3,16 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(seed: int) -> None:
     """Fine-tune as before, look at every checkpoint, find the regions of one, and measure."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "finetune", "graft.region", "graft.rule",
-        "localizer.learned", "calibration.bins", "study.test_max", "study.tasks", "trajectory.tasks",
-        "trajectory.checkpoints",
+        "tasks", *MODEL, "finetune", "graft.region", "graft.rule", "localizer.learned", "calibration.bins",
+        "study.test_max", "study.tasks", "trajectory.tasks", "trajectory.checkpoints",
     )  # fmt: skip
     make_folders(paths.reading_dir("trajectory", (), seed))
 

@@ -3,16 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(seed: int) -> None:
     """Measure both interpolations of every task that has out-of-distribution test sets."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "calibration.bins", "study.tasks",
-        "study.test_max", "wise.alphas",
-    )  # fmt: skip
+        "tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "wise.alphas"
+    )
     make_folders(paths.reading_dir("wise", (), seed))
 
     from stages.lib import runtime

@@ -3,13 +3,13 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(seed: int) -> None:
     """Score the layers by every target, aggregation and number of examples."""
-    params = load_params("tasks", "model.mode", "model.max_length", *RUNTIME, "fim.tasks", "fim.scores")
+    params = load_params("tasks", *MODEL, "fim.tasks", "fim.scores")
     make_folders(paths.reading_dir("fim", (), seed))
 
     from stages.lib import runtime

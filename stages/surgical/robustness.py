@@ -3,16 +3,13 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(seed: int) -> None:
     """Fine-tune, and score the layers and measure their movement on the way."""
-    params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "surgery.score", "surgery.training", "robustness.tasks",
-        "robustness.every",
-    )  # fmt: skip
+    params = load_params("tasks", *MODEL, "surgery.score", "surgery.training", "robustness.tasks", "robustness.every")
     make_folders(paths.reading_dir("robustness", (), seed))
 
     from stages.lib import runtime

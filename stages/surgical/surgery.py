@@ -3,15 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(selection: str, seed: int) -> None:
     """Train the selected layers from the pretrained model, and measure."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "fim.tasks", "surgery.tasks", "surgery.test_max",
-        "surgery.draws", "surgery.score", "surgery.training",
+        "tasks", *MODEL, "fim.tasks", "surgery.tasks", "surgery.test_max", "surgery.draws", "surgery.score",
+        "surgery.training",
     )  # fmt: skip
     make_folders(paths.reading_dir("surgery", (selection,), seed))
 

@@ -3,15 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(method: str, seed: int) -> None:
     """Choose alpha on dev, and measure on test."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "talos.tasks", "talos.test_max",
-        "talos.dev_max", "arithmetic.points", "arithmetic.addition", "arithmetic.negation",
+        "tasks", *MODEL, "graft.region", "talos.tasks", "talos.test_max", "talos.dev_max", "arithmetic.points",
+        "arithmetic.addition", "arithmetic.negation",
     )  # fmt: skip
     make_folders(paths.reading_dir("arithmetic", (method,), seed))
     if not params.talos.tasks:

@@ -3,15 +3,13 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(method: str, seed: int) -> None:
     """Lay the vectors of each pair over each other, at every point of a grid of coefficients."""
-    params = load_params(
-        "tasks", "talos.tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "disentangle.grid",
-    )  # fmt: skip
+    params = load_params("tasks", "talos.tasks", *MODEL, "graft.region", "disentangle.grid")
     make_folders(paths.reading_dir("disentangle", (method,), seed))
 
     from stages.lib import runtime

@@ -3,15 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_localizer, load_params
+from stages.lib.params import MODEL, load_localizer, load_params
 
 
 @stage
 def main(method: str, seed: int) -> None:
     """Train them, or take them from the main pipeline, and see what each does to every task."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "finetune.optimizer", "finetune.momentum",
-        "graft.region", "graft.rule", "talos.tasks", "talos.sparsity", "talos.test_max", "edit.training",
+        "tasks", *MODEL, "finetune.optimizer", "finetune.momentum", "graft.region", "graft.rule", "talos.tasks",
+        "talos.sparsity", "talos.test_max", "edit.training",
     )  # fmt: skip
     params.localizer = load_localizer(method)
     make_folders(paths.EDIT / method / str(seed), paths.reading_dir("edit", (method,), seed))

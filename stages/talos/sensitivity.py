@@ -3,15 +3,15 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import RUNTIME, load_params
+from stages.lib.params import MODEL, load_params
 
 
 @stage
 def main(seed: int) -> None:
     """Prune the least, the most and random ones; calibrate masks in other ways, and see how alike they are."""
     params = load_params(
-        "tasks", "model.mode", "model.max_length", *RUNTIME, "graft.region", "localizer.talos", "talos.tasks",
-        "talos.sparsity", "talos.test_max", "sensitivity",
+        "tasks", *MODEL, "graft.region", "localizer.talos", "talos.tasks", "talos.sparsity", "talos.test_max",
+        "sensitivity",
     )  # fmt: skip
     make_folders(paths.reading_dir("sensitivity", (), seed))
     if not params.talos.tasks:
