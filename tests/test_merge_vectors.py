@@ -91,6 +91,5 @@ def test_consensus_keeps_what_two_tasks_move_together():
     ]
     kept = within(total, agreed(masks))["w"]
     assert kept.tolist() == pytest.approx([2.0, 0.0, 0.0, 2.1, 0.5]), "one task's own and nobody's are left out"
-    assert agreed(masks, 1)["w"].tolist() == [True, True, False, True, True]
     sizes = [int(tall_mask(vectors["a"], total, strictness)["w"].sum()) for strictness in (0.0, 0.5, 1.0, 3.0)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] == 4, "stricter selects less"

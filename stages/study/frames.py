@@ -256,9 +256,9 @@ def sparsities(frame: pd.DataFrame) -> list[float]:
     return sorted(frame.sparsity.dropna().unique())
 
 
-def nearest(sizes: list[float], wanted: float = PAPER_SPARSITY) -> float | None:
-    """The size next to the wanted one, the smaller of two as near; None without sizes."""
-    return min(sizes, key=lambda size: (abs(size - wanted), size)) if sizes else None
+def nearest(sizes: list[float]) -> float | None:
+    """The size next to the paper's, the smaller of two as near; None without sizes."""
+    return min(sizes, key=lambda size: (abs(size - PAPER_SPARSITY), size), default=None)
 
 
 def own_rows(rows: pd.DataFrame) -> pd.DataFrame:

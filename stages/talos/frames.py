@@ -9,6 +9,7 @@ import pandas as pd
 
 from stages.lib import paths
 from stages.lib.graft.mask_file import read_mask
+from stages.lib.merging.arithmetic import normalised
 from stages.lib.metrics.composition import by_tensor
 from stages.lib.metrics.gain import relative_gain
 from stages.lib.metrics.overlap import chance_iou, iou
@@ -83,11 +84,7 @@ def _ratios(record: Row) -> Iterator[Row]:
     [start] = [row["accuracy"] for row in record["rows"] if row["variant"] == PRETRAINED]
     for row in record["rows"]:
         if row["variant"] != PRETRAINED:
-            yield {**row, "pretrained": start, "ratio": _share(row["accuracy"], start)}
-
-
-def _share(accuracy: float, start: float) -> float | None:
-    return accuracy / start if start else None
+            yield {**row, "pretrained": start, "ratio": normalised(row["accuracy"], start)}
 
 
 def _pruned_rows(cell: Cell, record: Row) -> Iterator[Row]:
@@ -110,7 +107,7 @@ def _curve_rows(least: float, cell: Cell, record: Row) -> Iterator[Row]:
 
 def _negated_rows(cell: Cell, record: Row) -> list[Row]:
     part = record["negated"]
-    kept = _share(part["control_accuracy"], part["control_zero_shot"])
+    kept = normalised(part["control_accuracy"], part["control_zero_shot"])
     return [{**record, **part, **cell, "control_kept": kept}]
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..graft.mask import GraftMask
-from ..graft.region import Region, Tensors
+from ..graft.region import Tensors
 from ..graft.select import ranking, top_k
 from .evidence import Evidence
 from .registry import Budget, FoundMask, Localizer
@@ -71,23 +71,17 @@ def least_sensitive(scores: Tensors, among: GraftMask, k: int) -> GraftMask:
     """The k lowest scores within a mask, ties by region index; raises ValueError if the mask has fewer."""
     if k > among.selected:
         raise ValueError(f"{k} parameters were asked for, of {among.selected}")
-    region: Region = among.region
-    inside = {}
-    for name in region.shapes:
-        inside[name] = torch.full_like(scores[name], -torch.inf)
-        if name in among.indices:
-            at = among.indices[name].to(scores[name].device)
-            inside[name].view(-1)[at] = -scores[name].reshape(-1)[at]
-    return top_k(region, inside, k)
+    inside = {name: torch.full_like(scores[name], -torch.inf) for name in among.region.shapes}
+    for name, indices in among.indices.items():
+        at = indices.to(scores[name].device)
+        inside[name].view(-1)[at] = -scores[name].reshape(-1)[at]
+    return top_k(among.region, inside, k)
 
 
 def put_attenuated(evidence: Evidence, alive: GraftMask, factor: float) -> None:
     """Set the weights to the pretrained ones, those outside a mask times a factor; in place."""
     for name, weight in evidence.weights.items():
-        weight.data.copy_(evidence.pretrained[name])
-        if alive.selected == alive.region.size:
-            continue
-        weight.data.mul_(factor)
+        weight.data.copy_(evidence.pretrained[name]).mul_(factor)
         if name in alive.indices:
             at = alive.indices[name].to(weight.device)
             weight.data.view(-1)[at] = evidence.pretrained[name].reshape(-1)[at]

@@ -44,14 +44,9 @@ def shifted(pretrained: Tensors, vector: Tensors, alpha: float = 1.0) -> dict[st
     }
 
 
-def alpha_grid(points: int, largest: float = 1.0) -> list[float]:
-    """Evenly spaced alphas from 0 to `largest`, both included; 21 points are 0, 0.05, ..., 1.
-
-    Raises ValueError for fewer than 2 points.
-    """
-    if points < 2:
-        raise ValueError(f"a grid needs 2 points or more, not {points}")
-    return [round(largest * point / (points - 1), 10) for point in range(points)]
+def alpha_grid(points: int) -> list[float]:
+    """So many evenly spaced alphas from 0 to 1, both included; 21 points are 0, 0.05, ..., 1."""
+    return [round(point / (points - 1), 10) for point in range(points)]
 
 
 def choose_alpha(scores: Mapping[float, float]) -> float:

@@ -15,7 +15,7 @@ says nothing about ties, works tensor by tensor, and may differ between machines
 same number over the whole region, as the authors of TIES do, ties by index.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge, random_pruning
@@ -92,7 +92,6 @@ def within(vector: Tensors, mask: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: values * mask[name] for name, values in vector.items()}
 
 
-def agreed(masks: Iterable[Mapping[str, Tensor]], least: int = LEAST) -> dict[str, Tensor]:
-    """Where so many masks are set, or more; bool."""
-    masks = [*masks]
-    return {name: torch.stack([mask[name] for mask in masks]).sum(0) >= least for name in masks[0]}
+def agreed(masks: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Where LEAST masks are set, or more; bool."""
+    return {name: torch.stack([mask[name] for mask in masks]).sum(0) >= LEAST for name in masks[0]}

@@ -163,9 +163,9 @@ def number(title: str, of: str | Callable[[Any], Any], form: str, unit: float = 
     return Column(title, of, text, key)
 
 
-def count(*cell: str, title: str = "n") -> Column:
+def count(*cell: str) -> Column:
     """A column of the number of cells, told by these columns of the frame."""
-    return Column(title, lambda data: data.groupby([*cell]).ngroups, str)
+    return Column("n", lambda data: data.groupby([*cell]).ngroups, str)
 
 
 def values_in(form: str) -> Callable[[Any], str]:
