@@ -253,16 +253,12 @@ PERPLEXITIES = [
 ]
 OOD = [
     *(column(title, variant, "score") for title, variant in zip(("pre", "FT", "move", "graft"), VARIANTS, strict=True)),
-    Column("graft - FT", lambda rows: _gap(rows, GRAFTED, FINETUNED), points),
+    Column("graft - FT", lambda rows: _values(rows, GRAFTED, "score").mean() - _values(rows, FINETUNED, "score").mean(), points),
 ]  # fmt: skip
 USUAL_SHOTS = 64
 # a table of paper.yaml, and its model and size; for causal models another one
 TABLE_2 = "Table 2", "RoBERTa-base", "0.01 %"
 TABLES = {"autoregressive": ("Table 9", "GPT-2 (small)", "0.05 %")}
-
-
-def _gap(rows: pd.DataFrame, first: str, second: str) -> float:
-    return _values(rows, first, "score").mean() - _values(rows, second, "score").mean()
 
 
 def paper_scores(k: int, mode: str) -> tuple[str, dict[str, dict[str, tuple[float, float]]]]:

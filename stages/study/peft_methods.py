@@ -6,6 +6,7 @@ imported beside 5.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -113,18 +114,8 @@ def _lora(model: "PreTrainedModel", rank: int) -> None:
     inject_adapter_in_model(config, model)
 
 
-def _houlsby(model: "PreTrainedModel", size: int) -> None:
-    """Bottlenecks of this width with GELU behind attention and feed-forward (Houlsby et al., 2019)."""
-    _bottlenecks(model, slice(-2, None), size, functional.gelu)
-
-
-def _pfeiffer(model: "PreTrainedModel", size: int) -> None:
-    """Bottlenecks of this width with ReLU behind the feed-forward alone (Pfeiffer et al., 2021)."""
-    _bottlenecks(model, slice(-1, None), size, functional.relu)
-
-
-def _bottlenecks(model: "PreTrainedModel", which: slice, size: int, activation: Activation) -> None:
-    """A bottleneck right behind each of these projections, before dropout, residual sum and (in BERT) norm.
+def _bottlenecks(model: "PreTrainedModel", size: int, which: slice, activation: Activation) -> None:
+    """A bottleneck of this width right behind each of these projections, before dropout, residual sum and (in BERT) norm.
 
     A hook rather than a module around the projection: every other parameter keeps its name, and those of the bottleneck
     become `<projection>.adapter.*`.
@@ -132,11 +123,7 @@ def _bottlenecks(model: "PreTrainedModel", which: slice, size: int, activation: 
     for name in _projections(model, which):
         projection = model.get_submodule(name)
         projection.adapter = Bottleneck(model.config.hidden_size, size, activation).to(projection.weight.device)
-        projection.register_forward_hook(_through_adapter)
-
-
-def _through_adapter(projection: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-    return projection.adapter(output)
+        projection.register_forward_hook(lambda module, _inputs, output: module.adapter(output))
 
 
 def _projections(model: "PreTrainedModel", which: slice) -> list[str]:
@@ -152,4 +139,10 @@ def _projections(model: "PreTrainedModel", which: slice) -> list[str]:
 
 
 # method(transformers model, size) inserts it, without changing any logit
-METHODS = {"lora": _lora, "houlsby": _houlsby, "pfeiffer": _pfeiffer}
+METHODS = {
+    "lora": _lora,
+    # behind attention and feed-forward (Houlsby et al., 2019)
+    "houlsby": partial(_bottlenecks, which=slice(-2, None), activation=functional.gelu),
+    # behind the feed-forward alone (Pfeiffer et al., 2021)
+    "pfeiffer": partial(_bottlenecks, which=slice(-1, None), activation=functional.relu),
+}

@@ -61,7 +61,9 @@ def collect(params: Params) -> Collected:
         "localization": edited.rows(
             lambda cell, record: ({**row, **cell, "trained_on": row["variant"]} for row in _ratios(record))
         ),
-        "cost": edited.rows(lambda cell, record: [{**_sizes(record), **record["cost"], **cell}]),
+        "cost": edited.rows(
+            lambda cell, record: [{name: record[name] for name in ("selected", "graftable")} | record["cost"] | cell]
+        ),
         "disentangle": crossed.rows(
             lambda cell, record: ({**row, **cell, "n": min(record["n"])} for row in record["rows"])
         ),
@@ -73,10 +75,6 @@ def collect(params: Params) -> Collected:
     frames["tensors"]["layer"] = pd.to_numeric(frames["tensors"].layer) + 1  # for people
     off = [records.stage for records in (edited, added, crossed, scored) if not records.cells]
     return Collected(tasks, seeds, frames, off)
-
-
-def _sizes(record: Row) -> Row:
-    return {name: record[name] for name in ("selected", "graftable")}
 
 
 def _ratios(record: Row) -> Iterator[Row]:
