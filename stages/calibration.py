@@ -26,3 +26,7 @@ def main(seed: int) -> None:
         write_json(paths.scores("calibration", task, seed), {**about, "scores": scores, "frontier": rows})
         errors = ", ".join(f"{name} {value['ece']:.3f}" for name, value in scores[task].items())
         print(f"calibration {task}-{seed}: {errors} (ECE)")
+
+
+if __name__ == "__main__":
+    main()

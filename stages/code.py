@@ -41,6 +41,18 @@ UNTRACKED = {
 }
 
 
+@stage
+def main(file: str) -> None:
+    """Write the digests that the stages of a dvc.yaml depend on."""
+    digests = code_digests(Path(file))
+    for place, content in digests.items():
+        write_json(place, content)
+    read.cache_clear()
+    if code_digests(Path(file)) != digests:
+        raise GraftError("code was edited while its digests were taken; nothing is recorded, run `dvc repro` again")
+    print(f"code: {len(digests)} files of digests for {file}")
+
+
 def code_digests(file: Path) -> dict[Path, dict[str, Any]]:
     """The files for the stages of a dvc.yaml: path of each file of code -> its digest, localizer.NAME -> its settings."""
     entries = load_yaml(file, ParamsError)["stages"].values()
@@ -188,13 +200,5 @@ def _md5(content: bytes) -> str:
     return md5(content, usedforsecurity=False).hexdigest()
 
 
-@stage
-def main(file: str) -> None:
-    """Write the digests that the stages of a dvc.yaml depend on."""
-    digests = code_digests(Path(file))
-    for place, content in digests.items():
-        write_json(place, content)
-    read.cache_clear()
-    if code_digests(Path(file)) != digests:
-        raise GraftError("code was edited while its digests were taken; nothing is recorded, run `dvc repro` again")
-    print(f"code: {len(digests)} files of digests for {file}")
+if __name__ == "__main__":
+    main()

@@ -21,3 +21,7 @@ def main(task: str, seed: int) -> None:
     scores = classification_scores(read_cell(task, seed), read_task(task))[task]
     write_json(paths.scores("evaluate", task, seed), {**fitted, "scores": {task: scores}})
     print(f"evaluate {task}-{seed}: {evaluation.describe()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -43,3 +43,7 @@ def main() -> None:
         shared = write_ood(settings.tasks, texts, settings.ood, folder)
     for line in ood_lines(settings.tasks, settings.ood, shared):
         print(f"fetch {line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -30,3 +30,7 @@ def main(task: str, seed: int) -> None:
     print(
         f"finetune {task}-{seed}: dev {measure} {best.record['dev_accuracy']:.3f}, {best.record.get('chosen') or best.record['checkpoint']}"
     )
+
+
+if __name__ == "__main__":
+    main()

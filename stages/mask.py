@@ -34,3 +34,7 @@ def main(task: str, seed: int) -> None:
     header = {**origin, **about, "localizer": name, **found.record}
     write_mask(paths.learned(task, seed), StoredMask(mask, cell.values_at(mask), cell.head, header))
     print(f"mask {task}-{seed}: {mask.selected:,} of {mask.region.size:,} graftable parameters ({mask.sparsity:.4%})")
+
+
+if __name__ == "__main__":
+    main()

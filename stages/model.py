@@ -14,20 +14,6 @@ if TYPE_CHECKING:
     from stages.lib.settings import RuntimeParams
 
 
-def choose(anatomy: "Anatomy", runtime: "RuntimeParams", folder: Path) -> None:
-    """Measure which precision is faster here, with as many threads as stages have, and keep it with the model."""
-    import torch
-
-    from stages.lib.models.precision import choose_precision, write_precision
-    from stages.lib.runtime import device_of
-
-    if runtime.threads:
-        torch.set_num_threads(runtime.threads)
-    name, reason = choose_precision(anatomy, device_of(runtime.device))
-    write_precision(name, folder)
-    print(f"model: runtime.precision auto is {name} ({reason})")
-
-
 @stage
 def main() -> None:
     """Fetch the pretrained model and write it as an ordinary folder."""
@@ -46,3 +32,21 @@ def main() -> None:
             choose(anatomy, params.runtime, folder)
     graftable = anatomy.region(["layers"]).size
     print(f"model: {anatomy.name}, {anatomy.parameters:,} parameters, {graftable:,} of them in the layers")
+
+
+def choose(anatomy: "Anatomy", runtime: "RuntimeParams", folder: Path) -> None:
+    """Measure which precision is faster here, with as many threads as stages have, and keep it with the model."""
+    import torch
+
+    from stages.lib.models.precision import choose_precision, write_precision
+    from stages.lib.runtime import device_of
+
+    if runtime.threads:
+        torch.set_num_threads(runtime.threads)
+    name, reason = choose_precision(anatomy, device_of(runtime.device))
+    write_precision(name, folder)
+    print(f"model: runtime.precision auto is {name} ({reason})")
+
+
+if __name__ == "__main__":
+    main()

@@ -23,3 +23,7 @@ def main(task: str, seed: int) -> None:
     about = {"model": anatomy.name, "task": task, "seed": seed, "fingerprint": region.fingerprint(pretrained)}
     write_order(paths.movement(task, seed), order, region.size, about)
     print(f"movement {task}-{seed}: {len(order):,} of {region.size:,} parameters in order")
+
+
+if __name__ == "__main__":
+    main()

@@ -20,3 +20,7 @@ def main(seed: int) -> None:
         del scores[task]
         write_json(paths.scores("ood", task, seed), {"scores": scores})
         print(f"ood {task}-{seed}: {len(scores)} test set(s) of other tasks")
+
+
+if __name__ == "__main__":
+    main()

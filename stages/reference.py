@@ -18,3 +18,7 @@ def main(seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.tasks:
         print(predict_reference(task, seed, params.model, machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -20,3 +20,7 @@ def main(task: str, seed: int) -> None:
         for split, chosen in sample.items():
             write_rows(folder / paths.sample(task, seed, split).name, chosen)
     print(f"sample {task}-{seed}: " + ", ".join(f"{len(chosen)} {split}" for split, chosen in sample.items()))
+
+
+if __name__ == "__main__":
+    main()

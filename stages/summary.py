@@ -20,3 +20,7 @@ def main() -> None:
     made = report(results, params.summary, params.ood.leaks, params.data)
     draw = plot_data(results.plots, empty=True), figures(FIGURES, results)
     publish("summary", made, headline(results), details(results, params.ood.leaks), *draw, settings=params)
+
+
+if __name__ == "__main__":
+    main()

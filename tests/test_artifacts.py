@@ -215,6 +215,8 @@ STAGE = """
         if task == "bug":
             raise ValueError("a programmer's mistake")
         print(task, seed + 1)
+
+    main()
 """
 
 

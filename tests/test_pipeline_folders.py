@@ -57,6 +57,9 @@ def main() -> None:
     claims = judge(read_statements(Path(__file__).with_name("claims.yaml")), measures, frame)
     report = Report("Toys", "all", [table.text()], [], claims)
     publish("toy", report, {"size": float(frame["size"].mean())}, {"toy": table.numbers()}, plot_data({"toys": frame}), settings=params)
+
+if __name__ == "__main__":
+    main()
 ''',
     "claims.yaml": '- {words: "Toys are large", measure: size, rule: above, limit: 2, figure: "{value:.1f}"}\n',
     "dvc.yaml": """

@@ -30,6 +30,9 @@ def main() -> None:
         assert old in text
         Path(file).write_text(text.replace(old, new, 1))
     write_json(Path("metrics/toy.json"), {"largest": largest})
+
+if __name__ == "__main__":
+    main()
 '''
 ENTRY = TOY["dvc.yaml"].replace("      - stages/toy/claims.yaml\n", "")
 FILES = {**TOY, "toy.py": SCRIPT, "dvc.yaml": ENTRY[: ENTRY.index("    outs:\n      - metrics/toy.md")]}

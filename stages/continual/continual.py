@@ -21,3 +21,7 @@ def main() -> None:
     frames = {"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory}
     made, draw = report(data, measured_with(params)), (plot_data(frames), figures(makers(data), data))
     publish("continual", made, headline(data), details(data), *draw, settings=params)
+
+
+if __name__ == "__main__":
+    main()

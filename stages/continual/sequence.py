@@ -21,3 +21,7 @@ def main(method: str, order: str, seed: int) -> None:
     from stages.lib import runtime
 
     print(run_sequence(method, order, seed, params, runtime.start(params.runtime)))
+
+
+if __name__ == "__main__":
+    main()

@@ -25,10 +25,7 @@ COMPARISONS: list[Callable[[], None]] = []
 
 
 def stage(function: Callable[..., None]) -> Callable[..., None]:
-    """Make `function(task, seed)`, or one of other arguments, a command-line entry point, which runs here if its file is the script.
-
-    So it stands last in its file.
-    """
+    """Make `function(task, seed)`, or one of other arguments, a command-line entry point."""
     module = function.__module__ if function.__module__ != "__main__" else _script_module(function)
     name = module.rpartition(".")[2]
 
@@ -43,8 +40,6 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
         guarded(label, lambda: _run(function, module, label, arguments))
         _note(label, time.monotonic() - started)
 
-    if function.__module__ == "__main__":
-        sys.exit(run())
     return run
 
 

@@ -22,3 +22,7 @@ def main(method: str, seed: int) -> None:
     machine = runtime.start(params.runtime)
     for group in params.merge.groups:
         print(combine(method, group, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -21,3 +21,7 @@ def main() -> None:
     merged = collect(params.seeds, params.merge, params.combination, params.summary.least_gain)
     made, draw = report(merged, measured_with(params)), (plot_data(merged.frames), figures(FIGURES, merged))
     publish("merge", made, headline(merged), details(merged), *draw, settings=params)
+
+
+if __name__ == "__main__":
+    main()

@@ -35,3 +35,7 @@ def main(paradigm: str, seed: int) -> None:
         write_json(folder / "training.json", {"tasks": names, "paradigm": paradigm, "seed": seed, **record})
         save_joint(shared, folder)
     print(f"joint {paradigm} {seed}: mean dev accuracy {record['dev_accuracy']:.3f}, {record['chosen']}")
+
+
+if __name__ == "__main__":
+    main()

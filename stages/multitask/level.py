@@ -18,3 +18,7 @@ def main(paradigm: str, seed: int) -> None:
     from stages.multitask.joint_baselines import measure_baselines
 
     print(measure_baselines(paradigm, seed, params, runtime.start(params.runtime)))
+
+
+if __name__ == "__main__":
+    main()

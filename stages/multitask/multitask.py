@@ -22,3 +22,7 @@ def main() -> None:
     frames = {"level": data.levels, "gain": data.gains, "overlap": data.overlaps}
     made, draw = report(data, measured_with(params)), (plot_data(frames), figures(makers(data), data))
     publish("multitask", made, headline(data), details(data), *draw, settings=params)
+
+
+if __name__ == "__main__":
+    main()

@@ -21,3 +21,7 @@ def main(paradigm: str, localizer: str, seed: int) -> None:
     from stages.multitask.task_masks import find_task_masks
 
     print(find_task_masks(paradigm, localizer, seed, params, runtime.start(params.runtime)))
+
+
+if __name__ == "__main__":
+    main()

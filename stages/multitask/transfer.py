@@ -21,3 +21,7 @@ def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
     from stages.multitask.transfer_matrix import transfer
 
     print(transfer(paradigm, localizer, sparsity, seed, params, runtime.start(params.runtime)))
+
+
+if __name__ == "__main__":
+    main()

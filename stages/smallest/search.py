@@ -21,3 +21,7 @@ def main(localizer: str, seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.smallest.tasks:
         print(search(localizer, task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

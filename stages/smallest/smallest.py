@@ -21,3 +21,7 @@ def main() -> None:
     found = collect(params.seeds, params.smallest, params.summary.least_gain)
     made, draw = report(found, measured_with(params)), (plot_data(found.plots), figures(FIGURES, found))
     publish("smallest", made, headline(found), details(found), *draw, settings=params)
+
+
+if __name__ == "__main__":
+    main()

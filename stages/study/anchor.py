@@ -18,3 +18,7 @@ def main(seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.study.tasks:
         print(anchor(task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -21,3 +21,7 @@ def main(paradigm: str, seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.paradigm.tasks:
         print(finetune_and_graft(paradigm, task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

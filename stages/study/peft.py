@@ -21,3 +21,7 @@ def main(method: str, seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.peft.tasks:
         print(train_and_measure(method, task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

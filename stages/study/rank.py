@@ -18,3 +18,7 @@ def main(localizer: str, seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.study.tasks:
         print(rank(localizer, task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

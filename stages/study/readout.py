@@ -21,3 +21,7 @@ def main(readout: str, localizer: str, sparsity: str, seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.readout.tasks:
         print(read((readout, localizer, sparsity), task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

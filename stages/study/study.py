@@ -21,3 +21,7 @@ def main() -> None:
     study = collect(cells_of(params), params.summary.least_gain, params.model.mode)
     draw = plot_data(study.data()), figures(FIGURES, study)
     publish("study", report(study, measured_with(params)), headline(study), details(study), *draw, settings=params)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,3 +22,7 @@ def main(localizer: str, sparsity: str, seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.study.tasks:
         print(sweep(localizer, sparsity, task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -21,3 +21,7 @@ def main(seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.trajectory.tasks:
         print(trace(task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -20,3 +20,7 @@ def main(seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.study.tasks if params.wise.alphas else []:
         print(interpolate(task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -18,3 +18,7 @@ def main(seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.robustness.tasks:
         print(watch_training(task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

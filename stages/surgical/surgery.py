@@ -21,3 +21,7 @@ def main(selection: str, seed: int) -> None:
     machine = runtime.start(params.runtime)
     for task in params.surgery.tasks:
         print(operate(selection, task, seed, params, machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -21,3 +21,7 @@ def main() -> None:
     data = collect(params)
     made, draw = report(data, measured_with(params)), (plot_data(data.plots), figures(FIGURES, data))
     publish("surgical", made, headline(data), details(data), *draw, settings=params)
+
+
+if __name__ == "__main__":
+    main()

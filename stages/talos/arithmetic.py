@@ -21,3 +21,7 @@ def main(method: str, seed: int) -> None:
     from stages.talos.vector_arithmetic import add_and_negate
 
     print("\n".join(add_and_negate(method, seed, params, runtime.start(params.runtime))))
+
+
+if __name__ == "__main__":
+    main()

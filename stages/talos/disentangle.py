@@ -16,3 +16,7 @@ def main(method: str, seed: int) -> None:
     from stages.talos.disentanglement import disentangle
 
     print("\n".join(disentangle(method, seed, params, runtime.start(params.runtime))))
+
+
+if __name__ == "__main__":
+    main()

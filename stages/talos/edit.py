@@ -22,3 +22,7 @@ def main(method: str, seed: int) -> None:
     from stages.talos.task_vectors import make_vectors
 
     print("\n".join(make_vectors(method, seed, params, runtime.start(params.runtime))))
+
+
+if __name__ == "__main__":
+    main()

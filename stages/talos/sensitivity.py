@@ -21,3 +21,7 @@ def main(seed: int) -> None:
     from stages.talos.sensitivity_masks import measure_sensitivity
 
     print("\n".join(measure_sensitivity(seed, params, runtime.start(params.runtime))))
+
+
+if __name__ == "__main__":
+    main()

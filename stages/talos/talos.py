@@ -21,3 +21,7 @@ def main() -> None:
     talos = collect(params)
     made, draw = report(talos, measured_with(params)), (plot_data(talos.frames), figures(FIGURES, talos))
     publish("talos", made, headline(talos), details(talos), *draw, settings=params)
+
+
+if __name__ == "__main__":
+    main()
