@@ -214,15 +214,6 @@ class Copy:
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in found}
 
 
-@dataclass(frozen=True)
-class Step:
-    """One run of a copy, and the state after it."""
-
-    run: Run
-    lock: dict[str, Any]
-    files: dict[str, bytes]
-
-
 def environment(folder: Path) -> dict[str, str]:
     """This process's environment with the tests' own Python first and nothing of the user's git or DVC settings."""
     hook = folder / "hook"
