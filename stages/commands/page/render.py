@@ -19,7 +19,7 @@ from stages.lib.errors import GraftError, ParamsError, StorageError
 from stages.lib.params import sections_of, validate
 from stages.lib.report.differences import NOT_THERE, Entry, compare, written
 from stages.lib.report.document import HOW_JUDGED, Verdict
-from stages.lib.report.format import counted
+from stages.lib.report.format import counted, model_title
 from stages.lib.yaml12 import load_yaml, parse_yaml
 
 TITLE = "Skill localization by grafting: what this run shows"
@@ -134,7 +134,7 @@ def _about(params: dict[str, Any], ran: Sequence[Result]) -> str:
     holds, fails, unclear, unknown = map(verdicts.count, KINDS)
     model, tasks, seeds = params["model"], params["tasks"], params["seeds"]
     return (
-        f"{model['name']}, {model['mode']} fine-tuning on {', '.join(tasks)}; {counted(len(seeds), 'seed')}. "
+        f"{model_title(model['name'])}, {model['mode']} fine-tuning on {', '.join(tasks)}; {counted(len(seeds), 'seed')}. "
         f"{counted(len(ran), 'pipeline')}, {counted(len(verdicts), 'claim')}: {holds} hold, "
         f"{fails} do not, {unclear} are not shown, {unknown} can't be measured here."
     )
