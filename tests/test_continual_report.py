@@ -175,7 +175,7 @@ def test_memory_is_what_is_kept_after_the_last_task_over_the_number_of_tasks(dat
     rows = table(data, "Memory")
     assert rows["naive"] == ["0 B", "0 B", "0 B", "0.00 %"]
     assert rows["grafting"] == [size(80_000), size(240_000), size(80_000), "2.00 %"]
-    assert rows["ewc"] == [size(8_000_000), size(8_000_000), size(8_000_000 / 3), "66.67 %"]
+    assert rows["EWC"] == [size(8_000_000), size(8_000_000), size(8_000_000 / 3), "66.67 %"]
     text = to_markdown(report(data, HERE))
     assert "7.5 % were taken by earlier tasks" in text
     assert [size(count) for count in (0, 1023, 1024, 1536, 2**20, 3 * 2**30)] == [

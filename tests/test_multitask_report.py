@@ -249,7 +249,7 @@ def test_effects_that_are_there_are_found_and_say_what_they_were_measured_with(t
     for words in (FROM_OWN, FROM_ALIKE, KEEPS, ISOLATED, PURER, SAME, CLOSER, DISJOINT, "One model for all"):
         assert claim(data, words).verdict == "holds", words
     own = claim(data, FROM_OWN)
-    assert own.here == f"sgd, learned, regions of 1.00 %; {HERE}; 6 tasks, 2 seeds"
+    assert own.here == f"SGD, learned, regions of 1.00 %; {HERE}; 6 tasks, 2 seeds"
     assert own.paper.place == "figure 8b" and own.plot == "gain_sgd_learned_0.01.png"
 
 

@@ -15,7 +15,7 @@ from stages.lib.errors import DataError
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.claims import Finding, above_baselines, judge, read_statements, short_of
 from stages.lib.report.document import Report
-from stages.lib.report.format import counted, counts, extent, percent, points, small_percent
+from stages.lib.report.format import counted, counts, extent, percent, points, small_percent, words
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, published
 from stages.lib.report.stats import Estimate, estimate, known, mean_of
 from stages.lib.report.table import Column, Line, Table, share, shown, stored
@@ -163,7 +163,7 @@ def last_step_table(data: Sequences, order: str) -> Table:
     columns.append(share("mean", lambda rows: rows.groupby("seed").accuracy.mean()))
     lines = [
         Line(
-            PAPER_NAMES[model] if model == FINETUNED else model, rows, (order, model),
+            PAPER_NAMES[model] if model == FINETUNED else words(model), rows, (order, model),
             paper=paper.get(PAPER_NAMES.get(model)), source=f"  paper: {PAPER_NAMES.get(model)}",
         )
         for model, rows in models.items()
@@ -206,7 +206,7 @@ def measure_table(data: Sequences) -> Table:
             share(title, lambda line, at=at: line[0].cells(line[1], at, "ece").groupby("seed").mean(), key)
             for title, at, key in ece
         ]
-    lines = [Line(method, (data, method), method) for method in data.methods]
+    lines = [Line(words(method), (data, method), method) for method in data.methods]
     notes = [
         f"mean (standard deviation over seeds) of means over {counted(len(data.orders), 'order')}; {counted(len(data.seeds), 'seed')}",
         "accuracies and expected calibration errors (ECE) in %, over all tasks; forgetting and backward transfer in percentage "
@@ -222,7 +222,7 @@ def _chosen_rates(data: Sequences) -> str:
     """For each method how often dev chose each multiple of the rate: "naive 1 (5), 4 (7)"."""
     times = data.memory.groupby(["method", "rate_factor"]).size()
     return "; ".join(
-        f"{method} " + ", ".join(f"{factor:g} ({count})" for factor, count in times[method].items())
+        f"{words(method)} " + ", ".join(f"{factor:g} ({count})" for factor, count in times[method].items())
         for method in data.methods
     )
 
@@ -244,13 +244,13 @@ def memory_table(data: Sequences) -> Table:
         ),
         Column("of a model, per task", lambda row: float(row.share), small_percent, "share"),
     ]
-    lines = [Line(method, rows.loc[method], method) for method in data.methods]
+    lines = [Line(words(method), rows.loc[method], method) for method in data.methods]
     lines.append(Line("a model for each task", rows.iloc[-1], kind="average"))
     notes = [
         f"bytes kept beside one model of {size(whole)}, means over orders and seeds; per task: after the last step, over the number of tasks",
         f"without the heads of standard mode, which every method keeps ({size(float((kept['head'] / kept.place).mean()))} a task)",
         "grafting: index and value of a task's own parameters, 4 bytes each; it goes back to the pretrained model",
-        "replay: stored rows as text; ewc: Fisher information and anchor, of all tasks together",
+        "replay: stored rows as text; EWC: Fisher information and anchor, of all tasks together",
     ]
     taken = data.memory[(data.memory.place > 1) & data.memory.own.notna()]
     if len(taken):
@@ -304,7 +304,7 @@ def unchanged(data: Sequences) -> list[Finding]:
     if GRAFTING not in same:
         return []
     own = same.pop(GRAFTING)
-    others = ", ".join(f"{name} in {values.sum()} of {len(values)}" for name, values in same.items())
+    others = ", ".join(f"{words(name)} in {values.sum()} of {len(values)}" for name, values in same.items())
     fields = {"same": own.sum(), "tests": counted(len(own), "later test"), "others": f"; {others}" if others else ""}
     return [Finding(bool(own.all()), fields)]
 

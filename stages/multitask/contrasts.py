@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from stages.lib.metrics.overlap import spearman
-from stages.lib.report.format import small_percent
+from stages.lib.report.format import small_percent, words
 from stages.lib.report.stats import Estimate, estimate
 from stages.multitask.load import MATRIX, PURIFIED, SINGLE, UNION, Multitask
 
@@ -60,8 +60,8 @@ class Matrix:
 
     @property
     def title(self) -> str:
-        """In words: "sgd, learned, 1.00 %"."""
-        return f"{self.paradigm}, {self.localizer}, {small_percent(self.sparsity)}"
+        """In words: "SGD, learned, 1.00 %"."""
+        return f"{words(self.paradigm)}, {words(self.localizer)}, {small_percent(self.sparsity)}"
 
     @property
     def name(self) -> str:

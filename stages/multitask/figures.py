@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.lib.report.format import counted, counts, extent, percent, points, small_percent, whiskers
+from stages.lib.report.format import counted, counts, extent, percent, points, small_percent, whiskers, words
 from stages.lib.report.line_styles import explain, framed, small_multiples
 from stages.multitask.contrasts import ONE_MODEL, OTHERS, OWN, TWO_SEEDS, Matrix, matrices
 from stages.multitask.heatmap import Block, heatmap
@@ -93,7 +93,7 @@ def joint_figure(data: Multitask) -> Figure | None:
     if data.levels.empty:
         return None
     gaps = (data.levels.joint - data.levels.single).groupby(data.levels.paradigm, sort=False).mean()
-    found = ", ".join(f"{points(gap)} points ({paradigm})" for paradigm, gap in gaps.items())
+    found = ", ".join(f"{points(gap)} points ({words(paradigm)})" for paradigm, gap in gaps.items())
     drawn = framed(
         PANEL * len(gaps),
         f"One model for all tasks against one for each: {found} on average",
@@ -103,7 +103,7 @@ def joint_figure(data: Multitask) -> Figure | None:
     )
     for panel, paradigm, _, _ in small_multiples(drawn, gaps.index, columns=1, sharex=True):
         _draw_levels(panel, data, data.levels[data.levels.paradigm == paradigm])
-        panel.set_title(paradigm)
+        panel.set_title(words(paradigm))
     explain(drawn, drawn.axes[:1])
     return drawn
 
@@ -125,7 +125,7 @@ def similarity_figure(data: Multitask) -> Figure | None:
     chosen = [matrix for matrix in matrices(data) if matrix.similarity.units]
     if not chosen:
         return None
-    rhos = ", ".join(f"{matrix.rho['mean']:+.2f}" for matrix in chosen)
+    rhos = ", ".join(f"{matrix.rho['mean']:+.2f} ({words(matrix.localizer)})" for matrix in chosen)
     drawn = framed(
         PANEL * -(-len(chosen) // 2),
         f"What a task gains from another's region, by how much the two overlap: Spearman's rho {rhos}",

@@ -9,7 +9,7 @@ import pandas as pd
 
 from stages.lib.report.claims import Finding, judge, read_statements
 from stages.lib.report.document import Report
-from stages.lib.report.format import counts, off_line, points, small_percent, without_gain
+from stages.lib.report.format import counts, off_line, points, small_percent, without_gain, words
 from stages.lib.report.load import published
 from stages.lib.report.stats import Estimate, estimate, known
 from stages.lib.report.table import Column, Line, Table, share, shown, stored
@@ -65,7 +65,10 @@ def joint_table(data: Multitask) -> Table:
     lines = []
     marked = data.levels.assign(missing=~data.levels.gained.astype(bool))
     for paradigm, levels in marked.groupby("paradigm", sort=False):
-        lines += [Line(paradigm), *(Line(task, levels[levels.task == task], (paradigm, task)) for task in data.tasks)]
+        lines += [
+            Line(words(paradigm)),
+            *(Line(task, levels[levels.task == task], (paradigm, task)) for task in data.tasks),
+        ]
         measured = dict.fromkeys(("pretrained", "single", "joint"), "mean") | {"missing": "sum"}
         lines.append(Line("average", levels.groupby("task").agg(measured), (paradigm, "average"), "average"))
     rows = ", ".join(f"{task} {n}" for task, n in data.levels.groupby("task", sort=False).n.min().items())
@@ -170,10 +173,10 @@ def joint(data: Multitask) -> list[Finding]:
     findings = []
     for paradigm, levels in data.levels.groupby("paradigm", sort=False):
         means = levels.groupby("task", sort=False)[["joint", "single"]].mean()
-        fields = {"paradigm": paradigm, "first": means.joint.mean(), "second": means.single.mean()}
+        fields = {"paradigm": words(paradigm), "first": means.joint.mean(), "second": means.single.mean()}
         gap = means.joint - means.single
         worse = lambda limit, gap=gap: [f"{task} {points(value)}" for task, value in gap.items() if value < limit]  # noqa: E731
-        findings.append(Finding(_difference(levels), fields, worse, size=paradigm))
+        findings.append(Finding(_difference(levels), fields, worse, size=words(paradigm)))
     return findings
 
 
@@ -208,7 +211,7 @@ def _apart(matrix: Matrix, sides: Contrast, exceptions: Iterable[str] = (), **fi
 
 
 def _size(matrix: Matrix) -> str:
-    return f"{matrix.paradigm}, {matrix.localizer}, regions of {small_percent(matrix.sparsity)}"
+    return f"{words(matrix.paradigm)}, {words(matrix.localizer)}, regions of {small_percent(matrix.sparsity)}"
 
 
 def _left_out(matrix: Matrix) -> str:

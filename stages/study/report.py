@@ -24,6 +24,7 @@ from stages.lib.report.format import (
     small_percent,
     with_interval,
     without_gain,
+    words,
 )
 from stages.lib.report.load import published
 from stages.lib.report.stats import Estimate, estimate, paired
@@ -33,7 +34,6 @@ from stages.study.frames import AXES, BIAS, CELL, FISH, LEARNED, MOVEMENT, PRUNE
 
 HERE = Path(__file__).parent
 VALUES = "mean in % (standard deviation over seeds; of several tasks together, over tasks); n: cells, one for each task and seed"
-FAMILIES = {"lora": "LoRA", "houlsby": "Houlsby et al.", "pfeiffer": "Pfeiffer et al."}
 # in metrics/study.details.json, where `all` stands for no value of an axis
 MEASURES_STORED = ("score", "accuracy", "ece", "agreement", "retained", "gain", "loss")
 STORED_BY = {
@@ -145,11 +145,15 @@ def _localizers(study: Study) -> Table:
 
     learned = {size: study.grafts(LEARNED, size) for size in study.common_sparsities}
     lines = [
-        Line((name, small_percent(size)), study.grafts(name, size), None if name == LEARNED else (name, f"{size:g}"))
+        Line(
+            (words(name), small_percent(size)),
+            study.grafts(name, size),
+            None if name == LEARNED else (name, f"{size:g}"),
+        )
         for size, name in product(study.common_sparsities, study.localizers)
     ]
     ends = {name: study.anchor(name) for name in (PRETRAINED, FINETUNED) if lines}
-    lines += [Line((name, ""), rows, kind="average") for name, rows in ends.items() if by_cell(rows).count()]
+    lines += [Line((words(name), ""), rows, kind="average") for name, rows in ends.items() if by_cell(rows).count()]
     over = Column("score - learned's", gap, Estimate.in_points, "minus_learned")
     costs = study.costs().set_index(["localizer", "sparsity"]).examples
     cost = number("gradients", lambda rows: costs.get((rows.localizer.iloc[0], rows.sparsity.iloc[0])), ",.0f")
@@ -286,9 +290,7 @@ def models(study: Study) -> list[tuple[str, float, str, pd.DataFrame]]:
     for method in study.frames["peft"].method.unique():
         family, _, size = method.rpartition("_")
         rows = own_rows(study.rows("peft", None, method=method))
-        trained = (rows.trained / rows.model_parameters).mean()
-        of_model = "" if pd.isna(trained) else f" ({small_percent(trained)})"
-        found.append((family, float(size), f"{FAMILIES.get(family, family)} {size}{of_model}", rows))
+        found.append((family, float(size), words(method), rows))
     return found
 
 
@@ -307,7 +309,7 @@ def _models(study: Study, paper: Mapping[str, Any]) -> Table:
     notes = [
         VALUES,
         "retrain: train only the region; BitFit: all biases; reset: set it back to pretrained; prune: set all else to 0; "
-        "LoRA by rank, adapters by bottleneck (share of the model they train)",
+        "LoRA by rank, adapters by bottleneck",
         PARAMETERS,
         "paper: RoBERTa-base, 4096-shot (Table 5: 50,000 a class), 5 seeds; regions trained alone are of 0.01 %; no target for other settings",
         *filter(None, [marked(study.metrics.values())]),

@@ -11,7 +11,7 @@ import pandas as pd
 from stages.lib.metrics.composition import KEY, KINDS, QUERY
 from stages.lib.report.claims import Finding, Measure, above_baselines, judge, read_statements, short_of
 from stages.lib.report.document import Report
-from stages.lib.report.format import counts, off_line, percent, small_percent
+from stages.lib.report.format import counts, off_line, percent, small_percent, words
 from stages.lib.report.load import Collected, in_order, published
 from stages.lib.report.stats import estimate, known
 from stages.lib.report.table import Column, Line, Table, by, count, number, share, shown, stored, values_in
@@ -44,7 +44,7 @@ def ordered(names: Iterable[str]) -> list[str]:
 
 def title(method: str) -> str:
     """A method's name for people; other localizers are called by their own."""
-    return TITLES.get(method, method.replace("_", " "))
+    return TITLES.get(method) or words(method)
 
 
 # --- Tables --------------------------------------------------------------------------------------------------------

