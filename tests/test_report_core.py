@@ -17,7 +17,8 @@ from stages.lib.report.claims import Finding, Statement, judge, read_statements
 from stages.lib.report.differences import other_settings, plain, told
 from stages.lib.report.document import HOW_JUDGED, Claim, Report, Row, Verdict, read_report, write_report
 from stages.lib.report.document import Table as Printed
-from stages.lib.report.format import percent, points
+from stages.lib.report.format import percent, points, words
+from stages.lib.report.line_styles import line_styles
 from stages.lib.report.load import Records, frame_of, grid, in_order, published, require_files
 from stages.lib.report.publish import to_markdown, to_terminal
 from stages.lib.report.stats import Estimate, clean, estimate, holm, known, mean_of, paired
@@ -175,6 +176,17 @@ def test_holms_correction_is_that_of_hand(p_values, corrected):
 def test_a_share_that_is_rounded_to_zero_has_no_sign_and_a_difference_keeps_it():
     assert [percent(share) for share in (-0.0004, 0.0004, -0.004)] == ["0.0", "0.0", "-0.4"]
     assert (points(-0.0004), points(-1e-17)) == ("-0.0", "+0.0"), "on this side of zero, and at it"
+
+
+@pytest.mark.parametrize("name, told", [("finetuned", "fine-tuned"), ("movement_grafted", "movement grafted"), ("ewc", "EWC"),
+    ("adamw_l1", "AdamW with l1"), ("wise_ft", "WiSE-FT"), ("pfeiffer_16", "Pfeiffer et al. 16")])  # fmt: skip
+def test_names_are_written_as_people_know_them(name, told):
+    assert words(name) == told
+
+
+def test_a_localizer_looks_the_same_whichever_others_are_drawn():
+    few, many = line_styles(["movement", "random"]), line_styles(["learned", "a", "movement", *"bcdefgh"])
+    assert few["movement"] == many["movement"] and many["a"] not in (many["learned"], many["movement"])
 
 
 def test_numbers_are_rounded_and_undefined_ones_left_out():

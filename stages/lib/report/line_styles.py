@@ -3,6 +3,7 @@
 Every line has a colour (Okabe and Ito), a marker and a dash of its own, so that it can be told without colour.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -25,6 +26,8 @@ LINE_STYLES: tuple[tuple[str, str, Any, bool], ...] = (
     ("#444444", "*", DASHES[2], False),
     ("#8A8A8A", "o", DASHES[2], False),
 )
+# these look the same in every figure; movement and what is learned have the colours that they have as bars
+LOCALIZERS = ("learned", "attribution", "grown", "fish", "movement", "bias", "random", "doubling")
 LEVELS: dict[str, dict[str, Any]] = {
     FINETUNED: {"color": "black", "linewidth": 1.3, "linestyle": "-", "zorder": 1.5},
     PRETRAINED: {"color": "#777777", "linewidth": 1.3, "linestyle": (0, (1, 1.5)), "zorder": 1.5},
@@ -42,8 +45,11 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """A look for each name, by its place."""
-    return {name: line_style(number) for number, name in enumerate(names)}
+    """A look for each name: of a localizer its own, of others by their place among those that are free."""
+    names = [*names]
+    own = {name: LOCALIZERS.index(name) for name in names if name in LOCALIZERS}
+    free = itertools.chain((n for n in range(len(LINE_STYLES)) if n not in own.values()), itertools.count())
+    return {name: line_style(own[name] if name in own else next(free)) for name in names}
 
 
 def framed(panels_height: float, title: str, details: str, caption: str, entries: list[str]) -> Figure:

@@ -20,7 +20,7 @@ def draw_layers(panel: Axes, shares: pd.DataFrame, label: str) -> None:
     """Upright bars of where a mask lies (layer, share, chance; a row for each seed); `label` is theirs in the legend."""
     means = _means(shares, "layer", sorted(shares.layer.unique()))
     places = np.arange(len(means))
-    panel.bar(places, 100 * means.share, 0.8, yerr=100 * means.sd.fillna(0), label=label, **BARS)
+    panel.bar(places, 100 * means.share, 0.8, yerr=_whiskers(means), label=label, **BARS)
     line = {"color": "black", "linewidth": 1.4, "linestyle": (0, (4, 2))}
     panel.stairs(100 * means.chance, np.arange(len(means) + 1) - 0.5, baseline=None, label=CHANCE, **line)
     every = max(len(means) // 6, 1)
@@ -32,13 +32,18 @@ def draw_kinds(panel: Axes, shares: pd.DataFrame, label: str) -> None:
     """Lying bars of the same by kind of module."""
     means = _means(shares, "kind", [kind for kind in KINDS if kind in {*shares.kind}])
     places = np.arange(len(means))
-    panel.barh(places, 100 * means.share, 0.75, xerr=100 * means.sd.fillna(0), label=label, **BARS)
+    panel.barh(places, 100 * means.share, 0.75, xerr=_whiskers(means), label=label, **BARS)
     panel.scatter(100 * means.chance, places, marker="|", s=150, color="black", linewidth=2.2, zorder=4, label=CHANCE)
     panel.grid(axis="x")
     panel.grid(visible=False, axis="y")
     panel.set_yticks(places, means.index)
     panel.set_ylim(len(means) - 0.45, -0.55)
     panel.tick_params(axis="y", length=0)
+
+
+def _whiskers(means: pd.DataFrame) -> pd.Series | None:
+    """Deviations over seeds; one seed has none."""
+    return 100 * means.sd.fillna(0) if means.sd.notna().any() else None
 
 
 def _means(shares: pd.DataFrame, by: str, order: list[Any]) -> pd.DataFrame:
