@@ -1,7 +1,7 @@
 """The figures of the main pipeline: bars of scores and of calibration errors, small multiples of confidence, and score against ECE."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,11 +40,11 @@ FRONTIER = {
     GRAFT_TEMPERED: (COLORS[GRAFTED], "s", False),
     REFITTED: (COLORS[FINETUNED], "P", True), GRAFT_REFITTED: (COLORS[GRAFTED], "P", True),
 }  # fmt: skip
-FRONTIER_NAMES = {PRETRAINED: "pre", FINETUNED: "FT", TEMPERED: "FT / T", WISE_FT: "WiSE-FT", MOVEMENT_GRAFTED: "movement",
-    GRAFTED: "graft", GRAFT_TEMPERED: "graft / T", REFITTED: "FT + H", GRAFT_REFITTED: "graft + H"}  # fmt: skip
+FRONTIER_NAMES = {PRETRAINED: "pre", FINETUNED: "FT", TEMPERED: "FT/T", WISE_FT: "WiSE-FT", MOVEMENT_GRAFTED: "movement",
+    GRAFTED: "graft", GRAFT_TEMPERED: "graft/T", REFITTED: "FT/H", GRAFT_REFITTED: "graft/H"}  # fmt: skip
 # percent that an axis goes beyond 0 and 100 at most
 EDGE = 10
-# a top probability above this is a sure prediction
+# a confidence above this is a sure prediction
 SURE = 0.9
 # points across, for a bin with hardly any rows and for one with all of them
 SMALLEST_MARKER, LARGEST_MARKER = 2.0, 9.0
@@ -69,14 +69,16 @@ def accuracy(results: Results) -> Figure:
     means = results.by_cell("score").groupby("task").mean().mean()
     scores = "matches exactly in" if results.generative else "scores"
     theirs = f"where the fine-tuned model has {percent(means[FINETUNED])} %"
-    title = f"The graft {scores} {percent(means[GRAFTED])} % {theirs}"
+    title = f"The graft {scores} {percent(means[GRAFTED])} % {theirs}{_over_tasks(results.tasks)}"
     return _bars_figure(results, title, _by_task(results, "score"))
 
 
 def calibration(results: Results) -> Figure:
     """Calibration error of every variant on each task's own test set."""
     means = results.by_cell("ece").groupby("task").mean().mean()
-    return _bars_figure(results, f"Calibration error: {_both(means)}", _by_task(results, "ece"))
+    return _bars_figure(
+        results, f"Calibration error{_over_tasks(results.tasks)}: {_both(means)}", _by_task(results, "ece")
+    )
 
 
 def _both(means: pd.Series) -> str:
@@ -98,7 +100,7 @@ def ood(results: Results) -> Figure:
     }
     grouped = results.ood.assign(group=results.ood.task + " -> " + results.ood.test_set)
     means = grouped.groupby(["variant", "task"]).score.mean().groupby("variant").mean()
-    title = f"Out of distribution: {_both(means)}"
+    title = f"Out of distribution{_over_tasks({*grouped.task})}: {_both(means)}"
     return _bars_figure(results, title, Bars(grouped, labels), "Trained task → test set. ")
 
 
@@ -108,9 +110,10 @@ def reliability(results: Results) -> Figure:
     above = {variant: points(_overconfidence(results, variant)) for variant in (FINETUNED, GRAFTED)}
     told = f"{above[FINETUNED]} points when fine-tuned, {above[GRAFTED]} with the graft"
     drawn = figure(
-        DIAGRAM_HEIGHT * rows, f"Confidence less accuracy{_over_tasks(results)}: {told}",
+        DIAGRAM_HEIGHT * rows, f"Confidence less accuracy{_over_tasks(results.tasks)}: {told}",
         _details(results), f"ECE: fine-tuned → grafted, mean over seeds. Below each diagram: share of test {results.unit} in each bin "
-        f"of confidence, all seeds together. Markers grow with it; bins of fewer than {FEWEST_ROWS} {results.unit} are not drawn.",
+        f"of confidence, all seeds together, both bars of a bin side by side. Markers grow with it; bins of "
+        f"fewer than {FEWEST_ROWS} {results.unit} are not drawn.",
     )  # fmt: skip
     panels = drawn.subplots(2 * rows, columns, squeeze=False, sharex=True, sharey="row", height_ratios=[3, 1] * rows)
     for diagram, task in _panels(results, panels[::2]):
@@ -142,11 +145,13 @@ def confidence(results: Results) -> Figure:
     edge = min((low for low in counts if low >= SURE), default=max(counts))
     shares = (counts.loc[:, edge:].sum(axis=1) / counts.sum(axis=1)).groupby("variant").mean()
     title = (
-        f"Surer than {100 * edge:.3g} %{_over_tasks(results)}: the fine-tuned model of {percent(shares[FINETUNED], 0)} % of the "
+        f"Surer than {100 * edge:.3g} %{_over_tasks(results.tasks)}: the fine-tuned model of {percent(shares[FINETUNED], 0)} % of the "
         f"{results.unit}, the graft of {percent(shares[GRAFTED], 0)} %"
     )
     what = "token" if results.generative else "label"
-    caption = f"Top probability: the probability of the predicted {what}. All seeds together."
+    caption = (
+        f"Confidence: the probability of the predicted {what}. All seeds together, both bars of a bin side by side."
+    )
     drawn = figure(HISTOGRAM_HEIGHT * rows, title, _details(results), caption)
     for panel, task, first, _ in small_multiples(drawn, [*results.tasks], columns, sharex=True, sharey=True):
         bars = results.confidence[results.confidence.task == task]
@@ -155,10 +160,10 @@ def confidence(results: Results) -> Figure:
             width = 100 * (own.high - own.low) / 2
             places = 100 * own.low + (side + 0.5) * width
             panel.bar(places, 100 * own.share, width, label=words(variant), **NARROW_BARS[variant])
-        panel.set(title=_panel_title(results, task), xlabel="top probability (%)")
+        panel.set(title=_panel_title(results, task), xlabel="confidence (%)")
         panel.set_ylabel(f"{results.unit} (%)" if first else "")
         panel.tick_params(labelbottom=True)
-    # no top probability is below one in the number of labels
+    # no confidence is below one in the number of labels
     occupied = results.confidence.loc[results.confidence["count"] > 0, "low"]
     drawn.axes[0].set_xlim(float(np.floor(10 * occupied.min()) * 10) if len(occupied) else 0.0, 101)
     legend(drawn, drawn.axes[0])
@@ -173,13 +178,13 @@ def frontier(results: Results) -> Figure:
         f"{percent(ece[WISE_FT])} % by WiSE-FT, {percent(ece[GRAFTED])} % grafted"
     )
     caption = (
-        "Up and left is better. FT: fine-tuned; / T: at one temperature; this and the weight of WiSE-FT are fitted on dev "
-        "rows. Line: between the pretrained model and the graft. Means over seeds"
+        "Up and left is better; each panel has axes of its own. pre: pretrained; FT: fine-tuned; /T: at one temperature; this and the "
+        "weight of WiSE-FT are fitted on dev rows. Line: between the pretrained model and the graft. Means over seeds"
     )
-    caption += "; the first panel is their mean over tasks." if _over_tasks(results) else "."
+    caption += "; the first panel is their mean over tasks." if _over_tasks(results.tasks) else "."
     close: dict[str, float] = {}
     if results.refits:  # two more find room in the legend
-        caption += " + H: with the head refitted to training rows."
+        caption += " /H: with the head refitted to training rows."
         close = {"handlelength": 1, "handletextpad": 0.3, "columnspacing": 1}
     # dev chooses another alpha of WiSE-FT in each cell, which are one point all the same
     cells = results.frontier.assign(alpha=results.frontier.alpha.where(results.frontier.method == WISE_GRAFT))
@@ -189,7 +194,7 @@ def frontier(results: Results) -> Figure:
         caption += " Its whiskers, of all but pre: 95 % interval, over tasks, of the distance to the fine-tuned model."
     if marks := marked(task.metric for task in results.tasks.values()):
         caption += f" {marks}."
-    parts = {"mean over tasks": over_tasks} if _over_tasks(results) else {}
+    parts = {"mean over tasks": over_tasks} if _over_tasks(results.tasks) else {}
     parts |= {_name(results, task, 18): means[means.task == task] for task in results.tasks}
     rows, columns = _grid(len(parts))
     drawn = figure(DIAGRAM_HEIGHT * rows, title, _details(results), caption)
@@ -328,9 +333,9 @@ def _by_task(results: Results, measure: str) -> Bars:
     return Bars(results.scores.assign(group=results.scores.task), labels, measure)
 
 
-def _over_tasks(results: Results) -> str:
+def _over_tasks(tasks: Sized) -> str:
     """What a title adds to a number of all tasks; nothing where there is one task."""
-    return ", mean over tasks" if len(results.tasks) > 1 else ""
+    return ", mean over tasks" if len(tasks) > 1 else ""
 
 
 def _name(results: Results, task: str, width: int = 12) -> str:
