@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from stages.continual.report import Sequences
 from stages.lib.metrics.variants import FINETUNED
-from stages.lib.report.format import counted, extent, percent, whiskers
+from stages.lib.report.format import counted, extent, percent, whiskers, words
 from stages.lib.report.line_styles import LEVELS, explain, framed, grid, line_style, small_multiples
 from stages.lib.report.style import wrapped
 
@@ -17,20 +17,22 @@ PANEL_HEIGHT = 2.5
 # one look for each method, whichever others are drawn
 LOOKS = {"grafting": 0, "replay": 3, "ewc": 4, "naive": 5}
 ALONE = "a model for each task"
+# between the points of two methods, where steps are 1 apart
+APART = 0.06
 
 
 def steps_figure(data: Sequences, order: str) -> Figure:
     """Accuracy on each task after every step since its own, by method."""
     tasks, rows, alone = data.orders[order], data.steps(order), data.alone(FINETUNED, order)
     forgotten = data.measure[data.measure.order == order].groupby("method").forgetting.mean()
-    found = ", ".join(f"{method} {percent(forgotten[method])}" for method in data.methods)
+    found = ", ".join(f"{words(method)}\N{NO-BREAK SPACE}{percent(forgotten[method])}" for method in data.methods)
     drawn = framed(
         PANEL_HEIGHT * grid(len(tasks))[0],
         f"Forgotten by the end of the sequence, in points on all tasks but the last: {found}",
         f"Order {order}, {counted(len(data.seeds), 'seed')}, n = {extent(rows.n)} test rows a task",
-        f"A panel for each task, from its own step on. Points: means over seeds{whiskers(data.seeds)}. "
+        f"A panel for each task, from its own step on. Points: means over seeds{whiskers(data.seeds)}; set apart sideways. "
         "Black: fine-tuned alone, not in a sequence.",
-        [*data.methods, ALONE],
+        [*map(words, data.methods), ALONE],
     )
     for panel, task, first, last in small_multiples(drawn, tasks, sharex=True, sharey=True):
         _draw_steps(panel, rows[rows.task == task], data.methods)
@@ -42,11 +44,12 @@ def steps_figure(data: Sequences, order: str) -> Figure:
 
 
 def _draw_steps(panel: Axes, rows: pd.DataFrame, methods: list[str]) -> None:
-    for method in methods:
+    for number, method in enumerate(methods):
         steps = rows[rows.method == method].groupby("step").accuracy.agg(["mean", "std"])
         error = None if steps["std"].isna().any() else 100 * steps["std"]
-        style = {"label": method, "capsize": 2.5, "elinewidth": 0.9, **line_style(LOOKS[method])}
-        panel.errorbar(steps.index, 100 * steps["mean"], error, **style)
+        style = {"label": words(method), "capsize": 2.5, "elinewidth": 0.9, **line_style(LOOKS[method])}
+        places = steps.index + APART * (number - (len(methods) - 1) / 2)
+        panel.errorbar(places, 100 * steps["mean"], error, **style)
 
 
 def _step_axis(panel: Axes, tasks: list[str], bottom: bool) -> None:

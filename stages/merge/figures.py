@@ -14,6 +14,8 @@ ROW = 0.4
 SPREAD = 0.7
 MARGINS = 0.9
 CURVE_HEIGHT = 3.0
+# between the points of two methods, of the range of alphas
+APART = 0.012
 LINES = {
     PRETRAINED: LEVELS[PRETRAINED],
     GRAFTED: {"color": "#444444", "linewidth": 1.3, "linestyle": DASHES[1], "zorder": 1.5},
@@ -34,7 +36,7 @@ def methods_figure(merged: Merged) -> Figure | None:
         _best(merged),
         f"Test score of one model on several tasks; {counted(len(merged.seeds), 'seed')}; n = {extent(merged.frames['scores'].n)} test rows a task",
         f"Points: each task, mean over seeds. Bars: mean over tasks{whiskers(merged.seeds)}. "
-        "Lines: means of the single-task models, and of the pretrained model with the tasks' trained heads.",
+        "Lines: means of the single-task models, and of the pretrained model with the tasks' heads.",
         entries,
     )
     for panel, group, _, last in small_multiples(drawn, [*merged.groups], columns=1, sharex=True):
@@ -71,19 +73,19 @@ def alphas_figure(merged: Merged) -> Figure | None:
     drawn = framed(
         CURVE_HEIGHT,
         f"Alpha that dev chooses: {_chosen(methods, merged)}",
-        f"Accuracy on dev / that of the task's own model of the same kind, mean over tasks and {counted(len(merged.seeds), 'seed')}",
-        f"At 0 the model is the pretrained one with the tasks' trained heads{whiskers(merged.seeds)}.",
+        f"Accuracy on dev / that of the task's own model of the same kind, mean over tasks; {counted(len(merged.seeds), 'seed')}",
+        f"At 0 the model is the pretrained one with the tasks' heads{whiskers(merged.seeds)}; set apart sideways.",
         [merged.label(name) for name in methods],
     )
     for panel, group, first, _ in small_multiples(drawn, [*merged.groups], columns=len(merged.groups), sharey=True):
-        for name, look in line_styles(methods).items():
+        for number, (name, look) in enumerate(line_styles(methods).items()):
             part = frame[(frame.group == group) & (frame.method == name)].groupby("alpha").normalised
             spreads = 100 * part.std(ddof=1) if len(merged.seeds) > 1 else None
-            panel.errorbar(
-                part.mean().index, 100 * part.mean(), yerr=spreads, label=merged.label(name), capsize=2, **look
-            )
+            places = part.mean().index + APART * (number - (len(methods) - 1) / 2)
+            panel.errorbar(places, 100 * part.mean(), yerr=spreads, label=merged.label(name), capsize=2, **look)
         panel.set_title(group, loc="left")
-        panel.set(xlabel="alpha, the weight of the added vector", ylabel="of the own model (%)" if first else "")
+        panel.set(xlabel="alpha, the weight of the added vector", ylabel="merged / own model (%)" if first else "")
+        panel.set_xticks(sorted(frame.alpha.unique()))
     explain(drawn, drawn.axes)
     return drawn
 
@@ -95,11 +97,11 @@ def _best(merged: Merged) -> str:
         cells = {name: Model(merged, group, name).cells() for name in (*merged.methods, FINETUNED)}
         own, means = estimate(cells.pop(FINETUNED)).mean, ranked(cells)
         best, *others = means
-        told = f"{group}: {merged.label(best)}, {percent(means[best])} %"
+        told = f"{group}: {merged.label(best)} scores highest, {percent(means[best])} %"
         if others:
             told += f", {paired(cells[best], cells[others[0]]).in_points()} points over {merged.label(others[0])}"
         parts.append(f"{told} (own fine-tuned models {percent(own)} %)")
-    return f"Highest of the merged models of {'; of '.join(parts)}"
+    return "; ".join(parts)
 
 
 def _chosen(methods: list[str], merged: Merged) -> str:
