@@ -150,7 +150,10 @@ class Study(Collected):
         """(trained task, other test set) that any stage has rows about."""
         frames = [self.rows(stage, "ood") for stage in ("anchor", "sweep", "readout", "peft", "wise")]
         found = pd.concat([frame[["task", "test_set"]] for frame in frames]).drop_duplicates()
-        return sorted(found.itertuples(index=False, name=None), key=lambda pair: self.tasks.index(pair[0]))
+        order = {name: place for place, name in enumerate(self.tasks)}
+        return sorted(
+            found.itertuples(index=False, name=None), key=lambda pair: [order.get(name, len(order)) for name in pair]
+        )
 
     @cached_property
     def metrics(self) -> dict[str, str]:
