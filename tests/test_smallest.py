@@ -313,7 +313,7 @@ def test_models_are_compared_on_the_tasks_and_localizers_that_all_have(runs, tmp
     assert cells["tiny"][6] and not cells["big model"][6], "two seeds have an interval, one has none"
     assert cells["big model"][4:6] == ["1 of 2", "at least 40"] and cells["big model"][-1] == "0.20 %"
     title = " ".join(sizes_by_model(found).texts[0].get_text().split())
-    models = "Fewest parameters that bring most of the gain, from the smallest model on: movement 100, at least 40"
+    models = "Fewest parameters that bring most of the gain, by movement: 100 (tiny), at least 40 (big model)"
     assert title.startswith(models)
     assert "2 models, 2 tasks (a, b), seeds 2, 1" in title
 

@@ -18,6 +18,7 @@ SPREAD = 0.7
 # how many times as far as its point an arrow goes
 ARROW = 1.6
 MEAN = "mean of all"
+PLAIN = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 def sizes_figure(found: Smallest) -> Figure | None:
@@ -31,8 +32,8 @@ def sizes_figure(found: Smallest) -> Figure | None:
     drawn = framed(
         ROW * len(rows) + MARGINS, _smallest_of_all(found),
         f"{counts(task=len(tasks), seed=found.sizes.seed.nunique())}, {percent(found.settings.gain, 0)} % of the gain on dev rows, n = {n}",
-        f"Points: geometric means over seeds. Whiskers: of a task from its smallest to its largest size, of {MEAN} the 95 % interval "
-        f"over tasks. Arrows: in some seed not even {percent(found.settings.largest, 0)} % of the region were enough.",
+        f"Points: geometric means over seeds. Whiskers: from a task's smallest to its largest size; of the {MEAN} the 95 % interval "
+        f"over tasks. Arrows: in some seed not even {percent(found.settings.largest, 0)} % of the region was enough.{_left_out(found)}",
         [words(name) for name in found.localizers],
     )  # fmt: skip
     panel = drawn.subplots()
@@ -41,11 +42,10 @@ def sizes_figure(found: Smallest) -> Figure | None:
         _draw_sizes(panel, found, name, rows, aside, look | {"linestyle": "none"})
     panel.set_xscale("log")
     low, high = panel.set_xlim(right=ARROW * panel.get_xlim()[1])
-    plain = FuncFormatter(lambda value, _: f"{value:,.0f}")
-    panel.xaxis.set_major_formatter(plain)
+    panel.xaxis.set_major_formatter(PLAIN)
     if high < 10 * low:  # one power of ten at most, between others
         panel.xaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
-        panel.xaxis.set_minor_formatter(plain)
+        panel.xaxis.set_minor_formatter(PLAIN)
     panel.set_yticks(range(len(rows)), rows)
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.grid(visible=True, axis="x")
@@ -74,6 +74,13 @@ def _draw_sizes(panel: Axes, found: Smallest, name: str, rows: list[str], aside:
             panel.annotate("", (middle * ARROW, height), (middle, height), arrowprops=arrow)
 
 
+def _left_out(found: Smallest) -> str:
+    missing = found.sizes.groupby(CELL).enough.count().eq(0)
+    cells = f"{missing.sum()} of {counted(len(missing), 'cell')} (a task in a seed)"
+    told = f" Without {cells}, in which fine-tuning gained less than {100 * found.least_gain:g} points."
+    return told * bool(missing.any())
+
+
 def _smallest_of_all(found: Smallest) -> str:
     """The localizer with the fewest parameters, and what the others take."""
     sizes = {name: found.size(name) for name in found.localizers}
@@ -86,14 +93,16 @@ def looks_figure(found: Smallest) -> Figure | None:
     """A panel for each task: the gain on dev by size, of all seeds."""
     if found.looks.empty:
         return None
-    tasks, looks = [*dict.fromkeys(found.looks.task)], found.looks.astype({"gain": float})
+    looks = found.looks.astype({"gain": float})
+    tasks = [task for task in found.settings.tasks if task in {*looks.task}]
     # only a smaller part of the model can show that it brings more than fine-tuning did
     best = looks.groupby(["localizer", *CELL]).gain.max()
     drawn = framed(
         PANEL_HEIGHT * -(-len(tasks) // 2),
         f"In {int((best > 1).sum())} of {len(best)} searches some graft gains more on dev than fine-tuning did",
         f"{counts(task=len(tasks), seed=looks.seed.nunique())}, {counted(len(looks), 'graft')}; sizes that the search looked at",
-        f"Gain: (graft - pretrained) / (fine-tuned - pretrained), score on dev rows. Dashed: {percent(found.settings.gain, 0)} %, what is asked for.",
+        f"Gain: (graft - pretrained) / (fine-tuned - pretrained), score on dev rows. Dashed: "
+        f"{percent(found.settings.gain, 0)} %, what is asked for.{_left_out(found)}",
         [words(name) for name in found.localizers],
     )  # fmt: skip
     for panel, task, first, last in small_multiples(drawn, tasks, columns=2, sharex=True):
@@ -104,7 +113,8 @@ def looks_figure(found: Smallest) -> Figure | None:
         panel.set_xscale("log")
         panel.tick_params(labelbottom=True)
         panel.set_title(task, loc="left")
-        panel.set(xlabel="parameters of the graft" if last else "", ylabel="gain (%)" if first else "")
+        panel.set(xlabel="parameters of the graft" if last else "", ylabel="gain on dev (%)" if first else "")
+        panel.xaxis.set_major_formatter(PLAIN)
     explain(drawn, drawn.axes)
     return drawn
 

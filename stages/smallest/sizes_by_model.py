@@ -153,8 +153,11 @@ def sizes_by_model(found: pd.DataFrame) -> Figure:
 
 def _title(found: pd.DataFrame) -> str:
     names = dict.fromkeys(found.localizer)
-    parts = [f"{words(name)} {', '.join(_parameters(part) for _, part in _models(found, name))}" for name in names]
-    return f"Fewest parameters that bring most of the gain, from the smallest model on: {'; '.join(parts)}"
+    parts = [
+        f"by {words(name)}: " + ", ".join(f"{_parameters(part)} ({model})" for model, part in _models(found, name))
+        for name in names
+    ]
+    return f"Fewest parameters that bring most of the gain, {'; '.join(parts)}"
 
 
 def _sample(found: pd.DataFrame) -> str:
