@@ -31,8 +31,9 @@ def layer_figure(data: Surgical) -> Figure:
     tasks, score = [*dict.fromkeys(data.fim.task)], data.surgery.score
     drawn = framed(
         HEIGHT * grid(len(tasks))[0], _layer_title(data),
-        f"{counts(task=len(tasks), seed=data.fim.seed.nunique())}, score of {score.target}, {score.aggregation}, over {score.examples} examples",
-        f"Each adds up to 100 % over the layers. Chance: a random mask's share, of parameters per layer.{_whiskers(data.fim)}",
+        f"{counts(task=len(tasks), seed=data.fim.seed.nunique())}, FIM score over {score.examples} examples ({score.target}, {score.aggregation})",
+        "FIM: Fisher information matrix. Each adds up to 100 % over the layers. Chance: a random mask's share, of parameters per "
+        f"layer.{_whiskers(data.fim)}",
         [SCORE, _graft(data), CHANCE],
     )  # fmt: skip
     for panel, task, first, last in small_multiples(drawn, tasks, sharex=True, sharey=True):
@@ -93,7 +94,7 @@ def selection_figure(data: Surgical) -> Figure | None:
     drawn = framed(
         1.25 * HEIGHT * grid(len(tasks))[0], _selection_title(data),
         f"{counts(task=len(tasks), seed=runs.seed.nunique())}, n = {extent(runs.n)} test rows{draws}",
-        f"top, bottom: by FIM score. Points are moved apart a little.{_whiskers(runs, *random)}",
+        f"top, bottom: layers of the highest and the lowest FIM score. Points are moved apart a little.{_whiskers(runs, *random)}",
         [*kinds, *(name for name, _ in LEVEL_LOOKS.values()), MAJORITY],
     )  # fmt: skip
     for panel, task, first, _ in small_multiples(drawn, tasks, sharex=True):
@@ -107,10 +108,14 @@ def selection_figure(data: Surgical) -> Figure | None:
 def _selection_title(data: Surgical) -> str:
     """Scores kept by few layers, and by random ones of their number."""
     size = few(data)
-    names = {f"top_{size}": "with the highest FIM scores", f"random_{size}": "at random"}
+    names = {
+        f"top_{size}": "highest FIM scores",
+        f"bottom_{size}": "lowest",
+        f"random_{size}": "at random",
+    }
     kept = {words: estimate(kept_by(data, name)).mean for name, words in names.items()}
     told = [f"{words} {percent(share)}\N{NO-BREAK SPACE}%" for words, share in kept.items() if share is not None]
-    kept_by_few = f"{size} of {data.layers} layers keep of the score of all: {', '.join(told)}"
+    kept_by_few = f"With {size} of {data.layers} layers trained, share of the score of all: {', '.join(told)}"
     return kept_by_few if told else "Score by the number of trained layers"
 
 
@@ -139,25 +144,26 @@ def robustness_figure(data: Surgical) -> Figure | None:
     frame = data.checkpoints
     if frame.empty:
         return None
-    tasks = [*dict.fromkeys(frame.task)]
+    tasks, labels, about = [*dict.fromkeys(frame.task)], {"moved": "movement (% of the norm)"}, ""
+    if not unranked(data):
+        labels = {"spearman": "agreement with step 0", **labels}
+        about = "Agreement: Spearman correlation of the FIM scores with those before training; dashed: the line that the claim is held against."
     drawn = framed(
         1.2 * HEIGHT, _steady_title(data),
         f"{counts(task=len(tasks), seed=frame.seed.nunique())}, all layers trained, {counted(data.layers, 'layer')}",
-        "Agreement: Spearman correlation of the FIM scores with those before training; dashed: the line that the claim is held "
-        f"against.{_whiskers(frame)}", tasks,
+        f"{about}{_whiskers(frame)}".strip(), tasks,
     )  # fmt: skip
-    left, right = drawn.subplots(1, 2, squeeze=False)[0]
-    for number, task in enumerate(tasks):
-        steps = frame[frame.task == task].groupby("step")
-        agreement, moved = (steps[name].agg(["mean", "std"]) for name in ("spearman", "moved"))
-        _draw_line(left, agreement.index, agreement, task, number)
-        _draw_line(right, moved.index, 100 * moved, task, number)
-    left.axhline(data.limits.steady, linewidth=1.0, **DASHED)
-    # no correlation is below -1, though a mean less a standard deviation may be
-    left.set_ylim(max(min(left.get_ylim()[0], -0.05), -1.05), 1.05)
-    for panel, label in ((left, "agreement with step 0"), (right, "movement (% of the norm)")):
-        panel.set(xlabel="step", ylabel=label)
-    explain(drawn, [left])
+    panels = dict(zip(labels, drawn.subplots(1, len(labels), squeeze=False)[0], strict=True))
+    for name, panel in panels.items():
+        for number, task in enumerate(tasks):
+            values = frame[frame.task == task].groupby("step")[name].agg(["mean", "std"])
+            _draw_line(panel, values.index, 100 * values if name == "moved" else values, task, number)
+        panel.set(xlabel="step", ylabel=labels[name])
+    if left := panels.get("spearman"):
+        left.axhline(data.limits.steady, linewidth=1.0, **DASHED)
+        # no correlation is below -1, though a mean less a standard deviation may be
+        left.set_ylim(max(min(left.get_ylim()[0], -0.05), -1.05), 1.05)
+    explain(drawn, [panel])
     return drawn
 
 

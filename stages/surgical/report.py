@@ -34,6 +34,14 @@ LAYERS_TO_RANK = 4  # two layers have two rankings and three have six: they agre
 
 BRIDGES = ("score_graft", "score_movement", "graft_movement")
 CELLS = "n: cells, one for each task and seed; mean (standard deviation over tasks)"
+# other selections of as many layers
+RIVALS = {
+    "bottom": "with the lowest scores",
+    "random": "at random",
+    "first": "of the first",
+    "middle": "in the middle",
+    "last": "of the last",
+}
 
 
 def sizes(data: Surgical, *kinds: str) -> list[int]:
@@ -219,7 +227,7 @@ def better(data: Surgical, *rivals: str) -> Iterable[Finding]:
     for rival in rivals:
         for size in sizes(data, "top", rival):
             pair = f"top_{size}", f"{rival}_{size}"
-            yield Finding(against(data, *pair), {"layers": top(size), "rival": pair[1]})
+            yield Finding(against(data, *pair), {"layers": top(size), "rival": RIVALS[rival]})
 
 
 def unranked(data: Surgical) -> str:
