@@ -111,8 +111,14 @@ def _plane(panel: Axes, part: pd.DataFrame, highest: float, first: str, second: 
     edge = alphas[alphas <= 1].max() + step / 2
     panel.add_patch(Rectangle((-edge, -edge), 2 * edge, 2 * edge, fill=False, edgecolor="#D55E00", linewidth=2))
     if len(alphas) <= MOST_WRITTEN:
-        _write_values(panel, errors, errors > DARK * highest, alphas, size=7, form=".0f")
-    panel.set(xlabel=f"alpha of {first}", ylabel=f"alpha of {second}", aspect="equal")
+        _write_values(panel, errors, errors > DARK * highest, alphas, size=7)
+    panel.set(
+        xticks=(ticks := [alphas[0], 0, alphas[-1]]),
+        yticks=ticks,
+        xlabel=f"alpha of {first}",
+        ylabel=f"alpha of {second}",
+        aspect="equal",
+    )
     panel.set_xlim(alphas[0] - step / 2, alphas[-1] + step / 2)
     panel.grid(visible=False)
     return image
@@ -130,11 +136,12 @@ def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, head
     rows = math.ceil(len(panels) / most)
     columns = math.ceil(len(panels) / rows)
     height = min(CELL_INCHES * len(tasks), (WIDTH_INCHES - LABELS_INCHES) / columns) + LABELS_INCHES
-    caption = f"Rows: {rows_are}; columns: tested on; 1: no change; mean over {counts(seed=len(talos.seeds))}."
+    caption = f"Rows: {rows_are}; columns: tested on; 100 %: no change; mean over {counts(seed=len(talos.seeds))}."
     drawn = figure(rows * height, headline, details, caption, legend_rows=0)
+    panels = {name: 100 * values for name, values in panels.items()}
     known = np.concatenate([values[~np.isnan(values)] for values in panels.values()])
-    away = float(np.abs(known - 1).max(initial=0.0)) or 0.1
-    norm = TwoSlopeNorm(1.0, 1 - away, 1 + away)
+    away = float(np.abs(known - 100).max(initial=0.0)) or 10
+    norm = TwoSlopeNorm(100, 100 - away, 100 + away)
     for panel, (name, values), first, _ in small_multiples(drawn, [*panels.items()], columns):
         image = panel.imshow(values, norm=norm, cmap="PuOr_r")
         _write_values(panel, values, np.abs(norm(values) - 0.5) > 0.3, range(len(tasks)))
@@ -142,7 +149,7 @@ def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, head
         panel.set_xticks(range(len(tasks)), tasks, rotation=35, ha="right", fontsize=9)
         panel.set_yticks(range(len(tasks)), tasks if first else [], fontsize=9)
         panel.grid(visible=False)
-    drawn.colorbar(image, ax=[*drawn.axes], label="accuracy ratio", shrink=0.6)
+    drawn.colorbar(image, ax=[*drawn.axes], label="accuracy (% of the pretrained model's)", shrink=0.6)
     return drawn
 
 
@@ -163,7 +170,9 @@ def addition_figure(talos: Collected) -> Figure | None:
         return None
     parts = {name: frame[frame.method == name] for name in ordered(frame.method)}
     added = {name: _over_tasks(part, "accuracy").mean for name, part in parts.items()}
-    told = {title(name): value for name, value in added.items() if name in MAIN or value == max(added.values())}
+    told = {
+        title(name): value for name, value in added.items() if name in (*MAIN, "random") or value == max(added.values())
+    }
     drawn = framed(
         5.4, f"All tasks in one model, by accuracy: {_list(told)}",
         f"Test accuracy of the added vectors, {counts(task=len(talos.tasks), seed=len(talos.seeds))}, n = {extent(frame.n)} test rows a task",
@@ -231,10 +240,11 @@ def overlap_figure(talos: Collected) -> Figure | None:
         label: [estimate(part.set_index([*PAIR, "seed"])[column].astype(float), PAIR) for part in parts.values()]
         for label, column in {"two tasks": "iou", "by chance": "chance"}.items()
     }
-    told = {name: value.mean for name, value in zip(parts, bars["two tasks"], strict=True)}
+    ranked = sorted(zip(parts, *bars.values(), strict=True), key=lambda one: -one[1].mean)
+    told = [f"{name} {percent(value.mean)} (by chance {percent(chance.mean)})" for name, value, chance in ranked]
     drawn = framed(
-        3.2, f"IoU of two tasks' masks: {_list(told)}",
-        f"Intersection over union of the masks of two tasks, in %; {counts(task=len(talos.tasks), seed=len(talos.seeds))}",
+        3.2, f"IoU of two tasks' masks in %: {', '.join(told)}",
+        f"Intersection over union of the masks of two tasks; {counts(task=len(talos.tasks), seed=len(talos.seeds))}",
         "Bars: mean over pairs of tasks, whiskers: standard deviation over pairs.", [*bars],
     )  # fmt: skip
     panel = drawn.subplots()
@@ -259,15 +269,13 @@ def _draw_bars(panel: Axes, groups: Mapping[str, Sequence[Mean]], labels: Sequen
     panel.set_ylim(bottom=0)
 
 
-def _write_values(
-    panel: Axes, values: np.ndarray, dark: np.ndarray, places: Sequence[float], size: float = 9, form: str = ".2f"
-) -> None:
+def _write_values(panel: Axes, values: np.ndarray, dark: np.ndarray, places: Sequence[float], size: float = 9) -> None:
     """Write each value of a heat-map into its cell, at the `places` of rows and columns, in white where it is `dark`; NaN is left out."""
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             color = "white" if dark[row, column] else "black"
             look = {"ha": "center", "va": "center", "fontsize": size, "color": color}
-            panel.text(places[column], places[row], format(value, form), **look)
+            panel.text(places[column], places[row], f"{value:.0f}", **look)
 
 
 FIGURES: dict[str, Callable[[Collected], Figure | None]] = {
