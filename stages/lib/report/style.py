@@ -63,8 +63,8 @@ def figure(panels_height: float, title: str, details: str, caption: str, legend_
     `panels_height` is what is left for the panels, in inches.
     """
     width = int(WIDTH * CHARACTERS_PER_INCH)
-    head = [*textwrap.wrap(title, width), *textwrap.wrap(details, width)]
-    foot = textwrap.wrap(caption, width)
+    head, below_title, foot = (textwrap.wrap(text, width, break_on_hyphens=False) for text in (title, details, caption))
+    head += below_title
     above = MARGIN + LINE * len(head) + LEGEND + LEGEND_ROW * (legend_rows - 1)
     below = 2 * MARGIN + LINE * len(foot)
     height = above + panels_height + below
