@@ -116,7 +116,7 @@ def surgical(read):
     score = runs.pivot(index=CELL, columns="selection", values="score")
     given = [above(score["all"], score["none"], cells(runs, "constant"))]
     yield Claim("keeps 95 % of the score of all", score.top_1 / score["all"], 0.95, given)
-    yield Claim("is better than bottom_1", score.top_1 - score.bottom_1, 0, given)
+    yield Claim("as many with the lowest scores", score.top_1 - score.bottom_1, 0, given)
     dev, lowest = steps.pivot(index=CELL, columns="step", values="dev_accuracy"), steps[steps.step > 0].groupby(CELL)
     yield Claim("ranking of layers keeps", lowest.spearman.min(), 0.9, [dev[dev.columns.max()] - dev[0]], told=float)
     fim = fim.query("target == 'label_logit' and aggregation == 'sum_fro' and examples == 24")

@@ -40,8 +40,12 @@ def summary(read):
     yield Claim("The graft's ECE is lower | at one temperature", ece.finetuned_tempered - ece.grafted, 0, given)
     yield Claim("The graft's ECE is lower | of WiSE-FT", ece.wise_ft - ece.grafted, 0, given)
     yield Claim("agree on 86 %", agree.grafted, 0.86, given)
-    yield Claim("than the movement graft | scores higher", score.grafted - score.movement_grafted, family="localizer")
-    yield Claim("the movement graft | agrees more", agree.grafted - agree.movement_grafted, family="localizer")
+    yield Claim(
+        "than the movement graft | scores higher", score.grafted - score.movement_grafted, 0, given, family="localizer"
+    )
+    yield Claim(
+        "the movement graft | agrees more", agree.grafted - agree.movement_grafted, 0, given, family="localizer"
+    )
 
 
 def continual(read):
@@ -66,11 +70,12 @@ def merge(read):
     rows = read("merge/scores")
     score = rows.pivot(index=CELL, columns="method", values="score")
     names = {"stitch_0.01": "stitched stitch masks of 1.00 %", "movement_0.05": "stitched movement masks of 5.00 %"}
-    names |= {name: f"{name} of whole models" for name in ("average", "arithmetic", "ties", "dare", "consensus")}
+    names |= {name: f"{name} of whole models" for name in ("average", "arithmetic", "consensus")}
+    names |= {name: f"{name.upper()} of whole models" for name in ("ties", "dare")}
+    given = [above(score.grafted, score.pretrained, cells(rows, "constant"))]
     for method in {*score} - {"stitch_mean", "pretrained", "finetuned", "grafted"}:
         name = names.get(method, method.replace("_", " "))
-        yield Claim(f"stitch mean scores higher | than {name}", score.stitch_mean - score[method])
-    given = [above(score.grafted, score.pretrained, cells(rows, "constant"))]
+        yield Claim(f"stitch mean scores higher | than {name}", score.stitch_mean - score[method], 0, given)
     yield Claim("of the tasks' own grafts", score.stitch_mean / score.grafted, 0.95, given)
 
 
@@ -92,7 +97,7 @@ def multitask(read):
         pairs, rows, of = (
             overlaps[overlaps.localizer == name],
             gains[gains.localizer == name],
-            f"| sgd, {name}, regions",
+            f"| SGD, {name}, regions",
         )
         single, union, pure = (rows[rows.kind == kind] for kind in ("single", "union", "purified"))
         own, same = single["first"] == single.second, pairs["first"] == pairs.second
