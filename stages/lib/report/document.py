@@ -82,7 +82,7 @@ HOW_JUDGED = (
     "Tasks are the sample: seeds of a task are averaged first. A claim holds where the 95 % interval over tasks (jackknife) lies "
     "on its side of the limit, does not hold where it lies on the other side, and is not shown where it spans the limit; "
     "claims of one family that can be measured are corrected together (Holm). One task or one seed has no interval, so nothing follows "
-    "from it; nor where a control says that there is nothing to measure. That of most of what is kept or compared is that training "
+    "from it; nor where a control says that there is nothing to measure. For most of what is kept or compared the control is that training "
     "has been shown to gain over the better of two baselines in each cell, the pretrained model with the same head and always the same label."
 )
 
