@@ -101,7 +101,7 @@ def write_cell(writer: Writer, seed: int, task: str) -> None:
     pruned = [row for share in (0.5, 0.9) for row in rows(task, "pruned", 0.45 + 0.1 * share, 0.2, sparsity=share)]
     writer.record("anchor", tail, rows(task, "pretrained", 0.6, 0.1) + rows(task, "finetuned", 0.92, 0.09) + pruned)
     for (name, less), (number, size) in product(LOCALIZERS.items(), enumerate(SPARSITIES)):
-        about = {"seconds": 2.0, "gradient_examples": {"learned": 9600, "attribution": 1600, "fish": 1024}.get(name, 0)}
+        about = {"gradient_examples": {"learned": 9600, "attribution": 1600, "fish": 1024}.get(name, 0)}
         grafted = rows(task, "grafted", 0.9 + 0.005 * number - less / (1 + number), 0.03 + 0.01 * number)
         k = int(size * GRAFTABLE)
         writer.record("sweep", (name, size, *tail), grafted, about=about, selected=k)

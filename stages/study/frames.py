@@ -41,7 +41,7 @@ MASK_FRAMES = {
     "localizer_overlap": ["sparsity", "seed", "task", "first", "second", "iou", "chance"],
     "task_overlap": ["localizer", "sparsity", "seed", "first", "second", "overlap", "chance"],
     "seed_overlap": ["localizer", "sparsity", "task", "first", "second", "overlap", "chance"],
-    "cost": [*AXES["sweep"], "seconds", "gradient_examples", "kept"],
+    "cost": [*AXES["sweep"], "gradient_examples", "kept"],
 }
 LEARNED, MOVEMENT, FISH, BIAS = "learned", "movement", "fish", "bias"
 # the localizers in the order in which they are compared
@@ -210,15 +210,15 @@ class Study(Collected):
         return cost.loc[(cost.localizer == LEARNED) & (cost.kept == MOVEMENT), [*CELL, "sparsity"]]
 
     def costs(self) -> pd.DataFrame:
-        """localizer, sparsity, tasks, examples, seconds, retained, low, high, gain: means over tasks, common sizes only."""
+        """localizer, sparsity, tasks, examples, retained, low, high, gain: means over tasks, common sizes only."""
         cost, rows = self.frames["cost"], []
         for sparsity, name in product(self.common_sparsities, self.localizers):
             kept = estimate(by_cell(self.grafts(name, sparsity), "retained"))
             mine = cost[(cost.localizer == name) & (cost.sparsity == sparsity)]
-            means = [mine[column].astype(float).mean() for column in ("gradient_examples", "seconds")]
+            examples = mine.gradient_examples.astype(float).mean()
             gain = estimate(by_cell(self.grafts(name, sparsity), "gain")).mean
-            rows.append([name, sparsity, kept.tasks, *means, kept.mean, kept.low, kept.high, gain])
-        columns = ["localizer", "sparsity", "tasks", "examples", "seconds", "retained", "low", "high", "gain"]
+            rows.append([name, sparsity, kept.tasks, examples, kept.mean, kept.low, kept.high, gain])
+        columns = ["localizer", "sparsity", "tasks", "examples", "retained", "low", "high", "gain"]
         return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[3:], float))
 
     def data(self) -> dict[str, pd.DataFrame]:

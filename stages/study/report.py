@@ -85,7 +85,7 @@ def details(study: Study) -> dict[str, Any]:
         "task_overlap": (grafts, ["overlap", "chance"]),
         "seed_overlap": (grafts, ["overlap", "chance"]),
         "localizer_overlap": (["first", "second", "sparsity"], ["iou", "chance"]),
-        "cost": (grafts, ["seconds", "gradient_examples"]),
+        "cost": (grafts, ["gradient_examples"]),
     }
     of_masks = [
         _stored(name, study.frames[name], axes, [share("", measure) for measure in measures])
