@@ -150,13 +150,15 @@ def alpha_curve(cell: Group, vector: dict[str, Tensor], search: AlphaSearch) -> 
 def _vector(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The vector of a method, and the facts of how it was made."""
     shares = settings.shares
+    if method in (names.AVERAGE, names.ARITHMETIC, names.GRAFTED_ARITHMETIC):
+        return summed(cell.pretrained, cell.models), {}
     if method == names.TIES:
         return elected(cell.pretrained, cell.models, shares.ties), {}
     if method == names.DARE:
         return dared(cell.pretrained, cell.models, shares.dare, cell.seed), {}
     if method == names.CONSENSUS:
         return consensus(cell, settings.search)
-    return summed(cell.pretrained, cell.models), {}
+    raise ValueError(f"unknown method {method!r}")
 
 
 def consensus(cell: Group, search: AlphaSearch) -> tuple[dict[str, Tensor], dict[str, Any]]:

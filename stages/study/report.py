@@ -181,7 +181,8 @@ def _gave_way_elsewhere(study: Study) -> list[str]:
     told = []
     for stage in ("paradigm", "trajectory"):
         masks = study.rows(stage, variant=GRAFTED).dropna(subset="kept").drop_duplicates([*AXES[stage], "sparsity"])
-        told += [f"{number} of {len(masks)} of {stage}" for number in [(masks.kept == MOVEMENT).sum()] if number]
+        if number := (masks.kept == MOVEMENT).sum():
+            told.append(f"{number} of {len(masks)} of {stage}")
     return [f"learned masks that are the movement mask, which agreed more on dev: {', '.join(told)}"] if told else []
 
 

@@ -163,7 +163,7 @@ def robustness_figure(data: Surgical) -> Figure | None:
         left.axhline(data.limits.steady, linewidth=1.0, **DASHED)
         # no correlation is below -1, though a mean less a standard deviation may be
         left.set_ylim(max(min(left.get_ylim()[0], -0.05), -1.05), 1.05)
-    explain(drawn, [panel])
+    explain(drawn, [*panels.values()][:1])
     return drawn
 
 

@@ -112,13 +112,8 @@ def _plane(panel: Axes, part: pd.DataFrame, highest: float, first: str, second: 
     panel.add_patch(Rectangle((-edge, -edge), 2 * edge, 2 * edge, fill=False, edgecolor="#D55E00", linewidth=2))
     if len(alphas) <= MOST_WRITTEN:
         _write_values(panel, errors, errors > DARK * highest, alphas, size=7)
-    panel.set(
-        xticks=(ticks := [alphas[0], 0, alphas[-1]]),
-        yticks=ticks,
-        xlabel=f"alpha of {first}",
-        ylabel=f"alpha of {second}",
-        aspect="equal",
-    )
+    ticks = [alphas[0], 0, alphas[-1]]
+    panel.set(xticks=ticks, yticks=ticks, xlabel=f"alpha of {first}", ylabel=f"alpha of {second}", aspect="equal")
     panel.set_xlim(alphas[0] - step / 2, alphas[-1] + step / 2)
     panel.grid(visible=False)
     return image
