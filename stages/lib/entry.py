@@ -17,7 +17,7 @@ from typing import Any
 
 from . import paths
 from .errors import GraftError, missing_package
-from .io import writes
+from .io import is_storage_problem, writes
 
 USER_MISTAKE, STOPPED = 2, 130
 # raise an error where something that this process has read of the project is otherwise by now
@@ -94,6 +94,11 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
     except BrokenPipeError:
         # the reader of our output has gone, for instance `| head`; nothing is wrong on this side
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # a path that may not be read, is too long, or leads through a file
+        if not is_storage_problem(error):
+            raise
+        print(f"{label}: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(USER_MISTAKE)
     except KeyboardInterrupt:
         print(f"{label}: stopped", file=sys.stderr)
         sys.exit(STOPPED)

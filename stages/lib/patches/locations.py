@@ -23,6 +23,7 @@ def mask_at(path: Path) -> Path:
     file = path / PATCH if path.is_dir() else path
     if not file.is_file():
         raise MaskError(f"{file}: no such mask or patch")
+    file.open("rb").close()  # or safetensors calls it missing if it may not be read
     return file
 
 

@@ -76,13 +76,16 @@ def _patch(file: Path, about: dict[str, Any], tensors: dict[str, Tensor]) -> Pat
             raise ValueError(f"{name} is {tensor.dtype}, or holds what is no number")
     shapes, outside = ({name: tuple(shape) for name, shape in of.items()} for of in (about["shapes"], use["outside"]))
     if use["auto_class"] not in CLASSES.values():
-        raise ValueError(f"{KEY}.auto_class is {use['auto_class']!r}, should be one of {', '.join(CLASSES.values())}")
+        raise ValueError(
+            f"{KEY}.auto_class is {use['auto_class']!r}, should be one of {', '.join(dict.fromkeys(CLASSES.values()))}"
+        )
     if use["config"] != names_of_labels(use["labels"], use["auto_class"]) | padding_of(use["config"]):
         raise ValueError(f"{KEY}.config may say how to pad and, for a new head, the names of its labels, nothing else")
     mask = GraftMask(Region(shapes), {name: indices.to(torch.int64) for name, indices in parts["indices"].items()})
     if mask.counts != {name: values.numel() for name, values in parts["values"].items() if values.dim() == 1}:
         raise ValueError("indices and values don't belong together")
-    use["base"], use["fingerprint"], use["task"]  # are there
+    if not all(isinstance(use[name], str) for name in ("base", "fingerprint", "task")):
+        raise ValueError(f"{KEY}.base, fingerprint and task should be text")
     return Patch(file, use, Region({**outside, **shapes}), mask, parts["values"], parts["head"])
 
 
