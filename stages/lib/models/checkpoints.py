@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-# as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights
+# as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights, and F64 would be rounded
 FLOATS = ("F32", "BF16", "F16")
 # what BERT's first checkpoints call the two parameters of a LayerNorm
 OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
@@ -123,9 +123,9 @@ class Named:
 
         return LazyTensors(self.stored, read)
 
-    def packed(self, types: Sequence[str] = FLOATS) -> list[str]:
-        """Names of the tensors in another type than these: quantised ones."""
-        return [name for name, stored in self.stored.items() if self.checkpoint.dtype(stored) not in types]
+    def packed(self) -> list[str]:
+        """Names of the tensors in a type that can't be grafted."""
+        return [name for name, stored in self.stored.items() if self.checkpoint.dtype(stored) not in FLOATS]
 
     def not_finite(self, values: Mapping[str, Tensor]) -> list[str]:
         """A line on the tensors, if any, that have NaN or infinite values, with the file of the first."""

@@ -305,16 +305,16 @@ def _require_fit(settings: ModelParams, config: "PreTrainedConfig", tokenizer: "
 
 
 def _require_numbers(source: Path, model: "PreTrainedModel") -> None:
-    """Raise ModelError if weights are quantised, or have values that are no numbers."""
+    """Raise ModelError if weights are of a type that can't be grafted, or have values that are no numbers."""
     from .checkpoints import FLOATS, Checkpoint, Named, listed  # which finds its files by this module
 
     weights = named_weights(model)
     named = Named.of(Checkpoint.open(str(source), tokenizer=False), weights, model.base_model_prefix)
-    if packed := named.packed((*FLOATS, "F64")):
+    if packed := named.packed():
         place = named.checkpoint.file_of(named.stored[packed[0]])
         types = ", ".join(sorted({named.checkpoint.dtype(named.stored[name]) for name in packed}))
         raise ModelError(
-            f"{place}: has weights in {types} ({listed(packed)}), which are quantised; only whole ones can be fine-tuned and grafted"
+            f"{place}: has weights in {types} ({listed(packed)}); only those in {', '.join(FLOATS)} can be fine-tuned and grafted"
         )
     if problems := named.not_finite(weights):
         raise ModelError("; ".join(problems))
