@@ -107,11 +107,13 @@ def test_empty_masks_can_be_looked_at(project, tmp_path, capsys):
     assert "Both select 0 parameters" in output(capsys, "diff", tmp_path / "empty", MASK)
 
 
-def test_a_patch_is_read_like_the_mask_it_was_made_of(project, tmp_path, capsys):
+def test_a_patch_is_read_like_the_mask_it_was_made_of(project, pico_bert, tmp_path, capsys):
     graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
     mask, patch = inspect_mask(MASK, None), inspect_mask(tmp_path / "patch", None)
     assert (mask.pop("form"), patch.pop("form")) == ("mask", "patch")
     assert mask.pop("file") != patch.pop("file") and mask == patch
+    words = "inspect", tmp_path / "patch", "--base", pico_bert, "--json"
+    assert json.loads(output(capsys, *words))["largest"], "what is said of the base's other heads is no JSON"
     found = compare(MASK, tmp_path / "patch")
     assert found["same_model"] and found["overlap"]["iou"] == 1
     assert found["values"] == {"shared": SELECTED, "differ": 0, "median_difference": 0.0, "largest_difference": 0.0}
@@ -154,8 +156,9 @@ def test_diff_tells_other_models_and_other_regions(project, tmp_path, capsys):
     small = GraftMask(Region({"bert.encoder.layer.0.x": (4,)}), {})
     write_mask(tmp_path / "small", StoredMask(small, {}, {}, project.mask.about))
     facts = compare(MASK, tmp_path / "small")
-    assert not facts["same_model"] and facts["overlap"] is facts["layers"] is facts["values"] is None
-    assert "nothing to compare" in output(capsys, "diff", MASK, tmp_path / "small")
+    assert facts["same_model"] is facts["overlap"] is facts["layers"] is facts["values"] is None
+    said = output(capsys, "diff", MASK, tmp_path / "small")
+    assert "nothing to compare" in said and "base model" not in said, "they may be of the same one"
 
 
 @pytest.mark.parametrize("rule", ["mean", "sum", "sequence", "largest"])
@@ -204,7 +207,7 @@ def test_compose_refuses_what_can_t_be_one(project, tmp_path, capsys):
     for others, words in (
         ([], f"{MASK}: is only one mask; name two or more to compose"),
         (["both"], f"{tmp_path / 'both'}: is composed itself, of toy, pairs; compose its parts at once"),
-        (["twice"], "its head differs from another one of that task"),
+        (["twice"], f"{tmp_path / 'twice'}: its head differs from another one of that task"),
         (["elsewhere"], f"{tmp_path / 'elsewhere'}: was made for pico (fingerprint 000000000000), not for pico ("),
     ):
         files = [tmp_path / name for name in others]

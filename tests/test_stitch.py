@@ -140,7 +140,7 @@ def test_grafts_that_do_not_belong_together_are_refused(three):
     otherwise = r"graft of b, seed 1 reads labels otherwise.*model\.mode"
     wrong = [
         (r"graft of b, seed 1 is on other \(fingerprint beef\), graft of a", changed(second, model="other", fingerprint="beef")),
-        (r"another region than graft of a.*graft\.region", replace(second, mask=GraftMask(smaller, {}), values={})),
+        (r"another region than graft of a.*graft\.region", replace(changed(second, fingerprint="beef"), mask=GraftMask(smaller, {}), values={})),
         (otherwise, changed(second, mode="prompt")),
         (otherwise, replace(second, head={})),
         ("graft of a, seed 2: its head differs", changed(replace(third, head={"classifier.weight": torch.zeros(2, 3)}), task="a", seed=2)),

@@ -57,12 +57,12 @@ def _check(grafts: Sequence[StoredMask], pretrained: Tensors) -> None:
         raise MaskError("nothing to stitch: no graft was given")
     first = grafts[0]
     for graft in grafts[1:]:
-        if graft.about.get("fingerprint") != first.about.get("fingerprint"):
-            raise MaskError(f"{_named(graft)} is on {_model(graft)}, {_named(first)} on {_model(first)}")
         if [*graft.mask.region.shapes.items()] != [*first.mask.region.shapes.items()]:
             raise MaskError(
                 f"{_named(graft)} is of another region than {_named(first)}: graft.region has to be the same"
             )
+        if graft.about.get("fingerprint") != first.about.get("fingerprint"):
+            raise MaskError(f"{_named(graft)} is on {_model(graft)}, {_named(first)} on {_model(first)}")
         if (graft.about.get("mode"), bool(graft.head)) != (first.about.get("mode"), bool(first.head)):
             raise MaskError(
                 f"{_named(graft)} reads labels otherwise than {_named(first)}: model.mode has to be the same"
@@ -73,7 +73,7 @@ def _check(grafts: Sequence[StoredMask], pretrained: Tensors) -> None:
 
 
 def _named(graft: StoredMask) -> str:
-    return f"graft of {graft.about.get('task')}, seed {graft.about.get('seed')}"
+    return graft.about.get("file") or f"graft of {graft.about.get('task')}, seed {graft.about.get('seed')}"
 
 
 def _model(graft: StoredMask) -> str:

@@ -57,4 +57,4 @@ def _part(file: Path, stored: StoredMask, base: Base) -> StoredMask:
         raise MaskError(f"{file}: is composed itself, of {', '.join(tasks_of(stored))}; compose its parts at once")
     require_base(file, stored, base)
     # not every stage notes the mode, but what fits the base model has its mode
-    return replace(stored, about={**stored.about, "mode": base.anatomy.mode})
+    return replace(stored, about={**stored.about, "mode": base.anatomy.mode, "file": str(file)})

@@ -127,8 +127,8 @@ def diff(first: Path, second: Path, as_json: bool) -> str:
 def compare(first: Path, second: Path) -> dict[str, Any]:
     """Facts about two masks or patches, ready for JSON; raises MaskError if one is damaged.
 
-    same_model: equal base models, as far as their regions go.  overlap, layers, values: null unless
-    both have the same region.  of_first is |A ∩ B| / |A|, of_second |A ∩ B| / |B|; layers are numbered
+    same_model: equal base models, as far as their regions go.  It, overlap, layers and values are null
+    unless both have the same region.  of_first is |A ∩ B| / |A|, of_second |A ∩ B| / |B|; layers are numbered
     as in the parameters' names.
     """
     files = [mask_at(path) for path in (first, second)]
@@ -137,11 +137,11 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "first": identity(files[0], stored[0]),
         "second": identity(files[1], stored[1]),
-        "same_model": a == b and stored[0].about.get("fingerprint") == stored[1].about.get("fingerprint"),
-        **dict.fromkeys(("overlap", "layers", "values")),
+        **dict.fromkeys(("same_model", "overlap", "layers", "values")),
     }
     if [*a.shapes.items()] != [*b.shapes.items()]:
         return facts
+    facts["same_model"] = stored[0].about.get("fingerprint") == stored[1].about.get("fingerprint")
     sets = [one.mask.region_indices().numpy() for one in stored]
     return facts | {"overlap": _overlap(*sets, a.size), "layers": _layers(stored, sets), "values": _values(stored)}
 
