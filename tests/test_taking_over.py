@@ -97,6 +97,8 @@ def test_labels_by_name():
     assert label_order(TOY, ["LABEL_0", "LABEL_1"]) == ([0, 1], [])
     renamed = TOY.model_copy(update={"relabel": {"pos": "positive", "neg": "negative"}})
     assert label_order(renamed, ["pos", "neg"]) == ([1, 0], [])
+    numbered = TOY.model_copy(update={"relabel": {"LABEL_0": "positive", "LABEL_1": "negative"}})
+    assert label_order(numbered, ["LABEL_0", "LABEL_1"]) == ([1, 0], [])
     [line] = label_order(TOY, ["negativ", "up"])[1]
     assert "'negativ' (did you mean 'negative'?), 'up' are not those" in line and "task.toy.relabel" in line
     assert "has 3 labels (a, b, c)" in label_order(TOY, ["a", "b", "c"])[1][0]

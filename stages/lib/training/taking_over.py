@@ -74,16 +74,18 @@ def fitting(checkpoint: Checkpoint, model: LabelModel, anatomy: Anatomy, labels:
 def label_order(task: TaskSpec, theirs: list[str]) -> tuple[list[int], list[str]]:
     """For each label of the task the number that a checkpoint has it by, and what is wrong; nothing for no labels.
 
-    A name is the task's own, in whatever case, or one that `relabel` renames; LABEL_0 and so on are the task's in their order.
+    A name is the task's own, in whatever case, or one that `relabel` renames; LABEL_0 and so on, unless it renames
+    them, are the task's in their order.
     """
     if not theirs:
         return [], []
     if len(theirs) != len(task.labels):
         return [], [f"has {len(theirs)} labels ({', '.join(theirs)}), and the task {task.name} {len(task.labels)}"]
-    if theirs == [f"LABEL_{number}" for number in range(len(theirs))]:
+    relabel = task.relabel or {}
+    if theirs == [f"LABEL_{number}" for number in range(len(theirs))] and relabel.keys().isdisjoint(theirs):
         return [*range(len(theirs))], []
     ours = {label.casefold(): label for label in task.labels}
-    known = [(task.relabel or {}).get(name, ours.get(name.casefold())) for name in theirs]
+    known = [relabel.get(name, ours.get(name.casefold())) for name in theirs]
     strange = [name for name, label in zip(theirs, known, strict=True) if label is None]
     if strange or len({*known}) < len(known):
         hints = ", ".join(f"{name!r}{did_you_mean(name, task.labels)}" for name in strange or theirs)
