@@ -357,6 +357,7 @@ def test_all_that_is_wrong_is_said_at_once(pair, tmp_path, capsys):
     ("--localizer movemnt --set a=1 --verbalizer good x=", "^((?!--set).)*--verbalizer: 'good' is not allowed: should be LABEL=WORD((?!--set).)*--verbalizer: 'x='"),
     ("--set a=1 --set b=2", "^--set movement.a: .*; --set movement.b: "),
     ("--verbalizer good=great --verbalizer good=fine", "^--verbalizer: 'good' has two words$"),
+    ("--region lm_head", "^--region: .* has no parameters in lm_head; it has embeddings, layers, pooler$"),
     ("--test rows.csv", "^--test: is for the rows of --data$"),
     ("--max-length -5 --batch-tokens 0", "^--max-length: -5 is not allowed: should be 8 or more; --batch-tokens: 0 is not allowed: should be 16 or more$"),
 ])  # fmt: skip

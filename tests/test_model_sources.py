@@ -75,6 +75,20 @@ def test_a_missing_or_incomplete_local_folder_names_the_nearest_one_and_what_is_
     assert "config.json and model.safetensors and tokenizer.json missing" in text
     assert f"did you mean {str(pico)!r}" in text
     assert f"did you mean {str(pico)!r}" in complaint(tmp_path, "local", root=tmp_path), "a model inside the folder"
+    cached = tmp_path / "cache/models--me--pico/snapshots/0123abc"
+    shutil.copytree(pico, cached)
+    for place in (cached.parent, cached.parents[1]):
+        with pytest.raises(ModelError, match=f"did you mean '{cached}'"):
+            sources.find_checkpoint(str(place))
+
+
+def test_an_adapter_is_not_taken_for_pickled_weights(tmp_path, pico):
+    (pico / "adapter_config.json").write_text("{}")
+    (pico / "model.safetensors").rename(pico / "adapter_model.safetensors")
+    text = complaint(tmp_path, "local", root=pico)
+    assert text.endswith(
+        "model.safetensors missing; it is an adapter of peft: merge it into its base model (merge_and_unload), and save that"
+    )
 
 
 def test_pickled_weights_are_refused(tmp_path, pico):

@@ -112,7 +112,7 @@ def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = T
         if folder.is_dir():
             if revision:
                 raise ModelError(f"{place}: is a folder, so it has no revision {revision!r}")
-            _require_complete(folder, place, tokenizer=tokenizer)
+            _require_complete(folder, place, _nearest(folder), tokenizer)
             return folder, "local"
         a_path = folder.is_absolute() or place.startswith(".") or place.count("/") > 1
         if a_path or ("/" in place and folder.parent.is_dir()):
@@ -196,6 +196,7 @@ def _from_folder(root: Path) -> Path:
 def _nearest(root: Path) -> str:
     """Give ` (did you mean ...?)` for a model folder inside `root`, or the one beside it with the nearest name."""
     inside, beside = (sorted(file.parent for file in place.glob("*/" + CONFIG)) for place in (root, root.parent))
+    inside = inside or sorted(file.parent for file in root.glob("snapshots/*/" + CONFIG))  # of the hub's cache
     names = [path.name for path in beside if path != root]
     near = inside or [root.with_name(name) for name in difflib.get_close_matches(root.name, names, n=1)]
     return f" (did you mean {str(near[0])!r}?)" if near else ""
@@ -249,6 +250,8 @@ def _require_harmless(file: Path) -> None:
 
 
 def _about_pickles(folder: Path) -> str:
+    if (folder / "adapter_config.json").is_file():
+        return "; it is an adapter of peft: merge it into its base model (merge_and_unload), and save that"
     there = "a pickle (.bin) is no substitute"
     if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
         there = f"{pickles[0]} is a pickle, which can run code when it is read"

@@ -75,7 +75,7 @@ def localize(**options: Any) -> str:
     settings = _checked(request)
     revisions = request.revision, request.finetuned_revision
     pair = open_pair(request.base, request.finetuned, request.mode, revisions)
-    region = pair.anatomy.region(request.region)
+    region = pair.anatomy.region(request.region, "--region")
     budget = Budget.of(region, request.sparsity, "top_k", "--sparsity")
     _require_fit(request, pair)
     width = WIDTHS[request.dtype] if request.data else 0
