@@ -61,11 +61,8 @@ def open_base(folder: Path, mode: str) -> Iterator[Base]:
     if (folder / FILE).is_file() and CLASSES.get(read_anatomy(folder).mode) == CLASSES[mode]:
         yield read_base(folder)
         return
-    from ..models.sources import (
-        find_checkpoint,
-        import_model,
-        wanted_links,
-    )  # takes seconds, which the other way needn't
+    # takes seconds, which the other way needn't
+    from ..models.sources import find_checkpoint, import_model, wanted_links
 
     name = str(folder)
     settings = ModelParams.model_construct(name=name, source="local", root=name, revision=None, mode=mode)
