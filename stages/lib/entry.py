@@ -97,7 +97,8 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
     except OSError as error:  # a path that may not be read, is too long, or leads through a file
         if not is_storage_problem(error):
             raise
-        print(f"{label}: {error.filename}: {error.strerror}", file=sys.stderr)
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"{label}: {place}{error.strerror}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt:
         print(f"{label}: stopped", file=sys.stderr)
