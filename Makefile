@@ -1,13 +1,15 @@
+# make help                  these lines
+# make setup                 .venv with the pinned libraries; what needs it makes it
 # make repro                 the whole pipeline on params.yaml, from nothing
 # make repro PROFILE=NAME    the same with a named set of settings (stages/profiles)
 # make repro WORKERS=1       one stage after another, by a plain `dvc repro`; so with all pipelines below
-# make study                 the single-task study: localizers, read-outs, baselines, sweeps; after make repro
-# make multitask             one model for all tasks: regions, relative gains, overlap; after make repro
-# make continual             one task after another: naive, grafting, replay, EWC; after make repro
-# make merge                 several grafts as one model, beside averaging, task arithmetic, TIES, DARE; after make repro
-# make talos                 TaLoS: sparse fine-tuning and task arithmetic; after make repro
-# make surgical              fine-tuning of single layers by Fisher score; after make repro
-# make smallest              the fewest parameters that bring most of the gain; after make repro
+# make study                 the single-task study: localizers, read-outs, baselines, sweeps; make repro first
+# make multitask             one model for all tasks: regions, relative gains, overlap; make repro first
+# make continual             one task after another: naive, grafting, replay, EWC; make repro first
+# make merge                 several grafts as one model, beside averaging, task arithmetic, TIES, DARE; make repro first
+# make talos                 TaLoS: sparse fine-tuning and task arithmetic; make repro first
+# make surgical              fine-tuning of single layers by Fisher score; make repro first
+# make smallest              the fewest parameters that bring most of the gain; make repro first
 # make plan PIPELINE=study   what would run and what it costs (no PIPELINE: the main one)
 # make verify                hash the cache, remove what is damaged, say what will run again
 # make report                everything that has run, as one web page
@@ -16,7 +18,7 @@
 # make bench                 ratios within one run: learning, fine-tuning, start of a stage, stages side by side, patches in turn
 # make lint                  ruff, and advisories about the pinned packages
 # make update                newest versions of all dependencies into pyproject.toml and requirements.txt
-# make chaos                a seeded campaign: odd input, damaged files, kills (CASES=10000 KILLS=200)
+# make chaos                 a seeded campaign: odd input, damaged files, kills (CASES=10000 KILLS=200)
 # make clean                 remove every generated artefact, but not the cache
 
 PYTHON ?= python3
@@ -30,9 +32,12 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 # container images often set it, and every stage would compile torch and transformers anew, which takes longer than the stage
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup repro study multitask continual merge talos surgical smallest plan verify report test test-all bench chaos lint update clean
+.PHONY: setup help repro study multitask continual merge talos surgical smallest plan verify report test test-all bench chaos lint update clean
 
 setup: $(READY)
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' $(firstword $(MAKEFILE_LIST))
 
 $(READY): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; say make PYTHON=python3.12")'

@@ -319,6 +319,7 @@ def test_an_experiment_of_which_a_stage_fails_is_none(committed):
     write_graph({"left": [], "broken": ["left"]}, seconds=0.1)
     done = experiment("runtime.batch_tokens=64", "failed")
     assert done.returncode != 0 and "the disk is made of cheese" in done.stderr and "a stage failed" in done.stderr
+    assert "No file hash info" not in done.stderr, "a stage that is new has no outputs yet, which is no news"
     assert "failed" not in dvc("exp", "list") and {*runs()} == {"left"}
 
 

@@ -65,7 +65,8 @@ def test_every_make_target_exists():
     assert used and used <= targets()
     phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split()
     assert {*phony} == targets()
-    assert {*re.findall(r"^# make ([a-z-]+)", MAKEFILE, re.MULTILINE)} <= targets()
+    told = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {*re.findall(r"^make ([a-z-]+)", told, re.MULTILINE)} == targets()
 
 
 def test_what_make_starts_may_keep_its_bytecode_wherever_it_runs():

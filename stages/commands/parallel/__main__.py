@@ -82,16 +82,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers",
         type=count,
-        help="stages at once, as many as have the cores for if it is left out; of a cluster, those to wait for",
+        help="stages at once, as many as the cores allow if it is left out; of a cluster, those to wait for",
     )
     parser.add_argument(
         "--memory", type=count, help="MiB for all stages together; runtime.resources.memory_mib if it is left out"
     )
     parser.add_argument(
-        "--gpus", type=lambda text: count(text, 0), help="of which a stage with a model has one; runtime.resources.gpus"
+        "--gpus", type=lambda text: count(text, 0), help="GPUs, of which each stage with a model has one; runtime.resources.gpus if it is left out"
     )
     parser.add_argument(
-        "--scheduler", help="address of a scheduler of Dask, whose workers stand in clones of their own"
+        "--scheduler", help="address of a scheduler of Dask, whose workers are in clones of their own"
     )
     parser.add_argument(
         "-S",

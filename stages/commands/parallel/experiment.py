@@ -4,6 +4,7 @@
 runner comes between the first and the second, so that DVC finds nothing left to run.
 """
 
+import logging
 import os
 import subprocess
 import sys
@@ -40,6 +41,8 @@ def run_experiment(
         return own(repo, *arguments, **options)
 
     Repo.reproduce = reproduce
+    # it warns of each output, of all pipelines, that other seeds or tasks will have: hundreds of lines
+    logging.getLogger("dvc_data.index.checkout").setLevel(logging.ERROR)
     try:
         flags = [flag for setting in settings for flag in ("--set-param", setting)]
         return run(["exp", "run", *flags, *(("--name", name) if name else ()), *targets])
