@@ -69,6 +69,13 @@ def test_every_make_target_exists():
     assert {*re.findall(r"^make ([a-z-]+)", told, re.MULTILINE)} == targets()
 
 
+@pytest.mark.parametrize(("said", "given"), [("", ""), ("BASELINE=main", " --baseline main")])
+def test_make_hands_the_baseline_of_the_page_on(said, given):
+    words = ["make", "-sn", "-o", ".venv/.ready", "report", *said.split()]
+    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert told.rstrip() == f"python -m stages.commands.page{given}"
+
+
 def test_what_make_starts_may_keep_its_bytecode_wherever_it_runs():
     asks, forbidden = "--eval=shown: ; @env", {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     told = subprocess.run(["make", "-s", asks, "shown"], cwd=ROOT, env=forbidden, capture_output=True, text=True)
