@@ -88,11 +88,11 @@ def _parser() -> argparse.ArgumentParser:
         "--memory", type=count, help="MiB for all stages together; runtime.resources.memory_mib if it is left out"
     )
     parser.add_argument(
-        "--gpus", type=lambda text: count(text, 0), help="GPUs, of which each stage with a model has one; runtime.resources.gpus if it is left out"
+        "--gpus",
+        type=lambda text: count(text, 0),
+        help="GPUs, of which each stage with a model has one; runtime.resources.gpus if it is left out",
     )
-    parser.add_argument(
-        "--scheduler", help="address of a scheduler of Dask, whose workers are in clones of their own"
-    )
+    parser.add_argument("--scheduler", help="address of a scheduler of Dask, whose workers are in clones of their own")
     parser.add_argument(
         "-S",
         "--set-param",
