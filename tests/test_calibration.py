@@ -107,6 +107,10 @@ def test_the_temperature_undoes_what_made_a_model_too_sure(factor):
     assert losses[1] == min(losses), "control: warmer and colder are worse"
 
 
+def test_the_loss_of_a_sure_model_is_not_lost_in_float32():
+    assert cross_entropy(np.array([[20, 0]], np.float32), np.array([0])) == pytest.approx(np.exp(-20.0), rel=1e-6)
+
+
 def test_the_temperature_stays_finite_where_all_rows_are_right():
     assert 0 < temperature(np.eye(4) * 5, np.arange(4)) < 0.2
 

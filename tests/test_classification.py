@@ -66,9 +66,17 @@ def test_a_constant_predictor_is_scored_by_the_metric_of_the_task(metric, majori
     assert rows["one"]["score"] <= rows["one"]["constant"] < rows[FINETUNED]["score"] == 1
 
 
+def test_no_share_is_kept_of_a_score_of_nothing_or_less():
+    labels, right = np.arange(10) % 2, np.eye(2, dtype=np.float32)[np.arange(10) % 2]
+    task = TOY.model_copy(update={"metric": "mcc"})
+    scores = score_rows(Predictions(TOY.labels, {"toy": labels}, {"toy": {FINETUNED: -right, "one": right}}), task, 5)
+    assert [(row["score"], row["retained"]) for row in scores] == [(pytest.approx(-1), None), (pytest.approx(1), None)]
+
+
 def test_standard_error_is_that_of_many_draws():
     draws = np.random.default_rng(0).binomial(400, 0.8, 20_000) / 400
     assert standard_error(0.8, 400) == pytest.approx(draws.std(), rel=0.03)
+    assert standard_error(0.2, 4) == pytest.approx(0.2)
     assert standard_error(1.0, 400) == 0
 
 

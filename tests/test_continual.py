@@ -44,6 +44,7 @@ def test_the_penalties_of_all_tasks_are_one():
     generator, elastic, strength = torch.Generator().manual_seed(5), Elastic(), 3.0
     parts = torch.rand(3, 2, 12, generator=generator, dtype=torch.float64)
     parts[0, 0, 6:] = 0  # of no importance to the first task
+    parts[:, 0, 11] = 0  # nor this one to any
     tasks = [[{"a": part[:8].view(4, 2), "b": part[8:]} for part in task] for task in parts]
     leaves = {name: torch.zeros_like(values).requires_grad_() for name, values in tasks[0][1].items()}
     loss = torch.zeros(())

@@ -99,6 +99,14 @@ def test_a_file_is_eight_bytes_for_each_parameter_and_a_header(tmp_path):
     assert 8 * mask.selected < (tmp_path / "m").stat().st_size < 8 * mask.selected + 4096
 
 
+def test_indices_beyond_int32_are_kept(tmp_path):
+    mask = GraftMask(Region({"w": (2**31 + 1,)}), {"w": torch.tensor([2**31])})
+    write_mask(tmp_path / "m", StoredMask(mask, {"w": torch.ones(1)}, {}, {}))
+    assert read_mask(tmp_path / "m").mask.equals(mask)
+    write_order(tmp_path / "order", mask.region_indices(), mask.region.size, {})
+    assert read_order(tmp_path / "order")[0].tolist() == [2**31]
+
+
 def test_a_missing_file_names_what_makes_it(tmp_path):
     assert complaint(tmp_path / "none") == "no such mask; `dvc repro` makes it"
     assert "dvc repro" in complaint(tmp_path / "none", read_order)
@@ -176,6 +184,7 @@ DAMAGES = [
     (without("shapes"), "shapes"),
     (say(shapes=5), "damaged"),
     (say(selected=21), "selects 20 parameters, its header says 21"),
+    (say(selected=19), "selects 20 parameters, its header says 19"),
     (number(INDICES, -1, 35), "must rise strictly within 0..34"),
     (part(INDICES, lambda row: row.flip(0)), "must rise strictly within 0..34"),
     (number(VALUES, 0, float("nan")), "not numbers"),
@@ -242,7 +251,7 @@ def test_a_truncated_order_is_damaged(order_file, share):
     assert complaint(order_file, read_order).startswith("damaged: ")
 
 
-ORDERS = [[5, 3, 71], [5, 3, -1], [5, 5, 3], [5, 3], [[5, 3, 60]]]
+ORDERS = [[5, 3, 71], [5, 3, -1], [5, 5, 3], [5, 3], [5, 3, 60, 7], [[5, 3, 60]]]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,12 @@ def test_the_sign_with_more_movement_wins_and_the_mean_of_those_who_have_it_stay
     assert summed(pretrained, models)["w"].tolist() == [2.0, -3.0, -1.0]  # the control
 
 
+def test_ties_gives_the_same_bits_for_every_order_of_tasks():
+    models = {task: {"w": torch.tensor([move])} for task, move in {"a": 2.0**53, "b": 1.0, "c": 1.0}.items()}
+    there, back = (elected({"w": torch.zeros(1)}, dict(order), 1.0) for order in (models, reversed(models.items())))
+    assert same(there, back)
+
+
 def test_ties_of_one_task_untrimmed_is_its_task_vector(several):
     pretrained, models = several
     only = {"first": models["first"]}
@@ -66,6 +72,9 @@ def test_dare_draws_by_seed_task_and_tensor_and_nothing_else(several):
     parts = [dared(pretrained, {task: model}, 0.5, 13) for task, model in models.items()]
     assert same(add(dict(zip(models, parts, strict=True))), once)
     assert not same(dared(pretrained, models, 0.5, 21), once)  # the control
+    nothing, alike = ({name: torch.full((99,), value) for name in ("v", "w")} for value in (0.0, 1.0))
+    one, other = (dared(nothing, {task: alike}, 0.5, 13) for task in ("first", "second"))
+    assert not torch.equal(one["v"], one["w"]) and not torch.equal(one["v"], other["v"])
 
 
 def test_dare_scales_what_stays_and_keeps_the_sum_on_average():

@@ -53,6 +53,8 @@ def test_chance_is_the_hypergeometric_expectation(first, second, size):
 def test_regions_that_do_not_fit_have_no_chance():
     with pytest.raises(ValueError, match="do not fit among 10"):
         chance_iou(11, 3, 10)
+    with pytest.raises(ValueError, match="do not fit among 10"):
+        chance_asymmetric_overlap(3, 11, 10)
 
 
 SMALL = {"vocab_size": 20, "max_position_embeddings": 16}

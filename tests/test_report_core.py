@@ -107,6 +107,8 @@ def test_an_estimate_is_the_t_interval_over_tasks_and_seeds_of_a_task_add_nothin
     assert (value.n, value.tasks, value.seeds, value.positive) == (8, 4, 2, 4)
     assert (value.low, value.high) == pytest.approx((*known.confidence_interval(0.95),))
     assert value.p_value(0.05) == pytest.approx(known.pvalue) and value.mean == pytest.approx(0.3)
+    assert value.sd == pytest.approx(np.std([*BY_TASK.values()], ddof=1))
+    assert estimate(cells({**BY_TASK, "rounded": 1e-12})).positive == 4
     twice = pd.concat([cells(BY_TASK), cells(BY_TASK).rename(lambda seed: seed + 2, level="seed")])
     assert (estimate(twice).low, estimate(twice).high) == pytest.approx((value.low, value.high))
     alone = ttest_1samp(twice, 0).confidence_interval(0.95)

@@ -36,9 +36,11 @@ def test_it_is_the_selection_ties_included(sizes, levels, seed, share, part):
     whole, select.PART = select.PART, part
     try:
         found = ranking(region, LazyTensors(region.shapes, scores.__getitem__), k)
+        numbered = RunningSelection(k)
+        numbered.add(region.flatten(scores), torch.arange(region.size))
     finally:
         select.PART = whole
-    assert found.tolist() == known_order(region, scores, k)
+    assert found.tolist() == numbered.order().tolist() == known_order(region, scores, k)
     assert sorted(found.tolist()) == top_k(region, scores, k).region_indices().tolist()
 
 

@@ -19,6 +19,7 @@ from stages.lib.evaluation.evaluation import predict_reference
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.readout import signs
+from stages.lib.graft.region import Region
 from stages.lib.io import read_json, write_json
 from stages.lib.metrics.predictions import read_predictions
 from stages.lib.report.claims import judge, read_statements
@@ -64,6 +65,7 @@ def test_where_more_is_not_always_enough_it_is_a_place_where_enough_begins(good,
     found = smallest_enough(good.__contains__, largest, 1.0001)
     assert (found is None) == (largest not in good)
     assert found is None or (found in good and found - 1 not in good)
+    assert smallest_enough(lambda _: True, 0, 2.0) is None
 
 
 # --- Signs and their code ---------------------------------------------------------------------------------------
@@ -87,6 +89,8 @@ def test_signs_move_each_selected_parameter_by_one_distance_of_its_tensor_the_cl
             there = (moved - delta)[chosen].square().sum()
             assert there < (other * moved - delta)[chosen].square().sum() + 1e-12
     assert torch.equal(signs(pretrained, pretrained, mask)["b.weight"], pretrained["b.weight"]), "nothing moved"
+    region, zeros, after = Region({"w": (3,)}), {"w": torch.zeros(3)}, {"w": torch.tensor([0.0, -1.0, 2.0])}
+    assert signs(zeros, after, GraftMask.full(region))["w"].tolist() == [1, -1, 1], "what did not move goes up"
 
 
 def test_the_code_is_as_long_as_what_it_tells_apart():
@@ -192,7 +196,7 @@ def write_cell(name: str, size: float, task: str, seed: int, enough: bool | None
     draw = np.random.default_rng([len(name), ord(task), seed])
     selected = int(size * np.exp(0.1 * draw.normal()))
     scores = {"pretrained": 0.6, "finetuned": 0.9, "grafted": 0.893 + 0.002 * draw.normal(), "signs": 0.88}
-    same = {"test_set": task, "n": 300, "ece": 0.05, "agreement": 0.9, "constant": 0.5, "majority": 0.5}
+    same = {"test_set": task, "n": 300, "ece": 0.05, "agreement": 0.9, "constant": 0.5, "majority": 0.4}
     rows = [
         {**same, "variant": variant, "score": score, "accuracy": score, "retained": score / 0.9}
         for variant, score in scores.items()
@@ -259,10 +263,14 @@ def test_numbers_are_those_of_the_records(found):
 def test_cells_without_an_answer_are_left_out_and_counted(found):
     write_cell("movement", 7.0, "a", 1, enough=None)
     write_cell("movement", 9e5, "b", 1, enough=False)
-    sizes, by_task, *_ = shown(tables(gather()))
+    data = gather()
+    sizes, by_task, *_ = shown(tables(data))
     assert sizes.rows[0].cells[1:3] == ["7", "6 of 7"] and sizes.rows[0].cells[3].startswith("at least ")
     assert "without 1 of 24 cells" in sizes.notes[-1]
     assert by_task.rows[1].cells[1].startswith("at least ")
+    promised = data.certificates[data.certificates.localizer == "movement"]
+    assert len(data.measure("movement", "grafted", "score")) == len(promised) == 6
+    assert promised.error.tolist() == pytest.approx([0.05] * 6) and promised.baseline.tolist() == [0.6] * 6
 
 
 @pytest.mark.usefixtures("bare")

@@ -40,6 +40,13 @@ def three(triple):
     return region, pretrained, [stored(region, pretrained, [*ranges[task]], models[task], task) for task in ranges]
 
 
+def of_one(start: float, values: list[float]) -> tuple[dict, list[StoredMask]]:
+    """A pretrained model of one parameter, and grafts with these values of it."""
+    region, pretrained = Region({"w": (1,)}), {"w": torch.tensor([start])}
+    parts = [({"w": torch.tensor([value])}, f"task {number}") for number, value in enumerate(values)]
+    return pretrained, [stored(region, pretrained, [0], part, task) for part, task in parts]
+
+
 def flat(pretrained: dict, joined: StoredMask) -> torch.Tensor:
     return joined.mask.region.flatten(transplant(pretrained, joined.values, joined.mask))
 
@@ -50,6 +57,8 @@ def test_one_graft_stitched_is_itself_bit_for_bit(three, rule):
     joined = stitch(grafts[:1], pretrained, rule)
     assert joined.mask.equals(grafts[0].mask) and same(joined.values, grafts[0].values)
     assert not same(joined.values, stitch(grafts[1:2], pretrained, rule).values)  # the control
+    pretrained, tiny = of_one(1.0, [2.0**-60])
+    assert same(stitch(tiny, pretrained, rule).values, tiny[0].values), "a sum of differences would give 0"
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -96,9 +105,10 @@ def test_a_sum_is_task_arithmetic_with_grafted_task_vectors(three):
 
 @pytest.mark.parametrize("rule", [MEAN, SUM, LARGEST])
 def test_every_order_of_grafts_gives_the_same_bits(three, rule):
-    _, pretrained, grafts = three
-    joined = [stitch([*order], pretrained, rule) for order in permutations(grafts)]
-    assert all(same(part.values, joined[0].values) for part in joined)
+    _, *toy = three
+    for pretrained, grafts in (toy, of_one(0.0, [3 * 2.0**60, -(2.0**61), -(2.0**60), 1.0])):
+        joined = [stitch([*order], pretrained, rule) for order in permutations(grafts)]
+        assert all(same(part.values, joined[0].values) for part in joined)
 
 
 def test_equally_far_values_are_the_first_ones():
