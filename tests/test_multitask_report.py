@@ -151,6 +151,10 @@ def test_the_matrix_has_what_was_written_by_row_and_column(data):
             expected = 0.8 if source == target else 0.5 if {source, target} == {"sst2", "cr"} else 0.1
             assert grid.mean.at[source, target] == pytest.approx(expected, abs=0.06)
             assert 0 < grid.sd.at[source, target] < 0.1
+    kinds = (contrasts.OWN, contrasts.OTHERS, contrasts.ALIKE, contrasts.UNALIKE)
+    assert [len(matrix_of(data).gains[kind]) for kind in kinds] == [8, 24, 4, 20]
+    kinds = (contrasts.UNION_IN, contrasts.UNION_OUT, contrasts.PURIFIED_IN, contrasts.PURIFIED_OUT)
+    assert [len(matrix_of(data).gains[kind]) for kind in kinds] == [4, 4, 4, 4]
 
 
 def test_rows_and_columns_are_not_mixed_up(tmp_path):
@@ -174,7 +178,8 @@ def test_overlap_stands_between_chance_and_two_seeds_of_one_task(data):
     assert means[contrasts.ONE_MODEL_ALIKE] == pytest.approx(0.25, abs=0.05)
     assert means[contrasts.ONE_MODEL_UNALIKE] < 0.05
     assert values[contrasts.ONE_MODEL].chance.mean() == pytest.approx(SELECTED / REGION.size)
-    assert (len(values[contrasts.ONE_MODEL]), len(values[contrasts.TWO_SEEDS])) == (24, 8)
+    kinds = (contrasts.ONE_MODEL, contrasts.TWO_SEEDS, contrasts.TWO_SEEDS_OTHER)
+    assert [len(values[kind]) for kind in kinds] == [24, 8, 24]
     diagonal = matrix_of(data).overlap_grid.mean
     assert diagonal.at["cr", "cr"] == pytest.approx(0.75, abs=0.05)  # not 1, which a region has with itself
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stages.lib import paths
 from stages.lib.data.batching import shuffled
-from stages.lib.errors import TrainingError
+from stages.lib.errors import MaskError, TrainingError
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
@@ -35,11 +35,11 @@ from stages.lib.training.training import TrainPlan
 from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel, open_views, spread
 from stages.talos.disentanglement import error_grid, searched_mean
 from stages.talos.linearised import LinearisedModel
-from stages.talos.sensitivity_masks import VARIANTS, prune
+from stages.talos.sensitivity_masks import LEAST, MOST, RANDOM, VARIANTS, masks, prune
 from stages.talos.settings import EditTraining, Negation, SensitivityParams
 from stages.talos.task_vectors import attention_mask, best_of, choose_mask, plans_of
 from stages.talos.vector_arithmetic import addition, choose_negation, negation, single_scores
-from tests.pico import TOY, localizer_settings, model_settings, runtime, same, toy_rows, values_of
+from tests.pico import TOY, all_localizers, localizer_settings, model_settings, runtime, same, toy_rows, values_of
 from tests.test_localizers import evidence_of, mask_of
 
 ALPHAS = [0.0, 0.5, 1.0]
@@ -288,6 +288,15 @@ def test_full_fine_tuning_trained_alike_selects_the_whole_region(make_cell):
     assert mask.selected == mask.region.size and passes == 0
 
 
+def test_a_mask_of_fewer_parameters_than_were_asked_for_is_refused(make_cell):
+    cell = study_cell(make_cell("prompt"))
+    params = SimpleNamespace(
+        talos=SimpleNamespace(sparsity=0.5), graft=SimpleNamespace(rule="top_k"), localizer=all_localizers()
+    )
+    with pytest.raises(MaskError, match=r"bias selects .* lower it, or leave bias out"):
+        choose_mask("bias", cell, params)
+
+
 def test_attention_only_is_the_weights_of_its_projections(make_cell):
     mask = attention_mask(make_cell("prompt").region)
     assert mask.selected == 2 * 4 * 32 * 32
@@ -369,10 +378,10 @@ def test_what_a_model_lacks_is_drawn_alike_each_time_it_is_opened(make_cell, pro
 
 
 def test_few_dev_rows_have_all_labels_in_proportion():
-    rows = [{"label": label, "number": n} for n, label in enumerate(["a"] * 40 + ["b"] * 20)]
+    rows = [{"label": label, "number": n} for n, label in enumerate(["b"] * 20 + ["a"] * 40)]
     some = spread(rows, 12)
-    assert [row["label"] for row in some] == ["a"] * 8 + ["b"] * 4, "where the first rows have one label"
-    assert len({row["number"] for row in some}) == 12 and some == sorted(some, key=lambda row: row["number"])
+    assert [row["label"] for row in some] == ["b"] * 4 + ["a"] * 8, "where the first rows have one label"
+    assert [row["number"] for row in some] == [*range(2, 60, 5)], "evenly, and in their order"
     assert spread(rows, 0) == spread(rows, 60) == spread(rows, 99) == rows
 
 
@@ -395,6 +404,7 @@ def test_points_do_not_depend_on_the_order_and_add_up(triple):
         ([0.9, 0.5, 0.1], [0.8, 0.77, 0.5], 0.5),
         ([0.9, 0.5, 0.1], [0.8, 0.5, 0.8], 1.0),  # what is kept need not be an interval
         ([0.9, 0.5, 0.1], [0.8, 0.1, 0.1], 0.0),  # 0 is always allowed
+        ([0.9, 0.5, 0.1], [1.0, 0.95, 0.5], 0.5),  # just enough is kept
         ([0.5, 0.5, 0.5], [0.8, 0.8, 0.8], 0.0),
         ([0.5, 0.4, 0.4], [0.8, 0.8, 0.8], 0.5),
     ],
@@ -462,8 +472,9 @@ def test_pruning_nothing_changes_nothing_and_the_least_sensitive_costs_least(mak
     cell = make_cell("prompt")
     plane, region, evidence = landscape(cell, {"toy": cell.finetuned()}), cell.region, evidence_of(cell)
     evidence.put(evidence.pretrained)
-    scores, k = evidence.squared_gradients(32, "expected", 1), region.budget(0.1)
-    random = torch.randperm(region.size, generator=torch.Generator().manual_seed(0))[:k]
+    talos = SimpleNamespace(talos=localizer_settings("talos", mode="expected"))
+    found = masks(evidence, SimpleNamespace(localizer=talos, sensitivity=SimpleNamespace(pruned=0.1)))
+    assert {mask.selected for mask in found.values()} == {region.budget(0.1)}
 
     def margins(mask: GraftMask) -> np.ndarray:
         plane.put(prune(cell.pretrained(), mask))
@@ -471,8 +482,7 @@ def test_pruning_nothing_changes_nothing_and_the_least_sensitive_costs_least(mak
 
     before = margins(GraftMask.empty(region))
     assert np.array_equal(before, np.diff(plane.logits({}, [TEST])[TEST]))
-    masks = [least_sensitive(scores, GraftMask.full(region), k), GraftMask.from_region_indices(region, random)]
-    least, by_chance, most = (np.abs(margins(mask) - before).mean() for mask in (*masks, top_k(region, scores, k)))
+    least, by_chance, most = (np.abs(margins(found[kind]) - before).mean() for kind in (LEAST, RANDOM, MOST))
     assert least < by_chance < most
 
 
