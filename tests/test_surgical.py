@@ -185,6 +185,7 @@ def test_a_selection_larger_than_the_model_is_refused(cell):
         chosen("top_7")
     with pytest.raises(ParamsError, match="surgery.selections: top_13 is more than the model's 12 layers"):
         surgery.operate("top_13", "toy", SEED, params(), runtime())
+    assert surgery.chosen_sets("top_12", "toy", SEED, params().surgery) == [(*range(12),)]
 
 
 def test_aggregations_are_what_their_names_say():

@@ -28,7 +28,7 @@ from stages.lib.report.style import save_all
 from stages.surgical import report as reporting
 from stages.surgical.figures import FIGURES, layer_figure
 from stages.surgical.frames import CELL, Surgical, collect, layer_text
-from stages.surgical.rankings import by_cell
+from stages.surgical.rankings import across, by_cell
 from tests.reports import once
 
 pytestmark = pytest.mark.usefixtures("project")
@@ -427,6 +427,7 @@ def test_rankings_of_tasks_differ_more_than_those_of_seeds_where_they_do(found):
     claim = claim_of(made(order=lambda task, seed: turns[task]), OWN)
     assert claim.verdict is Verdict.HOLDS and "1.00 between seeds" in claim.figure and "3 tasks, 2 seeds" in claim.here
     assert verdict(found, OWN) is Verdict.UNCLEAR, "two of three tasks have almost the same ranking"
+    assert len(across(found)[0]) == 6, "each of three pairs once a seed"
     by_seed = {13: ORDERS["sst2"], 21: ORDERS["qnli"]}
     assert verdict(made(order=lambda task, seed: by_seed[seed]), OWN) is Verdict.FAILS
 
