@@ -20,7 +20,7 @@ from stages.lib.graft.region import Region, Tensors
 from stages.lib.graft.select import top_k
 from stages.lib.localizers.attribution import each_attribution
 from stages.lib.localizers.bias import biases
-from stages.lib.localizers.evidence import DevRating, Evidence
+from stages.lib.localizers.evidence import DevRating, Evidence, counted
 from stages.lib.localizers.learned import MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
@@ -351,8 +351,9 @@ def test_doubling_masks_add_as_many_as_there_are_by_what_the_graft_gains_most_fr
         gains = q.gains(GraftMask.from_region_indices(q.region, order))
         gains[order] = -torch.inf
         order = torch.cat([order, gains.topk(size - len(order)).indices])
-    found = ranked("doubling", q.evidence(), k)
-    assert found.tolist() == order.tolist()
+    looks: list[int] = []
+    found = ranked("doubling", counted(q.evidence(), 1, looks.append), k)
+    assert found.tolist() == order.tolist() and len(looks) == 3, "of 5, 10 and 20"
     assert {*found.tolist()} != {*ranked("movement", q.evidence(), k).tolist()}, "control"
 
 
@@ -364,6 +365,7 @@ def test_stable_masks_hold_what_most_draws_choose(quadratic):
 
     def next_gradient() -> float:
         drawn.append(len(drawn))
+        torch.testing.assert_close(q.weights[first], q.pretrained[first] + 0.1 * moved[first])  # path_point
         for name, weight in q.weights.items():
             weight.grad = -moved[name]  # gains are squared movements
         q.weights[first].grad.view(-1)[len(drawn) % 2] = -1e6 * moved[first].view(-1)[len(drawn) % 2].sign()

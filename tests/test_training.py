@@ -13,6 +13,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score, loss_gradient
 from stages.lib.training import finetuning
 from stages.lib.training.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
+from stages.lib.training.grid import Trained, search
 from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
 from tests.pico import finetune_settings, values_of
 
@@ -116,6 +117,12 @@ def test_the_best_grid_point_is_kept(make_cell):
     score = dev_score(done.model, done.model.encode(cell.rows["dev"]))
     assert done.record["dev_accuracy"] == best["dev_accuracy"] == score[0]
     assert min(point["dev_accuracy"] for point in done.record["grid"]) < best["dev_accuracy"], "control"
+
+
+def test_the_first_of_equal_grid_points_is_kept():
+    found = search([{"rate": 1}, {"rate": 2}, {"rate": 3}], lambda point: Trained(point, (0.5, -1.0)))
+    assert found.kept == found.point == {"rate": 1}
+    assert [point["dev_loss"] for point in found.grid] == [1.0] * 3
 
 
 def test_every_grid_point_starts_from_the_same_weights(make_cell):
