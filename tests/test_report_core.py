@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
-from scipy.stats import ttest_1samp
+from scipy.stats import t, ttest_1samp
 
 from stages.lib.errors import DataError
 from stages.lib.io import read_json, write_json
@@ -120,6 +120,10 @@ def test_pairs_of_tasks_are_jackknifed_by_task():
     # 3 * 0.3 - 2 * (the other pair): -0.3, 0.5 and 0.7
     assert value.error == pytest.approx(np.std([-0.3, 0.5, 0.7], ddof=1) / 3**0.5)
     assert (value.tasks, value.units) == (3, 3)
+    more = estimate(cells({**BY_PAIR, ("a", "d"): 0.4, ("b", "d"): 0.3, ("c", "d"): 0.5}, names=PAIR), PAIR)
+    for end in (more.mean - more.low, more.high - more.mean):
+        assert end == pytest.approx(t.ppf(0.975, 3) * more.error), "of four tasks, not of six pairs"
+    assert more.p_value(more.high) == pytest.approx(0.05)
     assert estimate(cells({("a", "b"): 0.1}, names=PAIR), PAIR).low is None, "one pair has no interval"
     assert value.error > 1.9 * value.sd / 3**0.5, "the control: pairs are not independent"
     apart = {("a", "b"): 0.1, ("c", "d"): 0.2, ("e", "f"): 0.6}

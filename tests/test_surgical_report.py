@@ -28,7 +28,7 @@ from stages.lib.report.style import save_all
 from stages.surgical import report as reporting
 from stages.surgical.figures import FIGURES, layer_figure
 from stages.surgical.frames import CELL, Surgical, collect, layer_text
-from stages.surgical.rankings import across, by_cell
+from stages.surgical.rankings import across, bridges, by_cell
 from tests.reports import once
 
 pytestmark = pytest.mark.usefixtures("project")
@@ -446,6 +446,9 @@ def test_two_layers_are_too_few_to_rank(found):
 def test_more_of_the_graft_than_by_chance_is_in_the_top_layers_where_it_was_put_there(found):
     assert verdict(found, INSIDE) is Verdict.HOLDS
     assert verdict(made(inside=lambda order: order[-2:]), INSIDE) is Verdict.FAILS
+    evenly = found.regions.assign(chance=found.regions.share), found.robustness.assign(start=found.robustness.moved)
+    none = bridges(replace(found, regions=evenly[0], robustness=evenly[1]))
+    assert [value.n for value in none.values()] == [0, 0, 0], "what follows the sizes of the layers has no ranking"
     for task, seed in CELLS:  # everywhere
         write_learned(task, seed, dict(zip(REGION.shapes, REGION.sizes, strict=True)))
     assert verdict(collect(params()), INSIDE) is Verdict.UNCLEAR
