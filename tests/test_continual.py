@@ -1,6 +1,7 @@
 """Pieces, penalties, stored examples and measures of continual learning: what must hold whatever the data are."""
 
 from itertools import count, islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import torch
 
 from stages.continual.forgetting import average_accuracy, backward_transfer, forgetting, learning_accuracy
 from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, stored_rows
+from stages.continual.methods import Ewc
 from stages.lib.graft.apply import graft, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
+from stages.lib.training.training import TrainPlan
 from tests.pico import random_mask, same
 
 
@@ -70,6 +73,14 @@ def test_a_steep_penalty_pulls_back_and_does_not_overshoot(most, stays):
         leaf = leaf - rate * leaf.grad
         way.append(float(leaf.abs().max()))
     assert (max(way) <= 1) == stays
+
+
+def test_a_penalty_is_cut_off_where_a_step_would_reach_its_centre():
+    learner, leaf = Ewc(None, SimpleNamespace(strength=1.0)), torch.ones(3)
+    learner.elastic.add({"a": torch.full((3,), 50.0)}, {"a": torch.zeros(3)})
+    leaf.grad = torch.zeros(3)
+    learner.hold_back({"a": leaf}, TrainPlan(steps=1, learning_rate=0.25, batch_size=1))
+    assert leaf.grad.tolist() == [4.0] * 3
 
 
 def test_a_leaf_without_a_gradient_or_of_a_new_head_is_left_alone():

@@ -195,6 +195,7 @@ def test_aggregations_are_what_their_names_say():
         name: pytest.approx(values) for name, values in wanted.items()
     }
     assert layer_norms(squares, {0: ["a", "b"], 1: ["c"]}) == pytest.approx([200**0.5, 2.0])
+    assert layer_scores({"a": torch.tensor([1.0, 2.0**-30])}, 1, {0: ["a"]})["trace"] == [1 + 2.0**-30], "in float64"
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -37,7 +37,7 @@ from stages.talos.disentanglement import error_grid, searched_mean
 from stages.talos.linearised import LinearisedModel
 from stages.talos.sensitivity_masks import LEAST, MOST, RANDOM, VARIANTS, masks, prune
 from stages.talos.settings import EditTraining, Negation, SensitivityParams
-from stages.talos.task_vectors import attention_mask, best_of, choose_mask, plans_of
+from stages.talos.task_vectors import attention_mask, best_of, choose_mask, plans_of, sizes
 from stages.talos.vector_arithmetic import addition, choose_negation, negation, single_scores
 from tests.pico import TOY, all_localizers, localizer_settings, model_settings, runtime, same, toy_rows, values_of
 from tests.test_localizers import evidence_of, mask_of
@@ -286,6 +286,11 @@ def test_dev_chooses_the_learning_rate_and_a_diverging_one_is_passed_over(make_c
 def test_full_fine_tuning_trained_alike_selects_the_whole_region(make_cell):
     mask, passes = choose_mask("full_matched", study_cell(make_cell("prompt")), SimpleNamespace())
     assert mask.selected == mask.region.size and passes == 0
+    states = [
+        sizes(replace(PLAN, **how), 10, mask)["optimizer_bytes"]
+        for how in ({}, {"optimizer": "sgd"}, {"optimizer": "sgd", "momentum": 0.9})
+    ]
+    assert states == [80, 0, 40]
 
 
 def test_a_mask_of_fewer_parameters_than_were_asked_for_is_refused(make_cell):
