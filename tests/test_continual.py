@@ -120,6 +120,8 @@ def test_measures_of_a_matrix_done_by_hand():
         assert backward_transfer(accuracies) == pytest.approx(-((0.9 - 0.75) + (0.8 - 0.6)) / 2)
     still = np.array([[0.9, NAN], [0.9, 0.8]])
     assert forgetting(still) == backward_transfer(still) == 0
+    gained = np.array([[0.5, NAN], [0.75, 0.8]])
+    assert forgetting(gained) == -0.25 == -backward_transfer(gained), "the last step isn't among the best"
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,7 @@ def test_a_localizer_looks_the_same_whichever_others_are_drawn():
 def test_numbers_are_rounded_and_undefined_ones_left_out():
     values = {"a": 0.12345678, "b": float("nan"), "c": -0.0, "d": {"n": np.int64(3)}}
     assert clean(values) == {"a": 0.123457, "c": 0.0, "d": {"n": 3}}
+    assert str(clean(-1e-9)) == "0.0"
     none, one = mean_of(np.array([np.nan])), mean_of(np.array([0.5]))
     assert known({"x": {"none": none}, "y": {"none": none, "one": one}}) == {"y": {"one": {"n": 1, "mean": 0.5}}}
 
