@@ -18,6 +18,7 @@ EXPECTED = {
     "bool_type": "true or false",
     "string_type": "text",
     "string_too_short": "some text, not nothing",
+    "string_too_long": "a name of at most 100 characters",
     "string_pattern_mismatch": "a name of a-z, 0-9, _ and . that starts with a letter or a digit",
     "list_type": "a list",
     "dict_type": "`name: value` pairs",

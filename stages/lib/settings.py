@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 from .errors import did_you_mean
 
 # A dash would let two cells share a DVC stage name: `a@b-c-1` is both (a, b-c) and (a-b, c).
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.]*$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.]*$", max_length=100)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Rate = Annotated[float, Field(gt=0, le=1e12)]
@@ -71,7 +71,8 @@ def fine_part(kind: Any, raw: object, places: list[tuple]) -> Any:
     if is_table:
         fine = TypeAdapter(kind).validate_python(rest, strict=True)
         bad = {name: raw[name] if {*below} == {("[key]",)} else WRONG for name, below in inside.items()}
-        return Table({name: (fine | bad)[name] for name in raw})
+        # a name that should be text is known as the text it should be
+        return Table({str(name): (fine | bad)[name] for name in raw})
     wrong = inside.keys() & fields.keys()
     partial = create_model(kind.__name__, __base__=(Partial, kind), **dict.fromkeys(wrong, (Any, None)))
     part = partial.model_validate(rest)

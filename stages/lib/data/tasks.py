@@ -157,6 +157,8 @@ class TaskSpec(Section):
             raise ValueError("a list of at least 2, or null for rows of a prompt and a completion")
         if len({*labels}) < len(labels):
             raise ValueError("labels that differ from each other")
+        if any(label != label.strip() or not label for label in labels):  # those of files are stripped
+            raise ValueError("labels of which none is empty or has a space around it")
         return labels
 
     @field_validator("positive", "prompt", "causal_prompt", "relabel", "hub")
