@@ -104,8 +104,17 @@ def test_variants_of_one_text_do_not_part_into_train_and_dev():
 
 def test_scarce_class_is_an_error_that_says_what_to_do():
     message = "task movies: class 'negative' has 11 training rows, but data.k=8 needs 16 (8 for train, 8 for dev); lower data.k to 5 or set data.scarce=split"
-    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(DataError, match=f"^{re.escape(message)}\n"):
         draw(make_rows(per_label=11))
+
+
+def test_all_scarce_classes_are_named_and_how_many_rows_were_passed_over():
+    rows = make_rows(per_label=11)
+    with pytest.raises(DataError) as error:
+        draw([*rows, *(row(one["sentence1"], one["label"], "test") for one in rows[:3])])
+    negative, positive, passed = str(error.value).splitlines()
+    assert "'negative' has 8 training" in negative and "'positive' has 11 training" in positive
+    assert passed == "task movies: 3 more have a text that is also in test, in another such row, or under two labels"
 
 
 @pytest.mark.parametrize(("available", "share", "sizes"), [

@@ -16,18 +16,27 @@ def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: 
     """Give the rows of train, dev and test, which share no text; test is the same for every seed.
 
     `rows` is a table, `labels` are the task's, `data` has the settings k, scarce, dev_share and test_max.  Training rows whose
-    text is also in the test split are passed over.  Raises DataError if a class has too few rows.
+    text is also in the test split are passed over.  Raises DataError of all classes that have too few rows.
     """
     tests = [row for row in rows if row["split"] == "test"]
     if not tests:
         raise DataError(f"task {task}: its data has no test split")
     pool = _pool(rows, {text_key(row) for row in tests})
     sample: dict[str, list[Row]] = {"train": [], "dev": []}
+    problems = []
     for label in labels or [None]:
         ranked = sorted((row for row in pool if label in (None, row["label"])), key=lambda row: _place(row, task, seed))
-        train, dev = split_sizes(len(ranked), task, label, data)
+        try:
+            train, dev = split_sizes(len(ranked), task, label, data)
+        except DataError as problem:
+            problems.append(str(problem))
+            continue
         sample["train"] += ranked[:train]
         sample["dev"] += ranked[len(ranked) - dev :]
+    if problems:
+        passed = sum(row["split"] == "train" for row in rows) - len(pool)
+        over = f"task {task}: {passed} more have a text that is also in test, in another such row, or under two labels"
+        raise DataError("\n".join(problems + [over] * (passed > 0)))
     chosen = {split: sorted(drawn, key=lambda row: _place(row, task, seed)) for split, drawn in sample.items()}
     chosen["test"] = capped(tests, data.test_max)
     return {split: [*map(bare, part)] for split, part in chosen.items()}
