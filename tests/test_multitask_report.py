@@ -3,6 +3,7 @@
 import json
 from contextlib import chdir
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
 from stages.lib import paths
@@ -334,3 +336,14 @@ def test_thirteen_tasks_with_unions_fit_into_one_figure(tmp_path):
     data = data_in(tmp_path, params(tasks, groups=groups), after={"rte": 0.5})
     shapes = [imread(path).shape for path in draw(data, tmp_path)]
     assert shapes and all(height < 2400 and width == 1350 for height, width, _ in shapes)
+
+
+@pytest.mark.usefixtures("bare")
+def test_long_names_of_tasks_do_not_run_into_each_other(tmp_path):
+    tasks = [f"{kind}_reviews_of_a_rather_long_name_in_2025" for kind in ("good", "bad", "ugly")]
+    data = data_in(tmp_path, params(tasks, groups={}))
+    for name in ("joint", "overlap_sgd_learned_0.01"):
+        drawn = makers(data)[name](data)
+        FigureCanvasAgg(drawn).draw()
+        spans = [label.get_window_extent() for label in drawn.axes[0].get_xticklabels()]
+        assert all(left.x1 < right.x0 for left, right in pairwise(spans)), name

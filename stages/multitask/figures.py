@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from stages.lib.report.format import counted, counts, extent, percent, points, small_percent, whiskers, words
 from stages.lib.report.line_styles import explain, framed, small_multiples
+from stages.lib.report.style import wrapped
 from stages.multitask.contrasts import ONE_MODEL, OTHERS, OWN, TWO_SEEDS, Matrix, matrices
 from stages.multitask.heatmap import Block, heatmap
 from stages.multitask.load import PURIFIED, SINGLE, UNION, Multitask, are_alike
@@ -115,7 +116,7 @@ def _draw_levels(panel: Axes, data: Multitask, levels: pd.DataFrame) -> None:
         error = sd if sd.notna().all() else None
         shifted = places + SHIFT * (number - 1)
         panel.errorbar(shifted, mean, error, linestyle="", capsize=3, elinewidth=1, label=name, **look)
-    panel.set_xticks(places, data.tasks, rotation=30 if len(places) > 6 else 0)
+    panel.set_xticks(places, [wrapped(task, 14) for task in data.tasks], rotation=30 if len(places) > 6 else 0)
     panel.set_ylabel("accuracy (%)")
     panel.margins(x=0.08, y=0.12)
 

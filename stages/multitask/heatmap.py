@@ -10,7 +10,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from stages.lib.report.style import figure, legend
+from stages.lib.report.style import figure, legend, wrapped
 from stages.multitask.contrasts import Grid
 
 # one hue above 0 and another below, each evenly darker: the same order in grey
@@ -52,7 +52,7 @@ def heatmap(blocks: list[Block], title: str, details: str, caption: str, across:
     for panel, block in zip(panels, blocks, strict=True):
         _draw_block(panel, block, top, SIZES[len(columns) > MANY])
     slanted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if len(columns) > MANY else {}
-    panels[-1].set_xticks(range(len(columns)), columns, **slanted)
+    panels[-1].set_xticks(range(len(columns)), [wrapped(name, 14) for name in columns], **slanted)
     panels[-1].set_xlabel(across)
     _explain(drawn, panels[0], blocks, **cells)
     scale = matplotlib.cm.ScalarMappable(Normalize(-100 * top, 100 * top), COLORS)

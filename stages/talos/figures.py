@@ -125,7 +125,7 @@ def _square(part: pd.DataFrame, row: str, tasks: list[str]) -> np.ndarray:
 
 
 def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, headline: str, details: str) -> Figure:
-    tasks = talos.tasks
+    tasks, names = talos.tasks, [wrapped(task, 14) for task in talos.tasks]
     # as few columns as leave room for a number in each of the cells beside each other
     most = min(MOST_COLUMNS, len(panels), max(1, int(WIDTH_INCHES / (NUMBER_INCHES * len(tasks)))))
     rows = math.ceil(len(panels) / most)
@@ -141,10 +141,11 @@ def _ratios(talos: Collected, panels: dict[str, np.ndarray], rows_are: str, head
         image = panel.imshow(values, norm=norm, cmap="PuOr_r")
         _write_values(panel, values, np.abs(norm(values) - 0.5) > 0.3, range(len(tasks)))
         panel.set_title(name)
-        panel.set_xticks(range(len(tasks)), tasks, rotation=35, ha="right", fontsize=9)
-        panel.set_yticks(range(len(tasks)), tasks if first else [], fontsize=9)
+        panel.set_xticks(range(len(tasks)), names, rotation=35, ha="right", fontsize=9)
+        panel.set_yticks(range(len(tasks)), names if first else [], fontsize=9)
         panel.grid(visible=False)
-    drawn.colorbar(image, ax=[*drawn.axes], label="accuracy (% of the pretrained model's)", shrink=0.6)
+    label = wrapped("accuracy (% of the pretrained model's)", 40 if rows * len(tasks) > 3 else 20)
+    drawn.colorbar(image, ax=[*drawn.axes], label=label, shrink=0.6)
     return drawn
 
 
