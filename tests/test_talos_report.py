@@ -439,4 +439,4 @@ def test_the_numbers_of_all_tasks_fit_into_their_cells_and_labels_into_the_figur
             widths = [text.get_window_extent().width for text in panel.texts]
             assert len(widths) == number**2 and max(widths) < right - left
         scale, top = drawn.axes[-1].yaxis.label.get_window_extent(), drawn.texts[0].get_window_extent()
-        assert 0 <= scale.y0 and scale.y1 <= top.y0
+        assert scale.y0 >= 0 and scale.y1 <= top.y0
