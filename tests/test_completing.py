@@ -13,7 +13,7 @@ from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.localizers.settings import NAMES
-from stages.lib.metrics.classification import accuracy, agreement, reliability
+from stages.lib.metrics.classification import accuracy, agreement, reliability, standard_error
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.metrics.scores import classification_scores, score_rows
 from stages.lib.metrics.tokens import TARGETS, TOLD, error_over_rows, token_scores, usual_completion
@@ -325,6 +325,7 @@ def test_records_are_stored_to_the_bit_and_scored(tmp_path, model, examples):
     assert scores[FINETUNED]["agreement"] == 1.0 and scores[GRAFTED]["agreement"] < 0.6
     assert scores[FINETUNED]["n"] == 40 < scores[FINETUNED]["tokens"] == len(told)
     assert scores[FINETUNED]["score"] == accuracy(told, targets) and scores[FINETUNED]["f1"] is None
+    assert scores[FINETUNED]["accuracy_se"] == standard_error(accuracy(told, targets), 40) > 0, "of rows"
     row = score_rows(read, TOY, 15)[0]
     assert np.exp(row["loss"]) == pytest.approx(row["perplexity"])
     with pytest.raises(DataError, match="different test rows"):

@@ -221,6 +221,8 @@ def test_baselines_are_what_they_say(triple):
     squares = {name: values**2 for name, values in pretrained.items()}
     assert mask_of("magnitude", evidence, 20).equals(top_k(region, squares, 20))
     assert {*mask_of("bias", evidence, 5).indices} == {*biases(region)} == {"a.bias"}
+    still = from_tensors(region, pretrained, pretrained, np.random.default_rng(0))
+    assert {*mask_of("bias", still, 5).indices} == {"a.bias"}, "no other parameter, though none moved"
     alone = Region({"a.bias": (11,)})
     order = movement_order(pretrained, finetuned, alone, 5)
     assert torch.equal(mask_of("bias", evidence, 5).indices["a.bias"], order.sort().values)
@@ -257,6 +259,7 @@ def test_random_places_are_spread_over_the_region():
 def test_fish_is_the_fisher_information_at_the_pretrained_weights(make_cell):
     cell = make_cell("prompt")
     evidence = evidence_of(cell)
+    evidence.put(evidence.finetuned)
     mask = mask_of("fish", evidence, 150)
     assert same({name: evidence.weights[name] for name in cell.region.shapes}, cell.pretrained())
     squares = evidence.squared_gradients(12)
@@ -354,6 +357,7 @@ def test_doubling_masks_add_as_many_as_there_are_by_what_the_graft_gains_most_fr
     looks: list[int] = []
     found = ranked("doubling", counted(q.evidence(), 1, looks.append), k)
     assert found.tolist() == order.tolist() and len(looks) == 3, "of 5, 10 and 20"
+    assert ranked("doubling", q.evidence(), 3).tolist() == order[:3].tolist(), "fewer than it starts with"
     assert {*found.tolist()} != {*ranked("movement", q.evidence(), k).tolist()}, "control"
 
 

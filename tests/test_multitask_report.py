@@ -165,8 +165,15 @@ def test_rows_and_columns_are_not_mixed_up(tmp_path):
     rows = json.loads(path.read_text())["rows"]
     next(row for row in rows if row["source"] == "cr")["accuracy"] = BEFORE + 3 * (AFTER - BEFORE)
     write_json(path, {"rows": rows})
-    mean = matrix_of(collect_in(tmp_path)).gain_grid(SINGLE).mean
+    values = {name: torch.zeros(count) for name, count in GraftMask.full(REGION).counts.items()}
+    full = tmp_path / paths.skill_mask("sgd", "learned", "0.01", "cr", 13)
+    write_mask(full, StoredMask(GraftMask.full(REGION), values, {}, {"kept": "learned"}))
+    found = collect_in(tmp_path)
+    mean = matrix_of(found).gain_grid(SINGLE).mean
     assert mean.at["cr", "qnli"] > 1 and mean.at["qnli", "cr"] < 0.3
+    overlaps = found.overlaps[(found.overlaps.first_seed == 13) & (found.overlaps.second_seed == 13)]
+    inside = overlaps.set_index(["first", "second"])[["overlap", "chance"]]
+    assert [*inside.loc["cr", "qnli"]] == [1, 1] and [*inside.loc["qnli", "cr"]] == [SELECTED / REGION.size] * 2
 
 
 def test_single_task_accuracy_is_that_of_the_same_first_rows(data):
