@@ -157,6 +157,15 @@ def test_the_relative_rate_never_takes_the_smallest_rise_for_its_measure():
     assert old > 1e5 * first_step(40, rises)[0], "control: the smallest that wants in"
 
 
+def test_the_relative_rate_is_measured_at_the_first_step_alone():
+    small, start = Small(), Small().start(RELATIVE.offset)
+    start.blend_into(small.weights)
+    small.loss_gradient()
+    rate, _ = start.relative(small.weights, RELATIVE, 30)
+    fixed = changed(RELATIVE, rate_kind="absolute", learning_rate=rate)
+    assert same(Small().learn(RELATIVE)[1].logits, Small().learn(fixed)[1].logits)
+
+
 def test_l1_is_in_units_of_the_measured_rise_and_leaves_the_rate_alone():
     rises = torch.linspace(-1, 1, Small().region.size, dtype=torch.float64) * 1e-8
     rate, l1 = first_step(9, rises, l1=0.5)

@@ -343,6 +343,7 @@ def test_growth_ends_where_dev_certifies_enough(quadratic, first, rounds, select
     found = find_mask("grown", evidence, localizer_settings("grown", enough=0.9), Budget(k))
     assert found.record == {"rounds": rounds, "agreement": pytest.approx((0.05 / 2) ** (1 / 50))}
     assert found.mask.selected == selected
+    assert same(q.weights, graft(q.pretrained, q.finetuned, found.mask)), "the graft that dev rated last"
     whole = find_mask("grown", q.evidence(), localizer_settings("grown"), Budget(k))
     assert (whole.mask.selected, whole.record) == (k, {}), "control: nothing certified, nothing said"
 
@@ -380,6 +381,8 @@ def test_stable_masks_hold_what_most_draws_choose(quadratic):
     settled = q.moved_most(k - 1).region_indices()
     assert len(drawn) == 6 and found.mask.selected == k
     assert {*settled.tolist()} - {0, 1} <= {*found.mask.region_indices().tolist()}
+    most = int(moved[first].view(-1)[:2].abs().argmax())
+    assert {*found.mask.region_indices().tolist()} & {0, 1} == {most}, "of two as often chosen that of the larger mean"
     assert found.record["draws"] == 6 and k - 2 <= found.record["stable"] < k
     alone = find_mask("stable", evidence, localizer_settings("stable", draws=1), Budget(k))
     assert alone.record["stable"] == k, "control: one draw agrees with itself"

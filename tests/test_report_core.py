@@ -13,7 +13,7 @@ from scipy.stats import t, ttest_1samp
 from stages.lib.errors import DataError
 from stages.lib.io import read_json, write_json
 from stages.lib.report import publish
-from stages.lib.report.claims import Finding, Statement, judge, read_statements
+from stages.lib.report.claims import Finding, Statement, above_baselines, judge, read_statements, short_of
 from stages.lib.report.differences import other_settings, plain, told
 from stages.lib.report.document import HOW_JUDGED, Claim, Report, Row, Verdict, read_report, write_report
 from stages.lib.report.document import Table as Printed
@@ -21,7 +21,7 @@ from stages.lib.report.format import percent, points, words
 from stages.lib.report.line_styles import line_styles
 from stages.lib.report.load import Records, frame_of, grid, in_order, published, require_files
 from stages.lib.report.publish import to_markdown, to_terminal
-from stages.lib.report.stats import Estimate, clean, estimate, holm, known, mean_of, paired
+from stages.lib.report.stats import Estimate, clean, estimate, holm, known, mean_of, paired, ranked
 from stages.lib.report.table import Column, Line, Table, by, count, number, share, shown, stored, values_in
 from stages.lib.settings import Params
 from tests.pico import graft_settings, model_settings
@@ -109,6 +109,8 @@ def test_an_estimate_is_the_t_interval_over_tasks_and_seeds_of_a_task_add_nothin
     assert value.p_value(0.05) == pytest.approx(known.pvalue) and value.mean == pytest.approx(0.3)
     assert value.sd == pytest.approx(np.std([*BY_TASK.values()], ddof=1))
     assert estimate(cells({**BY_TASK, "rounded": 1e-12})).positive == 4
+    alike = estimate(cells(dict.fromkeys("abc", 0.1)))
+    assert (alike.p_value(0.1), alike.p_value()) == (1, 0), "without a spread"
     twice = pd.concat([cells(BY_TASK), cells(BY_TASK).rename(lambda seed: seed + 2, level="seed")])
     assert (estimate(twice).low, estimate(twice).high) == pytest.approx((value.low, value.high))
     alone = ttest_1samp(twice, 0).confidence_interval(0.95)
@@ -135,6 +137,9 @@ def test_pairs_of_tasks_are_jackknifed_by_task():
     both = pd.DataFrame({"one": cells(BY_TASK), "twice": 2 * cells(BY_TASK)})
     ratio = estimate(both, statistic=lambda units: units.one.mean() / units.twice.mean())
     assert (ratio.mean, ratio.error, ratio.positive, ratio.sd) == (pytest.approx(0.5), pytest.approx(0), None, None)
+    assert estimate(both, statistic=lambda units: 0.5 if len(units) == 4 else np.nan).error is None, (
+        "not of parts of it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +147,7 @@ def test_pairs_of_tasks_are_jackknifed_by_task():
     [
         (cells({"a": 0.1}), "+10.0 points (no interval; 1 task, 2 seeds; above 0 in 1 of 1)"),
         (cells(BY_TASK, seeds=1), "+30.0 points (no interval; 4 tasks, 1 seed; above 0 in 4 of 4)"),
-        (cells({"a": 0.1, "b": 0.1}), "+10.0 points (no interval; 2 tasks, 2 seeds; above 0 in 2 of 2)"),
+        (cells({"a": 0.1, "b": 0.1 + 1e-12}), "+10.0 points (no interval; 2 tasks, 2 seeds; above 0 in 2 of 2)"),
         (cells({}), "no common cells"),
         (cells({"a": 0.1, "b": 0.2}), "+15.0 points (95 % interval -48.5 to +78.5; 2 tasks, 2 seeds; above 0 in 2 of 2)"),
     ],
@@ -169,6 +174,7 @@ def test_differences_are_paired_by_cell():
     assert (value.n, value.positive) == (2, 2) and value.mean == pytest.approx(0.2)
     assert paired(second, first).mean == pytest.approx(-0.2)
     assert paired(first, second[:0]).words() == "no common cells"
+    assert [*ranked({"none": first[:0], "low": second, "high": first})] == ["high", "low", "none"]
 
 
 @pytest.mark.parametrize(
@@ -284,6 +290,7 @@ def judged(value, rule: str = "above", limit: float | str = 0.0, settings=None, 
         (estimate(cells({})), "above", 0, Verdict.OPEN),
         (0.96, "above", 0.95, Verdict.HOLDS),
         (0.96, "below", 0.95, Verdict.FAILS),
+        (0.95, "above", 0.95, Verdict.FAILS),
         (True, "above", 0, Verdict.HOLDS),
         (False, "above", 0, Verdict.FAILS),
         (None, "above", 0, Verdict.OPEN),
@@ -311,6 +318,19 @@ def test_a_claim_is_not_measurable_where_one_of_its_controls_is_not_shown_above_
     held = Finding(SHOWN), Finding(control, lacks="not measurable without a gain")
     claim = judged(SHOWN, first=held[0], second=held[1])
     assert (claim.verdict is Verdict.HOLDS, "without a gain" in claim.figure) == (measurable, not measurable)
+    exact = judged(True, first=held[0], second=held[1]).verdict
+    assert exact is (Verdict.HOLDS if measurable else Verdict.OPEN)
+
+
+def test_a_control_is_above_the_better_baseline_of_each_cell_that_the_pretrained_model_has():
+    trained, pretrained = cells(dict.fromkeys("abc", 0.9)), cells({"a": 0.5, "b": 0.6})
+    value = above_baselines(trained, pretrained, cells({"a": 0.7, "c": 0.8}), "training").value
+    assert (value.n, value.mean) == (4, pytest.approx((0.2 + 0.3) / 2))
+    assert above_baselines(trained, pretrained, None, "training").value.mean == pytest.approx((0.4 + 0.3) / 2)
+
+
+def test_a_task_whose_mean_is_just_the_limit_is_an_exception():
+    assert short_of(cells({"a": 0.5, "b": 0.75}, apart=0.25))(0.5) == ["a 50.0 %"]
 
 
 def test_claims_of_one_family_are_corrected_together_and_those_of_others_are_not():
@@ -321,6 +341,7 @@ def test_claims_of_one_family_are_corrected_together_and_those_of_others_are_not
         return judge(rows, found, None)[0]
 
     assert 0.025 < CLOSE.p_value() < 0.05 and first("one", "other").verdict is Verdict.HOLDS
+    assert first("", "").verdict is Verdict.HOLDS, "of no family"
     assert first("one", "one").verdict is Verdict.UNCLEAR
     assert first("one", "one").figure.endswith("excludes the limit, but not after Holm's correction for 2 claims")
     assert first("one", "other", "one").verdict is Verdict.HOLDS, "what is void is no claim to correct for"

@@ -203,6 +203,7 @@ def test_localizers_stand_beside_the_learned_one_at_every_common_size(study):
     assert rows["learned", "1.00 %"][-2:] == ["9,600", ""]
     assert float(rows["random", "0.010 %"][-1].split()[0]) == pytest.approx(-35, abs=3)
     assert nearest([0.001, 0.01]) == 0.001 and nearest([]) is None
+    assert nearest([0.0002, 0.0]) == 0.0, "the smaller of two as near"
 
 
 def test_a_stage_s_own_rows():
