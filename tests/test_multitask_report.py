@@ -189,8 +189,9 @@ def test_overlap_stands_between_chance_and_two_seeds_of_one_task(data):
     assert values[contrasts.ONE_MODEL].chance.mean() == pytest.approx(SELECTED / REGION.size)
     kinds = (contrasts.ONE_MODEL, contrasts.TWO_SEEDS, contrasts.TWO_SEEDS_OTHER)
     assert [len(values[kind]) for kind in kinds] == [24, 8, 24]
-    diagonal = matrix_of(data).overlap_grid.mean
-    assert diagonal.at["cr", "cr"] == pytest.approx(0.75, abs=0.05)  # not 1, which a region has with itself
+    grid = matrix_of(data).overlap_grid
+    assert grid.n.at["cr", "cr"] == 1 and grid.n.at["cr", "qnli"] == 2, "two seeds are one pair, whichever is the first"
+    assert grid.mean.at["cr", "cr"] == pytest.approx(0.75, abs=0.05)  # not 1, which a region has with itself
 
 
 # --- No stale cell, no vanished one ----------------------------------------------------------------------------

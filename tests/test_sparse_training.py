@@ -149,8 +149,15 @@ def test_the_best_weights_come_back_the_first_of_equals(make_cell, masked):
     trained = model.train_only(trained_names(model.groups(), finetune_settings(), only))
     plan = replace(MOMENTUM, steps=10, eval_steps=3)
     done = train(batches(model, cell, plan), trained, plan, Hooks(score), only)
-    assert done.step == 6 and [entry["step"] for entry in done.dev] == [3, 6, 9, 10]
+    looks = [(entry["step"], entry["loss"]) for entry in done.dev]
+    assert done.step == 6 and looks == [(3, 1.0), (6, 1.0), (9, 1.0), (10, 0.5)]
     assert same(seen[1], values_of(model)) and not same(seen[2], seen[1])
+
+
+def test_a_mask_alone_says_what_is_trained(make_cell):
+    cell = make_cell("prompt")
+    mask = some(cell.region)
+    assert trained_names(cell.anatomy.groups, finetune_settings(train=["embeddings"]), mask) == {*mask.indices}
 
 
 def test_an_empty_mask_trains_a_new_head_alone(make_cell):

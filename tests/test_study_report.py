@@ -238,7 +238,8 @@ def test_bitfit_is_of_all_biases_and_sizes_that_differ_are_told(study):
     frame = study.frames["readout"]
     own = frame.readout.eq("retrain") & frame.localizer.eq("bias")
     few = frame[own].assign(sparsity=5e-5, selected=10, score=frame.score[own] - 0.5)
-    both = changed(study, readout=pd.concat([frame, few]))
+    many = few.assign(sparsity=0.5, selected=15)  # room for far more
+    both = changed(study, readout=pd.concat([frame, few, many]))
     words = "biases trained alone"
     assert (
         [one.figure for one in told_of(both, words=words)] == [one.figure for one in told_of(study, words=words)] != []

@@ -1,6 +1,7 @@
 """TaLoS and task arithmetic: sensitivity, masks in rounds, vectors within masks, addition, negation, disentanglement."""
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise, permutations
 from types import SimpleNamespace
@@ -356,7 +357,15 @@ def test_alpha_0_is_zero_shot_and_alpha_1_of_one_task_its_own_model(make_cell):
             assert np.array_equal(plane.logits({name: alpha}, [TEST])[TEST], wanted.numpy())
     assert not torch.equal(*ends.values()), "the control"
     single = {"toy": single_scores(plane, "toy")}
+    single["toy"]["single"]["test"], asked, logits = 0.5, [], plane.logits
+
+    def watched(coefficients: dict[str, float], keys: Iterable[tuple[str, str]]) -> dict:
+        asked.append([*keys])
+        return logits(coefficients, asked[-1])
+
+    plane.logits = watched
     found = addition(plane, "sum", [0.0, 1.0], single)
+    assert asked == [[("toy", "dev")]] * 2 + [[TEST]], "alpha is chosen on dev alone"
     assert found["curve"][1.0] == 1.0 and found["alpha"] == 1.0
     assert single["toy"]["single"]["dev"] > single["toy"]["pretrained"]["dev"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from stages.lib.errors import TrainingError
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score, loss_gradient
-from stages.lib.training import finetuning
+from stages.lib.training import course, finetuning
 from stages.lib.training.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
 from stages.lib.training.grid import Trained, search
 from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
@@ -91,6 +91,8 @@ def test_a_model_is_that_of_its_seed_whatever_the_global_random_state_which_stay
         assert torch.equal(torch.get_rng_state(), before)
     first, again, other = models
     assert not moved(first, again) and {"classifier.weight"} < moved(first, other)
+    batches = [values_of(finetuned(make_cell("prompt"), seed, dropout=0.0).model) for seed in (3, 4)]
+    assert moved(*batches), "where nothing else is drawn"
 
 
 def test_a_diverging_loss_names_what_to_lower(make_cell):
@@ -116,6 +118,7 @@ def test_the_best_grid_point_is_kept(make_cell):
     assert len(done.record["grid"]) == 6 and done.record["chosen"]["learning_rate"] == 1e-2 == best["learning_rate"]
     score = dev_score(done.model, done.model.encode(cell.rows["dev"]))
     assert done.record["dev_accuracy"] == best["dev_accuracy"] == score[0]
+    assert best["dev_loss"] == pytest.approx(-score[1]), "of dev, not of what it was trained on"
     assert min(point["dev_accuracy"] for point in done.record["grid"]) < best["dev_accuracy"], "control"
 
 
@@ -148,8 +151,15 @@ def test_without_eval_steps_the_last_weights_stay(make_cell):
     assert done.step == 12 and not model.model.training, "without dropout in what follows"
 
 
-def test_the_curve_is_the_mean_of_ten_steps_and_falls(make_cell):
-    done = run(make_cell("prompt"), replace(PLAN, optimizer="adamw", learning_rate=0.01, steps=35))[2]
+def test_the_curve_is_the_mean_of_ten_steps_and_falls(make_cell, monkeypatch):
+    plan = replace(PLAN, optimizer="adamw", learning_rate=0.01, steps=35)
+    torch.manual_seed(0)
+    done = run(make_cell("prompt"), plan)[2]
+    monkeypatch.setattr(course, "CURVE_STEPS", 1)
+    torch.manual_seed(0)
+    losses = [entry["train_loss"] for entry in run(make_cell("prompt"), plan)[2].curve]
+    means = [np.mean(losses[start : start + 10]) for start in range(0, 35, 10)]
+    assert [entry["train_loss"] for entry in done.curve] == pytest.approx(means)
     assert [entry["step"] for entry in done.curve] == [10, 20, 30, 35]
     assert done.curve[-1]["train_loss"] < 0.5 * done.curve[0]["train_loss"]
 
