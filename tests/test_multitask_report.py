@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -155,6 +156,9 @@ def test_the_matrix_has_what_was_written_by_row_and_column(data):
             assert 0 < grid.sd.at[source, target] < 0.1
     kinds = (contrasts.OWN, contrasts.OTHERS, contrasts.ALIKE, contrasts.UNALIKE)
     assert [len(matrix_of(data).gains[kind]) for kind in kinds] == [8, 24, 4, 20]
+    unalike = matrix_of(data).gains[contrasts.UNALIKE].set_index("target").gain.loc[["sst2", "cr"]]
+    found = matrix_of(data).gain_contrast(contrasts.ALIKE, contrasts.UNALIKE)
+    assert found.second == pytest.approx(unalike.mean()) and found.value.units == 6, "pairs whose task has both"
     kinds = (contrasts.UNION_IN, contrasts.UNION_OUT, contrasts.PURIFIED_IN, contrasts.PURIFIED_OUT)
     assert [len(matrix_of(data).gains[kind]) for kind in kinds] == [4, 4, 4, 4]
 
@@ -297,6 +301,9 @@ def test_overlap_and_transfer_correlate_where_they_do(data, tmp_path):
     there = matrix_of(data).rho
     assert matrix_of(data).similarity.units == 12 and there["mean"] > 0
     assert -1 <= there["low"] < there["mean"] < there["high"] <= 1
+    assert 3 < contrasts._fisher_z(pd.DataFrame({"overlap": [1, 2, 3], "gain": [4, 5, 6]})) < 4, (
+        "finite for the same ranks"
+    )
     assert matrix_of(data_in(tmp_path, alike=0.1, other=0.5)).rho["mean"] < there["mean"]  # the control
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stages.continual import methods
 from stages.continual.methods import METHODS, Naive
 from stages.continual.run_sequence import learn_in_order, require_unchanged, run_sequence
 from stages.continual.settings import EwcParams, NoParams, ReplayParams
@@ -303,6 +304,21 @@ def test_a_stronger_penalty_leaves_weights_nearer_to_where_the_first_task_ended(
         made.learn("pairs")
         distances.append(sum(float((weight - first[name]).norm()) for name, weight in weights_of(made).items()))
     assert distances[0] > distances[1] > distances[2]
+
+
+def test_ewc_takes_the_mean_over_as_many_training_rows_as_it_is_told(projects, monkeypatch):
+    projects("prompt")
+    drawn = []
+
+    def squares(view: LabelModel, examples: list, names: set[str], _fisher: str) -> dict[str, Tensor]:
+        drawn.extend(examples)
+        return {name: torch.full_like(view.parameters()[name], len(examples)) for name in names}
+
+    monkeypatch.setattr(methods, "squared_gradients", squares)
+    made = learned("ewc", "prompt", ["toy"], examples=8)
+    train = made.sequence.view("toy").encode(rows_of(TOY)["train"])
+    assert len(drawn) == 8 and all(example in train for example in drawn)
+    assert {float(value) for part in made.elastic.importance.values() for value in part.unique()} == {1.0}
 
 
 def test_replay_trains_the_heads_of_earlier_tasks_along(projects):

@@ -24,7 +24,7 @@ from stages.lib.report.stats import clean
 from stages.lib.report.table import shown
 from stages.study import report as reporting
 from stages.study.figures import FIGURES
-from stages.study.frames import AXES, Study, nearest, own_rows
+from stages.study.frames import AXES, Study, _share_inside, nearest, own_rows
 from stages.study.frames import collect as collect_in
 from stages.study.report import HERE, MEASURES, headline
 from tests.reports import once
@@ -203,6 +203,9 @@ def test_localizers_stand_beside_the_learned_one_at_every_common_size(study):
     assert rows["learned", "1.00 %"][-2:] == ["9,600", ""]
     assert float(rows["random", "0.010 %"][-1].split()[0]) == pytest.approx(-35, abs=3)
     assert nearest([0.001, 0.01]) == 0.001 and nearest([]) is None
+    sweep = study.frames["sweep"]
+    fewer = changed(study, sweep=sweep[(sweep.localizer != "random") | (sweep.sparsity < 0.01)])
+    assert fewer.common_sparsities == [0.0001, 0.001], "not one that random lacks"
     assert nearest([0.0002, 0.0]) == 0.0, "the smaller of two as near"
 
 
@@ -408,6 +411,15 @@ def test_details_have_a_part_for_each_stage_and_the_headline_five_numbers(study)
     assert {*few} == {"sparsity", "finetuned", "retained", "gain"} and {*few["gain"]} == {"learned", "movement"}
 
 
+def test_saturation_is_of_the_largest_graft_in_cells_that_gain(study):
+    frame = study.frames["trajectory"]
+    small = frame[frame.variant.eq("grafted")].assign(sparsity=0.001, score=1.0)
+    more = changed(study, trajectory=pd.concat([frame, small]))
+    assert more.saturation(0.95).equals(study.saturation(0.95))
+    flat = changed(study, trajectory=frame.assign(score=frame.score.mask(frame.task.eq("sst2"), 0.62)))
+    assert {*flat.saturation(0.95).index.unique("task")} == {*TASKS} - {"sst2"}
+
+
 def test_claims_say_what_was_put_in(study):
     told = told_of(study)
     holding = " ".join(claim.text for claim in told if claim.verdict is Verdict.HOLDS)
@@ -420,6 +432,7 @@ def test_claims_say_what_was_put_in(study):
     assert told_of(study, words="grown") == [], "it was not in the sweep"
     [gap] = told_of(study, "gap")
     assert gap.verdict is Verdict.UNCLEAR, "nothing of the kind was put in"
+    assert study.gaps()["finetuned"].mean() == pytest.approx(0.06, abs=0.015), "more on training rows"
     inside = [claim for claim in told if "istribution" not in claim.text]
     assert all(claim.here.endswith("toy model; 4 tasks, 2 seeds") for claim in inside)
 
@@ -505,6 +518,7 @@ def test_regions_are_compared_between_tasks_and_between_seeds_of_one(study):
     assert told.figure.startswith("31.5 against 10.8 % (by chance 1.0 %), +20.7 points")
     told = told_of(study, "region_overlap")
     assert {claim.verdict for claim in told} == {Verdict.UNCLEAR}, "the control: regions drawn at random"
+    assert _share_inside(np.arange(4), np.arange(2), 8) == {"overlap": 1.0, "chance": 0.5}, "of the second in the first"
 
 
 @pytest.mark.parametrize(

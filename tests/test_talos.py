@@ -430,7 +430,7 @@ def test_negation_keeps_the_control_and_prefers_the_smallest_alpha(target, contr
         choose_negation(falling, {0.5: 0.8}, 0.95)
 
 
-def test_negation_of_a_cell_takes_its_accuracy_within_the_bound(make_cell):
+def test_negation_of_a_cell_takes_its_accuracy_within_the_bound(make_cell, monkeypatch):
     cell = make_cell("prompt")
     plane = landscape(cell, {"toy": cell.finetuned(), "other": randomly_moved(cell.pretrained(), 0.01)})
     settings = Negation(controls={"other": "toy"}, retention=0.95, control_margin=0.05)
@@ -441,6 +441,9 @@ def test_negation_of_a_cell_takes_its_accuracy_within_the_bound(make_cell):
     assert found["weak_control"] == (found["control_curve"][0.0] < 0.55)
     assert found["target_curve"][found["alpha"]] <= found["target_curve"][0.0]
     assert found["control_zero_shot"] == pytest.approx(single_scores(plane, "toy")["pretrained"]["test"])
+    monkeypatch.setattr("stages.talos.vector_arithmetic.choose_negation", lambda *_: 1.0)
+    taken = negation(plane, "toy", ALPHAS, settings)["logits"]
+    assert np.array_equal(taken, plane.logits({"toy": -1.0}, [TEST])[TEST]), "the vector is taken away"
 
 
 def test_errors_of_a_cell_vanish_on_the_axes_and_turn_over_with_the_tasks(make_cell):
@@ -452,7 +455,7 @@ def test_errors_of_a_cell_vanish_on_the_axes_and_turn_over_with_the_tasks(make_c
             key = (pair[data], "dev")
             return plane.logits({pair[0]: one, pair[1]: two}, [key])[key]
 
-        return {(row["alpha1"], row["alpha2"]): row for row in error_grid(logits, [-1.0, 0.0, 1.5])}
+        return {(row["alpha1"], row["alpha2"]): row for row in error_grid(logits, [-1.0, 0.0, 1.0, 1.5])}
 
     there, back = grid("a", "b"), grid("b", "a")
     for (one, two), row in there.items():
