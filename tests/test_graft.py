@@ -115,6 +115,8 @@ def test_tie_break_orders_equal_scores_only(triple):
     lower = top_k(region, scores, 4)
     assert lower.region_indices().tolist() == [0, 1, 2, 39], "control: without one the lower index wins"
     assert top_k(region, scores, 4, lambda _, indices: torch.zeros(len(indices))).equals(lower)
+    two = top_k(Region({"w": (2,)}), {"w": torch.zeros(2)}, 1, lambda _, indices: indices.double())
+    assert two.region_indices().tolist() == [1]
 
 
 @pytest.mark.parametrize("place", [0, 40, 70])
@@ -124,8 +126,9 @@ def test_nan_scores_are_refused(triple, place, k):
     top_k(region, scores, k)
     [(name, at)] = region.split(torch.tensor([place])).items()
     scores[name].view(-1)[at] = float("nan")
-    with pytest.raises(ValueError, match="NaN"):
-        top_k(region, scores, k)
+    for select in (top_k, ranking):
+        with pytest.raises(ValueError, match="NaN"):
+            select(region, scores, k)
 
 
 @pytest.mark.parametrize("k", [-1, 72])
@@ -176,3 +179,7 @@ def test_fingerprint_tells_values_names_and_shapes_apart(triple):
     changed["d.scale"][0] = torch.nextafter(changed["d.scale"][0], torch.tensor(9.0))
     reshaped = Region({**region.shapes, "b.weight": (5, 7)})
     assert region.fingerprint(changed) != print_ and reshaped.fingerprint(pretrained) != print_
+    named = {f"other.{name}": values for name, values in pretrained.items()}
+    renamed = Region({name: tuple(values.shape) for name, values in named.items()})
+    assert renamed.fingerprint(named) != print_
+    assert not GraftMask.empty(region).equals(GraftMask.empty(renamed)), "nor are masks of them equal"

@@ -20,6 +20,7 @@ from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import seeded_torch
+from stages.multitask import joint_training
 from stages.multitask.joint_baselines import measure_baselines
 from stages.multitask.joint_model import HEADS, JointCell, load_joint, open_joint, save_joint
 from stages.multitask.joint_training import JointPlan, mixed_batches, train_joint
@@ -132,14 +133,20 @@ def test_one_model_learns_both_tasks_and_repeats_itself(make_cell):
     assert {name.split(":")[0] for name in moved if ":" in name} == {*NAMES}
 
 
-def test_the_grid_is_judged_by_the_mean_over_tasks_and_what_diverges_is_passed_over(make_cell):
+def test_the_grid_is_judged_by_the_mean_over_tasks_and_what_diverges_is_passed_over(make_cell, monkeypatch):
     folder = make_cell("prompt").pretrained_folder
     _, record = train(folder, "prompt", learning_rates=[1e-12, 3e-3], max_steps=10, eval_steps=5)
     scores = [(point["dev_accuracy"], -point["dev_loss"]) for point in record["grid"]]
     assert record["chosen"]["learning_rate"] == [1e-12, 3e-3][scores.index(max(scores))]
     assert [entry["step"] for entry in record["dev"]] == [5, 10, 15, 20]
+    best = max((entry["accuracy"], -entry["loss"]) for entry in record["dev"])
+    assert max(scores) == pytest.approx(best), "on dev"
     with pytest.raises(TrainingError, match="loss became"):
         train(folder, "prompt", learning_rates=[1e12], optimizer="sgd", clip_norm=0.0, max_steps=10)
+    scores = iter([(0.5, -1.0), (1.0, -3.0)])
+    monkeypatch.setattr(joint_training, "dev_score", lambda *_: next(scores))
+    two = {"a": [], "b": []}
+    assert joint_training.mean_dev_score(SimpleNamespace(views=two), two) == (0.75, -2.0)
 
 
 def test_a_head_trained_first_leaves_the_backbone_for_later(make_cell):

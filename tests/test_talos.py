@@ -338,6 +338,8 @@ def test_linear_fine_tuning_learns_and_its_logits_add_up(make_cell):
     np.testing.assert_allclose(at[0.5], (at[0.0] + at[1.0]) / 2, atol=1e-5)
     np.testing.assert_allclose(at[-1.0], 2 * at[0.0] - at[1.0], atol=1e-5)
     assert not np.allclose(at[0.0], at[1.0], atol=0.1)
+    plane._move({"toy": 1.0})
+    np.testing.assert_allclose(at[1.0], predict(plane._readers["toy"], plane.sets[TEST]).numpy(), atol=1e-5)
 
 
 def landscape(cell, models: dict[str, dict[str, Tensor]], kind: type = ArithmeticModel) -> ArithmeticModel:
