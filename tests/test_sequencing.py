@@ -32,6 +32,7 @@ from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
+from stages.lib.models.predicting import dev_score
 from stages.lib.models.sources import import_model
 from stages.lib.runtime import seeded_torch
 from stages.lib.training.finetuning import TrainingCell, finetune
@@ -168,6 +169,9 @@ def test_a_task_keeps_the_rate_that_is_best_on_its_dev_rows_and_what_that_left(p
             "a rate that wasn't kept leaves no trace"
         )
     assert not same(ends[1.0,][1], ends[30.0,][1]), "control"
+    view = made.sequence.view("toy")
+    score = dev_score(view, view.encode(rows_of(TOY)["dev"]))
+    assert scores[best]["dev_loss"] == pytest.approx(-score[1]), "on dev"
 
 
 def test_an_order_changes_neither_the_head_that_a_task_starts_from_nor_its_batches(projects):
