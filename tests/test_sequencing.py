@@ -372,6 +372,8 @@ def test_a_sequence_stores_logits_of_every_task_after_every_step_since_its_own(p
     }  # fmt: skip
     assert rows["after_pairs"]["unchanged"] and rows["after_toy"]["unchanged"] == (method == "grafting")
     assert all(row["n"] == TEST for row in rows.values())
+    then, later = (logits.argmax(1) for logits in found["pairs"].logits["pairs"].values())
+    assert rows["after_toy"]["agreement_with_own"] == (then == later).mean()
 
 
 def test_a_task_that_was_not_fine_tuned_is_named(projects):
