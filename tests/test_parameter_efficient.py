@@ -248,7 +248,8 @@ def test_a_cell_leaves_the_pretrained_parameters_as_they_are_and_counts_the_rest
     moved = {name for name in changed(plain, model) if name in plain}
     assert moved == {*anatomy.names(["head"])}
     assert len(steps) == 12 and [point["step"] for point in record["curve"]] == [10, 12]
-    assert trained_parameters(model, weights, 1)["parameters"] == closed_form(kind, method, 2)
+    size = trained_parameters(model, weights, 1)
+    assert size["parameters"] == size["share"] == closed_form(kind, method, 2)
     measured = record["dev_accuracy"], -record["grid"][0]["dev_loss"]
     assert measured == dev_score(model, model.encode(ROWS["dev"]))
 

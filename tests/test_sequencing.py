@@ -345,6 +345,8 @@ def test_what_is_kept_is_counted_in_bytes(projects):
     heads = 4 * (32 * 2 + 2 + 32 * 3 + 3)
     assert {found["head"] for found in kept.values()} == {heads}
     grafting, region = learner("grafting", "standard"), read_anatomy(paths.PRETRAINED).region(["layers"])
+    backbone = sum(4 * values.numel() for name, values in weights_of(grafting).items() if ":" not in name)
+    assert grafting.sequence.model_bytes() == backbone
     union = torch.cat([mask.region_indices() for mask in grafting.masks.values()]).unique()
     skills = {method: found["skill"] for method, found in kept.items()}
     assert skills["naive"] == 0 and skills["grafting"] == 8 * len(union) and skills["ewc"] == 2 * 4 * region.size
