@@ -449,6 +449,10 @@ def test_more_of_the_graft_than_by_chance_is_in_the_top_layers_where_it_was_put_
     evenly = found.regions.assign(chance=found.regions.share), found.robustness.assign(start=found.robustness.moved)
     none = bridges(replace(found, regions=evenly[0], robustness=evenly[1]))
     assert [value.n for value in none.values()] == [0, 0, 0], "what follows the sizes of the layers has no ranking"
+    layer, first = found.robustness.layer + 1, found.robustness.step == 0
+    moving = found.robustness.assign(moved=(layer**3).where(first, layer), start=layer**2)
+    last = bridges(replace(found, robustness=moving), "sst2")["score_movement"]
+    assert last.mean == pytest.approx(-1), "of the last step, and of the size a layer had"
     for task, seed in CELLS:  # everywhere
         write_learned(task, seed, dict(zip(REGION.shapes, REGION.sizes, strict=True)))
     assert verdict(collect(params()), INSIDE) is Verdict.UNCLEAR
