@@ -21,6 +21,7 @@ from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.metrics.classification import agreement
 from stages.lib.metrics.predictions import read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
+from stages.lib.models.cell import GraftCell
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.sources import import_model
@@ -152,13 +153,21 @@ def test_the_record_of_a_trajectory(projects, mode):
 
 def test_regions_are_learned_from_what_the_checkpoint_says(projects, monkeypatch):
     projects("standard")
-    gathered = Mock(side_effect=trajectory.evidence_of)
+    evidence_of, heads = trajectory.evidence_of, []
+
+    def gather(cell: GraftCell, *rest: Any) -> Any:
+        live = cell.model.parameters()
+        heads.extend(torch.equal(live[name], cell.finetuned[name]) for name in cell.head)
+        return evidence_of(cell, *rest)
+
+    gathered = Mock(side_effect=gather)
     monkeypatch.setattr(trajectory, "evidence_of", gathered)
     trace("toy", SEED, params(trajectory=trajectory_settings(every=2, region_step=2)), runtime())
     labels = [[row["label"] for row in call.args[2]] for call in gathered.call_args_list]
     said = record_of("trajectory")[1].logits["toy:train"]["checkpoint_2"].argmax(1)
     assert labels == 2 * [[TOY.labels[index] for index in said]]
     assert labels[0] != [row["label"] for row in ROWS["train"]], "control: it errs on some"
+    assert heads and all(heads), "under the head that the checkpoint had"
 
 
 def test_another_end_of_training_is_said(projects):
