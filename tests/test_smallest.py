@@ -20,8 +20,8 @@ from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.readout import signs
 from stages.lib.graft.region import Region
-from stages.lib.io import read_json, write_json
-from stages.lib.metrics.predictions import read_predictions
+from stages.lib.io import read_json, read_rows, write_json, write_rows
+from stages.lib.metrics.predictions import dev_set, read_predictions, write_predictions
 from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.publish import figures, plot_data
@@ -35,7 +35,7 @@ from stages.smallest.report import CLAIMS, MEASURES, details, headline, report, 
 from stages.smallest.settings import SmallestParams
 from stages.smallest.sizes_by_model import read_runs, sizes_by_model, table
 from stages.smallest.smallest_graft import search
-from tests.pico import all_localizers, model_settings, runtime
+from tests.pico import TOY, all_localizers, model_settings, runtime
 
 TASK, SEED = "toy", 0
 
@@ -177,6 +177,24 @@ def test_where_fine_tuning_gained_too_little_on_dev_nothing_is_searched(cell):
     assert "gained too little" in search("movement", TASK, SEED, settings(least=0.99), runtime())
     found = searched("movement", least=0.99)
     assert found["enough"] is None and found["asked"] == []
+
+
+@pytest.mark.parametrize(("name", "worth_it"), [(dev_set(TASK), None), (TASK, True)])
+def test_what_fine_tuning_gained_is_asked_of_dev_alone(cell, name, worth_it):
+    file = paths.predictions("reference", TASK, SEED)
+    stored, dev = read_predictions(file), read_predictions(file, dev=True)
+    stored.labels[dev_set(TASK)], stored.logits[dev_set(TASK)] = dev.labels[TASK], dev.logits[TASK]
+    stored.logits[name]["pretrained"] = stored.logits[name]["finetuned"]  # no gain there
+    write_predictions(file, stored)
+    assert searched("movement")["enough"] is worth_it
+
+
+@pytest.mark.parametrize(("split", "enough"), [("dev", False), ("train", True)])
+def test_a_graft_is_judged_on_dev_rows_alone(cell, split, enough):
+    file = paths.sample(TASK, SEED, split)
+    other = dict(zip(TOY.labels, reversed(TOY.labels), strict=True))
+    write_rows(file, [{**row, "label": other[row["label"]]} for row in read_rows(file)])
+    assert searched("movement")["enough"] is enough
 
 
 def test_the_search_is_the_same_each_time(cell, monkeypatch):
