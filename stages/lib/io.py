@@ -90,6 +90,11 @@ def _sync(path: Path) -> None:
             os.close(place)
 
 
+def require_permission(file: Path) -> None:
+    """Raise OSError for a file that may not be read, which safetensors would call missing."""
+    file.open("rb").close()
+
+
 def is_storage_problem(error: BaseException) -> bool:
     """Say whether an error comes from a disk that is full, may not be written or fails."""
     # safetensors and tokenizers say it in types of their own, with the system's number in their words

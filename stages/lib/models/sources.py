@@ -16,7 +16,7 @@ from ..data import packages
 from ..data.hub import go_offline, hub_reachable
 from ..data.packages import copy_member, open_zip
 from ..errors import ModelError
-from ..io import read_json, replacing
+from ..io import read_json, replacing, require_permission
 from ..runtime import seeded_torch
 from ..settings import ModelParams
 from . import gguf_folder
@@ -112,7 +112,7 @@ def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = T
         if folder.is_dir():
             if revision:
                 raise ModelError(f"{place}: is a folder, so it has no revision {revision!r}")
-            _require_complete(folder, place, _nearest(folder), tokenizer)
+            _require_complete(folder, place, near=True, tokenizer=tokenizer)
             return folder, "local"
         a_path = folder.is_absolute() or place.startswith(".") or place.count("/") > 1
         if a_path or ("/" in place and folder.parent.is_dir()):
@@ -189,7 +189,7 @@ def _not_fetched(origin: str, problem: Exception | None) -> str:
 def _from_folder(root: Path) -> Path:
     if not root.is_dir():
         raise ModelError(f"model.root: {root}: no such folder{_nearest(root)}")
-    _require_complete(root, f"model.root: {root}", hint=_nearest(root))
+    _require_complete(root, f"model.root: {root}", near=True)
     return root
 
 
@@ -202,12 +202,13 @@ def _nearest(root: Path) -> str:
     return f" (did you mean {str(near[0])!r}?)" if near else ""
 
 
-def _require_complete(folder: Path, origin: str, hint: str = "", tokenizer: bool = True) -> None:
+def _require_complete(folder: Path, origin: str, near: bool = False, tokenizer: bool = True) -> None:
     if missing := _missing(folder, tokenizer):
+        hint = _nearest(folder) if near else ""
         pickles = _about_pickles(folder) if WEIGHTS in missing else ""
         raise ModelError(f"{origin}: {' and '.join(missing)} missing{hint}{pickles}")
     for file in weight_files(folder):
-        file.open("rb").close()  # or safetensors calls one missing that may not be read
+        require_permission(file)
     for name in (CONFIG, "tokenizer_config.json"):
         if (folder / name).is_file():
             _require_harmless(folder / name)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from ..errors import MaskError, StorageError
-from ..io import PARTIAL
+from ..io import PARTIAL, require_permission
 
 # how the command is called: installed with the package `skill_grafting`, or in the project
 COMMAND = "python -m stages.commands.graft" if __package__.startswith("stages.") else "graft"
@@ -23,7 +23,7 @@ def mask_at(path: Path) -> Path:
     file = path / PATCH if path.is_dir() else path
     if not file.is_file():
         raise MaskError(f"{file}: no such mask or patch")
-    file.open("rb").close()  # or safetensors calls it missing if it may not be read
+    require_permission(file)
     return file
 
 
