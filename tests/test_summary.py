@@ -183,7 +183,7 @@ def test_the_reduction_of_ece_is_that_of_the_means():
     make_cells(["movies"], [1, 2])
     for seed, (before, after) in {1: (0.20, 0.05), 2: (0.04, 0.03)}.items():
         change("calibration", "movies", seed, finetuned={"ece": before}, grafted={"ece": after})
-    told = "from 12.0 to 4.0 %: lower by 66.7 % (no interval; 1 task, 2 seeds)"
+    told = "from 12.0 to 4.0 %: a reduction of 66.7 % (no interval; 1 task, 2 seeds)"
     assert told in claims_of(["movies"], [1, 2])[2].figure
 
 

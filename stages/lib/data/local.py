@@ -23,6 +23,8 @@ from .tasks import TaskSpec
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".tsv")
 LONGEST_CELL = 1 << 27
+# what others call our splits
+ALIASES = {"training": "train", "validation": "dev", "valid": "dev", "val": "dev", "testing": "test"}
 # bad rows of a file that its message shows
 MOST_SHOWN = 20
 
@@ -44,15 +46,7 @@ def load_local(
     if "train" not in files:
         there = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise DataError(f"{folder}: no train{ENDINGS[0]} (or {', '.join(ENDINGS[1:])}) here; there is {there}")
-    other = [
-        path.name
-        for path in folder.iterdir()
-        if (split := path.name.partition(".")[0].lower()) in SPLITS and split not in files
-    ]
-    if other:
-        raise DataError(
-            f"{folder}: {', '.join(sorted(other))} would not be read; it should end in {', '.join(ENDINGS)}, in small letters"
-        )
+    _require_read(folder, files)
     second = {"sentence2": columns["sentence2"]} if "sentence2" in columns and spec.labels else {}
     columns = {name: columns.get(name, name) for name in spec.columns} | second
     rows = {split: read_file(path, spec, columns) for split, path in files.items()}
@@ -78,6 +72,17 @@ def _file(folder: Path, split: str) -> Path | None:
     if len(files) > 1:
         raise DataError(f"{folder}: {' and '.join(path.name for path in files)} both hold the split {split}; keep one")
     return files[0] if files else None
+
+
+def _require_read(folder: Path, files: Mapping[str, Path]) -> None:
+    """Raise DataError for files that look like a split and aren't read as one: valid.csv, or Test.CSV."""
+    stems = {path.name: path.name.partition(".")[0].lower() for path in sorted(folder.iterdir())}
+    other = {name: ALIASES.get(stem, stem) for name, stem in stems.items()}
+    other = {name: split for name, split in other.items() if split in SPLITS and split not in files}
+    if other:
+        names = ", ".join(f"{name} would not be read as {split}" for name, split in other.items())
+        endings = f"{ENDINGS[0]} (or {', '.join(ENDINGS[1:])})"
+        raise DataError(f"{folder}: {names}; a file is called {' or '.join(SPLITS)} with {endings}, in small letters")
 
 
 def setting(columns: Sequence[str]) -> str:

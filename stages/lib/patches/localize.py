@@ -261,5 +261,9 @@ def _said(work: Work, moved: Counter[str]) -> list[str]:
         lines.append(
             f"Moved too, and left as they were pretrained: {shares} of all squared movement; --region takes them in."
         )
+    if left := work.pair.unread:
+        lines.append(
+            f"Not read, as no model of its class computes with it: {listed(left)} of {work.request.finetuned}."
+        )
     kind = work.pair.finetuned.checkpoint.config.get("problem_type")
     return lines + ([f"The checkpoint's problem type is {kind}."] if kind else [])

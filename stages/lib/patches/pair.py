@@ -11,7 +11,7 @@ from ..errors import ModelError
 from ..graft.mask import GraftMask
 from ..graft.select import PART
 from ..models.anatomy import CLASSES, Anatomy, anatomy_of, most_tokens, require_embeddings
-from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, skeleton, untied
+from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, skeleton, unread, untied
 from ..models.loading import load_tokenizer
 
 
@@ -19,7 +19,7 @@ from ..models.loading import load_tokenizer
 class Pair:
     """A pretrained and a fine-tuned checkpoint of one architecture, under the same names, and the base's tokenizer.
 
-    `most_tokens` is as anatomy.py has it.
+    `most_tokens` is as anatomy.py has it; `unread`: tensors of the fine-tuned one that its class computes without.
     """
 
     base: Named
@@ -28,6 +28,7 @@ class Pair:
     labels: list[str]
     tokenizer: Any
     most_tokens: int | None
+    unread: list[str]
 
     @property
     def mode(self) -> str:
@@ -65,8 +66,8 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
     name = before.title if before.source == "hub" else before.folder.resolve().name
     anatomy = anatomy_of(model, mode, name, before.source, before.commit or revision)
     base = Named.of(before, anatomy.pretrained, model.base_model_prefix)
-    finetuned, _, misfits = fitted(after, len(labels), model, anatomy)
-    pair = Pair(base, finetuned, anatomy, labels, tokenizer, most_tokens(model))
+    finetuned, other, misfits = fitted(after, len(labels), model, anatomy)
+    pair = Pair(base, finetuned, anatomy, labels, tokenizer, most_tokens(model), unread(finetuned, other))
     problems = base.problems(anatomy.pretrained) + untied(base, model) + misfits
     if mode == "standard" and len(labels) < 2:
         problems.append(
