@@ -179,14 +179,15 @@ def test_what_the_pipeline_has_made_is_found_again(make_cell, tmp_path, capsys):
     assert "labels: negative, positive" in said and "MiB of memory" in said and "Moved too" not in said
 
 
-def test_tensors_that_no_model_of_the_class_reads_are_said(pico_bert, tuned, tmp_path, capsys):
+def test_tensors_that_no_model_of_the_class_reads_are_said(pair, tmp_path, capsys):
     """An adapter that was never merged, say: the graft can't carry what it adds."""
-    localize(pico_bert, tuned, tmp_path / "patch", "--sparsity 0.02")
+    base, finetuned = pair
+    localize(base, finetuned, tmp_path / "patch", "--sparsity 0.02")
     assert "Not read" not in capsys.readouterr().out, "control"
     name = "bert.encoder.layer.0.attention.self.query.lora_A.weight"
-    save_file(load_file(tuned / WEIGHTS) | {name: torch.ones(2, 8)}, tuned / WEIGHTS, {"format": "pt"})
-    localize(pico_bert, tuned, tmp_path / "other", "--sparsity 0.02")
-    assert f"Not read, as no model of its class computes with it: {name} of {tuned}." in capsys.readouterr().out
+    save_file(load_file(finetuned / WEIGHTS) | {name: torch.ones(2, 8)}, finetuned / WEIGHTS, {"format": "pt"})
+    localize(base, finetuned, tmp_path / "other", "--sparsity 0.02")
+    assert f"Not read, as no model of its class computes with it: {name} of {finetuned}." in capsys.readouterr().out
 
 
 def test_what_moved_outside_the_region_is_said(pico_bert, tuned, tmp_path, capsys):
