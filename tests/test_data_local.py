@@ -168,14 +168,15 @@ def test_a_file_of_a_split_that_would_not_be_read_is_refused(folder):
     for name in ("notes.csv", "train.csv.bak"):
         (folder / name).write_text("of something else")
     assert {*read(folder)[0]} == {"train"}, "control: none of a split that is missing"
-    for name in ("Test.csv", "validation.csv"):
+    for name in ("Test.csv", "test.csv.gz", "validation.csv"):
         (folder / name).write_text("sentence1,label")
     assert fails(folder) == (
-        "HERE: Test.csv would not be read as test, validation.csv would not be read as dev; "
+        "HERE: Test.csv would not be read as test, test.csv.gz would not be read as test, validation.csv would not be read as dev; "
         "a file is called train or dev or test with .jsonl (or .jsonl.gz, .csv, .tsv), in small letters"
     )
     (folder / "dev.jsonl").write_bytes(as_jsonl(ROWS))
-    (folder / "Test.csv").unlink()
+    for name in ("Test.csv", "test.csv.gz"):
+        (folder / name).unlink()
     assert {*read(folder)[0]} == {"train", "dev"}, "control: there is a dev split, so nothing is missed"
 
 
