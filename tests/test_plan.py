@@ -36,6 +36,9 @@ MEASURED = {
     "ood": {"sets": {"movies": ["products", "editorials", "tweets"]}, "test_max": 250},
     "study": {"test_max": 250},
 }  # fmt: skip
+# what predicting the 160 rows of dev comes to, in training examples; and with that, the examples of fine-tuning and of the mask
+LOOK = 160 / 3
+TUNING, LEARNING = 300 * 8 + LOOK, 5 * 96 + 3 * LOOK
 
 
 def costs(slowness: float = 1.0, **changed) -> Costs:
@@ -89,29 +92,38 @@ def test_a_mistake_in_another_pipeline_changes_no_cost(name):
 @pytest.mark.parametrize(
     ("stage", "changed", "factor"),
     [
-        ("finetune@movies-13", {"finetune": {"max_steps": 600}}, 2),
-        ("finetune@movies-13", {"finetune": {"learning_rates": [0.1, 0.05], "batch_sizes": [8, 16]}}, 6),
-        ("finetune@movies-13", {"finetune": {"max_steps": None}}, 16 * 64 * 2.5 / 300),
-        ("finetune@movies-13", {"data": {"k": 4}}, 16 * 4 * 2.5 / 300),
-        ("mask@movies-13", {"localizer": {"learned": {"steps": 100}}}, 20),
-        ("mask@movies-13", {"localizer": {"learned": {"batch_size": 1024}}}, 160 / 96),
-        # 160 training rows in each gradient, and 480 in those of the run that was measured
+        ("finetune@movies-13", {"finetune": {"max_steps": 600}}, (4800 + LOOK) / TUNING),
+        (
+            "finetune@movies-13",
+            {"finetune": {"learning_rates": [0.1, 0.05], "batch_sizes": [8, 16]}},
+            4 * (3600 + LOOK) / TUNING,
+        ),
+        ("finetune@movies-13", {"finetune": {"max_steps": None}}, (16 * 160 * 8 + LOOK) / TUNING),
+        ("finetune@movies-13", {"finetune": {"eval_steps": 100}}, (2400 + 4 * LOOK) / TUNING),
+        ("finetune@movies-13", {"data": {"k": 4}}, (16 * 10 * 8 + 10 / 3) / TUNING),
+        # as many steps, but a large dev
+        ("finetune@movies-13", {"data": {"k": 4096}}, (2400 + 64 * LOOK) / TUNING),
+        ("mask@movies-13", {"localizer": {"learned": {"steps": 100}}}, (9600 + 51 * LOOK) / LEARNING),
+        ("mask@movies-13", {"localizer": {"learned": {"eval_steps": 0}}}, 480 / LEARNING),
+        ("mask@movies-13", {"localizer": {"learned": {"batch_size": 1024}}}, (800 + 3 * LOOK) / LEARNING),
+        # 160 training rows in each gradient
         ("mask@movies-13", {"graft": {"localizer": "movement"}}, 0),
-        ("mask@movies-13", {"graft": {"localizer": "grown"}, "localizer": {"grown": {"rounds": 6}}}, 2),
-        ("mask@movies-13", {"graft": {"localizer": "doubling"}}, 4),
+        ("mask@movies-13", {"graft": {"localizer": "grown"}, "localizer": {"grown": {"rounds": 6}}}, 960 / LEARNING),
+        ("mask@movies-13", {"graft": {"localizer": "doubling"}}, 1920 / LEARNING),
         (
             "mask@movies-13",
             {
                 "graft": {"localizer": "attribution_learned"},
                 "localizer": {"attribution_learned": {"steps": 5, "batch_size": 96}},
             },
-            2,
+            (960 + 3 * LOOK) / LEARNING,
         ),
-        ("mask@movies-13", {"graft": {"localizer": "fish"}, "localizer": {"fish": {"examples": 96}}}, 96 / 480),
-        ("mask@movies-13", {"graft": {"localizer": "talos"}}, 4 * 64 / 480),
+        ("mask@movies-13", {"graft": {"localizer": "fish"}, "localizer": {"fish": {"examples": 96}}}, 96 / LEARNING),
+        ("mask@movies-13", {"graft": {"localizer": "talos"}}, 4 * 64 / LEARNING),
         ("sweep@learned-0.01-13", {"graft": {"localizer": "movement"}}, 1),
-        ("evaluate@movies-13", {"data": {"test_max": 0}}, 2187.5 / 787.5),
-        ("reference@13", {"ood": {"sets": {}}}, 600 / 787.5),
+        ("evaluate@movies-13", {"data": {"test_max": 0}}, (2187.5 + 160) / (787.5 + 160)),
+        ("evaluate@movies-13", {"data": {"k": 4096}}, (787.5 + 64 * 160) / (787.5 + 160)),
+        ("reference@13", {"ood": {"sets": {}}}, (600 + 160) / (787.5 + 160)),
         ("calibration@13", {"calibration": {"bins": 30}}, 1),
         # of each test set no more than there are
         ("sweep@movement-0.01-13", {"study": {"test_max": 100}}, 100 / 250),

@@ -1,11 +1,11 @@
 """Factors that the cost of a stage grows with, counted from the settings.
 
-finetune_examples  examples that fine-tuning sees, over all points of its grid
+finetune_examples  examples that fine-tuning sees, over all points of its grid, and what its looks at dev come to
 point_examples     of these, the ones of a single point
-learning_examples  examples that the localizer `learned` takes a gradient of
+learning_examples  examples that the localizer `learned` takes a gradient of, and what its looks at dev come to
 mask_examples      the same of graft.localizer
-rows               test rows of a task, those of its other test sets among them; a mean over tasks
-<section>.test_rows    the same, of which a pipeline takes so many of each test set as its setting test_max says
+rows               rows of a task that are predicted: test, those of its other test sets among them, and dev; a mean over tasks
+<section>.test_rows    the test rows of these, of which a pipeline takes so many of each test set as its setting test_max says
 tokens             longest input; in bfloat16 half as many, as they take half the time of float32
 layers, parameters size of the model: in its layers, and in all
 tasks              how many
@@ -28,6 +28,8 @@ from stages.lib.settings import ModelParams, at
 # test rows where a setting says "all": nobody has counted them yet
 ALL_ROWS = 2000
 BYTES = 4
+# the time of a prediction beside that of a gradient, which goes forward once and backward as if twice
+PREDICTION = 1 / 3
 # the time of a training step in bfloat16 beside one in float32, on a processor with instructions for it
 BFLOAT16 = 0.5
 
@@ -40,14 +42,16 @@ def amounts(values: dict[str, Any], names: list[str], models: dict[str, dict[str
     known = {name: counts[name](values) for name in names if name in counts} | sizes
     for name, localizer in (("learning_examples", "learned"), ("mask_examples", values["graft"].localizer)):
         settings = getattr(values["localizer"], localizer)
-        known[name] = settings.gradient_examples(_train_rows(values), values["graft"].sparsity * known["layers"])
+        gradients = settings.gradient_examples(_train_rows(values), values["graft"].sparsity * known["layers"])
+        every = getattr(settings, "eval_steps", 0)
+        known[name] = gradients + (_looks(values, settings.steps, every) if every else 0)
     known["tokens"] *= _token_time(values["runtime"].precision)
     return {name: float(known[name] if name in known else _setting(values, name)) for name in names}
 
 
 def _setting(values: dict[str, Any], name: str) -> float:
     if name.endswith(".test_rows"):
-        return _rows(values, at(values, name.replace(".test_rows", ".test_max")))
+        return _test_rows(values, at(values, name.replace(".test_rows", ".test_max")))
     value = at(values, name)
     if isinstance(value, (list, dict)):
         return len(value)
@@ -57,8 +61,14 @@ def _setting(values: dict[str, Any], name: str) -> float:
 
 
 def _train_rows(values: dict[str, Any]) -> float:
+    """Of train, and as many are in dev."""
     specs, _ = resolve_tasks(values["task"])
     return values["data"].k * fmean(len(specs[task].labels) or 1 for task in values["tasks"])
+
+
+def _looks(values: dict[str, Any], steps: float, every: int) -> float:
+    """What it costs to predict dev after so many steps each, and once more, in examples that a gradient is taken of."""
+    return PREDICTION * _train_rows(values) * (1 + (steps // every if every else 0))
 
 
 def _finetune_examples(values: dict[str, Any]) -> float:
@@ -71,10 +81,10 @@ def _point_examples(values: dict[str, Any]) -> float:
     settings = values["finetune"]
     rows = _train_rows(values) * min(1, settings.cap_k / values["data"].k)
     steps = min(settings.steps_per_example * rows, settings.max_steps or float("inf"))
-    return steps * fmean(settings.batch_sizes)
+    return steps * fmean(settings.batch_sizes) + _looks(values, steps, settings.eval_steps)
 
 
-def _rows(values: dict[str, Any], most: int = 0) -> float:
+def _test_rows(values: dict[str, Any], most: int = 0) -> float:
     own, other = (min(values[name].test_max or ALL_ROWS, most or ALL_ROWS) for name in ("data", "ood"))
     return own + other * fmean(len(values["ood"].sets.get(task, [])) for task in values["tasks"])
 
@@ -82,7 +92,7 @@ def _rows(values: dict[str, Any], most: int = 0) -> float:
 COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
     "finetune_examples": _finetune_examples,
     "point_examples": _point_examples,
-    "rows": _rows,
+    "rows": lambda values: _test_rows(values) + _train_rows(values),
     "tokens": lambda values: values["model"].max_length,
     "tasks": lambda values: len(values["tasks"]),
 }
