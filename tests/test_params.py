@@ -297,9 +297,10 @@ def test_settings_that_a_profile_before_it_has_left_are_told(choose):
         subprocess.run(["git", *words], check=True)
     assert "left as they were" not in before[1] + choose("bert_tiny")[1]
     choose("smollm2")
-    left = choose("base")[1].splitlines()[-1]
-    assert left.startswith("left as they were, which is neither the profile's nor as committed: ")
-    assert "finetune.optimizer" in left
+    plain, named = (choose("base", *words)[1].splitlines()[-1] for words in ([], ["-S", "finetune.optimizer=adamw"]))
+    told = "left as they were, which is neither the profile's nor as committed: "
+    assert plain.startswith(told) and named.startswith(told)
+    assert "finetune.optimizer" in plain and "finetune.optimizer" not in named, "asked for, so not left"
 
 
 def test_a_profile_over_a_broken_file_writes_nothing():

@@ -33,7 +33,12 @@ def overridden(text: str, settings: Sequence[str]) -> str:
 
 def sections_in(settings: Sequence[str]) -> list[str]:
     """The sections that these settings are of."""
-    return [setting.lstrip(MARKS).partition("=")[0].partition(".")[0] for setting in settings]
+    return [key.partition(".")[0] for key in keys_in(settings)]
+
+
+def keys_in(settings: Sequence[str]) -> list[str]:
+    """Their dotted keys."""
+    return [setting.lstrip(MARKS).partition("=")[0] for setting in settings]
 
 
 def _problems(text: str, settings: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.commands.mend import committed
-from stages.commands.overrides import overridden, sections_in
+from stages.commands.overrides import keys_in, overridden, sections_in
 from stages.commands.settings_reference import leaves
 from stages.lib import paths
 from stages.lib.entry import guarded
@@ -60,15 +60,15 @@ def main() -> None:
     changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""
     back = "`git checkout params.yaml` brings the committed one back"
     print(f"params.yaml now has the profile {arguments.name}{changed}; {back}")
-    if others := _left(before, settings):
+    if others := _left(before, settings, keys_in(arguments.changes)):
         print(f"left as they were, which is neither the profile's nor as committed: {', '.join(others)}")
 
 
-def _left(before: dict[str, Any], settings: dict[str, Any]) -> list[str]:
-    """Settings that are not the profile's, and were other than those of the last commit: of a profile before it, perhaps."""
+def _left(before: dict[str, Any], settings: dict[str, Any], named: Sequence[str]) -> list[str]:
+    """Settings that are not the profile's nor `named`, and were other than those of the last commit: of a profile before it, perhaps."""
     if (text := committed(paths.PARAMS)) is None:
         return []
-    theirs, own = flatten(parse_yaml(text, str(paths.PARAMS), ParamsError)), flatten(settings)
+    theirs, own = flatten(parse_yaml(text, str(paths.PARAMS), ParamsError)), {*flatten(settings), *named}
     return [key for key, value in flatten(before).items() if key not in own and theirs.get(key) != value]
 
 
