@@ -124,6 +124,7 @@ def test_a_mistake_in_another_pipeline_changes_no_cost(name):
         ("evaluate@movies-13", {"data": {"test_max": 0}}, (2187.5 + 160) / (787.5 + 160)),
         ("evaluate@movies-13", {"data": {"k": 4096}}, (787.5 + 64 * 160) / (787.5 + 160)),
         ("reference@13", {"ood": {"sets": {}}}, (600 + 160) / (787.5 + 160)),
+        ("controls@13", {"calibration": {"wise_alphas": [0.5]}}, (787.5 + 2 * 160) / (787.5 + 12 * 160)),
         ("calibration@13", {"calibration": {"bins": 30}}, 1),
         # of each test set no more than there are
         ("sweep@movement-0.01-13", {"study": {"test_max": 100}}, 100 / 250),

@@ -5,6 +5,7 @@ point_examples     of these, the ones of a single point
 learning_examples  examples that the localizer `learned` takes a gradient of, and what its looks at dev come to
 mask_examples      the same of graft.localizer
 rows               rows of a task that are predicted: test, those of its other test sets among them, and dev; a mean over tasks
+control_rows       the rows that WISE-FT predicts: these, and dev at each of its weights
 <section>.test_rows    the test rows of these, of which a pipeline takes so many of each test set as its setting test_max says
 tokens             longest input; in bfloat16 half as many, as they take half the time of float32
 layers, parameters size of the model: in its layers, and in all
@@ -93,6 +94,9 @@ COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
     "finetune_examples": _finetune_examples,
     "point_examples": _point_examples,
     "rows": lambda values: _test_rows(values) + _train_rows(values),
+    "control_rows": lambda values: (
+        _test_rows(values) + (1 + len(values["calibration"].wise_alphas)) * _train_rows(values)
+    ),
     "tokens": lambda values: values["model"].max_length,
     "tasks": lambda values: len(values["tasks"]),
 }
