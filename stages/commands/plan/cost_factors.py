@@ -45,7 +45,7 @@ def amounts(values: dict[str, Any], names: list[str], models: dict[str, dict[str
         settings = getattr(values["localizer"], localizer)
         gradients = settings.gradient_examples(_train_rows(values), values["graft"].sparsity * known["layers"])
         every = getattr(settings, "eval_steps", 0)
-        known[name] = gradients + (_looks(values, settings.steps, every) if every else 0)
+        known[name] = gradients + _looks(values, 1 + settings.steps // every if every else 0)
     known["tokens"] *= _token_time(values["runtime"].precision)
     return {name: float(known[name] if name in known else _setting(values, name)) for name in names}
 
@@ -67,9 +67,9 @@ def _train_rows(values: dict[str, Any]) -> float:
     return values["data"].k * fmean(len(specs[task].labels) or 1 for task in values["tasks"])
 
 
-def _looks(values: dict[str, Any], steps: float, every: int) -> float:
-    """What it costs to predict dev after so many steps each, and once more, in examples that a gradient is taken of."""
-    return PREDICTION * _train_rows(values) * (1 + (steps // every if every else 0))
+def _looks(values: dict[str, Any], times: float) -> float:
+    """What it costs to predict dev so many times, in examples that a gradient is taken of."""
+    return PREDICTION * _train_rows(values) * times
 
 
 def _finetune_examples(values: dict[str, Any]) -> float:
@@ -82,7 +82,8 @@ def _point_examples(values: dict[str, Any]) -> float:
     settings = values["finetune"]
     rows = _train_rows(values) * min(1, settings.cap_k / values["data"].k)
     steps = min(settings.steps_per_example * rows, settings.max_steps or float("inf"))
-    return steps * fmean(settings.batch_sizes) + _looks(values, steps, settings.eval_steps)
+    looks = 1 + (steps // settings.eval_steps if settings.eval_steps else 0)
+    return steps * fmean(settings.batch_sizes) + _looks(values, looks)
 
 
 def _test_rows(values: dict[str, Any], most: int = 0) -> float:
@@ -90,13 +91,16 @@ def _test_rows(values: dict[str, Any], most: int = 0) -> float:
     return own + other * fmean(len(values["ood"].sets.get(task, [])) for task in values["tasks"])
 
 
+def _predicted_rows(values: dict[str, Any], looks: int) -> float:
+    """Test rows, and those of dev so many times."""
+    return _test_rows(values) + looks * _train_rows(values)
+
+
 COUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
     "finetune_examples": _finetune_examples,
     "point_examples": _point_examples,
-    "rows": lambda values: _test_rows(values) + _train_rows(values),
-    "control_rows": lambda values: (
-        _test_rows(values) + (1 + len(values["calibration"].wise_alphas)) * _train_rows(values)
-    ),
+    "rows": lambda values: _predicted_rows(values, 1),
+    "control_rows": lambda values: _predicted_rows(values, 1 + len(values["calibration"].wise_alphas)),
     "tokens": lambda values: values["model"].max_length,
     "tasks": lambda values: len(values["tasks"]),
 }
