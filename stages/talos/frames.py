@@ -10,11 +10,11 @@ import pandas as pd
 from stages.lib import paths
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.merging.arithmetic import normalised
-from stages.lib.metrics.composition import by_tensor
+from stages.lib.metrics.composition import KEY, QUERY, by_tensor
 from stages.lib.metrics.gain import relative_gain
 from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.metrics.variants import PRETRAINED
-from stages.lib.report.load import Cell, Collected, Records, Row, frame_of, grid, require_files
+from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.lib.settings import Params
 
 # these have no mask that was chosen by looking at the model
@@ -36,7 +36,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def collect(params: Params) -> Collected:
+def collect(params: Params) -> dict[str, pd.DataFrame]:
     """Read the records of the cells that the settings name; raises DataError for a missing one, MaskError for a damaged mask.
 
     `gain` of an added model is its relative gain, of full fine-tuning's own single model, where that gained summary.least_gain.
@@ -73,8 +73,7 @@ def collect(params: Params) -> Collected:
     }
     frames = {name: frame_of(rows[name], columns, more=name == "cost") for name, columns in COLUMNS.items()}
     frames["tensors"]["layer"] = pd.to_numeric(frames["tensors"].layer) + 1  # for people
-    off = [records.stage for records in (edited, added, crossed, scored) if not records.cells]
-    return Collected(tasks, seeds, frames, off)
+    return frames | {"run": run_frame(params)}
 
 
 def _ratios(record: Row) -> Iterator[Row]:
@@ -131,3 +130,74 @@ def _mask_rows(methods: list[str], tasks: list[str], seeds: list[int]) -> dict[s
 def _overlap(first: tuple[np.ndarray, int], second: tuple[np.ndarray, int]) -> Row:
     (one, size), (other, _) = first, second
     return {"iou": iou(one, other), "chance": chance_iou(len(one), len(other), size)}
+
+
+def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The frames with every quantity that report.yaml names as a column."""
+    ratios, pruned, tensors = frames["localization"], frames["pruned"], frames["tensors"]
+    own, best = ratios.trained_on == ratios.task, ratios[["pretrained", "majority"]].max(axis=1)
+    negation = frames["negation"].assign(weak_control=frames["negation"].weak_control.astype(bool))
+    return frames | {
+        "addition": _with_pretrained(frames["addition"], {"accuracy": "pretrained"}),
+        "negation": _with_pretrained(
+            negation.assign(control_above=negation.control_zero_shot - negation.control_majority),
+            {"accuracy": "pretrained", "control_accuracy": "control_zero_shot"},
+        ).astype({"weak_control": bool}),
+        "localization": ratios.assign(
+            own=ratios.ratio.where(own),
+            other=ratios.ratio.where(~own),
+            away=(ratios.ratio - 1).abs().where(~own),
+            gained=(ratios.accuracy - best).where(own),
+        ),
+        "pruned": pruned.assign(constant=pruned.majority / pruned.pretrained, above=pruned.pretrained - pruned.majority),
+        "errors": _errors(frames["disentangle"]),
+        "masks": _selected(tensors),
+        "added": _long(frames["addition"], "model", "accuracy", single="single-task models", accuracy="one model for all, added"),
+        "alike": _long(frames["task_iou"], "masks", "iou", iou="two tasks", chance="by chance"),
+        "disentangle": frames["disentangle"].assign(panel=lambda rows: rows.pair + ", " + rows.method),
+        "cost": frames["cost"].assign(
+            share=lambda rows: rows.selected / rows.graftable, seconds_per_step=lambda rows: rows.train_seconds / rows.steps
+        ),
+        "facts": _facts(negation),
+    }
+
+
+def _with_pretrained(frame: pd.DataFrame, values: dict[str, str]) -> pd.DataFrame:
+    """The frame with the pretrained model as one more method, whose values stand in columns beside those of the others."""
+    start = frame.drop_duplicates([*CELL])
+    start = start[CELL].assign(method=PRETRAINED, weak_control=True, **{new: start[old] for new, old in values.items()})
+    return pd.concat([frame, start], ignore_index=True)
+
+
+def _long(frame: pd.DataFrame, name: str, value: str, **columns: str) -> pd.DataFrame:
+    """Several columns as one, `value`, told apart by their titles in the column `name`."""
+    parts = [frame.assign(**{name: title, value: frame[column]}) for column, title in columns.items()]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _errors(plane: pd.DataFrame) -> pd.DataFrame:
+    """Mean errors over the whole plane of both coefficients, and over the part in which alpha is searched."""
+    inside = plane[plane[["alpha1", "alpha2"]].abs().max(axis=1) <= 1]
+    parts = pd.concat([inside.assign(part="searched"), plane.assign(part="all")])
+    means = parts.groupby(["method", "pair", "seed", "part"], sort=False)[["e1", "e2", "mean"]].mean().reset_index()
+    return means.join(means.pair.str.split("+", expand=True).set_axis(["first", "second"], axis=1))
+
+
+def _selected(tensors: pd.DataFrame) -> pd.DataFrame:
+    """Share of the parameters that a mask selects: of each kind and each layer, of query and key together, and of all."""
+    layers = tensors.dropna(subset="layer")
+    parts = {
+        "kind": tensors,
+        "layer": layers.assign(kind="layer " + layers.layer.astype(int).astype(str)),
+        "both": tensors[tensors.kind.isin([QUERY, KEY])].assign(kind="query and key"),
+        "all": tensors.assign(kind="all"),
+    }
+    every = pd.concat([frame.assign(view=name) for name, frame in parts.items()])
+    sums = every.groupby(["view", "method", *CELL, "kind"], sort=False)[["selected", "parameters"]].sum()
+    return (sums.selected / sums.parameters).rename("share").reset_index()
+
+
+def _facts(negation: pd.DataFrame) -> pd.DataFrame:
+    weak = negation[negation.weak_control].drop_duplicates(["task", "control", "seed"])
+    cells = "; ".join(f"{row.task} against {row.control}, seed {row.seed}" for row in weak.itertuples())
+    return pd.DataFrame([{"weak": cells}])

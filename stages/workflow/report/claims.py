@@ -1,0 +1,193 @@
+"""Claims: estimates over tasks judged by their 95 % intervals, corrected by Holm within a family, never by a mean alone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from stages.lib.errors import did_you_mean
+
+from .spec import Claim, Frames, Paper, Spec, SpecError, fill, groups_of, named, rows_of
+from .stats import CONFIDENCE, Estimate, estimate, holm
+from .tables import facts_of, show
+
+HOW_JUDGED = (
+    "Tasks are the sample: seeds of a task are averaged first. A claim holds where the 95 % interval over tasks (jackknife) lies "
+    "on its side of the limit, does not hold where it lies on the other side, and is not shown where it spans the limit; claims of "
+    "one family are corrected together (Holm). It is not measurable without an interval, or where a control says that there "
+    "is nothing to measure: for most, training has to be shown to gain over the pretrained model with the same head and over always "
+    "the same label. Properties hold by construction and are not counted."
+)
+
+
+class Verdict(StrEnum):
+    """What is said of a claim."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    UNCLEAR = "not shown"
+    OPEN = "not measurable"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim as it is told: its words, the verdict, the figure, with what it was measured and what does not follow it."""
+
+    words: str
+    verdict: Verdict
+    figure: str
+    value: Estimate | None
+    size: str
+    exceptions: list[str]
+    paper: Paper | None
+    plot: str
+    property: bool
+    limit: float
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    claim: Claim
+    family: str
+    value: Estimate
+    fields: Mapping[str, Any]
+    void: str
+    units: pd.Series
+
+    @property
+    def p_value(self) -> float | None:
+        return None if self.void else self.value.p_value(self.claim.limit)
+
+
+def judge(spec: Spec, frames: Frames) -> list[Judged]:
+    """Every claim that the frames have groups for, in the order of the spec."""
+    facts, controls = facts_of(spec, frames), {}
+    for name, control in spec.controls.items():
+        with named(spec, f"controls.{name}", frames):
+            rows = rows_of(frames, control)
+            index = [*control.units, "seed"]
+            values = rows.groupby(index)[control.value].mean() if len(rows) else _empty(index)
+            controls[name] = _failed(estimate(values, control.units), control.lacks)
+    candidates = []
+    for place, claim in enumerate(spec.claims):
+        with named(spec, f"claims.{place}", frames):
+            candidates += _candidates(spec, frames, claim, place, controls, facts)
+    corrected: dict[int, tuple[float, int]] = {}
+    for name in {candidate.family for candidate in candidates}:
+        family = [candidate for candidate in candidates if candidate.family == name and candidate.p_value is not None]
+        p_values = holm([candidate.p_value for candidate in family])
+        corrected |= {id(candidate): (p, len(family)) for candidate, p in zip(family, p_values, strict=True)}
+    return [_judged(spec, candidate, *corrected.get(id(candidate), (None, 0))) for candidate in candidates]
+
+
+def _empty(index: Sequence[str]) -> pd.Series:
+    return pd.Series(dtype=float, index=pd.MultiIndex.from_arrays([[]] * len(index), names=index))
+
+
+def _failed(value: Estimate, lacks: str) -> str:
+    """Why nothing can be measured under a control; empty where it is shown to be above 0."""
+    p_value = value.p_value()
+    passed = p_value is not None and p_value < 1 - CONFIDENCE and value.mean > 0
+    return "" if passed else f"; {lacks}: {value.words()}"
+
+
+def _candidates(
+    spec: Spec, frames: Frames, claim: Claim, place: int, controls: Mapping[str, str], facts: Mapping[str, str]
+) -> Iterator[_Candidate]:
+    """The claim, or one for each value of `each`, where there are rows of all its groups."""
+    rows = rows_of(frames, claim)
+    for name in (claim.a, claim.b):
+        if name and name not in {*rows[claim.by]} and name not in spec.names and name not in {*frames[claim.data][claim.by]}:
+            known = [*spec.names, *frames[claim.data][claim.by].unique()]
+            raise SpecError(f"{spec.path}: claims.{place}: no group {name!r} in {claim.by}{did_you_mean(name, known)}")
+    for control in claim.given:
+        if control not in controls:
+            raise SpecError(f"{spec.path}: claims.{place}: no control {control!r}{did_you_mean(control, controls)}")
+    void = next((controls[name] for name in claim.given if controls[name]), "")
+    for values, part in groups_of(spec, rows, claim.each):
+        sides = _sides(claim, part)
+        if all(len(side) for side in sides):
+            value, units = _estimate(claim, sides)
+            if not value.units and claim.each:
+                continue
+            names = {name: spec.label(group) if isinstance(group, str) else group for name, group in values.items()}
+            means = {name: side.mean() for name, side in zip("ab", _common(claim, sides), strict=False)}
+            cells = {name: show(spec, frames, cell, values) for name, cell in claim.fields.items()}
+            fields = {**facts, **names, **means, **cells, "limit": claim.limit, "mean": value.mean, "n": value.n}
+            yield _Candidate(claim, claim.family or str(place), value, fields, void, units)
+
+
+def _sides(claim: Claim, rows: pd.DataFrame) -> list[pd.Series]:
+    """One value for each cell of each side: two columns, two groups, or all rows."""
+    index = [*claim.units, "seed"]
+    if isinstance(claim.value, list):
+        return [rows.groupby(index)[name].mean().astype(float) for name in claim.value]
+    groups = [rows[rows[claim.by] == name] for name in (claim.a, claim.b) if name] or [rows]
+    return [group.groupby(index)[claim.value].mean().astype(float) for group in groups]
+
+
+def _common(claim: Claim, sides: Sequence[pd.Series]) -> list[pd.Series]:
+    """Means over units of each side, over the cells that both have."""
+    if len(sides) == 2 and claim.statistic != "contrast":
+        both = pd.concat(sides, axis=1, keys=["a", "b"], join="inner").dropna().groupby(level=claim.units).mean()
+        return [both.a, both.b]
+    return [side.groupby(level=claim.units).mean() for side in sides]
+
+
+def _estimate(claim: Claim, sides: Sequence[pd.Series]) -> tuple[Estimate, pd.Series]:
+    """The statistic over units, and the value of each unit (none where the statistic has none)."""
+    if len(sides) == 1:
+        values = sides[0] if claim.better == "higher" else -sides[0]
+        return estimate(values, claim.units), values.groupby(level=claim.units).mean()
+    sign = 1 if claim.better == "higher" else -1
+    if claim.statistic == "difference":
+        values = sign * (sides[0] - sides[1])
+        return estimate(values, claim.units), values.groupby(level=claim.units).mean()
+    if claim.statistic == "contrast":
+        marked = pd.concat([side.to_frame("value").assign(side=number) for number, side in enumerate(sides)])
+        return estimate(marked, claim.units, lambda units: sign * _contrast(units)), pd.Series(dtype=float)
+    frame = pd.concat(sides, axis=1, keys=["a", "b"], join="inner").dropna()
+    statistic = {"reduction": lambda units: 1 - units.a.mean() / units.b.mean(), "correlation": _correlation}[claim.statistic]
+    return estimate(frame, claim.units, statistic), pd.Series(dtype=float)
+
+
+def _contrast(units: pd.DataFrame) -> float:
+    means = units.groupby("side").value.mean()
+    return float(means.get(0, np.nan) - means.get(1, np.nan))
+
+
+def _correlation(units: pd.DataFrame) -> float:
+    """Fisher's z of the rank correlation, whose interval is closer to a normal one's."""
+    return float(np.arctanh(np.clip(units.a.rank().corr(units.b.rank()), -1 + 1e-9, 1 - 1e-9)))
+
+
+def _judged(spec: Spec, candidate: _Candidate, p_value: float | None, family: int) -> Judged:
+    claim, value, key = candidate.claim, candidate.value, "claims"
+    beyond = np.less if claim.rule == "below" else np.greater
+    # how many are above 0 says nothing of another limit
+    told = replace(value, positive=None) if claim.limit else value
+    fields = {**candidate.fields, "difference": told.words(), "percent": value.words("%")}
+    if claim.property:
+        fulfilled = bool(beyond(candidate.units, claim.limit).all()) if len(candidate.units) else False
+        verdict = Verdict.HOLDS if fulfilled else Verdict.FAILS
+    elif p_value is None:
+        verdict = Verdict.OPEN
+    elif p_value >= 1 - CONFIDENCE:
+        verdict = Verdict.UNCLEAR
+    else:
+        verdict = Verdict.HOLDS if beyond(value.mean, claim.limit) else Verdict.FAILS
+    usual = "{percent}" if claim.limit else "{a:percent} against {b:percent} %, {difference}" if "b" in fields else "{difference}"
+    figure = fill(spec, claim.figure or usual, key, **fields) if value.units else value.words()
+    alone = candidate.p_value
+    if verdict is Verdict.UNCLEAR and alone is not None and alone < 1 - CONFIDENCE:
+        figure += f"; its own interval excludes the limit, but not after Holm's correction for {family} claims"
+    asked = candidate.units if claim.limit and claim.units == ["task"] and not claim.property else candidate.units[:0]
+    exceptions = [f"{spec.label(task)} {100 * amount:.1f} %" for task, amount in asked[~beyond(asked, claim.limit)].items()]
+    size = "; ".join(filter(None, (fill(spec, claim.size, key, **fields), value.sample() if value.units else "")))
+    return Judged(
+        fill(spec, claim.words, key, **fields), verdict, figure + candidate.void, value, size, exceptions, claim.paper,
+        fill(spec, claim.plot, key, **fields), claim.property, claim.limit,
+    )  # fmt: skip

@@ -1,0 +1,107 @@
+"""A pipeline's report: its tidy frames as CSV, tables and claims as markdown, the headline as JSON, figures as PNG."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from stages.lib.io import replacing, write_json, write_text
+
+from .claims import HOW_JUDGED, Judged, judge
+from .spec import Frames, Spec, fill, load_frames, read_spec
+from .stats import Mean
+from .tables import Rendered, facts_of, render, value_of
+
+DECIMALS = 4  # of what git keeps, so that another machine writes the same; of small numbers as many digits
+MARKS = {"ours": "", "paper": "*", "average": "**", "group": "**"}
+
+
+def publish(pipeline: str, frames: Mapping[str, pd.DataFrame], folder: Path, plots: Path) -> None:
+    """Write the CSV files of a pipeline, then its report from these alone, and print the result in one line.
+
+    `folder` has report.yaml, paper.csv and frames.py, whose `derive` adds columns; `plots` takes CSV files and figures.
+    """
+    for name, frame in frames.items():
+        numbers = {*frame.select_dtypes("floating")} - {"sparsity"}
+        rounded = frame.assign(**{column: frame[column].map(_rounded) for column in frame if column in numbers})
+        write_text(plots / f"{name}.csv", rounded.to_csv(index=False, lineterminator="\n"))
+    spec, found = load_report(folder, plots)
+    write_text(Path(f"metrics/{pipeline}.md"), markdown(spec, found))
+    write_json(Path(f"metrics/{pipeline}.json"), headline(spec, found))
+    save_figures(spec, found, plots)
+    print(f"{fill(spec, spec.sentence, 'sentence', **facts_of(spec, found))} (metrics/{pipeline}.md)")
+
+
+def load_report(folder: Path, plots: Path) -> tuple[Spec, Frames]:
+    """The spec of a pipeline's folder and its frames, read from CSV and with all that is derived from them."""
+    from importlib import import_module
+
+    derive = import_module(".".join([*folder.parts, "frames"])).derive
+    return read_spec(folder / "report.yaml"), derive(load_frames(plots, folder / "paper.csv"))
+
+
+def save_figures(spec: Spec, frames: Frames, folder: Path) -> None:
+    """Every figure as <name>.png; equal figures give equal bytes, since neither date nor version is in them."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    from .plots import DPI, draw_all
+
+    for name, drawn in draw_all(spec, frames):
+        drawn.set_dpi(DPI)
+        with replacing(folder / f"{name}.png") as partial:
+            FigureCanvasAgg(drawn).print_png(partial, metadata={"Software": None})
+
+
+def headline(spec: Spec, frames: Frames) -> dict[str, Any]:
+    """At most 15 numbers for `dvc metrics`, without undefined ones."""
+    values = {name: value_of(spec, frames, frames[cell.data], cell, {}) for name, cell in spec.headline.items()}
+    numbers = {name: value.mean if isinstance(value, Mean) else value for name, value in values.items()}
+    return {name: round(float(value), DECIMALS) + 0.0 for name, value in numbers.items() if value is not None and not pd.isna(value)}
+
+
+def markdown(spec: Spec, frames: Frames) -> str:
+    """The report as one markdown text: the result, tables, claims."""
+    facts = facts_of(spec, frames)
+    parts = [f"# {spec.title}", fill(spec, spec.sentence, "sentence", **facts), fill(spec, spec.setting, "setting", **facts)]
+    parts += map(_table, render(spec, frames))
+    claims = judge(spec, frames)
+    counted, properties = ([claim for claim in claims if claim.property == kept] for kept in (False, True))
+    parts += ["## Claims", HOW_JUDGED, "\n".join(map(_claim, counted))] if counted else []
+    parts += ["## Properties", "\n".join(map(_claim, properties))] if properties else []
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _table(table: Rendered) -> str:
+    rows = [_row(table.header), _row([":--", *["--:"] * (len(table.header) - 1)])]
+    for line in table.lines:
+        mark = MARKS[line.kind]
+        cells = [f"{mark}{_escaped(cell.strip())}{mark}" if cell.strip() else "" for cell in line.cells]
+        rows.append(_row([*cells, *[""] * (len(table.header) - len(cells))]))
+    notes = "\n".join(f"- {_escaped(note)}" for note in table.notes)
+    return "\n\n".join(filter(None, [f"## {table.title}", "\n".join(rows), notes]))
+
+
+def _claim(claim: Judged) -> str:
+    lines = [f"- **{claim.verdict}**: {_escaped(claim.words)}: {_escaped(claim.figure)}"]
+    if claim.paper:
+        lines.append(f"  - the paper: {_escaped(str(claim.paper))}; here: {_escaped(claim.size)}")
+    if claim.exceptions:
+        lines.append(f"  - not so in: {_escaped(', '.join(claim.exceptions))}")
+    return "\n".join(lines)
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Names may hold underscores, which markdown takes for emphasis."""
+    return text.replace("_", "\\_").replace("|", "\\|").replace("->", "→")
+
+
+def _rounded(value: float) -> float:
+    """At four decimals, a number below 0.1 at four digits; 0.0 for -0.0."""
+    digits = DECIMALS - 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else DECIMALS
+    return round(value, max(DECIMALS, digits)) + 0.0

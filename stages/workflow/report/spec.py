@@ -1,0 +1,254 @@
+"""report.yaml: which tables, claims and figures a pipeline's report has.  No number is computed in it.
+
+Every derived quantity is a column of a tidy frame (a pipeline's frames.py), so that a table is a group-by, a figure a pivot
+and a claim the difference of two groups.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from stages.lib.errors import GraftError, did_you_mean, plain_problem
+from stages.lib.yaml12 import load_yaml
+
+from .words import Template, words
+
+Frames = dict[str, pd.DataFrame]
+KINDS = ("percent", "points", "number", "interval", "count", "sum_of", "values", "text")
+
+
+class SpecError(GraftError):
+    """A report.yaml says something that is not allowed, or names what its frames don't have."""
+
+
+class Section(BaseModel):
+    """A part of report.yaml, without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Rows(Section):
+    """Rows of a frame: all, or those that `where` selects, as in DataFrame.query."""
+
+    data: str = ""
+    where: str = ""
+
+
+class Cell(Rows):
+    """How rows become one value, by one of KINDS; `over` takes means of these groups first.
+
+    percent, points: mean (standard deviation); number: mean by a `format`, in a `unit`; interval: mean with its 95 % interval
+    over `units`, in points; count: number of different keys; sum_of: "3 of 4"; values: the different ones; text: the first.
+    `less`: of an interval, what to subtract: the same cells of the group with these other values.  `each`: a column for each
+    value of a column of the frame.
+    """
+
+    percent: str = ""
+    points: str = ""
+    number: str = ""
+    interval: str = ""
+    count: list[str] = []
+    sum_of: list[str] = []
+    values: str = ""
+    text: str = ""
+    over: list[str] = []
+    format: str = ",.0f"
+    unit: float = 1
+    units: list[str] = ["task"]
+    less: dict[str, str | float] = {}
+    each: str = ""
+
+
+class Table(Rows):
+    """A line for each value of `by`; below it the publication's, of the rows of paper.csv that `paper` selects.
+
+    `groups`: a heading for each value of this column; `average`: label of a line of the means over the lines; `split`: a table
+    for each value of this column, which the title may name.
+    """
+
+    title: str
+    by: list[str]
+    lead: list[str] = []
+    columns: dict[str, Cell]
+    notes: list[str] = []
+    groups: str = ""
+    average: str = ""
+    split: str = ""
+    paper: str = ""
+
+
+class Control(Rows):
+    """What has to be shown above 0, or nothing can be said; `lacks` says what is missing where it isn't."""
+
+    value: str
+    units: list[str] = ["task"]
+    lacks: str
+
+
+class Paper(Section):
+    """The published figure: what it `says`, its `place`, and with what it was measured."""
+
+    says: str
+    place: str = ""
+    size: str = ""
+    model: str = ""
+    n: str = ""
+
+    def __str__(self) -> str:
+        """`95 % (Table 2; 0.01 %, RoBERTa-base, 5 seeds)`."""
+        source = "; ".join(filter(None, (self.place, ", ".join(filter(None, (self.size, self.model, self.n))))))
+        return f"{self.says} ({source})" if source else self.says
+
+
+class Claim(Rows):
+    """A value, or that of group `a` less that of `b` (groups of column `by`; or two columns), held against a limit.
+
+    `each`: a claim for each value of these columns, one family.  `statistic`: of the two sides their difference over common
+    cells, how much lower in proportion the first is (`reduction`), the difference of two groups' means that share units
+    (`contrast`), or their rank correlation.  `fields`: cells that words, figure and size may name, of rows `where_a`...
+    A `property` holds by construction and is not counted: every row fulfils it.
+    """
+
+    words: str
+    value: str | list[str]
+    by: str = "method"
+    a: str = ""
+    b: str = ""
+    each: list[str] = []
+    units: list[str] = ["task"]
+    statistic: Literal["difference", "reduction", "contrast", "correlation"] = "difference"
+    better: Literal["higher", "lower"] = "higher"
+    rule: Literal["above", "below"] = "above"
+    limit: float = 0.0
+    given: list[str] = []
+    family: str = ""
+    figure: str = ""
+    fields: dict[str, Cell] = {}
+    size: str = ""
+    paper: Paper | None = None
+    plot: str = ""
+    property: bool = False
+
+
+class Level(Rows):
+    """A line across a figure: the mean of a column."""
+
+    value: str
+    label: str
+
+
+class Figure(Rows):
+    """A figure of one `kind` (plots.py): `value` by `x` or `y`, a colour for each `hue`, a panel for each value of `panel`.
+
+    `mean`: label of a first, larger panel or row with the mean over all panels or rows.  `split`: a figure for each value.
+    """
+
+    kind: Literal["dots", "lines", "paths", "heatmap"]
+    title: str = Field(max_length=120)
+    caption: str
+    value: str = ""
+    label: str
+    x: str = ""
+    y: str = ""
+    x_label: str = ""
+    hue: str = ""
+    only: list[str | float] = []
+    panel: str = ""
+    points: str = ""
+    mean: str = ""
+    units: list[str] = ["task"]
+    levels: list[Level] = []
+    diagonal: bool = False
+    log: bool = False
+    box: float = 0
+    centre: float | None = None
+    signed: bool = False
+    split: str = ""
+
+
+class Spec(Section):
+    """A parsed report.yaml; `names`: label of each group, in the order of lines, columns and colours."""
+
+    title: str
+    setting: str
+    sentence: str
+    names: dict[str, str] = {}
+    facts: dict[str, Cell] = {}
+    headline: dict[str, Cell] = {}
+    tables: dict[str, Table] = {}
+    controls: dict[str, Control] = {}
+    claims: list[Claim] = []
+    figures: dict[str, Figure] = {}
+    path: Path = Path("report.yaml")
+
+    def label(self, name: object) -> str:
+        """A group's name for people."""
+        return self.names.get(str(name)) or words(str(name))
+
+    def ordered(self, groups: Iterable[Any]) -> list[Any]:
+        """Each group once: those with a name in the order of the names, the others as they come."""
+        there = [*dict.fromkeys(groups)]
+        rank = {name: place for place, name in enumerate(self.names)}
+        return sorted(there, key=lambda group: rank.get(str(group), len(rank)))
+
+
+def read_spec(path: Path) -> Spec:
+    """The report.yaml of a pipeline; raises SpecError with every problem in a line of its own."""
+    try:
+        return Spec(**load_yaml(path, SpecError), path=path)
+    except ValidationError as problem:
+        lines = [plain_problem(error, "", Spec).removeprefix(".") for error in problem.errors()]
+        raise SpecError("\n".join(f"{path}: {line}" for line in lines)) from None
+
+
+def load_frames(folder: Path, paper: Path | None = None) -> Frames:
+    """Tidy frames by name: the CSV files of a folder, and `paper`, the publications' values under the same names of columns."""
+    frames = {file.stem: pd.read_csv(file) for file in sorted(folder.glob("*.csv"))}
+    return frames | ({"paper": pd.read_csv(paper)} if paper and paper.exists() else {})
+
+
+@contextmanager
+def named(spec: Spec, key: str, frames: Frames) -> Iterator[None]:
+    """Turn a name that frames don't have into one line with file, key and the nearest name."""
+    try:
+        yield
+    except (KeyError, pd.errors.UndefinedVariableError) as error:
+        name = error.args[0].split("'")[1] if isinstance(error, NameError) else error.args[0]
+        known = [*frames, *(column for frame in frames.values() for column in frame)]
+        raise SpecError(f"{spec.path}: {key}: no frame or column {name!r}{did_you_mean(name, known)}") from None
+
+
+def rows_of(frames: Frames, section: Rows, otherwise: str = "") -> pd.DataFrame:
+    """The rows that a section is about."""
+    frame = frames[section.data or otherwise]
+    return frame.query(section.where) if section.where else frame
+
+
+def only(rows: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:
+    """The rows that have these values in these columns."""
+    for column, value in values.items():
+        rows = rows[rows[column].isna() if pd.isna(value) else rows[column] == value]
+    return rows
+
+
+def groups_of(spec: Spec, rows: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Each combination of the values of these columns with its rows, in the order of the spec's names, the first column first."""
+    if not by:
+        yield {}, rows
+        return
+    for value in spec.ordered(rows[by[0]].dropna()):
+        part = rows[rows[by[0]] == value]
+        for values, found in groups_of(spec, part, by[1:]):
+            yield {by[0]: value, **values}, found
+
+
+def fill(spec: Spec, text: str, key: str, **fields: Any) -> str:
+    """A template with its fields; raises SpecError for one that isn't there."""
+    try:
+        return Template().format(text, **fields)
+    except (KeyError, ValueError, TypeError) as error:
+        raise SpecError(f"{spec.path}: {key}: {text!r}: {error}{did_you_mean(error.args[0], fields)}") from None

@@ -1,0 +1,199 @@
+"""Means over cells with how many and how spread, and estimates over tasks with their 95 % interval.
+
+Tasks are the sample: another seed of a task is no other task.  An estimate averages each task (or each pair of tasks) over
+its seeds first; its interval is the jackknife's over tasks (Tukey, 1958; Arvesen, 1969), which for one value a task is the
+t-interval of these values, and which also holds where a value belongs to two tasks or is a ratio of means.  Where no task is
+in two pairs, the pairs are the sample.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .words import counts, percent, points, spread
+
+CONFIDENCE = 0.95
+# what two tasks may differ by and still be the same
+ROUNDING = 1e-9
+DECIMALS = 6
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Mean of n cells and their sample standard deviation (divisor n - 1), None where there is none."""
+
+    n: int
+    mean: float | None
+    sd: float | None
+
+    def text(self) -> str:
+        """In %, as in the paper's tables: "90.5 (0.4)"; empty without cells."""
+        return spread(self.mean, self.sd) if self.n else ""
+
+    def numbers(self) -> dict[str, float | int]:
+        """As a part of the metrics file, without what is undefined."""
+        return _defined({"n": self.n, "mean": self.mean, "sd": self.sd})
+
+
+@dataclass(frozen=True)
+class Estimate(Mean):
+    """A mean over tasks; `error` is its standard error by the jackknife, and `positive` of its `units` are above 0.
+
+    A unit is a task, or a pair of tasks; there are `seeds` in all, and of each unit at least `fewest_seeds`.  Drawn are so many
+    tasks, or pairs where no two share one.  There is no error, so no interval, for fewer than 2 drawn or 2 seeds, nor for 2 that
+    are the same: shares of a few rows often are by chance, and an interval without width would tell far too much.
+    """
+
+    tasks: int = 0
+    seeds: int = 0
+    fewest_seeds: int = 0
+    units: int = 0
+    positive: int | None = None
+    error: float | None = None
+    drawn: int = 0
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of the 95 % interval."""
+        return None if self.error is None else self.mean - _t_quantile(self.drawn - 1) * self.error
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of the 95 % interval."""
+        return None if self.error is None else self.mean + _t_quantile(self.drawn - 1) * self.error
+
+    def p_value(self, limit: float = 0.0) -> float | None:
+        """Two-sided, of the limit: below 0.05 just where the interval excludes it; None without an interval."""
+        from scipy.stats import t
+
+        if self.error is None:
+            return None
+        if self.error <= ROUNDING:
+            return float(abs(self.mean - limit) <= ROUNDING)
+        return float(2 * t.sf(abs(self.mean - limit) / self.error, self.drawn - 1))
+
+    def sample(self) -> str:
+        """The tasks and the seeds: "8 tasks, 3 seeds", "3 pairs of 6 tasks, 2 to 3 seeds" of pairs that share none, some with fewer."""
+        pairs = f"{counts(pair=self.units)} of " if self.units == self.drawn < self.tasks else ""
+        few = f"{self.fewest_seeds} to " if self.fewest_seeds < self.seeds else ""
+        return f"{pairs}{counts(task=self.tasks)}, {few}{counts(seed=self.seeds)}"
+
+    def in_points(self) -> str:
+        """In percentage points, with the interval if there is one: "+1.2 (+0.4 to +2.0)"; empty without cells."""
+        interval = "" if self.error is None else f" ({points(self.low)} to {points(self.high)})"
+        return points(self.mean) + interval if self.units else ""
+
+    def words(self, unit: str = "points") -> str:
+        """In percentage points or another unit ("%"): "+1.2 points (95 % interval +0.4 to +2.0; 4 tasks, 2 seeds; above 0 in 3 of 4)"."""
+        if not self.units:
+            return "no common cells"
+        write = points if unit == "points" else percent
+        interval = "no interval" if self.error is None else f"95 % interval {write(self.low)} to {write(self.high)}"
+        told = unit == "points" and self.positive is not None
+        above = f"; above 0 in {self.positive} of {self.units}" if told else ""
+        return f"{write(self.mean)} {unit} ({interval}; {self.sample()}{above})"
+
+    def numbers(self) -> dict[str, float | int]:
+        """As a part of the metrics file, without what is undefined."""
+        more = ("tasks", "seeds", *["fewest_seeds"] * (self.fewest_seeds < self.seeds), "low", "high", "positive")
+        return super().numbers() | _defined({name: getattr(self, name) for name in more})
+
+
+def mean_of(values: pd.Series | np.ndarray) -> Mean:
+    """`Mean` of the defined ones among these values, one a cell."""
+    known = np.asarray(values, float)
+    known = known[~np.isnan(known)]
+    if not len(known):
+        return Mean(0, None, None)
+    return Mean(len(known), float(known.mean()), float(known.std(ddof=1)) if len(known) > 1 else None)
+
+
+def estimate(
+    values: pd.Series | pd.DataFrame, tasks: Sequence[str] = ("task",), statistic: Callable[[Any], float] = np.mean
+) -> Estimate:
+    """A statistic of values whose index names their cells: a level `seed`, and levels that name `tasks`.
+
+    It takes one mean for each task (or pair of tasks), over seeds and all else that is no task; of a frame, a frame of
+    such means, so that it can make a ratio or a correlation of two columns.
+    """
+    cells = values.dropna()
+    units = cells.groupby(level=[*tasks]).mean()
+    if not len(units):
+        return Estimate(0, None, None)
+    names, seeds = units.index.to_frame(index=False).to_numpy(), cells.index.get_level_values("seed")
+    fewest = int(pd.Series(seeds, cells.index).groupby(level=[*tasks]).nunique().min())
+    every, alone = pd.unique(names.ravel()), isinstance(units, pd.Series)
+    units = units.reset_index(drop=True)  # taking parts is quicker without names
+    sd = float(units.std(ddof=1)) if alone and len(units) > 1 else None
+    positive = int((units > ROUNDING).sum()) if alone else None
+    # pairs of which no two share a task were drawn as pairs: leaving out either of its tasks leaves out the pair
+    one_of_each = names[:, :1] if names.size == len(every) else names
+    drawn = pd.unique(one_of_each.ravel())
+    without = [units[(one_of_each != name).all(axis=1)] for name in drawn] if seeds.nunique() > 1 else []
+    error = _jackknife(units, without, statistic)
+    numbers = len(every), seeds.nunique(), fewest, len(units)
+    return Estimate(len(cells), float(statistic(units)), sd, *numbers, positive, error, len(drawn))
+
+
+def _jackknife(
+    units: pd.Series | pd.DataFrame, without: Sequence[pd.Series | pd.DataFrame], statistic: Callable[[Any], float]
+) -> float | None:
+    """Standard error by the pseudo-values of leaving out each that was drawn; None where too few are left for one."""
+    count = len(without)
+    if count < 2 or not all(map(len, without)):
+        return None
+    pseudo = count * float(statistic(units)) - (count - 1) * np.array([float(statistic(left)) for left in without])
+    error = float(pseudo.std(ddof=1) / np.sqrt(count))
+    return None if np.isnan(error) or (count == 2 and error <= ROUNDING) else error
+
+
+def paired(first: pd.Series, second: pd.Series, tasks: Sequence[str] = ("task",)) -> Estimate:
+    """first - second over the cells that both have, told by their index (see `estimate`)."""
+    return estimate(first - second, tasks)
+
+
+def ranked(cells: Mapping[str, pd.Series]) -> dict[str, float]:
+    """Name -> mean over tasks, from the highest on; 0 for one without cells."""
+    means = {name: estimate(values).mean or 0.0 for name, values in cells.items()}
+    return dict(sorted(means.items(), key=lambda item: -item[1]))
+
+
+@cache
+def _t_quantile(freedom: int) -> float:
+    """Two-sided 95 % quantile of Student's t: 12.71 for 1 degree of freedom, 1.96 for many."""
+    from scipy.stats import t  # takes a second to import
+
+    return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values of one family, each corrected for how many there are (Holm, 1979)."""
+    order, corrected = np.argsort(p_values, kind="stable"), np.empty(len(p_values))
+    factors = np.arange(len(p_values), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(np.asarray(p_values)[order] * factors), 1)
+    return corrected.tolist()
+
+
+def known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of these means, differences, or nested mappings of them; those of no cell at all are left out."""
+    found = {name: value.numbers() if isinstance(value, Mean) else known(value) for name, value in values.items()}
+    return {name: numbers for name, numbers in found.items() if numbers and numbers.get("n") != 0}
+
+
+def clean(value: object, decimals: int = DECIMALS) -> Any:
+    """A part of a metrics file with its numbers rounded, and without undefined ones."""
+    if isinstance(value, dict):
+        parts = {name: clean(part, decimals) for name, part in value.items()}
+        return {name: part for name, part in parts.items() if part is not None}
+    if isinstance(value, float):
+        # adding 0 makes -0.0 plain
+        return None if pd.isna(value) else round(float(value), decimals) + 0.0
+    return value if value is None else int(value)
+
+
+def _defined(numbers: dict[str, float | int | None]) -> dict[str, float | int]:
+    return {name: number for name, number in numbers.items() if number is not None}

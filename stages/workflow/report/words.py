@@ -1,0 +1,62 @@
+"""Numbers and names as tables, figures and claims write them."""
+
+import math
+import string
+
+UNKNOWN = "n/a"
+# names whose underscores are more than spaces, and parts of names that are not written as in settings
+PHRASES = {"wise_ft": "WiSE-FT", "adamw_l1": "AdamW with l1"}
+SPELLED = {
+    "finetuned": "fine-tuned", "sgd": "SGD", "adamw": "AdamW", "ewc": "EWC", "ties": "TIES", "dare": "DARE", "fish": "FISH",
+    "lota": "LoTA", "talos": "TaLoS", "lora": "LoRA", "houlsby": "Houlsby et al.", "pfeiffer": "Pfeiffer et al.",
+}  # fmt: skip
+MARKS = {"f1": "†", "mcc": "‡"}
+
+
+def words(name: str) -> str:
+    """A name of params.yaml for people: `movement_grafted` is "movement grafted", `ewc` is "EWC"."""
+    return PHRASES.get(name) or " ".join(SPELLED.get(part, part) for part in name.split("_"))
+
+
+def percent(share: float | None, decimals: int = 1) -> str:
+    """`0.905` as "90.5", without the sign of percent."""
+    return UNKNOWN if share is None else f"{100 * share:z.{decimals}f}"
+
+
+def small_percent(share: float) -> str:
+    """A share with two decimals, or more if it takes them to show two digits: "1.00 %", "0.0043 %"."""
+    value = 100 * share
+    decimals = max(2, 1 - math.floor(math.log10(value))) if value > 0 else 2
+    return f"{value:.{decimals}f} %"
+
+
+def points(difference: float | None, decimals: int = 1) -> str:
+    """A difference of two shares in percentage points, with its sign; what is 0 but for rounding has a plus."""
+    return UNKNOWN if difference is None else f"{100 * round(difference, 12) + 0.0:+.{decimals}f}"
+
+
+def spread(mean: float | None, deviation: float | None = None) -> str:
+    """Mean and standard deviation in %, as in the paper's tables: "90.5 (0.4)"."""
+    return percent(mean) if mean is None or deviation is None else f"{percent(mean)} ({percent(deviation)})"
+
+
+def counted(number: int, thing: str) -> str:
+    """A number with its noun: "1 seed", "3 seeds"."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def counts(**things: int) -> str:
+    """Several of them: `counts(task=3, seed=1)` is "3 tasks, 1 seed"."""
+    return ", ".join(counted(number, thing) for thing, number in things.items())
+
+
+class Template(string.Formatter):
+    """Templates of a report.yaml: {share:percent}, {share:percent0}, {gap:points}, {sparsity:size}, and all that f-strings know."""
+
+    def format_field(self, value: object, form: str) -> str:
+        """One field; `percent` and `points` may end in the number of decimals."""
+        kind = form.rstrip("0123456789")
+        decimals = [int(form[len(kind) :])] if form[len(kind) :] and kind else []
+        if kind in ("percent", "points"):
+            return {"percent": percent, "points": points}[kind](value, *decimals)
+        return small_percent(value) if form == "size" else super().format_field(value, form)
