@@ -1,4 +1,4 @@
-"""The verdicts of the reports a second time, from the committed rows, by plain arithmetic that shares nothing with stages.lib.
+"""The verdicts of the reports a second time, from the committed rows, by plain arithmetic that shares nothing with the report core.
 
 The rules as the reports tell them: seeds, and all else that is no task, are averaged within a task or a pair of tasks.
 Tasks are the sample: the interval is the jackknife's over tasks, with Student's t; pairs of which no two share a task are
@@ -8,7 +8,6 @@ interval and pass their controls; else it is not shown.  Without an interval, or
 it is not measurable.
 """
 
-import json
 import math
 import re
 import subprocess
@@ -19,6 +18,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
+from stages.workflow.report.claims import judge
+from stages.workflow.report.publish import load_report
 
 ROOT = Path(__file__).parents[1]
 CELL, PAIR = ["task", "seed"], ["first", "second"]
@@ -129,13 +131,18 @@ def rows_of(file):
     return rows
 
 
+@cache
+def loaded(report):
+    """The spec and the frames of a committed report."""
+    folder = "" if report == "summary" else report
+    return load_report(Path("stages", folder), ROOT / "plots" / folder)
+
+
 def reported(report):
-    """(verdict, text, figure) of each claim."""
-    text = (ROOT / "metrics" / report).read_text()
-    if report.endswith(".json"):
-        claims = json.loads(text)["claims"]
-        return [(each["verdict"], f"{each['text']} | {each['here'].split(';')[0]}", each["figure"]) for each in claims]
-    lines = [line.replace("\\", "")[4:].partition("**: ") for line in text.splitlines() if line.startswith("- **")]
+    """(verdict, text, figure) of each claim that the report core makes of the committed frames, or of a report as markdown."""
+    if not report.endswith(".md"):
+        return [(each.verdict, f"{each.words} | {each.size.split(';')[0]}", each.figure) for each in judge(*loaded(report))]
+    lines = [line.replace("\\", "")[4:].partition("**: ") for line in (ROOT / "metrics" / report).read_text().splitlines() if line.startswith("- **")]
     return [(verdict, line, line) for verdict, _, line in lines]
 
 

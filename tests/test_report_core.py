@@ -1,30 +1,24 @@
-"""The parts that all reports share: what is read, what a table says and stores, and how claims are judged."""
+"""What all reports share: the records they read, statistics, and how a report.yaml becomes tables, claims and figures."""
 
-import io
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
+from hypothesis import given, settings
+from hypothesis import strategies as some
 from scipy.stats import t, ttest_1samp
 
 from stages.lib.errors import DataError
-from stages.lib.io import read_json, write_json
-from stages.lib.report import publish
-from stages.lib.report.claims import Finding, Statement, above_baselines, judge, read_statements, short_of
-from stages.lib.report.differences import other_settings, plain, told
-from stages.lib.report.document import HOW_JUDGED, Claim, Report, Row, Verdict, read_report, write_report
-from stages.lib.report.document import Table as Printed
-from stages.lib.report.format import percent, points, words
-from stages.lib.report.line_styles import line_styles
-from stages.lib.report.load import Records, frame_of, grid, in_order, published, require_files
-from stages.lib.report.publish import to_markdown, to_terminal
-from stages.lib.report.stats import Estimate, clean, estimate, holm, known, mean_of, paired, ranked
-from stages.lib.report.table import Column, Line, Table, by, count, number, share, shown, stored, values_in
-from stages.lib.settings import Params
-from tests.pico import graft_settings, model_settings
+from stages.lib.io import write_json
+from stages.workflow.records import Records, frame_of, grid, require_files
+from stages.workflow.report.claims import Verdict, judge
+from stages.workflow.report.plots import draw_all
+from stages.workflow.report.publish import headline, markdown, publish
+from stages.workflow.report.spec import Spec, SpecError, read_spec
+from stages.workflow.report.stats import estimate, holm, paired
+from stages.workflow.report.tables import render
+from stages.workflow.report.words import percent, points
 
 MADE_BY = "`dvc repro stages/toy/dvc.yaml:edit@full-13` makes it"
 
@@ -78,12 +72,6 @@ def test_missing_files_are_named_together_and_not_more_than_ten():
     assert str(many.value).endswith("and 2 more files; `make toy` makes them all")
     main = Records("", "mask", "masks/{task}/{seed}.safetensors", [{"task": "a", "seed": 1}], item="{task}-{seed}")
     assert main.made_by(main.cells[0]) == "`dvc repro mask@a-1` makes it"
-
-
-def test_published_values_are_fractions_and_names_stand_in_one_order():
-    Path("paper.yaml").write_text("table: {full: {accuracy: [90.5, 0.4], ece: 5}}\n")
-    assert published(Path("paper.yaml")) == {"table": {"full": {"accuracy": (0.905, 0.004), "ece": 0.05}}}
-    assert in_order(["x", "b", "a", "b"], ["a", "b", "c"]) == ["a", "b", "x"]
 
 
 # --- Statistics ------------------------------------------------------------------------------------------------
@@ -160,9 +148,8 @@ def test_one_task_or_seed_and_two_equal_tasks_have_no_interval(values, words):
 def test_tasks_with_fewer_seeds_than_others_are_told_in_words_and_numbers():
     value = estimate(pd.concat([cells(BY_TASK, seeds=3), cells({"e": 0.2})]))
     assert value.sample() == "5 tasks, 2 to 3 seeds" and "; 5 tasks, 2 to 3 seeds; above" in value.words()
-    assert (value.numbers()["seeds"], value.numbers()["fewest_seeds"]) == (3, 2)
     alike = estimate(cells(BY_TASK, seeds=3))
-    assert alike.sample() == "4 tasks, 3 seeds" and "fewest_seeds" not in alike.numbers(), "the control"
+    assert alike.sample() == "4 tasks, 3 seeds", "the control"
     pairs = pd.concat([cells(BY_PAIR, seeds=2, names=PAIR), cells({("b", "a"): 0.3}, seeds=1, names=PAIR)])
     assert estimate(pairs, PAIR).sample() == "3 tasks, 1 to 2 seeds"
 
@@ -174,7 +161,6 @@ def test_differences_are_paired_by_cell():
     assert (value.n, value.positive) == (2, 2) and value.mean == pytest.approx(0.2)
     assert paired(second, first).mean == pytest.approx(-0.2)
     assert paired(first, second[:0]).words() == "no common cells"
-    assert [*ranked({"none": first[:0], "low": second, "high": first})] == ["high", "low", "none"]
 
 
 @pytest.mark.parametrize(
@@ -190,248 +176,208 @@ def test_a_share_that_is_rounded_to_zero_has_no_sign_and_a_difference_keeps_it()
     assert (points(-0.0004), points(-1e-17)) == ("-0.0", "+0.0"), "on this side of zero, and at it"
 
 
-@pytest.mark.parametrize("name, told", [("finetuned", "fine-tuned"), ("movement_grafted", "movement grafted"), ("ewc", "EWC"),
-    ("adamw_l1", "AdamW with l1"), ("wise_ft", "WiSE-FT"), ("pfeiffer_16", "Pfeiffer et al. 16")])  # fmt: skip
-def test_names_are_written_as_people_know_them(name, told):
-    assert words(name) == told
+VALUES = some.dictionaries(some.sampled_from("abcdefgh"), some.floats(-1, 1).map(lambda x: round(x, 3)), min_size=3)
 
 
-def test_a_localizer_looks_the_same_whichever_others_are_drawn():
-    few, many = line_styles(["movement", "random"]), line_styles(["learned", "a", "movement", *"bcdefgh"])
-    assert few["movement"] == many["movement"] and many["a"] not in (many["learned"], many["movement"])
+@settings(max_examples=60, deadline=None)
+@given(VALUES, some.floats(-0.5, 0.5))
+def test_an_interval_excludes_just_the_limits_whose_p_value_is_below_5_percent(values, limit):
+    value = estimate(cells(values, apart=0.0))
+    if value.error and value.error > 1e-6 and min(abs(limit - value.low), abs(limit - value.high)) > 1e-6:
+        assert (value.p_value(limit) < 0.05) == (not value.low <= limit <= value.high)
 
 
-def test_numbers_are_rounded_and_undefined_ones_left_out():
-    values = {"a": 0.12345678, "b": float("nan"), "c": -0.0, "d": {"n": np.int64(3)}}
-    assert clean(values) == {"a": 0.123457, "c": 0.0, "d": {"n": 3}}
-    assert str(clean(-1e-9)) == "0.0"
-    none, one = mean_of(np.array([np.nan])), mean_of(np.array([0.5]))
-    assert known({"x": {"none": none}, "y": {"none": none, "one": one}}) == {"y": {"one": {"n": 1, "mean": 0.5}}}
+@settings(max_examples=60, deadline=None)
+@given(VALUES, VALUES)
+def test_a_paired_difference_changes_its_sign_with_the_sides_and_looks_only_at_common_cells(one, other):
+    there, back = paired(cells(one), cells(other)), paired(cells(other), cells(one))
+    assert there.units == back.units == len(one.keys() & other.keys())
+    if there.units:
+        assert there.mean == pytest.approx(-back.mean) and there.sd == pytest.approx(back.sd, nan_ok=True)
 
 
-# --- Tables ----------------------------------------------------------------------------------------------------
+@settings(max_examples=60, deadline=None)
+@given(some.lists(some.floats(0, 1), max_size=8))
+def test_holm_keeps_the_order_raises_none_above_1_and_lowers_none(p_values):
+    corrected = holm(p_values)
+    assert all(p - 1e-12 <= new <= 1 for p, new in zip(p_values, corrected, strict=True))
+    ranked = sorted(zip(p_values, corrected, strict=True))
+    assert all(first[1] <= second[1] + 1e-12 for first, second in zip(ranked, ranked[1:], strict=False))
+    if p_values:
+        assert min(corrected) == pytest.approx(min(1, len(p_values) * min(p_values)))
 
 
-FRAME = pd.DataFrame(
-    {"method": [*"bbaaa"], "task": [*"xyxyz"], "alpha": [1, 0.5, 1, 1, 1], "score": [0.5, 0.7, 0.2, 0.4, None]}
-).assign(bytes=lambda frame: frame.method.map({"a": 1024, "b": 2048}))
+# --- A report.yaml and its frames ------------------------------------------------------------------------------
 
 
-def table(**changes) -> Table:
-    columns = [count("task"), Column("alpha", "alpha", values_in("g")), share("score", "score"), share("not there", "other"),
-               number("KiB", "bytes", ".1f", 1024), share("", lambda rows: rows.score * 2, "twice")]  # fmt: skip
-    paper = {"a": {"score": (0.25, 0.01)}}
-    own = {"lines": [Line("all"), *by(FRAME, "method", str.upper, sorted, paper)], "name": "toy", "stored": ("twice", "score")}  # fmt: skip
-    return Table("Toy", ["method"], columns, **(own | changes))
-
-
-def test_text_and_numbers_are_two_views_of_the_same_means():
-    text, numbers = table().text(), table().numbers()
-    # a column without a title is only stored
-    assert text.header == ["method", "n", "alpha", "score", "not there", "KiB"]
-    assert [(row.kind, row.cells) for row in text.rows] == [
-        ("group", ["all"]),
-        ("ours", ["A", "3", "1", "30.0 (14.1)", "", "1.0"]),
-        ("paper", ["  paper", "", "", "25.0 (1.0)", "", ""]),
-        ("ours", ["B", "2", "0.5, 1", "60.0 (14.1)", "", "2.0"]),
+def frame(seeds: int = 2, **methods: tuple[float, ...]) -> pd.DataFrame:
+    """Scores of methods, one value a task, in cells of so many seeds."""
+    rows = [
+        {"method": method, "task": task, "seed": seed, "score": value, "other": 0.0, "n": 10}
+        for method, values in methods.items()
+        for task, value in zip("abcdefgh", values, strict=False)
+        for seed in range(seeds)
     ]
-    assert [*numbers] == ["b", "a"], "as they occur, and not as they are shown"
-    assert [*numbers["a"]] == ["twice", "score"] and numbers["a"]["score"]["n"] == 2
-    assert numbers["b"]["twice"]["mean"] == pytest.approx(2 * numbers["b"]["score"]["mean"]) == pytest.approx(1.2)
+    return pd.DataFrame(rows, columns=["method", "task", "seed", "score", "other", "n"])
 
 
-def test_lines_without_a_key_are_only_shown_and_nested_keys_are_folders():
-    lines = [Line("mean", FRAME, kind="average"), Line("b", FRAME[:2], ("deep", "b")), Line("none", FRAME[:0], "none")]
-    assert [row.kind for row in table(lines=lines).text().rows] == ["average", "ours", "ours"]
-    assert [*table(lines=lines).numbers()] == ["deep"] and [*table(lines=lines).numbers()["deep"]] == ["b"]
+def spec(**parts: object) -> Spec:
+    return Spec(title="Toy", sentence="A result", setting="a toy", **parts)
 
 
-def test_tables_are_shown_with_a_title_and_stored_with_a_name():
-    two = [table(name=""), table(lines=[])]
-    assert [made.title for made in shown(two)] == ["Toy"] and [*stored(two)] == ["toy"]
+def claim(**parts: object) -> dict:
+    return {"words": "it is so", "data": "rows", "value": "score", **parts}
 
 
-# --- Claims ----------------------------------------------------------------------------------------------------
+def verdicts(rows: pd.DataFrame, *claims: dict, **parts: object) -> list[Verdict]:
+    return [found.verdict for found in judge(spec(claims=[*claims], **parts), {"rows": rows})]
 
 
-def over(*values: float) -> Estimate:
-    """One value a task, of two seeds."""
-    return estimate(cells(dict(zip("abcdefgh", values, strict=False))))
-
-
-SHOWN, WEAK = over(0.1, 0.11, 0.12), over(0.1, 0.2, -0.1)
-# p = 0.03 by itself
-CLOSE = over(0.1, 0.05, 0.025, 0.0825)
-
-
-def measures(**findings: Finding) -> dict:
-    """Measures that give these whatever the data."""
-    return {name: lambda data, found=found: found for name, found in findings.items()}
-
-
-def judged(value, rule: str = "above", limit: float | str = 0.0, settings=None, **controls: Finding) -> Claim:
-    """The verdict on one value, given these controls."""
-    row = Statement("it is so", "measure", rule=rule, limit=limit, figure="seen", given=[*controls])
-    [claim] = judge([row], measures(measure=Finding(value), **controls), None, "toy", settings)
-    return claim
+SHOWN, WEAK = (0.1, 0.11, 0.12), (0.1, 0.2, -0.1)
+CLOSE = (0.1, 0.05, 0.025, 0.0825)  # p = 0.03 by itself
 
 
 @pytest.mark.parametrize(
-    "value, rule, limit, verdict",
+    ("values", "rule", "limit", "verdict"),
     [
-        (SHOWN, "above", 0, Verdict.HOLDS),
-        (SHOWN, "above", 0.1, Verdict.UNCLEAR),
-        (SHOWN, "above", 0.2, Verdict.FAILS),
-        (SHOWN, "below", 0.2, Verdict.HOLDS),
-        (SHOWN, "below", 0, Verdict.FAILS),
-        (WEAK, "above", 0, Verdict.UNCLEAR),
-        (over(0.1), "above", 0, Verdict.OPEN),
-        (estimate(cells(BY_TASK, seeds=1)), "above", 0, Verdict.OPEN),
-        (estimate(cells({})), "above", 0, Verdict.OPEN),
-        (0.96, "above", 0.95, Verdict.HOLDS),
-        (0.96, "below", 0.95, Verdict.FAILS),
-        (0.95, "above", 0.95, Verdict.FAILS),
-        (True, "above", 0, Verdict.HOLDS),
-        (False, "above", 0, Verdict.FAILS),
-        (None, "above", 0, Verdict.OPEN),
+        (SHOWN, "above", 0, "holds"),
+        (SHOWN, "above", 0.11, "not shown"),
+        (SHOWN, "above", 0.2, "does not hold"),
+        (SHOWN, "below", 0.2, "holds"),
+        (SHOWN, "below", 0, "does not hold"),
+        (WEAK, "above", 0, "not shown"),
+        ((0.1,), "above", 0, "not measurable"),
+        ((), "above", 0, "not measurable"),
     ],
 )
-def test_a_claim_is_judged_by_its_whole_interval_or_by_its_exact_number(value, rule, limit, verdict):
-    assert judged(value, rule, limit).verdict is verdict
+def test_a_claim_is_judged_by_its_whole_interval(values, rule, limit, verdict):
+    rows = frame(x=values)
+    assert verdicts(rows, claim(rule=rule, limit=limit)) == ([verdict] if values else [])
+    assert set(verdicts(frame(seeds=1, x=values), claim(rule=rule, limit=limit))) <= {"not measurable"}, "one seed"
 
 
-def test_a_claim_says_with_what_it_was_measured_and_limits_are_numbers_or_names_of_settings():
-    for least, verdict in ((0.08, Verdict.HOLDS), (0.2, Verdict.FAILS)):
-        settings = Params(toy=Params(least=least))
-        assert judged(SHOWN, limit="toy.least", settings=settings).verdict is verdict
-    assert judged(SHOWN).here == "toy; 3 tasks, 2 seeds" and judged(True).here == "toy"
-    assert judged(estimate(cells({}))).here == "toy", "no cell, so no number of tasks"
-    rows = [Statement("it is so", "measure", limit=limit, figure="{difference}") for limit in (0.0, -0.03)]
-    told = ["above 0 in" in claim.figure for claim in judge(rows, measures(measure=Finding(SHOWN)), None)]
-    assert told == [True, False], "a count of tasks above 0 is one by the limit 0 alone"
+def test_groups_are_compared_cell_by_cell_and_lower_may_be_better():
+    rows = frame(x=SHOWN, y=(0.3, 0.32, 0.31))
+    assert verdicts(rows, claim(a="y", b="x"), claim(a="x", b="y"), claim(a="x", b="y", better="lower")) == [
+        "holds", "does not hold", "holds",
+    ]  # fmt: skip
+    [told] = judge(spec(claims=[claim(a="y", b="x")]), {"rows": rows})
+    assert told.figure.startswith("31.0 against 11.0 %, +20.0 points (95 % interval")
+    assert verdicts(rows, claim(value=["score", "other"], where="method == 'x'")) == ["holds"]
 
 
-@pytest.mark.parametrize(
-    "control, measurable", [(SHOWN, True), (WEAK, False), (over(-0.1, -0.11, -0.12), False), (over(0.1), False), (estimate(cells({})), False)]
-)  # fmt: skip
-def test_a_claim_is_not_measurable_where_one_of_its_controls_is_not_shown_above_0(control, measurable):
-    held = Finding(SHOWN), Finding(control, lacks="not measurable without a gain")
-    claim = judged(SHOWN, first=held[0], second=held[1])
-    assert (claim.verdict is Verdict.HOLDS, "without a gain" in claim.figure) == (measurable, not measurable)
-    exact = judged(True, first=held[0], second=held[1]).verdict
-    assert exact is (Verdict.HOLDS if measurable else Verdict.OPEN)
+def test_a_reduction_is_one_of_the_means_and_a_property_is_one_of_every_row():
+    rows = frame(x=(0.1, 0.2, 0.3), y=(0.2, 0.4, 0.6))
+    [told] = judge(spec(claims=[claim(a="x", b="y", statistic="reduction", limit=0.4)]), {"rows": rows})
+    assert told.value.mean == pytest.approx(0.5) and told.verdict == "holds"
+    parts = {"property": True, "where": "method == 'x'"}
+    assert verdicts(rows, claim(limit=0.05, **parts), claim(limit=0.15, **parts)) == ["holds", "does not hold"]
 
 
-def test_a_control_is_above_the_better_baseline_of_each_cell_that_the_pretrained_model_has():
-    trained, pretrained = cells(dict.fromkeys("abc", 0.9)), cells({"a": 0.5, "b": 0.6})
-    value = above_baselines(trained, pretrained, cells({"a": 0.7, "c": 0.8}), "training").value
-    assert (value.n, value.mean) == (4, pytest.approx((0.2 + 0.3) / 2))
-    assert above_baselines(trained, pretrained, None, "training").value.mean == pytest.approx((0.4 + 0.3) / 2)
-
-
-def test_a_task_whose_mean_is_just_the_limit_is_an_exception():
-    assert short_of(cells({"a": 0.5, "b": 0.75}, apart=0.25))(0.5) == ["a 50.0 %"]
+@pytest.mark.parametrize(("gain", "measurable"), [(SHOWN, True), (WEAK, False), ((-0.1, -0.11, -0.12), False), ((0.1,), False)])
+def test_a_claim_is_not_measurable_where_its_control_is_not_shown_above_0(gain, measurable):
+    rows = frame(x=SHOWN, gain=gain)
+    controls = {"gains": {"data": "rows", "where": "method == 'gain'", "value": "score", "lacks": "no gain"}}
+    [told] = judge(spec(claims=[claim(where="method == 'x'", given=["gains"])], controls=controls), {"rows": rows})
+    assert (told.verdict == "holds", "no gain" in told.figure) == (measurable, not measurable)
 
 
 def test_claims_of_one_family_are_corrected_together_and_those_of_others_are_not():
-    found = measures(close=CLOSE, weak=WEAK, void=Finding(CLOSE, void="; but nothing"))
-
-    def first(*families: str) -> Claim:
-        rows = [Statement("it is so", name, family=family) for name, family in zip(found, families, strict=False)]
-        return judge(rows, found, None)[0]
-
-    assert 0.025 < CLOSE.p_value() < 0.05 and first("one", "other").verdict is Verdict.HOLDS
-    assert first("", "").verdict is Verdict.HOLDS, "of no family"
-    assert first("one", "one").verdict is Verdict.UNCLEAR
-    assert first("one", "one").figure.endswith("excludes the limit, but not after Holm's correction for 2 claims")
-    assert first("one", "other", "one").verdict is Verdict.HOLDS, "what is void is no claim to correct for"
-    claims = judge([Statement("it is so", "several")], measures(several=[Finding(CLOSE), Finding(WEAK)]), None)
-    assert [claim.verdict for claim in claims] == [Verdict.UNCLEAR] * 2, "a row that makes several is a family"
+    rows = frame(x=CLOSE, y=WEAK)
+    close, weak = (claim(where=f"method == {name!r}") for name in "xy")
+    assert verdicts(rows, close, weak)[0] == "holds", "of no family"
+    both = [one | {"family": "one"} for one in (close, weak)]
+    assert verdicts(rows, *both)[0] == "not shown"
+    assert verdicts(rows, claim(each=["method"])) == ["not shown"] * 2, "a claim that makes several is a family"
+    [told, _] = judge(spec(claims=both), {"rows": rows})
+    assert told.figure.endswith("excludes the limit, but not after Holm's correction for 2 claims")
 
 
-def test_words_have_the_figures_of_the_finding_and_the_limit_stands_once():
-    Path("claims.yaml").write_text(
-        "- {words: '{name} keeps {limit:share} %', measure: kept, of: [x], limit: 0.08, paper: {says: more}, "
-        "figure: '{mean:percent2} %, {percent} of {n} at {size:size}'}\n"
-    )
+def test_a_table_has_a_line_for_each_group_the_papers_below_it_and_the_average():
+    rows = pd.concat([frame(x=(0.5, 0.7)), frame(y=(0.6, 0.8))])
+    paper = pd.DataFrame({"place": "Table 2", "task": ["a", "b"], "method": "x", "score": [0.9, 0.95], "score_sd": [0.01, None]})
+    columns = {
+        "n": {"count": ["seed"], "where": "method == 'x'"}, "x": {"percent": "score", "where": "method == 'x'"},
+        "each": {"each": "method", "percent": "score"}, "gap": {"interval": "score", "where": "method == 'y'", "less": {"method": "x"}},
+    }  # fmt: skip
+    table = {"title": "T {fact}", "data": "rows", "by": ["task"], "columns": columns, "average": "mean", "paper": "place == 'Table 2'"}
+    facts = {"fact": {"data": "rows", "number": "n"}}
+    notes = {"notes": ["of {fact} rows", "dropped: {nothing}"]}
+    frames = {"rows": rows, "paper": paper, "facts": pd.DataFrame([{"nothing": ""}]).astype(object)}
+    [made] = render(spec(tables={"t": table | notes}, facts=facts), frames)
+    assert made.header == ["task", "n", "x", "x", "y", "gap"][:2] + made.header[2:] and made.title == "T 10"
+    lines = {(line.kind, line.cells[0]): line.cells[1:] for line in made.lines}
+    assert lines["ours", "a"][:2] == ["2", "50.0 (0.0)"] and lines["average", "mean"][1] == "60.0 (14.1)"
+    assert "90.0 (1.0)" in made.lines[1].cells and made.lines[1].kind == "paper"
+    assert made.notes == ["of 10 rows"], "a note is left out where one of its facts is empty"
 
-    def kept(data, name):
-        fields = {"name": name, "size": 0.0001}
-        yield Finding(data, fields, lambda limit: [f"{share}" for share in (0.07, 0.1) if share < limit], size="0.01 %")
-        yield Finding(data, fields, void="; but nothing")
 
-    first, second = judge(read_statements(Path("claims.yaml")), {"kept": kept}, SHOWN)
-    assert (first.text, first.verdict, first.exceptions) == ("x keeps 8 %", Verdict.HOLDS, ["0.07"])
-    assert first.figure == f"11.00 %, {SHOWN.words('%')} of 6 at 0.010 %" and str(first.paper) == "more"
-    assert first.here == "0.01 %; 3 tasks, 2 seeds"
-    assert second.verdict is Verdict.OPEN and second.figure.endswith("at 0.010 %; but nothing")
-    assert judge(read_statements(Path("claims.yaml")), {"kept": lambda data, name: []}, None) == []
+FIGURES = {
+    "dots": {"y": "task", "hue": "method", "mean": "mean"},
+    "lines": {"x": "seed", "hue": "method", "panel": "task", "mean": "all tasks"},
+    "paths": {"x": "other", "hue": "method"},
+    "heatmap": {"x": "task", "y": "method"},
+}
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_every_kind_of_figure_is_drawn_twice_with_the_same_bytes(kind, tmp_path):
+    about = {"kind": kind, "data": "rows", "title": "What is seen", "caption": "How to read", "value": "score", "label": "score (%)"}
+    rows = frame(x=(0.5, 0.7, 0.9), y=(0.4, 0.6, 0.8))
+    for name in ("one", "two"):
+        for _, drawn in draw_all(spec(figures={"f": about | FIGURES[kind]}), {"rows": rows}):
+            drawn.savefig(tmp_path / f"{name}.png", metadata={"Software": None})
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+
+
+TEXT = """title: Toy
+sentence: "{fact} % reached"
+setting: a toy
+names: {x: method x}
+facts: {fact: {data: rows, percent: score, over: [task]}}
+headline: {score: {data: rows, number: score}}
+tables: {t: {title: Scores, data: rows, by: [method], columns: {score: {percent: score}}}}
+controls: {gains: {data: rows, value: score, lacks: no gain}}
+claims: [{words: it is so, data: rows, value: score, a: x, given: [gains]}]
+figures: {f: {kind: dots, data: rows, title: Seen, caption: Read, y: task, value: score, label: score}}
+"""
 
 
 @pytest.mark.parametrize(
-    "row, problem",
-    [("{words: a}", "0.measure"), ("{words: a, measure: b, rules: above}", "0.rules"), ("{words: a, measure: b, rule: at_least}", "0.rule")],
-)  # fmt: skip
-def test_a_row_that_is_no_claim_is_named(row, problem):
-    Path("claims.yaml").write_text(f"- {row}\n")
-    with pytest.raises(DataError, match=rf"claims.yaml: {problem}"):
-        read_statements(Path("claims.yaml"))
+    ("old", "new", "problem"),
+    [
+        ("percent: score}}}}", "percnt: score}}}}", "tables.t.columns.score.percnt: unknown key (did you mean 'percent'?)"),
+        ("percent: score}}}}", "percent: scor}}}}", "tables.t: no frame or column 'scor' (did you mean 'score'?)"),
+        ("value: score, a: x", "value: score, a: xx", "claims.0: no group 'xx' in method (did you mean 'x'?)"),
+        ("given: [gains]", "given: [gain]", "claims.0: no control 'gain' (did you mean 'gains'?)"),
+        ("data: rows, number", "data: row, number", "headline.score: no frame or column 'row' (did you mean 'rows'?)"),
+        ("{fact} % reached", "{facts} % reached", "sentence: '{facts} % reached'"),
+        ("kind: dots", "kind: dot", "figures.f.kind: 'dot' is not allowed: should be 'dots', 'lines', 'paths' or 'heatmap'"),
+        ("y: task", "y: tasks", "figures.f: no frame or column 'tasks' (did you mean 'task'?)"),
+        ("data: rows, value: score, lacks", "data: rows, where: task = 'a', value: score, lacks", "controls.gains: where: \"task = 'a'\""),
+    ],
+)
+def test_a_name_that_is_not_there_is_one_line_with_file_key_and_the_nearest(old, new, problem):
+    assert old in TEXT
+    file = Path("report.yaml")
+    file.write_text(TEXT.replace(old, new))
+    with pytest.raises(SpecError) as raised:
+        made = read_spec(file)
+        frames = {"rows": frame(x=(0.5, 0.7), y=(0.1, 0.2))}
+        markdown(made, frames), headline(made, frames), [*draw_all(made, frames)]
+    assert str(raised.value).startswith(f"report.yaml: {problem}") and "\n" not in str(raised.value)
 
 
-# --- Settings that it was made under ----------------------------------------------------------------------------
-
-
-def test_other_settings_than_those_of_a_report_are_named_and_no_others_matter():
-    values = {"seeds": [13], "graft": graft_settings(), "model": model_settings("prompt"), "ood": {"sets": {"a": ["b"]}}}  # fmt: skip
-    made = plain(Params(seeds=[13], graft=Params(region=["layers"]), model=values["model"], ood=values["ood"]))
-    made = json.loads(json.dumps(made))
-    assert other_settings(made, values) == []
-    assert other_settings(made, values | {"graft": graft_settings(sparsity=0.5), "more": 1}) == []
-    mine = values | {"model": values["model"].model_copy(update={"name": "mine"}), "seeds": [13, 21]}
-    assert told(other_settings(made, mine)) == "seeds [13], now [13, 21]; model.name pico, now mine"
-    assert told(other_settings(made, values | {"ood": {"sets": {}}})) == "ood.sets.a [b], now none"
-    assert other_settings({}, values) and other_settings({"gone": 1}, values)
-
-
-# --- The report ------------------------------------------------------------------------------------------------
-
-REPORT = Report(
-    "Toy", "1 task", [Printed("T", ["task_name", "n"], [Row("ours", ["a_b", "1"]), Row("paper", ["  paper"])], ["a -> b"])],
-    ["a fact"], [Claim("it is so", Verdict.UNCLEAR, "+0.1", ["a_b"])],
-)  # fmt: skip
-
-
-def test_a_report_is_read_as_it_was_written_and_a_damaged_one_is_named():
-    write_report(Path("toy.report.json"), REPORT)
-    assert read_report(Path("toy.report.json")) == REPORT
-    write_json(Path("toy.report.json"), {"title": "Toy"})
-    with pytest.raises(DataError, match=r"toy\.report\.json: not a stored report"):
-        read_report(Path("toy.report.json"))
-
-
-def test_markdown_and_terminal_say_the_same():
-    console = Console(file=io.StringIO(), width=30)
-    console.print(to_terminal(REPORT))
-    shown, text = console.file.getvalue(), to_markdown(REPORT)
-    # what markdown takes for a mark is escaped
-    assert "| a\\_b | 1 |" in text and "| *paper* |  |" in text and "- a → b" in text
-    assert "- **not shown**: it is so: +0.1\n  - not so in: a\\_b\n" in text and HOW_JUDGED in text
-    assert max(map(len, shown.splitlines())) <= 30 and "not so in: a_b" in shown
-
-
-def test_publishing_writes_all_files_and_rounds_what_is_not_exact(capsys):
-    some = {"score": [0.12345678], "small": [1.23456e-7], "sparsity": [1.2345678e-5], "task": ["a"]}
-    frames = {"some": pd.DataFrame(some), "none": pd.DataFrame()}
-    settings = Params(seeds=(13,), graft=Params(region=["layers"]), model=model_settings("prompt"))
-    draw = publish.plot_data(frames), publish.figures({}, None)
-    numbers = {"a": {"mean": 0.12345678}, "b": {}}
-    publish.publish("toy", REPORT, numbers, numbers, *draw, settings=settings)
-    stored = read_report(Path("metrics/toy.report.json"))
-    assert [*stored.settings] == ["seeds", "graft.region", "model"] and stored.settings["model"]["mode"] == "prompt"
-    written = {path.name for path in Path("metrics").iterdir()}
-    assert written == {"toy.md", "toy.json", "toy.details.json", "toy.report.json"}
-    assert read_json(Path("metrics/toy.json"))["a"] == {"mean": 0.1235}, "what is compared between runs"
-    assert read_json(Path("metrics/toy.details.json")) == {"a": {"mean": 0.123457}}
-    assert [path.name for path in Path("plots/toy").iterdir()] == ["some.csv"]
-    assert Path("plots/toy/some.csv").read_text() == "score,small,sparsity,task\n0.1235,1.235e-07,1.2345678e-05,a\n"
-    assert "it is so" in capsys.readouterr().out
+def test_publishing_writes_csv_report_headline_and_figures_and_prints_one_line(capsys, monkeypatch):
+    folder = Path("toy")
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "frames.py").write_text("def derive(frames):\n    return frames\n")
+    (folder / "report.yaml").write_text(TEXT)
+    monkeypatch.syspath_prepend(Path.cwd())
+    publish("toy", {"rows": frame(x=(0.51244567, 0.7))}, folder, Path("plots/toy"))
+    assert "0.5124" in Path("plots/toy/rows.csv").read_text()
+    assert Path("metrics/toy.json").read_text().split() == ["{", '"score":', "0.6062", "}"]
+    assert Path("metrics/toy.md").read_text().startswith("# Toy\n\n60.6 (13.3) % reached\n")
+    assert Path("plots/toy/f.png").exists()
+    assert capsys.readouterr().out == "60.6 (13.3) % reached (metrics/toy.md)\n"

@@ -176,7 +176,7 @@ def talos(read):
 # without two claims about layers that two layers say nothing of
 @pytest.mark.parametrize(("report", "count"), [("study", 60), ("surgical", 4), ("talos", 15)])
 def test_verdicts_follow_from_the_committed_rows(report, count):
-    assert differences(f"{report}.report.json", globals()[report]) == ([], count)
+    assert differences(report, globals()[report]) == ([], count)
 
 
 @pytest.mark.parametrize(
@@ -188,4 +188,4 @@ def test_verdicts_follow_from_the_committed_rows(report, count):
     ],
 )
 def test_from_other_rows_other_numbers_follow(report, file, column):
-    assert differences(f"{report}.report.json", globals()[report], alter=larger(file, column))[0]
+    assert differences(report, globals()[report], alter=larger(file, column))[0]

@@ -143,7 +143,7 @@ def smallest(read):
     [("summary", 8), ("continual", 7), ("merge", 12), ("multitask", 19), ("smallest", 15)],
 )
 def test_verdicts_follow_from_the_committed_rows(report, count):
-    assert differences(f"{report}.report.json", globals()[report]) == ([], count)
+    assert differences(report, globals()[report]) == ([], count)
 
 
 def test_verdicts_of_eight_data_sets_follow_from_the_rows_of_four_runs():
@@ -162,7 +162,7 @@ def test_verdicts_of_eight_data_sets_follow_from_the_rows_of_four_runs():
     ],
 )
 def test_from_other_rows_other_numbers_follow(report, file, column):
-    assert differences(f"{report}.report.json", globals()[report], alter=larger(file, column))[0]
+    assert differences(report, globals()[report], alter=larger(file, column))[0]
 
 
 @pytest.mark.parametrize(

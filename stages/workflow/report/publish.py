@@ -10,7 +10,7 @@ import pandas as pd
 from stages.lib.io import replacing, write_json, write_text
 
 from .claims import HOW_JUDGED, Judged, judge
-from .spec import Frames, Spec, fill, load_frames, read_spec
+from .spec import Frames, Spec, fill, load_frames, named, read_spec
 from .stats import Mean
 from .tables import Rendered, facts_of, render, value_of
 
@@ -36,10 +36,14 @@ def publish(pipeline: str, frames: Mapping[str, pd.DataFrame], folder: Path, plo
 
 def load_report(folder: Path, plots: Path) -> tuple[Spec, Frames]:
     """The spec of a pipeline's folder and its frames, read from CSV and with all that is derived from them."""
+    return read_spec(folder / "report.yaml"), derive_with(folder, load_frames(plots, folder / "paper.csv"))
+
+
+def derive_with(folder: Path, frames: Frames) -> Frames:
+    """The frames with all that the frames.py of a pipeline's folder derives from them."""
     from importlib import import_module
 
-    derive = import_module(".".join([*folder.parts, "frames"])).derive
-    return read_spec(folder / "report.yaml"), derive(load_frames(plots, folder / "paper.csv"))
+    return import_module(".".join([*folder.parts, "frames"])).derive(frames)
 
 
 def save_figures(spec: Spec, frames: Frames, folder: Path) -> None:
@@ -56,8 +60,11 @@ def save_figures(spec: Spec, frames: Frames, folder: Path) -> None:
 
 def headline(spec: Spec, frames: Frames) -> dict[str, Any]:
     """At most 15 numbers for `dvc metrics`, without undefined ones."""
-    values = {name: value_of(spec, frames, frames[cell.data], cell, {}) for name, cell in spec.headline.items()}
-    numbers = {name: value.mean if isinstance(value, Mean) else value for name, value in values.items()}
+    numbers: dict[str, Any] = {}
+    for name, cell in spec.headline.items():
+        with named(spec, f"headline.{name}", frames):
+            value = value_of(spec, frames, frames[cell.data], cell, {})
+            numbers[name] = value.mean if isinstance(value, Mean) else value
     return {name: round(float(value), DECIMALS) + 0.0 for name, value in numbers.items() if value is not None and not pd.isna(value)}
 
 

@@ -4,7 +4,7 @@ Every derived quantity is a column of a tidy frame (a pipeline's frames.py), so 
 and a claim the difference of two groups.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -201,8 +201,15 @@ def read_spec(path: Path) -> Spec:
     try:
         return Spec(**load_yaml(path, SpecError), path=path)
     except ValidationError as problem:
-        lines = [plain_problem(error, "", Spec).removeprefix(".") for error in problem.errors()]
-        raise SpecError("\n".join(f"{path}: {line}" for line in lines)) from None
+        raise SpecError("\n".join(f"{path}: {_line(error)}" for error in problem.errors())) from None
+
+
+def _line(error: Mapping[str, Any]) -> str:
+    """One line for one finding of pydantic: dotted key, and what is allowed there."""
+    if error["type"] != "extra_forbidden":
+        return plain_problem(error, "", Spec).removeprefix(".")
+    known = {name for section in (Spec, Table, Cell, Control, Claim, Paper, Level, Figure) for name in section.model_fields}
+    return f"{'.'.join(map(str, error['loc']))}: unknown key{did_you_mean(error['loc'][-1], known)}"
 
 
 def load_frames(folder: Path, paper: Path | None = None) -> Frames:
@@ -216,6 +223,8 @@ def named(spec: Spec, key: str, frames: Frames) -> Iterator[None]:
     """Turn a name that frames don't have into one line with file, key and the nearest name."""
     try:
         yield
+    except SpecError as error:
+        raise SpecError(str(error) if str(error).startswith(str(spec.path)) else f"{spec.path}: {key}: {error}") from None
     except (KeyError, pd.errors.UndefinedVariableError) as error:
         name = error.args[0].split("'")[1] if isinstance(error, NameError) else error.args[0]
         known = [*frames, *(column for frame in frames.values() for column in frame)]
@@ -225,7 +234,15 @@ def named(spec: Spec, key: str, frames: Frames) -> Iterator[None]:
 def rows_of(frames: Frames, section: Rows, otherwise: str = "") -> pd.DataFrame:
     """The rows that a section is about."""
     frame = frames[section.data or otherwise]
-    return frame.query(section.where) if section.where else frame
+    return chosen(frame, section.where)
+
+
+def chosen(rows: pd.DataFrame, where: str) -> pd.DataFrame:
+    """Those of the rows that a condition of DataFrame.query selects; all without one."""
+    try:
+        return rows.query(where) if where else rows
+    except (SyntaxError, ValueError, TypeError) as error:
+        raise SpecError(f"where: {where!r}: {error}") from None
 
 
 def only(rows: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:

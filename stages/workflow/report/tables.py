@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .spec import KINDS, Cell, Frames, Spec, SpecError, Table, fill, groups_of, named, only, rows_of
+from .spec import KINDS, Cell, Frames, Spec, SpecError, Table, chosen, fill, groups_of, named, only, rows_of
 from .stats import Estimate, Mean, estimate, mean_of, paired
 from .words import points, small_percent, spread
 
@@ -55,7 +55,7 @@ def own_rows(frames: Frames, rows: pd.DataFrame, cell: Cell, line: Mapping[str, 
     """The rows of a line that a cell is about: of its own frame those with the line's values, or a part of the line's."""
     if cell.data:
         return only(rows_of(frames, cell), {name: value for name, value in line.items() if name in frames[cell.data]})
-    return rows.query(cell.where) if cell.where else rows
+    return chosen(rows, cell.where)
 
 
 def _interval(spec: Spec, frames: Frames, rows: pd.DataFrame, cell: Cell, line: Mapping[str, Any]) -> Estimate:
@@ -69,7 +69,7 @@ def _interval(spec: Spec, frames: Frames, rows: pd.DataFrame, cell: Cell, line: 
         return Estimate(0, None, None)
     frame = rows_of(frames, cell) if cell.data else frames[line["data"]]
     theirs = only(frame, {name: value for name, value in line.items() if name in frame and name not in others} | others)
-    theirs = theirs.query(cell.where) if cell.where and not cell.data else theirs
+    theirs = theirs if cell.data else chosen(theirs, cell.where)
     return paired(mine.groupby(level=index).mean(), theirs.groupby(index)[cell.interval].mean(), cell.units)
 
 
@@ -132,7 +132,7 @@ def _columns(spec: Spec, table: Table, rows: pd.DataFrame) -> dict[str, Cell]:
     """The columns, with one for each value of a column of the frame where a cell says `each`."""
     found = {}
     for title, cell in table.columns.items():
-        there = rows.query(cell.where) if cell.where and not cell.data else rows
+        there = rows if cell.data else chosen(rows, cell.where)
         for value in spec.ordered(there[cell.each].dropna()) if cell.each else [title]:
             own = f"{cell.each} == {value!r}" if cell.each else ""
             where = " and ".join(f"({part})" for part in (own, cell.where) if part) if own else cell.where
@@ -169,8 +169,7 @@ def _published(frames: Frames, table: Table, cell: Cell, values: Mapping[str, An
     column = cell.percent or cell.points or cell.number
     if not table.paper or column not in frames["paper"]:
         return ""
-    rows = only(frames["paper"].query(table.paper), values)
-    rows = (rows.query(cell.where) if cell.where else rows).dropna(subset=column)
+    rows = chosen(only(chosen(frames["paper"], table.paper), values), cell.where).dropna(subset=column)
     deviation = rows.get(f"{column}_sd", pd.Series(np.nan, rows.index))
     if cell.number:
         return "" if rows.empty else format(rows[column].iloc[0], cell.format)

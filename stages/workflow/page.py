@@ -1,0 +1,151 @@
+"""page: the reports of all pipelines as one web page, result first; it needs no other file and no network.
+
+python -m stages.workflow.page        writes metrics/report.html and stages/REPRODUCTION.md
+"""
+
+import base64
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.lib.entry import guarded
+from stages.lib.errors import StorageError
+from stages.lib.io import write_text
+
+from .report.claims import HOW_JUDGED, Judged, judge
+from .report.publish import load_report
+from .report.spec import Frames, Spec, fill
+from .report.stats import Estimate
+from .report.tables import Rendered, facts_of, render
+from .report.words import percent, points
+
+HERE = Path(__file__).parent
+PAGE, REPRODUCTION = Path("metrics/report.html"), Path("stages/REPRODUCTION.md")
+MAIN = "summary"
+
+
+@dataclass(frozen=True)
+class Section:
+    """The report of one pipeline; `state` says why it may not belong to params.yaml, empty where it does."""
+
+    name: str
+    spec: Spec
+    frames: Frames
+    plots: Path
+    state: str
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What its sentence and its titles name."""
+        return facts_of(self.spec, self.frames)
+
+    @property
+    def sentence(self) -> str:
+        """The result."""
+        return fill(self.spec, self.spec.sentence, "sentence", **self.facts)
+
+    @property
+    def setting(self) -> str:
+        """What all was measured with."""
+        return fill(self.spec, self.spec.setting, "setting", **self.facts)
+
+    @property
+    def tables(self) -> list[Rendered]:
+        """All of them."""
+        return render(self.spec, self.frames)
+
+    @property
+    def claims(self) -> list[Judged]:
+        """All of them, properties too."""
+        return judge(self.spec, self.frames)
+
+    @property
+    def figures(self) -> list[tuple[str, str]]:
+        """Caption and content of each figure that was drawn, in the order of the spec."""
+        names = [(name, file) for name in self.spec.figures for file in sorted(self.plots.glob(f"{name}*.png"))]
+        return [(self.spec.figures[name].title.partition("{")[0], _embedded(file)) for name, file in names]
+
+
+def _embedded(file: Path) -> str:
+    return f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"
+
+
+def read_sections() -> list[Section]:
+    """Every pipeline that has left tidy frames, the main one first; raises StorageError if there is none."""
+    folders = [Path("stages"), *sorted(file.parent for file in Path("stages").glob("*/report.yaml"))]
+    status, found = _status(), []
+    for folder in folders:
+        name = MAIN if folder == Path("stages") else folder.name
+        plots = Path("plots") if name == MAIN else Path("plots") / name
+        if (plots / "run.csv").exists():
+            found.append(Section(name, *load_report(folder, plots), plots, status.get(name, "")))
+    if not found:
+        raise StorageError("nothing to report: `make repro` makes the first one")
+    return found
+
+
+def _status() -> dict[str, str]:
+    """Report stage -> what DVC says has changed since it ran; only stages for which there is something to say."""
+    asked = subprocess.run(["dvc", "status", "--json"], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        return {}
+    changes = json.loads(asked.stdout or "{}")
+    return {name.rpartition(":")[2]: _changed(parts) for name, parts in changes.items()}
+
+
+def _changed(parts: list[Any]) -> str:
+    states = [state for part in parts if isinstance(part, dict) for names in part.values() for state in names.values()]
+    missing = any(state == "deleted" for state in states if isinstance(state, str))
+    return "as committed; its stages have not run in this folder" if missing else "made under other settings or code than today's"
+
+
+def ours(claim: Judged) -> str:
+    """What was measured, with its interval: "94.6 % (88.1 to 101.1)"."""
+    value = claim.value
+    if not isinstance(value, Estimate) or not value.units:
+        return ""
+    write, unit = (percent, " %") if claim.limit else (points, " points")
+    interval = "" if value.error is None else f" ({write(value.low)} to {write(value.high)})"
+    return f"{write(value.mean)}{unit}{interval}"
+
+
+def uncommitted() -> list[str]:
+    """Tracked files that differ from the last commit."""
+    asked = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False)
+    return [line[3:] for line in asked.stdout.splitlines()]
+
+
+def commit() -> str:
+    """The last commit and its subject; empty without git."""
+    asked = subprocess.run(["git", "log", "-1", "--format=%h %s"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip()
+
+
+def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
+    """The page and REPRODUCTION.md, each with the file that it belongs into."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    for template, path in (("page.html.j2", PAGE), ("reproduction.md.j2", REPRODUCTION)):
+        loader = FileSystemLoader(HERE)
+        environment = Environment(
+            loader=loader, autoescape=path is PAGE, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        made = environment.get_template(template).render(
+            sections=sections, facts={section.name: section.facts for section in sections}, ours=ours,
+            how=HOW_JUDGED, commit=commit(), uncommitted=uncommitted(),
+        )  # fmt: skip
+        yield path, made
+
+
+def main() -> None:
+    """Write both and say where."""
+    for path, text in build(read_sections()):
+        write_text(path, text)
+        print(f"page: {path}")
+
+
+if __name__ == "__main__":
+    guarded("page", main)
