@@ -6,7 +6,7 @@ t-interval of these values, and which also holds where a value belongs to two ta
 in two pairs, the pairs are the sample.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,7 +19,6 @@ from .words import counts, percent, points, spread
 CONFIDENCE = 0.95
 # what two tasks may differ by and still be the same
 ROUNDING = 1e-9
-DECIMALS = 6
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,6 @@ class Mean:
     def text(self) -> str:
         """In %, as in the paper's tables: "90.5 (0.4)"; empty without cells."""
         return spread(self.mean, self.sd) if self.n else ""
-
-    def numbers(self) -> dict[str, float | int]:
-        """As a part of the metrics file, without what is undefined."""
-        return _defined({"n": self.n, "mean": self.mean, "sd": self.sd})
 
 
 @dataclass(frozen=True)
@@ -97,11 +92,6 @@ class Estimate(Mean):
         above = f"; above 0 in {self.positive} of {self.units}" if told else ""
         return f"{write(self.mean)} {unit} ({interval}; {self.sample()}{above})"
 
-    def numbers(self) -> dict[str, float | int]:
-        """As a part of the metrics file, without what is undefined."""
-        more = ("tasks", "seeds", *["fewest_seeds"] * (self.fewest_seeds < self.seeds), "low", "high", "positive")
-        return super().numbers() | _defined({name: getattr(self, name) for name in more})
-
 
 def mean_of(values: pd.Series | np.ndarray) -> Mean:
     """`Mean` of the defined ones among these values, one a cell."""
@@ -156,12 +146,6 @@ def paired(first: pd.Series, second: pd.Series, tasks: Sequence[str] = ("task",)
     return estimate(first - second, tasks)
 
 
-def ranked(cells: Mapping[str, pd.Series]) -> dict[str, float]:
-    """Name -> mean over tasks, from the highest on; 0 for one without cells."""
-    means = {name: estimate(values).mean or 0.0 for name, values in cells.items()}
-    return dict(sorted(means.items(), key=lambda item: -item[1]))
-
-
 @cache
 def _t_quantile(freedom: int) -> float:
     """Two-sided 95 % quantile of Student's t: 12.71 for 1 degree of freedom, 1.96 for many."""
@@ -176,24 +160,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
     factors = np.arange(len(p_values), 0, -1)
     corrected[order] = np.minimum(np.maximum.accumulate(np.asarray(p_values)[order] * factors), 1)
     return corrected.tolist()
-
-
-def known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of these means, differences, or nested mappings of them; those of no cell at all are left out."""
-    found = {name: value.numbers() if isinstance(value, Mean) else known(value) for name, value in values.items()}
-    return {name: numbers for name, numbers in found.items() if numbers and numbers.get("n") != 0}
-
-
-def clean(value: object, decimals: int = DECIMALS) -> Any:
-    """A part of a metrics file with its numbers rounded, and without undefined ones."""
-    if isinstance(value, dict):
-        parts = {name: clean(part, decimals) for name, part in value.items()}
-        return {name: part for name, part in parts.items() if part is not None}
-    if isinstance(value, float):
-        # adding 0 makes -0.0 plain
-        return None if pd.isna(value) else round(float(value), decimals) + 0.0
-    return value if value is None else int(value)
-
-
-def _defined(numbers: dict[str, float | int | None]) -> dict[str, float | int]:
-    return {name: number for name, number in numbers.items() if number is not None}
