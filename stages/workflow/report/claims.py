@@ -185,7 +185,8 @@ def _judged(spec: Spec, candidate: _Candidate, p_value: float | None, family: in
     if verdict is Verdict.UNCLEAR and alone is not None and alone < 1 - CONFIDENCE:
         figure += f"; its own interval excludes the limit, but not after Holm's correction for {family} claims"
     asked = candidate.units if claim.limit and claim.units == ["task"] and not claim.property else candidate.units[:0]
-    exceptions = [f"{spec.label(task)} {100 * amount:.1f} %" for task, amount in asked[~beyond(asked, claim.limit)].items()]
+    amount = "{} {:+.1f} points" if "b" in fields and claim.statistic == "difference" else "{} {:.1f} %"
+    exceptions = [amount.format(spec.label(task), 100 * value) for task, value in asked[~beyond(asked, claim.limit)].items()]
     size = "; ".join(filter(None, (fill(spec, claim.size, key, **fields), value.sample() if value.units else "")))
     return Judged(
         fill(spec, claim.words, key, **fields), verdict, figure + candidate.void, value, size, exceptions, claim.paper,

@@ -140,6 +140,7 @@ def _panels(spec: Spec, figure: Figure, rows: pd.DataFrame) -> tuple[Drawing, li
     parts = [*groups_of(spec, rows, [figure.panel] if figure.panel else [])]
     small = len(parts) if figure.panel else 0
     columns = 1 if small <= 2 and figure.mean else 2 if small <= 4 or figure.mean else 3
+    columns = min(columns, max(small, 1))
     lines = max(math.ceil(small / columns), 1)
     drawn = Drawing(figsize=(WIDTH, max(PANEL * lines, 3.2) + 1.2), layout="constrained")
     if not figure.panel:
@@ -166,10 +167,11 @@ def _lines(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dr
             groups = [(x, _spread(figure, group, bool(part))) for x, group in mine.groupby(figure.x)]
             if groups:
                 xs = np.array([x for x, _ in groups], float)
-                aside = 1 + 0.03 * (place - (len(hues) - 1) / 2) if figure.log else 1
+                aside = place - (len(hues) - 1) / 2
+                places = xs * (1 + 0.03 * aside) if figure.log else xs + 0.01 * aside * np.ptp(rows[figure.x])
                 means, spreads = ([100 * value[side] for _, value in groups] for side in (0, 1))
                 small = 3.5 if part and figure.mean else 5
-                panel.errorbar(xs * aside, means, spreads, label=_text(spec, hue), capsize=2, elinewidth=0.8, markersize=small, **looks[hue])
+                panel.errorbar(places, means, spreads, label=_text(spec, hue), capsize=2, elinewidth=0.8, markersize=small, **looks[hue])
         _levels(spec, frames, figure, panel, part, upright=False)
         if figure.diagonal:
             panel.plot([0, 1], [0, 100], color="#555555", linewidth=0.8, linestyle=":")
