@@ -150,8 +150,10 @@ def _estimate(claim: Claim, sides: Sequence[pd.Series]) -> tuple[Estimate, pd.Se
         marked = pd.concat([side.to_frame("value").assign(side=number) for number, side in enumerate(sides)])
         return estimate(marked, claim.units, lambda units: sign * _contrast(units)), pd.Series(dtype=float)
     frame = pd.concat(sides, axis=1, keys=["a", "b"], join="inner").dropna()
-    statistic = {"reduction": lambda units: 1 - units.a.mean() / units.b.mean(), "correlation": _correlation}[claim.statistic]
-    return estimate(frame, claim.units, statistic), pd.Series(dtype=float)
+    if claim.statistic == "correlation":
+        return estimate(frame, claim.units, _correlation), pd.Series(dtype=float)
+    means = frame.groupby(level=claim.units).mean()
+    return estimate(frame, claim.units, lambda units: 1 - units.a.mean() / units.b.mean()), 1 - means.a / means.b
 
 
 def _contrast(units: pd.DataFrame) -> float:

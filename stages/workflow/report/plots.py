@@ -25,7 +25,10 @@ from .words import small_percent
 COLOURS = ("#0072B2", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#56B4E9", "#444444", "#B8A800")
 MARKERS = ("s", "o", "D", "^", "v", "P", "X", "*")
 # the models that all pipelines compare look the same in each figure
-KNOWN = {"pretrained": ("#8A8A8A", "D"), "finetuned": ("#D55E00", "s"), "grafted": ("#009E73", "o"), "movement_grafted": ("#E69F00", "^")}
+KNOWN = {
+    "pretrained": ("#8A8A8A", "D"), "finetuned": ("#D55E00", "s"), "grafted": ("#009E73", "o"), "movement_grafted": ("#E69F00", "^"),
+    "finetuned_tempered": ("#0072B2", "v"), "wise_ft": ("#CC79A7", "P"), "wise_graft": ("#009E73", "."),
+}  # fmt: skip
 SETTINGS = {
     "font.family": "DejaVu Sans", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
     "axes.grid": True, "grid.color": "#E3E3E3", "svg.hashsalt": "", "legend.frameon": False,
@@ -56,8 +59,10 @@ def _frame(drawn: Drawing, title: str, caption: str) -> None:
 
 
 def _look(spec: Spec, names: Sequence[Any]) -> dict[Any, dict[str, Any]]:
-    """Colour and marker of each group."""
-    free = iter([*zip(COLOURS, MARKERS, strict=True)] * (1 + len(names) // len(COLOURS)))
+    """Colour and marker of each group, none twice while there are others."""
+    taken = {look for name, looks in KNOWN.items() if name in names for look in looks}
+    own = [pair for pair in zip(COLOURS, MARKERS, strict=True) if pair[0] not in taken]
+    free = iter(own * (1 + len(names) // len(own)))
     looks = {name: KNOWN.get(name) or next(free) for name in names}
     return {name: {"color": colour, "marker": marker} for name, (colour, marker) in looks.items()}
 
@@ -80,7 +85,10 @@ def _mean(figure: Figure, rows: pd.DataFrame) -> Estimate:
 
 
 def _dots(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Drawing:
-    """A row for each value of y, the mean over all of them first and larger; with `points`, its values small beside the mean."""
+    """A row for each value of y; with `points`, its values small beside the mean.
+
+    With `mean`, the mean over all rows comes first and larger, and the dots of a row are joined, without whiskers.
+    """
     panels = [*groups_of(spec, rows, [figure.panel] if figure.panel else [])]
     names = [*([figure.mean] if figure.mean else []), *spec.ordered(rows[figure.y])]
     columns = min(2, len(panels))
@@ -91,11 +99,14 @@ def _dots(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dra
     for panel, (part, own) in zip(axes, panels, strict=False):
         for place, hue in enumerate(hues):
             mine = own[own[figure.hue] == hue] if figure.hue else own
-            look, aside = _look(spec, hues)[hue], 0.5 * (place - (len(hues) - 1) / 2) / len(hues)
+            look, aside = _look(spec, hues)[hue], 0.5 * (place - (len(hues) - 1) / 2) / len(hues) * (not figure.mean)
             _dot_rows(spec, figure, panel, mine, names, look | {"label": _text(spec, hue)}, aside)
+        if figure.mean:
+            _join(panel, len(names))
         _levels(spec, frames, figure, panel, part, upright=True)
         panel.set_yticks(range(len(names)), [_text(spec, name) if name != figure.mean else name for name in names])
         panel.set_ylim(len(names) - 0.5, -0.5)
+        panel.get_yticklabels()[0].set_fontweight("bold" if figure.mean else "normal")
         panel.set(xlabel=figure.label, title=_text(spec, part[figure.panel]) if figure.panel else "")
         panel.grid(visible=False, axis="y")
         if figure.log:
@@ -116,11 +127,20 @@ def _dot_rows(
         if figure.points:
             tasks = own.groupby(figure.points)[figure.value].mean()
             panel.plot(scale * tasks, [place + aside] * len(tasks), ".", color=look["color"], alpha=0.45, zorder=2)
-        spread = np.nan if value.sd is None else scale * value.sd
-        shown = {**look, "label": look["label"] if place == 0 else None}
+        spread = None if value.sd is None or figure.mean else scale * value.sd
+        shown = {**look, "label": look["label"] if place == 0 else None, "markeredgecolor": "white" if figure.mean else look["color"]}
         panel.errorbar(
-            scale * value.mean, place + aside, xerr=spread, linestyle="", capsize=2, elinewidth=1, markersize=9 if whole else 6, **shown
+            scale * value.mean, place + aside, xerr=spread, linestyle="", capsize=2, elinewidth=1, markersize=11 if whole else 7, **shown
         )
+
+
+def _join(panel: Axes, rows: int) -> None:
+    """A line from the first to the last dot of each row; the mean stands apart."""
+    means = [(bars.lines[0].get_xdata()[0], bars.lines[0].get_ydata()[0]) for bars in panel.containers]
+    for row in range(rows):
+        own = [x for x, y in means if y == row]
+        panel.plot([min(own), max(own)], [row, row], color="#BBBBBB", linewidth=1.5, zorder=1)
+    panel.axhline(0.5, color="#DDDDDD", linewidth=0.8, zorder=0)
 
 
 def _levels(spec: Spec, frames: Frames, figure: Figure, panel: Axes, part: dict[str, Any], upright: bool) -> None:
@@ -150,7 +170,9 @@ def _panels(spec: Spec, figure: Figure, rows: pd.DataFrame) -> tuple[Drawing, li
     shift = 2 if figure.mean else 0
     found = []
     for place, (part, own) in enumerate(parts):
-        shared = first[0][0] if first else found[0][0] if found else None
+        # points of two measures lie where they lie, but for those about a diagonal
+        alike = (first or found) if figure.kind == "lines" or figure.diagonal else []
+        shared = alike[0][0] if alike else None
         axes = drawn.add_subplot(large[place // columns, shift + place % columns], sharex=shared, sharey=shared)
         found.append((axes, part, own))
     return drawn, [*first, *found]
@@ -202,6 +224,8 @@ def _paths(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dr
             means = [(100 * group.groupby(figure.units)[[figure.x, figure.value]].mean().mean()).to_list() for _, group in along]
             if means:
                 panel.plot(*zip(*means, strict=True), label=_text(spec, hue), linewidth=0.8, markersize=4 if part else 7, **looks[hue])
+        if figure.diagonal:
+            panel.axline((100, 100), slope=1, color="#555555", linewidth=0.8, linestyle=":", zorder=1)
         _titled(spec, figure, panel, part)
     return _finish(drawn, [panel for panel, *_ in panels], len(panels))
 

@@ -149,7 +149,7 @@ def _lines(spec: Spec, frames: Frames, table: Table, rows: pd.DataFrame) -> Iter
         yield from _own_lines(spec, frames, table, columns, own)
         if table.average and len(parts) > 1 and own[table.by[0]].nunique() > 1:
             yield from _average(spec, frames, table, columns, own, f"{table.average} of these")
-    if table.average:
+    if table.average and parts:
         yield from _average(spec, frames, table, columns, rows, table.average)
 
 
