@@ -106,7 +106,6 @@ def _candidates(
     for control in claim.given:
         if control not in controls:
             raise SpecError(f"{spec.path}: claims.{place}: no control {control!r}{did_you_mean(control, controls)}")
-    void = next((controls[name] for name in claim.given if controls[name]), "")
     for values, part in groups_of(spec, rows, claim.each):
         sides = _sides(claim, part)
         if all(len(side) for side in sides):
@@ -117,7 +116,9 @@ def _candidates(
             means = {name: side.mean() for name, side in zip("ab", _common(claim, sides), strict=False)}
             cells = {name: show(spec, frames, cell, values) for name, cell in claim.fields.items()}
             fields = {**facts, **names, **means, **cells, "limit": claim.limit, "mean": value.mean, "n": value.n}
-            yield _Candidate(claim, claim.family or str(place), value, fields, void, units)
+            own = fill(spec, claim.void, f"claims.{place}", **fields)
+            reasons = [*(controls[name] for name in claim.given), f"; {own}" if own else ""]
+            yield _Candidate(claim, claim.family or str(place), value, fields, next(filter(None, reasons), ""), units)
 
 
 def _sides(claim: Claim, rows: pd.DataFrame) -> list[pd.Series]:

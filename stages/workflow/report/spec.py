@@ -110,6 +110,7 @@ class Claim(Rows):
     `each`: a claim for each value of these columns, one family.  `statistic`: of the two sides their difference over common
     cells, how much lower in proportion the first is (`reduction`), the difference of two groups' means that share units
     (`contrast`), or their rank correlation.  `fields`: cells that words, figure and size may name, of rows `where_a`...
+    `void`: why nothing can be measured, if that is so.
     A `property` holds by construction and is not counted: every row fulfils it.
     """
 
@@ -124,6 +125,7 @@ class Claim(Rows):
     better: Literal["higher", "lower"] = "higher"
     rule: Literal["above", "below"] = "above"
     limit: float = 0.0
+    void: str = ""
     given: list[str] = []
     family: str = ""
     figure: str = ""
