@@ -27,13 +27,10 @@ from stages.lib.models.anatomy import HEAD, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.predicting import predict
-from stages.lib.report.stats import clean
 from stages.lib.training.finetuning import TrainingCell, finetune
 from stages.lib.yaml12 import load_yaml
-from stages.merge.figures import FIGURES
+from stages.merge.frames import collect, derive
 from stages.merge.merged_models import Group, alpha_curve, combine
-from stages.merge.report import collect, details, report
-from stages.merge.settings import CombinationParams, MergeParams
 from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 ROOT = Path(__file__).parents[1]
@@ -221,36 +218,27 @@ def test_a_mask_of_another_model_is_refused(mode):
         combine("stitch_mean", GROUP, SEED, params(mode), runtime())
 
 
-def chosen(methods: list[str]) -> tuple[MergeParams, CombinationParams, float]:
-    """The sections of these methods on the one group, and what fine-tuning has to gain."""
-    raw = load_yaml(ROOT / paths.PARAMS, ParamsError)
-    merge = MergeParams(**(raw["merge"] | {"groups": {GROUP: TASKS}}))
-    return merge, CombinationParams(**(raw["combination"] | {"methods": methods})), raw["summary"]["least_gain"]
+def chosen(mode: str, methods: list[str]) -> SimpleNamespace:
+    """The settings of these methods on the one group."""
+    found = params(mode)
+    found.tasks, found.seeds, found.summary = TASKS, [SEED], SimpleNamespace(least_gain=0.05)
+    found.data, found.combination.methods = SimpleNamespace(k=8, scarce="error"), methods
+    return found
 
 
 @pytest.mark.parametrize("made", ["standard"], indirect=True)
-def test_the_report_has_every_method_and_tells_what_is_missing(mode):
+def test_the_frames_have_every_method_and_what_is_missing_is_named(mode):
     methods = ["stitch_mean", "average", "ties"]
     for method in methods:
         combine(method, GROUP, SEED, params(mode), runtime())
-    merged = collect([SEED], *chosen(methods))
-    assert len(merged.frames["scores"]) == (len(methods) + 3) * len(TASKS)
-    stored = clean(details(merged))
-    assert {*stored["model"][GROUP]} == {PRETRAINED, FINETUNED, GRAFTED, *methods}
+    frames = collect(chosen(mode, methods))
+    assert {*frames["scores"].method} == {PRETRAINED, FINETUNED, GRAFTED, *methods}
+    assert len(frames["scores"]) == (len(methods) + 3) * len(TASKS)
     scores = {(row["task"], row["variant"]): row["score"] for row in recorded("ties")["rows"]}
     own = [scores[task, MERGED] / scores[task, FINETUNED] for task in TASKS]
-    for measure in ("own", "retained"):
-        assert stored["model"][GROUP]["ties"][measure]["mean"] == pytest.approx(np.mean(own), abs=1e-6)
-    written = report(merged, "some model")
-    assert {claim.text.partition(": ")[0] for claim in written.claims} == {GROUP} and len(written.tables) == 3
-    assert all(draw(merged) for draw in FIGURES.values())
+    means = derive(frames)["averaged"].groupby("method")[["own", "retained"]].mean()
+    assert means.loc["ties"].to_list() == pytest.approx([np.mean(own)] * 2, abs=1e-6)
     paths.merged_record("ties", GROUP, SEED).unlink()
     with pytest.raises(DataError, match=rf"both\.json: not there; `dvc repro .*combination@ties-{SEED}` makes it"):
-        collect([SEED], *chosen(methods))
-    assert len(collect([SEED], *chosen(methods[:2])).frames["dev"]) == 0, "a method less leaves nothing of it"
-
-
-def test_without_methods_the_report_says_so():
-    merged = collect([SEED], *chosen([]))
-    assert report(merged, "some model").facts == ["combination: off, so without any merged model"]
-    assert details(merged) == {} and not any(draw(merged) for draw in FIGURES.values())
+        collect(chosen(mode, methods))
+    assert len(collect(chosen(mode, methods[:2]))["dev"]) == 0, "a method less leaves nothing of it"
