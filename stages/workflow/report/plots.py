@@ -106,7 +106,8 @@ def _dots(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dra
         _levels(spec, frames, figure, panel, part, upright=True)
         panel.set_yticks(range(len(names)), [_text(spec, name) if name != figure.mean else name for name in names])
         panel.set_ylim(len(names) - 0.5, -0.5)
-        panel.get_yticklabels()[0].set_fontweight("bold" if figure.mean else "normal")
+        for label in panel.get_yticklabels()[: bool(figure.mean)]:  # a panel that shares the axis of another has none
+            label.set_fontweight("bold")
         panel.set(xlabel=figure.label, title=_text(spec, part[figure.panel]) if figure.panel else "")
         panel.grid(visible=False, axis="y")
         if figure.log:
