@@ -13,7 +13,6 @@
 # make plan PIPELINE=study   what would run and what it costs (no PIPELINE: the main one)
 # make verify                hash the cache, remove what is damaged, say what will run again
 # make report                everything that has run, as one web page
-# make report BASELINE=main  the same beside a branch or commit, not the last one
 # make test                  the tests
 # make test-all              the slow ones too: every pipeline from nothing with the real DVC
 # make bench                 ratios within one run: learning, fine-tuning, start of a stage, stages side by side, patches in turn
@@ -60,7 +59,7 @@ verify: $(READY)
 	@python -m stages.commands.verify
 
 report: $(READY)
-	python -m stages.commands.page $(addprefix --baseline ,$(BASELINE))
+	python -m stages.workflow.page
 
 test: $(READY)
 	python -m pytest $(XDIST)

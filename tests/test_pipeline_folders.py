@@ -151,7 +151,7 @@ def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_reference(tmp_path
     assert copy.repro("stages/toy/dvc.yaml").run_at_all == ["toy_code", "toy"]
     assert "Nothing to run" in copy.run(*plan).text
     assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"size": 2.5}
-    copy.run("python", "-m", "stages.commands.page")
+    copy.run("python", "-m", "stages.workflow.page")
     html = (copy.folder / "metrics/report.html").read_text()
     assert "Sizes of toys" in html and "Toys are large" in html
     run_own_tests(copy, "toy")

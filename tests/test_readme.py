@@ -69,13 +69,6 @@ def test_every_make_target_exists():
     assert {*re.findall(r"^make ([a-z-]+)", told, re.MULTILINE)} == targets()
 
 
-@pytest.mark.parametrize(("said", "given"), [("", ""), ("BASELINE=main", " --baseline main")])
-def test_make_hands_the_baseline_of_the_page_on(said, given):
-    words = ["make", "-sn", "-o", ".venv/.ready", "report", *said.split()]
-    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert told.rstrip() == f"python -m stages.commands.page{given}"
-
-
 def test_what_make_starts_may_keep_its_bytecode_wherever_it_runs():
     asks, forbidden = "--eval=shown: ; @env", {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     told = subprocess.run(["make", "-s", asks, "shown"], cwd=ROOT, env=forbidden, capture_output=True, text=True)
@@ -93,7 +86,7 @@ def test_every_profile_that_is_named_exists_and_every_profile_is_named():
 def test_every_module_that_is_run_exists():
     used = re.findall(r"python -m ([a-z0-9_.]+)", WHOLE)
     modules = {name for name in used if name.startswith(("stages", "tests"))}
-    assert modules >= {"stages.commands.plan", "stages.commands.page"}
+    assert modules >= {"stages.commands.plan", "stages.workflow.compare"}
     places = {name: ROOT / name.replace(".", "/") for name in modules}
     there = {name for name, at in places.items() if at.with_suffix(".py").is_file() or (at / "__main__.py").is_file()}
     assert modules - there == set()
