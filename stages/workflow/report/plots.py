@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from .spec import Figure, Frames, Spec, fill, groups_of, named, only, rows_of
 from .stats import Estimate, estimate
@@ -160,7 +161,7 @@ def _panels(spec: Spec, figure: Figure, rows: pd.DataFrame) -> tuple[Drawing, li
     """Axes with their rows: the mean over panels large at the left, the panels beside it as small multiples."""
     parts = [*groups_of(spec, rows, [figure.panel] if figure.panel else [])]
     small = len(parts) if figure.panel else 0
-    columns = 1 if small <= 2 and figure.mean else 2 if small <= 4 or figure.mean else 3
+    columns = 1 if small <= 3 and figure.mean else 2 if small <= 4 or figure.mean else 3
     columns = min(columns, max(small, 1))
     lines = max(math.ceil(small / columns), 1)
     drawn = Drawing(figsize=(WIDTH, max(PANEL * lines, 3.2) + 1.2), layout="constrained")
@@ -200,6 +201,8 @@ def _lines(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dr
             panel.plot([0, 1], [0, 100], color="#555555", linewidth=0.8, linestyle=":")
         if figure.log:
             panel.set_xscale("log")
+        elif pd.api.types.is_integer_dtype(rows[figure.x]):
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         _titled(spec, figure, panel, part)
     return _finish(drawn, [panel for panel, *_ in panels], len(panels))
 
