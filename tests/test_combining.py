@@ -12,7 +12,7 @@ import torch
 
 from stages.lib import paths
 from stages.lib.data.tasks import read_task
-from stages.lib.errors import DataError, MaskError, ParamsError
+from stages.lib.errors import DataError, MaskError
 from stages.lib.evaluation.evaluation import Evaluation, predict_reference
 from stages.lib.graft.apply import transplant, values_at
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
@@ -28,7 +28,6 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.predicting import predict
 from stages.lib.training.finetuning import TrainingCell, finetune
-from stages.lib.yaml12 import load_yaml
 from stages.merge.frames import collect, derive
 from stages.merge.merged_models import Group, alpha_curve, combine
 from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows

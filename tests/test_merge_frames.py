@@ -22,7 +22,9 @@ def frames() -> dict[str, pd.DataFrame]:
     scores = scores.assign(n=50, constant=0.6, score=score, accuracy=score, own=own, retained=score / 0.9, gain=np.nan)
     models = pd.DataFrame(product(["all"], ["stitch_mean", "average"], SEEDS), columns=["group", "method", "seed"])
     kinds = models.method.map(KINDS)
-    models = models.assign(kind=kinds, bytes=2e6, head_bytes=1e6, single_bytes=4e6, alpha=np.where(kinds == FINETUNED, 0.5, np.nan))
+    models = models.assign(
+        kind=kinds, bytes=2e6, head_bytes=1e6, single_bytes=4e6, alpha=np.where(kinds == FINETUNED, 0.5, np.nan)
+    )
     others = {name: pd.DataFrame(columns=COLUMNS[name]) for name in ("dev", "collisions")}
     return {"scores": scores, "models": models, **others}
 
@@ -32,7 +34,11 @@ def test_a_mean_over_tasks_takes_those_that_every_seed_has(frames):
     missing = (rows.method == "average") & (rows.task == "b") & (rows.seed == 2)
     frames["scores"] = rows.assign(own=rows.own.mask(missing))
     found = derive(frames)["averaged"].dropna(subset="own")
-    assert {*zip(found.method, found.task, strict=True)} == {("average", "a"), ("stitch_mean", "a"), ("stitch_mean", "b")}
+    assert {*zip(found.method, found.task, strict=True)} == {
+        ("average", "a"),
+        ("stitch_mean", "a"),
+        ("stitch_mean", "b"),
+    }
 
 
 def test_what_is_kept_beside_the_pretrained_model_is_heads_and_grafts_or_models(frames):

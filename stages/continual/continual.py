@@ -1,5 +1,7 @@
 """continual: what the sequences of tasks show, as the paper's table 4 and what goes with it."""
 
+from pathlib import Path
+
 from stages.lib.entry import stage
 from stages.lib.params import load_params
 
@@ -8,19 +10,13 @@ from stages.lib.params import load_params
 def main() -> None:
     """Bring the records of the sequences named by params.yaml together."""
     params = load_params(
-        "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
-        "localizer.${graft.localizer}", "calibration.bins", "ood", "sequence", "order", "method",
-    )  # fmt: skip
+        "tasks", "seeds", "model", "data", "graft.sparsity", "sequence.methods", "sequence.orders", "order"
+    )
 
-    from stages.continual.figures import makers
-    from stages.continual.report import collect, details, headline, report
-    from stages.lib.report.format import measured_with
-    from stages.lib.report.publish import figures, plot_data, publish
+    from stages.continual.frames import collect
+    from stages.workflow.report.publish import publish
 
-    data = collect(params.seeds, params.sequence, params.order)
-    frames = {"accuracy": data.accuracy, "measure": data.measure, "memory": data.memory}
-    made, draw = report(data, measured_with(params)), (plot_data(frames), figures(makers(data), data))
-    publish("continual", made, headline(data), details(data), *draw, settings=params)
+    publish("continual", collect(params), Path("stages/continual"), Path("plots/continual"))
 
 
 if __name__ == "__main__":
