@@ -1,6 +1,6 @@
 """Claims: estimates over tasks judged by their 95 % intervals, corrected by Holm within a family, never by a mean alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -13,7 +13,15 @@ from stages.lib.errors import did_you_mean
 from .spec import Claim, Frames, Paper, Spec, SpecError, fill, groups_of, named, rows_of
 from .stats import CONFIDENCE, Estimate, estimate, holm
 from .tables import facts_of, show
+from .words import points
 
+# of each scale but percent: what a value is of, how numbers of it are written, and a mark before those of tasks
+SCALES: dict[str, tuple[Callable[[float], float], str, str]] = {
+    "number": (float, "{:.2f}", ""),
+    "power": (lambda value: float(10**value), "{:.2f}", "x "),
+    "fisher": (lambda value: float(np.tanh(value)), "{:+.2f}", ""),
+}
+FEWEST_RANKS, LARGEST_RHO = 3, 0.999  # fewer pairs say nothing about ranks; Fisher's z of 1 would be infinite
 HOW_JUDGED = (
     "Tasks are the sample: seeds of a task are averaged first. A claim holds where the 95 % interval over tasks (jackknife) lies "
     "on its side of the limit, does not hold where it lies on the other side, and is not shown where it spans the limit; claims of "
@@ -106,6 +114,8 @@ def _candidates(
     for control in claim.given:
         if control not in controls:
             raise SpecError(f"{spec.path}: claims.{place}: no control {control!r}{did_you_mean(control, controls)}")
+    if isinstance(claim.limit, str):
+        claim = claim.model_copy(update={"limit": float(facts[claim.limit])})
     for values, part in groups_of(spec, rows, claim.each):
         sides = _sides(claim, part)
         if all(len(side) for side in sides):
@@ -113,12 +123,34 @@ def _candidates(
             if not value.units and claim.each:
                 continue
             names = {name: spec.label(group) if isinstance(group, str) else group for name, group in values.items()}
-            means = {name: side.mean() for name, side in zip("ab", _common(claim, sides), strict=False)}
             cells = {name: show(spec, frames, cell, values) for name, cell in claim.fields.items()}
-            fields = {**facts, **names, **means, **cells, "limit": claim.limit, "mean": value.mean, "n": value.n}
-            own = fill(spec, claim.void, f"claims.{place}", **fields)
-            reasons = [*(controls[name] for name in claim.given), f"; {own}" if own else ""]
-            yield _Candidate(claim, claim.family or str(place), value, fields, next(filter(None, reasons), ""), units)
+            fields = {**facts, **names, **_means(claim, sides), **cells, **_scaled(claim, value), "limit": claim.limit, "n": value.n}
+            void = _void(spec, claim, value, controls, fields)
+            yield _Candidate(claim, claim.family or str(place), value, fields, void, _as_they_come(units, part))
+
+
+def _void(spec: Spec, claim: Claim, value: Estimate, controls: Mapping[str, str], fields: Mapping[str, Any]) -> str:
+    """Why the value tells nothing; empty where it does."""
+    own = fill(spec, claim.void, "claims.void", **fields)
+    alone = claim.statistic == "contrast" and value.error is None and min(value.tasks, value.seeds) > 1
+    reasons = [*(controls[name] for name in claim.given), f"; {own}" if own else ""]
+    return next(filter(None, reasons), "; one side rests on a single task, so it says nothing about others" * alone)
+
+
+def _scaled(claim: Claim, value: Estimate) -> dict[str, Any]:
+    """Fields `mean` and `interval`, the latter with its sample, of what the values are on another scale of."""
+    if claim.scale == "percent" or not value.units:
+        return {"mean": value.mean}
+    back, form, _ = SCALES[claim.scale]
+    ends = "" if value.error is None else " to ".join(form.format(back(end)) for end in (value.low, value.high))
+    return {"mean": back(value.mean), "interval": f"{f'95 % interval {ends}' if ends else 'no interval'}; {value.sample()}"}
+
+
+def _as_they_come(units: pd.Series, rows: pd.DataFrame) -> pd.Series:
+    """Tasks in the order of the rows."""
+    if units.index.nlevels > 1 or not len(units):
+        return units
+    return units.reindex([name for name in rows[units.index.name].unique() if name in units.index])
 
 
 def _sides(claim: Claim, rows: pd.DataFrame) -> list[pd.Series]:
@@ -127,15 +159,20 @@ def _sides(claim: Claim, rows: pd.DataFrame) -> list[pd.Series]:
     if isinstance(claim.value, list):
         return [rows.groupby(index)[name].mean().astype(float) for name in claim.value]
     groups = [rows[rows[claim.by] == name] for name in (claim.a, claim.b) if name] or [rows]
+    if claim.statistic == "contrast":
+        return [group.set_index(index)[claim.value].dropna().astype(float) for group in groups]
     return [group.groupby(index)[claim.value].mean().astype(float) for group in groups]
 
 
-def _common(claim: Claim, sides: Sequence[pd.Series]) -> list[pd.Series]:
-    """Means over units of each side, over the cells that both have."""
-    if len(sides) == 2 and claim.statistic != "contrast":
-        both = pd.concat(sides, axis=1, keys=["a", "b"], join="inner").dropna().groupby(level=claim.units).mean()
-        return [both.a, both.b]
-    return [side.groupby(level=claim.units).mean() for side in sides]
+def _means(claim: Claim, sides: Sequence[pd.Series]) -> dict[str, float]:
+    """Mean over units of each side, over the cells that both have."""
+    if len(sides) == 1:
+        return {"a": sides[0].groupby(level=claim.units).mean().mean()}
+    if claim.statistic == "contrast":
+        units = _shares(sides).groupby(level=claim.units).mean()
+        return {side: _mean_of_side(units, side) for side in "ab"}
+    both = pd.concat(sides, axis=1, keys=["a", "b"], join="inner").dropna().groupby(level=claim.units).mean()
+    return both.mean().to_dict()
 
 
 def _estimate(claim: Claim, sides: Sequence[pd.Series]) -> tuple[Estimate, pd.Series]:
@@ -148,8 +185,7 @@ def _estimate(claim: Claim, sides: Sequence[pd.Series]) -> tuple[Estimate, pd.Se
         values = sign * (sides[0] - sides[1])
         return estimate(values, claim.units), values.groupby(level=claim.units).mean()
     if claim.statistic == "contrast":
-        marked = pd.concat([side.to_frame("value").assign(side=number) for number, side in enumerate(sides)])
-        return estimate(marked, claim.units, lambda units: sign * _contrast(units)), pd.Series(dtype=float)
+        return estimate(_shares(sides), claim.units, lambda units: sign * _contrast(units)), pd.Series(dtype=float)
     frame = pd.concat(sides, axis=1, keys=["a", "b"], join="inner").dropna()
     if claim.statistic == "correlation":
         return estimate(frame, claim.units, _correlation), pd.Series(dtype=float)
@@ -157,14 +193,25 @@ def _estimate(claim: Claim, sides: Sequence[pd.Series]) -> tuple[Estimate, pd.Se
     return estimate(frame, claim.units, lambda units: 1 - units.a.mean() / units.b.mean()), 1 - means.a / means.b
 
 
+def _shares(sides: Sequence[pd.Series]) -> pd.DataFrame:
+    """Columns a and b: a row's value in that of its side; in_a and in_b: 1 in that of its side.  Else 0: a unit may be on both."""
+    parts = [pd.DataFrame({name: side, f"in_{name}": 1.0}) for name, side in zip("ab", sides, strict=True)]
+    return pd.concat(parts).fillna(0.0)
+
+
+def _mean_of_side(units: pd.DataFrame, side: str) -> float:
+    count = units[f"in_{side}"].sum()
+    return float(units[side].sum() / count) if count else np.nan
+
+
 def _contrast(units: pd.DataFrame) -> float:
-    means = units.groupby("side").value.mean()
-    return float(means.get(0, np.nan) - means.get(1, np.nan))
+    return _mean_of_side(units, "a") - _mean_of_side(units, "b")
 
 
 def _correlation(units: pd.DataFrame) -> float:
     """Fisher's z of the rank correlation, whose interval is closer to a normal one's."""
-    return float(np.arctanh(np.clip(units.a.rank().corr(units.b.rank()), -1 + 1e-9, 1 - 1e-9)))
+    rho = units.a.rank().corr(units.b.rank()) if len(units) >= FEWEST_RANKS else np.nan
+    return float(np.arctanh(np.clip(rho, -LARGEST_RHO, LARGEST_RHO)))
 
 
 def _judged(spec: Spec, candidate: _Candidate, p_value: float | None, family: int) -> Judged:
@@ -187,11 +234,22 @@ def _judged(spec: Spec, candidate: _Candidate, p_value: float | None, family: in
     alone = candidate.p_value
     if verdict is Verdict.UNCLEAR and alone is not None and alone < 1 - CONFIDENCE:
         figure += f"; its own interval excludes the limit, but not after Holm's correction for {family} claims"
-    asked = candidate.units if claim.limit and claim.units == ["task"] and not claim.property else candidate.units[:0]
-    amount = "{} {:+.1f} points" if "b" in fields and claim.statistic == "difference" else "{} {:.1f} %"
-    exceptions = [amount.format(spec.label(task), 100 * value) for task, value in asked[~beyond(asked, claim.limit)].items()]
+    exceptions = [f"{spec.label(task)} {amount}" for task, amount in _exceptions(claim, candidate.units, beyond).items()]
+    exceptions += filter(None, [fill(spec, claim.exceptions, key, **fields)])
     size = "; ".join(filter(None, (fill(spec, claim.size, key, **fields), value.sample() if value.units else "")))
     return Judged(
         fill(spec, claim.words, key, **fields), verdict, figure + candidate.void, value, size, exceptions, claim.paper,
         fill(spec, claim.plot, key, **fields), claim.property, claim.limit,
     )  # fmt: skip
+
+
+def _exceptions(claim: Claim, units: pd.Series, beyond: Callable[[pd.Series, float], pd.Series]) -> dict[str, str]:
+    """Tasks on the wrong side of the limit with their values; how many are above 0 is told already."""
+    if claim.property or claim.units != ["task"] or not (claim.limit or claim.scale != "percent"):
+        return {}
+    wrong = units[~beyond(units, claim.limit)]
+    if claim.scale != "percent":
+        back, form, mark = SCALES[claim.scale]
+        return {task: mark + form.format(back(amount)) for task, amount in wrong.items()}
+    apart = claim.statistic == "difference" and bool(claim.b or isinstance(claim.value, list))
+    return {task: f"{points(amount)} points" if apart else f"{100 * amount:.1f} %" for task, amount in wrong.items()}

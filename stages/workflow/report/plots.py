@@ -119,21 +119,28 @@ def _dots(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dra
 def _dot_rows(
     spec: Spec, figure: Figure, panel: Axes, rows: pd.DataFrame, names: Sequence[Any], look: dict[str, Any], aside: float
 ) -> None:
-    scale = 1 if figure.log else 100
     for place, name in enumerate(names):
         whole = bool(figure.mean) and place == 0
         own = rows if whole else rows[rows[figure.y] == name]
         if own.empty:
             continue
-        value = _mean(figure, own)
+        mean, spread = _middle(figure, own)
         if figure.points:
-            tasks = own.groupby(figure.points)[figure.value].mean()
-            panel.plot(scale * tasks, [place + aside] * len(tasks), ".", color=look["color"], alpha=0.45, zorder=2)
-        spread = None if value.sd is None or figure.mean else scale * value.sd
+            tasks = (1 if figure.log else 100) * own.groupby(figure.points)[figure.value].mean()
+            panel.plot(tasks, [place + aside] * len(tasks), ".", color=look["color"], alpha=0.45, zorder=2)
+        spread = None if figure.mean and not figure.log else spread
         shown = {**look, "label": look["label"] if place == 0 else None, "markeredgecolor": "white" if figure.mean else look["color"]}
-        panel.errorbar(
-            scale * value.mean, place + aside, xerr=spread, linestyle="", capsize=2, elinewidth=1, markersize=11 if whole else 7, **shown
-        )
+        panel.errorbar(mean, place + aside, xerr=spread, linestyle="", capsize=2, elinewidth=1, markersize=11 if whole else 7, **shown)
+
+
+def _middle(figure: Figure, rows: pd.DataFrame) -> tuple[float, Any]:
+    """Mean over units and their deviation, on an axis of logarithms the geometric ones, to both ends."""
+    if not figure.log:
+        value = _mean(figure, rows)
+        return 100 * value.mean, np.nan if value.sd is None else 100 * value.sd
+    value = _mean(figure, rows.assign(**{figure.value: np.log10(rows[figure.value])}))
+    mean, ratio = 10**value.mean, 10 ** (value.sd or 0.0)
+    return mean, [[mean - mean / ratio], [mean * ratio - mean]]
 
 
 def _join(panel: Axes, rows: int) -> None:
@@ -150,7 +157,7 @@ def _levels(spec: Spec, frames: Frames, figure: Figure, panel: Axes, part: dict[
     for level, dash in zip(figure.levels, ("-", ":", "--", "-."), strict=False):
         rows = rows_of(frames, level, figure.data)
         rows = only(rows, {name: value for name, value in part.items() if name in rows})
-        mean = 100 * rows.groupby(figure.units)[level.value].mean().mean()
+        mean = (1 if figure.log and upright else 100) * rows.groupby(figure.units)[level.value].mean().mean()
         (panel.axvline if upright else panel.axhline)(mean, color="#555555", linestyle=dash, linewidth=1.2, zorder=1, label=level.label)
 
 
@@ -227,7 +234,8 @@ def _paths(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dr
             along = mine.groupby(figure.points, dropna=False) if figure.points else [("", mine)]
             means = [(100 * group.groupby(figure.units)[[figure.x, figure.value]].mean().mean()).to_list() for _, group in along]
             if means:
-                panel.plot(*zip(*means, strict=True), label=_text(spec, hue), linewidth=0.8, markersize=4 if part else 7, **looks[hue])
+                look = looks[hue] | {"linewidth": 0.8 if figure.joined else 0, "markersize": 4 if part else 7}
+                panel.plot(*zip(*means, strict=True), label=_text(spec, hue), **look)
         if figure.diagonal:
             panel.axline((100, 100), slope=1, color="#555555", linewidth=0.8, linestyle=":", zorder=1)
         _titled(spec, figure, panel, part)

@@ -18,7 +18,7 @@ from stages.lib.yaml12 import load_yaml
 from .words import Template, words
 
 Frames = dict[str, pd.DataFrame]
-KINDS = ("percent", "points", "number", "interval", "count", "sum_of", "values", "text")
+KINDS = ("percent", "points", "number", "interval", "words", "count", "sum_of", "values", "text")
 
 
 class SpecError(GraftError):
@@ -41,8 +41,9 @@ class Rows(Section):
 class Cell(Rows):
     """How rows become one value, by one of KINDS; `over` takes means of these groups first.
 
-    percent, points: mean (standard deviation); number: mean by a `format`, in a `unit`; interval: mean with its 95 % interval
-    over `units`, in points; count: number of different keys; sum_of: "3 of 4"; values: the different ones; text: the first.
+    percent, points: mean (standard deviation); number: mean by a `format`, in a `unit`, its `deviation` in brackets where that is
+    asked for; interval: mean with its 95 % interval over `units`, in points; words: the same as claims tell it; count: number of
+    different keys; sum_of: "3 of 4"; values: the different ones; text: the first.
     `less`: of an interval, what to subtract: the same cells of the group with these other values.  `each`: a column for each
     value of a column of the frame.
     """
@@ -51,6 +52,7 @@ class Cell(Rows):
     points: str = ""
     number: str = ""
     interval: str = ""
+    words: str = ""
     count: list[str] = []
     sum_of: list[str] = []
     values: str = ""
@@ -58,6 +60,7 @@ class Cell(Rows):
     over: list[str] = []
     format: str = ",.0f"
     unit: float = 1
+    deviation: bool = False
     units: list[str] = ["task"]
     less: dict[str, str | float] = {}
     each: str = ""
@@ -109,8 +112,9 @@ class Claim(Rows):
 
     `each`: a claim for each value of these columns, one family.  `statistic`: of the two sides their difference over common
     cells, how much lower in proportion the first is (`reduction`), the difference of two groups' means that share units
-    (`contrast`), or their rank correlation.  `fields`: cells that words, figure and size may name, of rows `where_a`...
-    `void`: why nothing can be measured, if that is so.
+    (`contrast`), or their rank correlation.  `limit`: a number, or the name of a fact.  `scale`: how {mean}, {interval} and
+    exceptions are told: of a power of 10 or of Fisher's z what it is of.  `fields`: cells that words, figure and size may name.
+    `void`: why nothing can be measured, if that is so; `exceptions`: what does not follow the claim besides its tasks.
     A `property` holds by construction and is not counted: every row fulfils it.
     """
 
@@ -124,8 +128,10 @@ class Claim(Rows):
     statistic: Literal["difference", "reduction", "contrast", "correlation"] = "difference"
     better: Literal["higher", "lower"] = "higher"
     rule: Literal["above", "below"] = "above"
-    limit: float = 0.0
+    limit: float | str = 0.0
+    scale: Literal["percent", "number", "power", "fisher"] = "percent"
     void: str = ""
+    exceptions: str = ""
     given: list[str] = []
     family: str = ""
     figure: str = ""
@@ -147,6 +153,7 @@ class Figure(Rows):
     """A figure of one `kind` (plots.py): `value` by `x` or `y`, a colour for each `hue`, a panel for each value of `panel`.
 
     `mean`: label of a first, larger panel or row with the mean over all panels or rows.  `split`: a figure for each value.
+    Of points that are not `joined` no line is drawn.
     """
 
     kind: Literal["dots", "lines", "paths", "heatmap"]
@@ -166,6 +173,7 @@ class Figure(Rows):
     levels: list[Level] = []
     diagonal: bool = False
     log: bool = False
+    joined: bool = True
     box: float = 0
     centre: float | None = None
     signed: bool = False

@@ -35,8 +35,8 @@ def value_of(spec: Spec, frames: Frames, rows: pd.DataFrame, cell: Cell, line: M
     rows = own_rows(frames, rows, cell, line)
     kind = next((kind for kind in KINDS if getattr(cell, kind)), "")
     column = getattr(cell, kind, "")
-    if kind == "interval":
-        return _interval(spec, frames, rows, cell, line)
+    if kind in ("interval", "words"):
+        return _interval(spec, frames, rows, cell, column, line)
     if kind in ("percent", "points", "number"):
         values = pd.to_numeric(rows[column])
         return mean_of(values.groupby([rows[name] for name in cell.over]).mean() if cell.over else values)
@@ -58,9 +58,11 @@ def own_rows(frames: Frames, rows: pd.DataFrame, cell: Cell, line: Mapping[str, 
     return chosen(rows, cell.where)
 
 
-def _interval(spec: Spec, frames: Frames, rows: pd.DataFrame, cell: Cell, line: Mapping[str, Any]) -> Estimate:
+def _interval(
+    spec: Spec, frames: Frames, rows: pd.DataFrame, cell: Cell, column: str, line: Mapping[str, Any]
+) -> Estimate:
     index = [*cell.units, "seed"]
-    mine = rows.set_index(index)[cell.interval].astype(float)
+    mine = rows.set_index(index)[column].astype(float)
     if not cell.less:
         return estimate(mine, cell.units)
     first = {} if rows.empty else rows.iloc[0].to_dict()
@@ -70,19 +72,22 @@ def _interval(spec: Spec, frames: Frames, rows: pd.DataFrame, cell: Cell, line: 
     frame = rows_of(frames, cell) if cell.data else frames[line["data"]]
     theirs = only(frame, {name: value for name, value in line.items() if name in frame and name not in others} | others)
     theirs = theirs if cell.data else chosen(theirs, cell.where)
-    return paired(mine.groupby(level=index).mean(), theirs.groupby(index)[cell.interval].mean(), cell.units)
+    return paired(mine.groupby(level=index).mean(), theirs.groupby(index)[column].mean(), cell.units)
 
 
 def text_of(cell: Cell, value: Any) -> str:
     """A cell's value as a table shows it."""
     if isinstance(value, Estimate):
-        return value.in_points()
+        return value.words() if cell.words else value.in_points()
     if not isinstance(value, Mean):
         return str(value)
     if value.mean is None:
         return ""
     if cell.number:
-        return small_percent(value.mean) if cell.format == "size" else format(value.mean / cell.unit, cell.format)
+        if cell.format == "size":
+            return small_percent(value.mean)
+        deviation = f" ({value.sd / cell.unit:{cell.format}})" if cell.deviation and value.sd is not None else ""
+        return format(value.mean / cell.unit, cell.format) + deviation
     if cell.points:
         return points(value.mean) + ("" if value.sd is None else f" ({100 * value.sd:.1f})")
     return value.text()
