@@ -1,97 +1,46 @@
-"""The records of surgical fine-tuning, and the learned masks of the same cells, as tidy frames."""
+"""The records of surgical fine-tuning, and the masks of the same cells, as tidy frames; and what report.yaml names of them."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from stages.lib.errors import DataError
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.composition import composition
 from stages.lib.metrics.gain import gained
-from stages.lib.metrics.overlap import kendall, spearman
-from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
+from stages.lib.metrics.overlap import kendall
 from stages.lib.settings import Params
-from stages.surgical.selections import parse
-from stages.surgical.settings import SurgeryParams, SurgicalParams
+from stages.surgical.rankings import (
+    CELL,
+    LAYER,
+    LAYERS_TO_RANK,
+    across,
+    agreement,
+    bridges,
+    caught,
+    checkpoints,
+    chosen,
+    of_heads,
+    of_pairs,
+)  # fmt: skip
+from stages.surgical.selections import order, parse
+from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
+from stages.workflow.report.words import percent
 
-CELL = ["task", "seed"]
-LAYER = [*CELL, "layer"]
 FIM = [*CELL, "target", "examples", "used", "head", "aggregation", "layer", "score"]
 SURGERY = [
     "selection", "kind", "size", *CELL, "draw", "layers", "trained", "model_parameters", "n", "accuracy",
     "score", "majority", "constant", "loss", "peak_learning_rate",
 ]  # fmt: skip
-ROBUSTNESS = [*CELL, "step", "layer", "score", "moved", "start", "dev_accuracy"]
-CHECKPOINTS = [*CELL, "step", "spearman", "kendall", "dev_accuracy", "moved"]
+STEPS = [*CELL, "step", "layer", "score", "moved", "start", "dev_accuracy"]
 REGIONS = [*LAYER, "share", "chance"]
+WAY = ["target", "aggregation", "examples"]
 
 
-@dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
-class Surgical:
-    """Frames with one row for each layer (fim, robustness, regions) or each fine-tuning (runs).
-
-    `regions` is where the masks of the main pipeline lie, found by `localizer`: the share of the mask in a layer, and
-    the share a random one would have.  `size` is None for the selections `all` and `none`.
-    """
-
-    surgery: SurgeryParams
-    limits: SurgicalParams
-    localizer: str
-    fim: pd.DataFrame
-    runs: pd.DataFrame
-    robustness: pd.DataFrame
-    regions: pd.DataFrame
-
-    @property
-    def layers(self) -> int:
-        """The number of layers of the model."""
-        return int(self.fim.layer.max()) + 1
-
-    def chosen(self, **other: Any) -> pd.Series:
-        """(task, seed, layer) -> the score that chose the layers, its mean over heads, or an `other` one.
-
-        Of a cell without so many examples it is the score of the most that were asked for below that, as in surgery.
-        """
-        wanted = {name: getattr(self.surgery.score, name) for name in ("target", "aggregation", "examples")} | other
-        frame = self.fim[self.fim.examples <= wanted.pop("examples")]
-        for name, value in wanted.items():
-            frame = frame[frame[name] == value]
-        frame = frame[frame.examples == frame.groupby(CELL)["examples"].transform("max")]
-        return frame.groupby(LAYER, sort=False)["score"].mean()
-
-    @cached_property
-    def flagged(self) -> pd.Series:
-        """Which fine-tunings are hardly better than always predicting the most frequent label."""
-        return ~gained(self.runs.majority, self.runs.accuracy, self.limits.margin)
-
-    @cached_property
-    def checkpoints(self) -> pd.DataFrame:
-        """Agreement of each ranking during training with that of step 0, and movement relative to the pretrained norm."""
-        rows = []
-        for (task, seed), cell in self.robustness.groupby(CELL, sort=False):
-            start = cell[cell.step == 0].score.tolist()
-            for step, now in cell.groupby("step"):
-                row = {"task": task, "seed": seed, "step": int(step), "dev_accuracy": now.dev_accuracy.iloc[0]}
-                ranks = {measure.__name__: measure(start, now.score.tolist()) for measure in (spearman, kendall)}
-                rows.append({**row, **ranks, "moved": float(((now.moved**2).sum() / (now.start**2).sum()) ** 0.5)})
-        return frame_of(rows, CHECKPOINTS).astype({"spearman": float, "kendall": float})
-
-    @property
-    def plots(self) -> dict[str, pd.DataFrame]:
-        """The data behind the figures, their layers counted from 1."""
-        runs = self.runs.assign(
-            layers=[layer_text(layers).replace(",", "") for layers in self.runs.layers], flagged=self.flagged
-        )
-        fim, regions = (frame.assign(layer=frame.layer + 1) for frame in (self.fim, self.regions))
-        return {"fim": fim, "surgery": runs, "robustness": self.checkpoints, "regions": regions}
-
-
-def collect(params: Params) -> Surgical:
-    """Read the cells that the settings name, and the masks of the scored ones, which graft.localizer found.
+def collect(params: Params) -> dict[str, pd.DataFrame]:
+    """Read the cells that the settings name, and the masks of the scored ones, which graft.localizer found; layers count from 1.
 
     Raises DataError for missing records, and where two selections of different layers were trained alike.
     """
@@ -100,25 +49,34 @@ def collect(params: Params) -> Surgical:
     trained = grid(seed=seeds, task=params.robustness.tasks)
     fims = Records("surgical", "fim", "metrics/fim/{seed}/{task}.json", scored, needs=needs)
     operations = Records("surgical", "surgery", "metrics/surgery/{selection}/{seed}/{task}.json", operated, needs=needs)
-    steps = Records("surgical", "robustness", "metrics/robustness/{seed}/{task}.json", trained, needs=needs)
+    followed = Records("surgical", "robustness", "metrics/robustness/{seed}/{task}.json", trained, needs=needs)
     masks = Records("", "mask", "masks/learned/{seed}/{task}.safetensors", scored, "{task}-{seed}")
-    require_files("make surgical", fims, operations, steps, masks)
+    require_files("make surgical", fims, operations, followed, masks)
     runs = operations.rows(_runs)
     require_distinct(runs)
-    return Surgical(
-        params.surgery, params.surgical, params.graft.localizer,
-        frame_of(fims.rows(_layers), FIM),
-        frame_of(runs, SURGERY),
-        frame_of(steps.rows(_layers), ROBUSTNESS),
-        frame_of((row for cell in scored for row in _regions(cell, masks.file(cell))), REGIONS),
-    )  # fmt: skip
+    surgery = frame_of(runs, SURGERY)
+    fim, steps = frame_of(fims.rows(_layers), FIM), frame_of(followed.rows(_layers), STEPS)
+    regions = frame_of((row for cell in scored for row in _regions(cell, masks.file(cell))), REGIONS)
+    score = {name: getattr(params.surgery.score, name) for name in WAY}
+    limits = {name: getattr(params.surgical, name) for name in ("margin", "kept", "steady")}
+    return {
+        "fim": fim,
+        "surgery": surgery.assign(
+            layers=[layer_text(layers).replace(",", "") for layers in surgery.layers],
+            flagged=~gained(surgery.majority, surgery.accuracy, params.surgical.margin),
+        ),
+        "robustness": checkpoints(steps),
+        "regions": regions,
+        "bridge": bridges(chosen(fim, **score), regions, steps),
+        "run": run_frame(params).assign(tasks=len(params.fim.tasks), localizer=params.graft.localizer, **score, **limits),
+    }
 
 
 def _layers(cell: Cell, record: Row) -> Iterator[Row]:
-    """A row for each layer, of which every list of a part has an item, layers counted from 0."""
+    """A row for each layer, of which every list of a part has an item."""
     for part in record["rows"]:
         lists = {name: part[name] for name in ("scores", "moved", "start") if name in part}
-        for layer, values in enumerate(zip(*lists.values(), strict=True)):
+        for layer, values in enumerate(zip(*lists.values(), strict=True), start=1):
             yield {**part, **cell, "layer": layer, "score": values[0], **dict(zip(lists, values, strict=True))}
 
 
@@ -132,7 +90,7 @@ def _regions(cell: Cell, path: Path) -> list[Row]:
     mask = read_mask(path).mask
     places = pd.DataFrame(composition(mask.counts, mask.region.shapes)).dropna(subset="layer")
     return [
-        {**cell, "layer": int(layer), **{name: float(rows[name].sum()) for name in ("share", "chance")}}
+        {**cell, "layer": int(layer) + 1, **{name: float(rows[name].sum()) for name in ("share", "chance")}}
         for layer, rows in places.groupby("layer")
     ]
 
@@ -157,3 +115,120 @@ def require_distinct(rows: Iterable[Row]) -> None:
 def layer_text(layers: list[int]) -> str:
     """Layers for people, counted from 1: "2, 11"."""
     return ", ".join(str(layer + 1) for layer in layers) or "none"
+
+
+# --- What follows from the frames ------------------------------------------------------------------------------------
+
+
+def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The frames with every quantity that report.yaml names as a column."""
+    [run], fim, regions = frames["run"].to_dict("records"), frames["fim"], frames["regions"]
+    way, layers = {name: run[name] for name in WAY}, int(fim.layer.max())
+    scores, runs, steps = chosen(fim, **way), frames["surgery"], frames["robustness"].assign(layers=layers, steady=run["steady"])
+    tasks, seeds = across(scores)
+    sizes = sorted({*runs[runs.kind == "top"]["size"].dropna().astype(int)})
+    half = max((size for size in sizes if size <= layers / 2), default=0)
+    inside = caught(scores, regions, sizes or [1]).assign(
+        best=lambda rows: rows["size"].map(best_layers),
+        top=lambda rows: "graft in top " + rows["size"].astype(str) + " (%)",
+    )
+    ended, cells = ends(steps), selected(runs, half)
+    return frames | {
+        "ranked": ranked(scores),
+        "shares": _shares(scores, regions),
+        "pairs": of_pairs(tasks, seeds),
+        "of_tasks": tasks.reset_index(),
+        "of_seeds": seeds.reset_index(),
+        "of_heads": of_heads(fim, **way),
+        "ways": _ways(fim, scores),
+        "selected": cells,
+        "robustness": steps,
+        "ends": ended,
+        "inside": inside,
+        "bridge": _told(inside, frames["bridge"]),
+        "facts": _facts(runs, cells[cells.half], ended, layers),
+    }
+
+
+def best_layers(size: int) -> str:
+    """The selection of so many layers, in words."""
+    return "the layer with the highest score" if size == 1 else f"the {size} layers with the highest scores"
+
+
+def ranked(scores: pd.Series) -> pd.DataFrame:
+    """Layers in the order of their scores, task by task, and the share of the first in their sum."""
+    rows = []
+    for task, part in scores.groupby("task", sort=False):
+        by_layer = part.unstack("layer")
+        means = by_layer.mean()
+        layers = " ".join(str(means.index[place]) for place in order([*means]))
+        rows.append([task, len(by_layer), layers, means.max() / means.sum()])
+    return pd.DataFrame(rows, columns=["task", "n", "layers", "first"])
+
+
+def _shares(scores: pd.Series, regions: pd.DataFrame) -> pd.DataFrame:
+    """Share of each layer in the scores, in the graft and in a random mask."""
+    score = (scores / scores.groupby(level=CELL).transform("sum")).rename("share").reset_index()
+    by = {"FIM score": score, "graft": regions, "chance": regions.assign(share=regions.chance)}
+    return pd.concat([frame.assign(of=name) for name, frame in by.items()], ignore_index=True)
+
+
+def _ways(fim: pd.DataFrame, scores: pd.Series) -> pd.DataFrame:
+    """Agreement of every way to score with the ranking that chooses, a row for each cell."""
+    parts = []
+    for way in fim[WAY].drop_duplicates().to_dict("records"):
+        own = chosen(fim, **way)
+        ranks = {"kendall": agreement(own, scores, kendall), "spearman": agreement(own, scores)}
+        parts.append(pd.DataFrame(ranks).reset_index().assign(**way))
+    return pd.concat(parts, ignore_index=True)
+
+
+def selected(runs: pd.DataFrame, half: int) -> pd.DataFrame:
+    """A row for each selection, task and seed, the mean over draws: scores, and the share kept of the score of all layers."""
+    weak = runs.assign(flagged=runs.flagged.astype(float), runs=1, share=runs.trained / runs.model_parameters)
+    means = {name: (name, "mean") for name in ("score", "accuracy", "constant", "share")}
+    kept = {name: (name, "first") for name in ("kind", "size")} | {name: (name, "sum") for name in ("flagged", "runs")}
+    found = weak.groupby(["selection", *CELL], sort=False).agg(**means, **kept).reset_index()
+    ends = {name: found[found.selection == name].set_index(CELL).score for name in ("all", "none")}
+    scores = {name: found.set_index(CELL).index.map(values) for name, values in ends.items()}
+    sized = found["size"].notna()
+    return found.assign(
+        kept=found.score / np.where(scores["all"] > 0, scores["all"], np.nan),
+        above=found.score - np.fmax(scores["none"], found.constant),
+        less_all=found.score - scores["all"],
+        best=found["size"].where(sized, 0).astype(int).map(best_layers).where(sized),
+        rival="random_" + found["size"].where(sized, 0).astype(int).astype(str),
+        half=found["size"] == half,
+    )
+
+
+def ends(steps: pd.DataFrame) -> pd.DataFrame:
+    """Of each cell the lowest agreement with the ranking before training, what it is at the end, and what dev gained."""
+    later = steps[steps.step > 0].dropna(subset="spearman")
+    last = later[later.step == later.groupby("task")["step"].transform("max")].set_index(CELL)
+    dev = steps.sort_values("step").groupby(CELL).dev_accuracy.agg(["first", "last"])
+    lowest = later.groupby(CELL, sort=False).spearman.min().rename("lowest").to_frame()
+    return lowest.assign(last=last.spearman, moved=last.moved, learned=dev["last"] - dev["first"]).reset_index()
+
+
+def _told(inside: pd.DataFrame, bridge: pd.DataFrame) -> pd.DataFrame:
+    """The correlations of each cell beside the share of the graft in the layers with the highest scores, a random one's in brackets."""
+    shares = inside.groupby(["task", "size"])[["share", "chance"]].mean()
+    told = (shares.share.map(percent) + " (" + shares.chance.map(percent) + ")").rename("told")
+    return inside[[*CELL, "size", "top"]].merge(bridge, on=CELL, how="left").join(told, on=["task", "size"])
+
+
+def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: int) -> pd.DataFrame:
+    """What the report says of the whole: what half the layers keep, runs that learned nothing, and whether layers can be ranked."""
+    weak = [
+        f"{rows.flagged.sum()} of {len(rows)} of {task} ({percent(rows.majority.mean())} %)"
+        for task, rows in runs.groupby("task", sort=False)
+    ]
+    rivals = {"top": "those with the highest Fisher scores", "bottom": "with the lowest", "random": "drawn at random"}
+    shares = {kind: half[half.kind == kind].groupby("task").kept.mean().mean() for kind in rivals if kind in {*half.kind}}
+    few = f"not measurable with {layers} layer{'s' * (layers > 1)}, of which there are too few rankings"
+    return pd.DataFrame([{
+        "layers": layers, "half": f"{half['size'].max():.0f}", "weak": ", ".join(weak), "lowest": ended.lowest.min(),
+        "kept_by": ", ".join(f"{rivals[kind]} {percent(share)} %" for kind, share in shares.items()),
+        "few": few if layers < LAYERS_TO_RANK else "", "drawn": "movement" if layers < LAYERS_TO_RANK else "robustness",
+    }])  # fmt: skip

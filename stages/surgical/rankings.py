@@ -1,18 +1,30 @@
-"""Agreement of rankings of layers: by scores of several tasks, seeds and heads, by the learned masks, by movement in training."""
+"""Agreement of rankings of layers: by scores of several tasks, seeds and heads, by masks, by movement in training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations, permutations
 from typing import Any
 
 import pandas as pd
 
-from stages.lib.metrics.overlap import spearman
-from stages.lib.report.load import frame_of
-from stages.lib.report.stats import Estimate, estimate
-from stages.surgical.frames import CELL, LAYER, Surgical
+from stages.lib.metrics.overlap import kendall, spearman
 from stages.surgical.selections import order
+from stages.workflow.records import frame_of
 
-PAIR = ["first", "second"]
+CELL, PAIR = ["task", "seed"], ["first", "second"]
+LAYER = [*CELL, "layer"]
+LAYERS_TO_RANK = 4  # two layers have two rankings and three have six: they agree or disagree by chance
+
+
+def chosen(fim: pd.DataFrame, examples: int, **way: Any) -> pd.Series:
+    """(task, seed, layer) -> score by this target, aggregation (and head), its mean over heads.
+
+    Of a cell without so many examples it is the score of the most that were asked for below that, as in surgery.
+    """
+    rows = fim[fim.examples <= examples]
+    for name, value in way.items():
+        rows = rows[rows[name] == value]
+    rows = rows[rows.examples == rows.groupby(CELL)["examples"].transform("max")]
+    return rows.groupby(LAYER, sort=False)["score"].mean()
 
 
 def by_cell(scores: pd.Series) -> dict[tuple[str, Any], list[float]]:
@@ -20,16 +32,16 @@ def by_cell(scores: pd.Series) -> dict[tuple[str, Any], list[float]]:
     return {cell: part.sort_index().tolist() for cell, part in scores.groupby(level=CELL, sort=False)}
 
 
-def agreement(first: pd.Series, second: pd.Series, measure: Callable[..., float | None] = spearman) -> Estimate:
-    """Mean agreement over the cells that both have."""
+def agreement(first: pd.Series, second: pd.Series, measure: Callable[..., float | None] = spearman) -> pd.Series:
+    """(task, seed) -> agreement of two rankings, of the cells that both have; undefined where one has no order."""
     left, right = by_cell(first), by_cell(second)
     rows = [(*cell, measure(left[cell], right[cell])) for cell in left if cell in right]
-    return estimate(pd.DataFrame(rows, columns=[*CELL, "value"]).set_index(CELL).value.astype(float))
+    return pd.DataFrame(rows, columns=[*CELL, "value"]).set_index(CELL).value.astype(float)
 
 
-def across(data: Surgical) -> tuple[pd.Series, pd.Series]:
+def across(scores: pd.Series) -> tuple[pd.Series, pd.Series]:
     """Spearman correlations of scores: (first, second, seed) of two tasks, and (task, seed) with the task's other seeds, their mean."""
-    pairs = permutations(by_cell(data.chosen()).items(), 2)
+    pairs = permutations(by_cell(scores).items(), 2)
     rows = [(*one, *other, spearman(left, right)) for (one, left), (other, right) in pairs]
     frame = pd.DataFrame(rows, columns=["first", "seed", "second", "other", "value"]).astype({"value": float})
     # each pair once
@@ -38,35 +50,50 @@ def across(data: Surgical) -> tuple[pd.Series, pd.Series]:
     return tasks.set_index([*PAIR, "seed"]).value, seeds.rename_axis(CELL)
 
 
-def alike(data: Surgical) -> dict[str, Estimate]:
-    """Agreement of the scores of two tasks, two seeds and two random heads; none of heads where there is one."""
-    tasks, seeds = across(data)
-    heads = [by_cell(data.chosen(head=head)) for head in sorted(data.fim["head"].unique())]
-    rows = [(*cell, spearman(one[cell], other[cell])) for one, other in combinations(heads, 2) for cell in one]
-    frame = pd.DataFrame(rows, columns=[*CELL, "value"]).set_index(CELL)
-    values = {"between_tasks": estimate(tasks, PAIR), "between_seeds": estimate(seeds)}
-    return {**values, "between_heads": estimate(frame.value.astype(float))}
+def of_pairs(tasks: pd.Series, seeds: pd.Series) -> pd.DataFrame:
+    """Of each pair of tasks their agreement (`tasks`), the mean of both tasks' own over seeds (`seeds`), and the difference."""
+    same = sum(seeds.reindex(tasks.index.droplevel(level)).to_numpy() for level in PAIR) / 2
+    return pd.DataFrame({"tasks": tasks, "seeds": same, "apart": same - tasks}).dropna().reset_index()
 
 
-def bridges(data: Surgical, task: str | None = None) -> dict[str, Estimate]:
-    """Agreement by layer of the scores, the learned masks (over chance) and the movement in training; of one task or all."""
-    moved = data.robustness[data.robustness.step == data.robustness.groupby("task")["step"].transform("max")]
+def of_heads(fim: pd.DataFrame, examples: int, **way: Any) -> pd.DataFrame:
+    """Agreement of the scores of every two random heads of a cell; none where there is one head."""
+    heads = [chosen(fim, examples, head=head, **way) for head in sorted(fim["head"].unique())]
+    found = [agreement(one, other) for one, other in combinations(heads, 2)]
+    return pd.concat(found).reset_index() if found else frame_of([], [*CELL, "value"])
+
+
+def bridges(scores: pd.Series, regions: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Agreement by layer of the scores, the masks (over chance) and the movement at the end of training, a row for each cell."""
+    moved = steps[steps.step == steps.groupby("task")["step"].transform("max")]
     series = {
-        "score": data.chosen(),
-        "graft": data.regions.assign(lift=data.regions.share / data.regions.chance).set_index(LAYER)["lift"],
+        "score": scores,
+        "graft": regions.assign(lift=regions.share / regions.chance).set_index(LAYER)["lift"],
         "movement": moved.assign(share=moved.moved / moved.start).set_index(LAYER)["share"],
     }
-    if task is not None:
-        series = {name: values[values.index.get_level_values("task") == task] for name, values in series.items()}
-    return {f"{one}_{other}": agreement(series[one], series[other]) for one, other in combinations(series, 2)}
+    found = {f"{one}_{other}": agreement(series[one], series[other]) for one, other in combinations(series, 2)}
+    return pd.DataFrame(found).rename_axis(CELL).reset_index()
 
 
-def caught(data: Surgical, size: int) -> pd.DataFrame:
-    """(task, seed) -> share, chance: of the learned mask inside the `size` layers with the highest scores."""
+def caught(scores: pd.Series, regions: pd.DataFrame, sizes: Iterable[int]) -> pd.DataFrame:
+    """task, seed, size, share, chance: of the mask inside the `size` layers with the highest scores."""
+    rows, layers = [], sorted(scores.index.unique("layer"))
+    for (task, seed), own in by_cell(scores).items():
+        region = regions[(regions.task == task) & (regions.seed == seed)]
+        for size in sizes if len(region) else ():
+            inside = region[region.layer.isin([layers[place] for place in order(own)[:size]])]
+            rows.append([task, seed, size, inside.share.sum(), inside.chance.sum()])
+    return pd.DataFrame(rows, columns=[*CELL, "size", "share", "chance"])
+
+
+def checkpoints(steps: pd.DataFrame) -> pd.DataFrame:
+    """Agreement of each ranking during training with that of step 0, and movement relative to the pretrained norm."""
     rows = []
-    for (task, seed), scores in by_cell(data.chosen()).items():
-        region = data.regions[(data.regions.task == task) & (data.regions.seed == seed)]
-        inside = region[region.layer.isin(order(scores)[:size])]
-        if len(region):
-            rows.append({"task": task, "seed": seed, "share": inside.share.sum(), "chance": inside.chance.sum()})
-    return frame_of(rows, [*CELL, "share", "chance"]).set_index(CELL).astype(float)
+    for (task, seed), cell in steps.groupby(CELL, sort=False):
+        start = cell[cell.step == 0].score.tolist()
+        for step, now in cell.groupby("step"):
+            ranks = {measure.__name__: measure(start, now.score.tolist()) for measure in (spearman, kendall)}
+            moved = float(((now.moved**2).sum() / (now.start**2).sum()) ** 0.5)
+            rows.append({"task": task, "seed": seed, "step": int(step), **ranks, "dev_accuracy": now.dev_accuracy.iloc[0], "moved": moved})
+    columns = [*CELL, "step", "spearman", "kendall", "dev_accuracy", "moved"]
+    return frame_of(rows, columns).astype({"spearman": float, "kendall": float})
