@@ -58,8 +58,6 @@ class CalibrationParams(Section):
 
 
 class SummaryParams(Section):
-    retained_target: Share = Field(description="share of fine-tuned performance below which a task is flagged")
-    ece_target: Share = Field(description="reduction of ECE below which a task is flagged")
     least_gain: Share = Field(
         description="score that training has to gain over the pretrained model for a relative gain to be said"
     )

@@ -1,4 +1,6 @@
-"""summary: what all cells together say, as numbers, tables, figures and claims."""
+"""summary: what all cells together say, as tables, figures and claims."""
+
+from pathlib import Path
 
 from stages.lib.entry import stage
 from stages.lib.params import load_params
@@ -7,19 +9,12 @@ from stages.lib.params import load_params
 @stage
 def main() -> None:
     """Bring the cells named by params.yaml together."""
-    params = load_params(
-        "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
-        "localizer.${graft.localizer}", "calibration", "ood", "summary",
-    )  # fmt: skip
+    params = load_params("tasks", "seeds", "data", "model", "graft.sparsity", "ood", "summary")
 
-    from stages.figures import FIGURES
-    from stages.lib.report.publish import figures, plot_data, publish
-    from stages.report import collect, details, headline, report
+    from stages.frames import collect
+    from stages.workflow.report.publish import publish
 
-    results = collect(params.tasks, params.seeds, params.ood, params.summary.least_gain)
-    made = report(results, params.summary, params.ood.leaks, params.data)
-    draw = plot_data(results.plots, empty=True), figures(FIGURES, results)
-    publish("summary", made, headline(results), details(results, params.ood.leaks), *draw, settings=params)
+    publish("summary", collect(params), Path("stages"), Path("plots"))
 
 
 if __name__ == "__main__":

@@ -247,7 +247,8 @@ def _exceptions(claim: Claim, units: pd.Series, beyond: Callable[[pd.Series, flo
     """Tasks on the wrong side of the limit with their values; how many are above 0 is told already."""
     if claim.property or claim.units != ["task"] or not (claim.limit or claim.scale != "percent"):
         return {}
-    wrong = units.dropna()[lambda known: ~beyond(known, claim.limit)]
+    known = units.dropna()
+    wrong = known[~beyond(known, claim.limit)]
     if claim.scale != "percent":
         back, form, mark = SCALES[claim.scale]
         return {task: mark + form.format(back(amount)) for task, amount in wrong.items()}
