@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(900)
 
 BEFORE_MASK = ("data/", "models/", "masks/movement/", "metrics/reference/", "metrics/controls/")
 AFTER_MASK = {"stages": ("mask", "evaluate"), "of_seeds": ("calibration", "ood")}
-FOR_GIT = [f"metrics/summary{kind}.json" for kind in ("", ".details", ".report")]
+FOR_GIT = ["metrics/summary.json"]
 NOTES = {f"{folder}/README.md" for folder in ("data/local", "models/checkpoints", "models/local")}
 DRAWN = ("frontier", "ood", "reliability", "confidence")
 HEAD = {"SHA256SUMS", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
@@ -175,7 +175,7 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
     """Every file that the pipeline makes for one task and one seed."""
     logits = [paths.predictions(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
     scores = [paths.scores(stage, task, seed) for stage in ("controls", "evaluate", "calibration", "ood")]
-    drawn = {"csv": ("scores", *DRAWN), "png": ("accuracy", "calibration", *DRAWN)}
+    drawn = {"csv": ("scores", "masks", "tasks", "leaks", "run", *DRAWN), "png": ("accuracy", "calibration", *DRAWN)}
     found = [
         *(paths.finetuned(task, seed) / name for name in (*HEAD, "training.json")),
         *(paths.sample(task, seed, split) for split in ("train", "dev", "test")),
@@ -271,7 +271,8 @@ def test_adding_a_task_runs_fetch_and_that_tasks_cell_only(story):
     assert added.run.cached == []
     untouched = cell("movies-13") - per_seed("13")
     assert {name: added.lock[name] for name in untouched} == {name: story["bins"].lock[name] for name in untouched}
-    assert {*json.loads(added.files["metrics/summary.details.json"])["score"]} == {"movies", "products"}
+    told = added.files["metrics/summary.md"]
+    assert b"| movies |" in told and b"| products |" in told
 
 
 def test_another_sparsity_runs_the_mask_and_what_follows_in_every_cell(story):
@@ -305,8 +306,8 @@ def test_dropping_a_task_runs_no_cell_and_leaves_no_trace_in_the_summary(story):
     dropped = story["dropped"]
     assert {*dropped.run.executed} == {"summary"} | per_seed("13")
     assert dropped.run.cached == ["fetch"]
-    summary = json.loads(dropped.files["metrics/summary.details.json"])
-    assert [{*summary[part]} for part in ("score", "ece", "mask")] == [{"movies"}] * 3
+    told = dropped.files["metrics/summary.md"]
+    assert b"| movies |" in told and b"products" not in told
     assert b"products" not in dropped.files["plots/scores.csv"] and b"movies" in dropped.files["plots/scores.csv"]
     assert b"products" in story["task"].files["plots/scores.csv"]
     # control: the cell's own files are still there
@@ -320,12 +321,12 @@ def test_adding_a_seed_runs_that_seeds_cells_only(seed):
     draws = [seed.files[str(paths.sample("movies", number, "train"))] for number in (13, 21)]
     assert draws[0] != draws[1]
     assert seed.files[str(paths.sample("movies", 13, "test"))] == seed.files[str(paths.sample("movies", 21, "test"))]
-    assert json.loads(seed.files["metrics/summary.details.json"])["score"]["movies"]["grafted score"]["n"] == 2
+    assert b"1 task, 2 seeds" in seed.files["metrics/summary.md"]
 
 
 def test_two_branches_can_be_compared(story):
     changed = story["diff"]["metrics/summary.json"]
-    assert len(changed) <= 15 and {"grafted.ece", "grafted.score"} & {*changed}
+    assert len(changed) <= 15 and {"grafted_ece", "grafted_score"} & {*changed}
     assert not [name for name in changed if ".finetuned.score" in name or ".pretrained." in name]
 
 
