@@ -9,7 +9,7 @@ import pytest
 from stages.workflow.report.publish import headline, load_report, markdown
 
 ROOT = Path(__file__).parents[1]
-PIPELINES = ["summary", "talos", "merge", "continual", "surgical"]
+PIPELINES = ["summary", "talos", "merge", "continual", "surgical", "smallest", "multitask", "study"]
 
 
 @cache

@@ -1,39 +1,29 @@
 """The smallest size of a skill: the search for it, the code of a graft in signs, and the report on them."""
 
 import math
-import re
-from collections.abc import Iterable
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stages.lib import paths
-from stages.lib.errors import DataError
 from stages.lib.evaluation.evaluation import predict_reference
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.readout import signs
 from stages.lib.graft.region import Region
-from stages.lib.io import read_json, read_rows, write_json, write_rows
+from stages.lib.io import read_json, read_rows, write_rows
 from stages.lib.metrics.predictions import dev_set, read_predictions, write_predictions
-from stages.lib.report.claims import judge, read_statements
-from stages.lib.report.document import Claim, Verdict
-from stages.lib.report.publish import figures, plot_data
-from stages.lib.report.table import shown
 from stages.smallest import smallest_graft
 from stages.smallest.bisection import most_looks, smallest_enough
 from stages.smallest.code_length import certified_error, code_bits, rows_for
-from stages.smallest.figures import FIGURES
-from stages.smallest.frames import Smallest, collect
-from stages.smallest.report import CLAIMS, MEASURES, details, headline, report, tables
+from stages.smallest.frames import answered, by_localizer, by_task, certificates, ratios
 from stages.smallest.settings import SmallestParams
-from stages.smallest.sizes_by_model import read_runs, sizes_by_model, table
 from stages.smallest.smallest_graft import search
 from tests.pico import TOY, all_localizers, model_settings, runtime
 
@@ -204,158 +194,45 @@ def test_the_search_is_the_same_each_time(cell, monkeypatch):
     assert searched("doubling") != first, "the control"
 
 
-# --- The report -------------------------------------------------------------------------------------------------
-
-TASKS, SEEDS, REGION = ["a", "b", "c", "d"], [1, 2], 1_000_000
-SIZES = {"movement": 4000.0, "grown": 1000.0, "random": 400_000.0}
+# --- What the report says of them ---------------------------------------------------------------------------------
 
 
-def write_cell(name: str, size: float, task: str, seed: int, enough: bool | None = True) -> None:
-    draw = np.random.default_rng([len(name), ord(task), seed])
-    selected = int(size * np.exp(0.1 * draw.normal()))
-    scores = {"pretrained": 0.6, "finetuned": 0.9, "grafted": 0.893 + 0.002 * draw.normal(), "signs": 0.88}
-    same = {"test_set": task, "n": 300, "ece": 0.05, "agreement": 0.9, "constant": 0.5, "majority": 0.4}
-    rows = [
-        {**same, "variant": variant, "score": score, "accuracy": score, "retained": score / 0.9}
-        for variant, score in scores.items()
-    ]
-    rows += [{**row, "test_set": f"{task}:train", "n": 100_000, "accuracy": 0.95} for row in rows[2:]]
-    about = {
-        "stage": "search", "task": task, "seed": seed, "selected": selected, "graftable": REGION, "model_parameters": 2 * REGION,
-        "largest": REGION, "enough": enough, "gradient_examples": 64, "bits": code_bits(selected, REGION, 10), "tensors": 10,
-        "dev": {"n": 128}, "asked": [{"selected": REGION, "gain": 1.0}, {"selected": selected, "gain": 0.96}],
+def searches(*rows):
+    """Searches by localizer, task, seed, size and whether it is enough, in a region of 1,000 parameters."""
+    frame = pd.DataFrame(rows, columns=["localizer", "task", "seed", "selected", "enough"]).astype({"enough": object})
+    return frame.assign(graftable=1000, bits=32.0 * frame.selected)
+
+
+MADE = searches(
+    ("movement", "a", 1, 10, True), ("movement", "a", 2, 1000, True), ("movement", "b", 1, 100, True), ("movement", "b", 2, 100, True),
+    ("grown", "a", 1, 1, True), ("grown", "a", 2, 100, True), ("grown", "b", 1, 10, False), ("grown", "b", 2, 7, None),
+)  # fmt: skip
+
+
+def test_sizes_are_geometric_means_over_tasks_and_lower_bounds_where_one_was_not_enough():
+    found = answered(MADE)
+    rows = by_localizer(found).set_index("localizer")
+    assert rows.told.to_dict() == {"movement": "100", "grown": "at least 10"} and rows.share["movement"] == pytest.approx(0.1)
+    assert rows.smaller.tolist() == pytest.approx([2, 2]), "64 bits of a patch for 32 here"
+    tasks = by_task(found, ["b", "a"])
+    assert tasks.to_dict("list") == {
+        "task": ["b", "b", "a", "a"], "localizer": ["movement", "grown"] * 2, "told": ["100", "at least 10", "100", "10"],
     }  # fmt: skip
-    write_json(paths.reading_record("search", (name,), task, seed), {**about, "rows": rows})
 
 
-def gather(localizers: Iterable[str] = SIZES) -> Smallest:
-    own = SmallestParams(localizers=[*localizers], tasks=TASKS, gain=0.95, largest=1.0, precision=1.1)
-    return collect(SEEDS, own, 0.05)
+def test_a_size_that_is_only_a_bound_may_not_be_called_the_smaller_one():
+    rows = ratios(answered(MADE)).set_index("pair")
+    assert rows.ratio["grown, movement"].tolist() == pytest.approx([1, 1, 1]), "of the cells that both have an answer for"
+    assert {*rows.hidden["grown, movement"]} == {"no size was enough in some cells of grown"}
+    larger = searches(("movement", "a", 1, 10, True), ("random", "a", 1, 500, False))
+    assert ratios(answered(larger)).set_index("pair").hidden["movement, random"] == "", "the control: of the larger one a bound is enough"
 
 
-@pytest.fixture
-def found(project):
-    for (name, size), task, seed in product(SIZES.items(), TASKS, SEEDS):
-        write_cell(name, size, task, seed)
-    return gather()
-
-
-def claims(data: Smallest) -> dict[str, Claim]:
-    return {claim.text: claim for claim in judge(read_statements(CLAIMS), MEASURES, data, "toy", data.settings)}
-
-
-def test_effects_that_were_put_in_hold_and_none_else(found):
-    told = claims(found)
-    smaller = [claim for text, claim in told.items() if "smaller" in text]
-    assert [claim.verdict for claim in smaller] == [Verdict.HOLDS, Verdict.HOLDS] and "4." in smaller[0].figure
-    for text in (
-        "Grafts of the sizes that dev chose bring 95 % of the gain on test rows too: grown",
-        "With signs for values a graft keeps 95 % of its score: movement",
-    ):
-        assert told[text].verdict is Verdict.HOLDS
-    promised = {text.rpartition(": ")[2]: claim.verdict for text, claim in told.items() if "certifies" in text}
-    assert promised == {"movement": Verdict.HOLDS, "grown": Verdict.HOLDS, "random": Verdict.FAILS}
-
-
-def test_a_size_that_is_only_a_bound_may_not_be_called_the_smaller_one(found):
-    for task in TASKS:
-        write_cell("grown", SIZES["grown"], task, 1, enough=False)
-    [claim] = [claim for text, claim in claims(gather()).items() if text.startswith("Grown")]
-    assert claim.verdict is Verdict.OPEN and "no size was enough in some cells of grown" in claim.figure
-    write_cell("random", SIZES["random"], "a", 1, enough=False)
-    [claim] = [claim for text, claim in claims(gather()).items() if "random ones" in text]
-    assert claim.verdict is Verdict.HOLDS, "the control: of the larger one a bound is enough"
-
-
-def test_numbers_are_those_of_the_records(found):
-    few = headline(found)
-    assert few["parameters"]["movement"] == pytest.approx(4000, rel=0.2)
-    stored = details(found)
-    assert stored["sizes"]["grown"]["gain"]["mean"] == pytest.approx(0.977, abs=0.01)
-    assert stored["sizes"]["random"]["n"] == 8
-    assert stored["signs"]["grown"]["minus_graft"]["mean"] == pytest.approx(-0.013, abs=0.003)
-    rows = {row.cells[0]: row.cells for table in shown(tables(found))[:1] for row in table.rows}
-    assert rows["movement"][2] == "8 of 8" and rows["movement"][3] == f"{few['parameters']['movement']:,.0f}"
-
-
-def test_cells_without_an_answer_are_left_out_and_counted(found):
-    write_cell("movement", 7.0, "a", 1, enough=None)
-    write_cell("movement", 9e5, "b", 1, enough=False)
-    data = gather()
-    sizes, by_task, *_ = shown(tables(data))
-    assert sizes.rows[0].cells[1:3] == ["7", "6 of 7"] and sizes.rows[0].cells[3].startswith("at least ")
-    assert "without 1 of 24 cells" in sizes.notes[-1]
-    assert by_task.rows[1].cells[1].startswith("at least ")
-    promised = data.certificates[data.certificates.localizer == "movement"]
-    assert len(data.measure("movement", "grafted", "score")) == len(promised) == 6
-    assert promised.error.tolist() == pytest.approx([0.05] * 6) and promised.baseline.tolist() == [0.6] * 6
-
-
-@pytest.mark.usefixtures("bare")
-def test_figures_and_the_data_behind_them(found, tmp_path):
-    figures(FIGURES, found)(tmp_path)
-    plot_data(found.plots)(tmp_path)
-    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {
-        "sizes.png", "looks.png", "sizes.csv", "scores.csv", "looks.csv", "certificates.csv",
-    }  # fmt: skip
-    title = " ".join(FIGURES["sizes"](found).texts[0].get_text().split())
-    assert title.startswith("Parameters that bring 95 % of the gain: grown ") and "random" in title
-
-
-def test_nothing_at_all(project):
-    nothing = gather([])
-    assert report(nothing).tables == [] == report(nothing).claims
-    assert not any(draw(nothing) for draw in FIGURES.values()) and headline(nothing) == {"parameters": {}}
-
-
-# --- Several models ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def runs(tmp_path):
-    """sizes.csv of a small model (three tasks, two seeds) and of a large one (two tasks, one seed, one size not enough)."""
-    small = [
-        f"{name},{task},{seed},{size},1000,True"
-        for name, (task, size), seed in product(("movement", "grown"), (("a", 10), ("b", 1000), ("c", 7)), (0, 1))
-    ]
-    large = [
-        "movement,a,0,4,20000,True",
-        "movement,b,0,400,20000,False",
-        "movement,d,0,1,20000,True",
-        "random,a,0,1,20000,",
-    ]
-    files = {"small": small, "large": large, "none": ["movement,z,0,1,9,True"], "open": ["movement,a,0,1,9,"]}
-    for name, lines in files.items():
-        (tmp_path / f"{name}.csv").write_text("\n".join(["localizer,task,seed,selected,graftable,enough", *lines, ""]))
-    return [f"big model={tmp_path}/large.csv", f"tiny={tmp_path}/small.csv"]
-
-
-def test_models_are_compared_on_the_tasks_and_localizers_that_all_have(runs, tmp_path):
-    found = read_runs(runs)
-    assert {*found.task} == {"a", "b"} and {*found.localizer} == {"movement"} and found.model.iloc[0] == "tiny"
-    [made] = shown([table(found)])
-    cells = {row.cells[1]: row.cells for row in made.rows}
-    assert cells["tiny"][2:6] == ["1,000", "4", "4 of 4", "100"] and cells["tiny"][7:] == ["10 to 1,000", "10.00 %"]
-    assert cells["tiny"][6] and not cells["big model"][6], "two seeds have an interval, one has none"
-    assert cells["big model"][4:6] == ["1 of 2", "at least 40"] and cells["big model"][-1] == "0.20 %"
-    title = " ".join(sizes_by_model(found).texts[0].get_text().split())
-    models = "Fewest parameters that bring most of the gain, by movement: 100 (tiny), at least 40 (big model)"
-    assert title.startswith(models)
-    assert "2 models, 2 tasks (a, b), seeds 2, 1" in title
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["tiny"], "'tiny': MODEL=FILE is wanted"),
-        (["tiny=nowhere.csv"], "nowhere.csv: not the sizes.csv of a run of `make smallest`"),
-        (["{0}", "{0}"], "big model is named twice"),
-        (["other={folder}/odd.csv"], "no column localizer"),
-        (["{0}", "y={folder}/none.csv"], "no task is in all of these"),
-        (["x={folder}/open.csv"], "no search has an answer"),
-    ],
-)
-def test_runs_that_cannot_be_compared_are_told_why(runs, tmp_path, words, said):
-    (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match=re.escape(said)):
-        read_runs([word.format(*runs, folder=tmp_path) for word in words])
+def test_a_code_certifies_what_its_length_and_training_rows_allow():
+    same = {"localizer": "movement", "task": "a", "variant": "signs", "where": "train", "accuracy": 0.95, "majority": 0.4}
+    scores = pd.DataFrame([{**same, "seed": seed, "n": rows} for seed, rows in ((1, 100_000), (2, 100), (3, 100))])
+    found = certificates(scores, MADE[MADE.task == "a"])
+    assert found.seed.tolist() == [1, 2], "where a size was found"
+    assert found.error.tolist() == pytest.approx([0.05, 0.05]) and found.baseline.tolist() == [0.6, 0.6]
+    assert found.certified[0] == pytest.approx(certified_error(0.05, 100_000, 320.0, 0.05)) and found.certified[1] > 0.99
+    assert found.needed.tolist() == [rows_for(0.05, 0.6, bits, 0.05) for bits in (320.0, 32_000.0)]

@@ -1,118 +1,161 @@
-"""The records of the searches as tidy frames."""
+"""The records of the searches as tidy frames, and what report.yaml names of them."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from itertools import permutations
 
 import numpy as np
 import pandas as pd
 
 from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import GRAFTED, SIGNS
-from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
-from stages.lib.report.stats import Estimate, estimate
+from stages.lib.settings import Params
 from stages.smallest.code_length import certified_error, rows_for
-from stages.smallest.settings import SmallestParams
+from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, require_files, run_frame
+from stages.workflow.report.stats import Estimate, estimate
+from stages.workflow.report.words import percent, words
 
 CELL = ["task", "seed"]
+SEARCH = ["localizer", *CELL]
 # the certificate holds with a probability of 1 - DELTA
 DELTA = 0.05
 # of a patch: a 32-bit place and a 32-bit value for each parameter
 PATCH_BITS = 64
-SIZES = [
-    "localizer", *CELL, "selected", "graftable", "model_parameters", "largest", "enough", "gradient_examples", "bits", "tensors", "dev",
-]  # fmt: skip
-SCORES = [
-    "localizer", *CELL, "variant", "where", "n", "score", "accuracy", "ece", "agreement", "retained", "constant", "majority",
-]  # fmt: skip
-LOOKS = ["localizer", *CELL, "selected", "gain"]
+SIZES = [*SEARCH, "selected", "graftable", "model_parameters", "largest", "enough", "gradient_examples", "bits", "tensors"]
+SCORES = [*SEARCH, "variant", "where", "n", "score", "accuracy", "ece", "agreement", "retained", "constant", "majority"]
+LOOKS = [*SEARCH, "selected", "gain"]
 
 
-@dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
-class Smallest:
-    """A row for each search (`sizes`), each measured model (`scores`) and each look at dev (`looks`); measures are fractions.
+def collect(params: Params) -> dict[str, pd.DataFrame]:
+    """Read the cells that the settings name; raises DataError for missing records.
 
     `enough` is True where the size is one, False where the largest is none, and None where fine-tuning gained too little.
     """
-
-    settings: SmallestParams
-    sizes: pd.DataFrame
-    scores: pd.DataFrame
-    looks: pd.DataFrame
-    least_gain: float
-
-    @property
-    def localizers(self) -> list[str]:
-        """Those that searched, in the order of params.yaml."""
-        return [*dict.fromkeys(self.sizes.localizer)]
-
-    def of(self, localizer: str) -> pd.DataFrame:
-        """Searches of a localizer that have an answer, be it that no size is enough; by cell."""
-        rows = self.sizes[(self.sizes.localizer == localizer) & self.sizes.enough.notna()]
-        return rows.set_index(CELL)
-
-    def measure(self, localizer: str, variant: str, name: str, where: str = "test") -> pd.Series:
-        """A measure of the grafts of a localizer that are enough on dev, by cell."""
-        rows = self.scores
-        rows = rows[(rows.localizer == localizer) & (rows.variant == variant) & (rows["where"] == where)]
-        found = self.of(localizer).enough.eq(True)
-        values = rows.set_index(CELL)[name]
-        return values[values.index.isin(found[found].index)].astype(float)
-
-    def size(self, localizer: str) -> Estimate:
-        """log10 of the size, over the cells with an answer; where no size is enough, of the largest that was tried."""
-        return log_size(self.of(localizer))
-
-    def at_least(self, localizer: str) -> bool:
-        """True if some cell has no size that is enough, so that the mean is a lower bound."""
-        return is_bound(self.of(localizer))
-
-    @cached_property
-    def certificates(self) -> pd.DataFrame:
-        """localizer, task, seed, n, error, bits, certified, baseline, needed: of the grafts of signs on their training rows.
-
-        `certified` is the test error that the code promises, `baseline` that of the most frequent label on training rows, and
-        `needed` at how many rows the promise would be below it.
-        """
-        rows = self.scores[(self.scores.variant == SIGNS) & (self.scores["where"] == "train")]
-        search = ["localizer", *CELL]
-        rows = rows.merge(self.sizes[self.sizes.enough.eq(True)][[*search, "bits"]], on=search)
-        found = rows[[*search, "n", "bits"]].assign(error=1 - rows.accuracy, baseline=1 - rows.majority)
-        cells = [*found.itertuples()]
-        found["certified"] = [certified_error(cell.error, int(cell.n), cell.bits, DELTA) for cell in cells]
-        found["needed"] = [rows_for(cell.error, cell.baseline, cell.bits, DELTA) for cell in cells]
-        return found
-
-    @property
-    def plots(self) -> dict[str, pd.DataFrame]:
-        """The data behind the figures."""
-        own = {"scores": self.scores, "looks": self.looks, "certificates": self.certificates}
-        return {"sizes": self.sizes.drop(columns="dev"), **own}
-
-
-def log_size(searches: pd.DataFrame) -> Estimate:
-    """log10 of the sizes of searches, by cell."""
-    return estimate(np.log10(searches.selected.astype(float)))
-
-
-def is_bound(searches: pd.DataFrame) -> bool:
-    """True if in some of these searches not even the largest size is enough, so that their mean is a lower bound."""
-    return bool(searches.enough.eq(False).any())
-
-
-def collect(seeds: list[int], settings: SmallestParams, least_gain: float) -> Smallest:
-    """Read the cells that the settings name; raises DataError for missing records."""
-    cells = grid(localizer=settings.localizers, seed=seeds, task=settings.tasks)
-    path = "metrics/search/{localizer}/{seed}/{task}.json"
-    records = Records("smallest", "search", path, cells, needs=("stage", "rows"))
+    settings, least = params.smallest, params.summary.least_gain
+    cells = grid(localizer=settings.localizers, seed=params.seeds, task=settings.tasks)
+    records = Records("smallest", "search", "metrics/search/{localizer}/{seed}/{task}.json", cells, needs=("stage", "rows"))
     require_files("make smallest", records)
     sizes = frame_of(records.rows(lambda cell, record: [{**record, **cell}]), SIZES).astype({"enough": object})
-    scores, by = frame_of(records.rows(_scores), SCORES), ["localizer", *CELL, "where"]
-    scores = add_gain(scores, scores_of_ends(scores, by), least_gain)
-    looks = frame_of(records.rows(lambda cell, record: [{**look, **cell} for look in record["asked"]]), LOOKS)
-    return Smallest(settings, sizes, scores[scores.variant.isin([GRAFTED, SIGNS])], looks, least_gain)
+    scores = frame_of(records.rows(_scores), SCORES)
+    scores = add_gain(scores, scores_of_ends(scores, [*SEARCH, "where"]), least)
+    scores = scores[scores.variant.isin([GRAFTED, SIGNS])]
+    limits = {name: getattr(settings, name) for name in ("gain", "largest", "precision")}
+    return {
+        "sizes": sizes,
+        "scores": scores,
+        "looks": frame_of(records.rows(lambda cell, record: [{**look, **cell} for look in record["asked"]]), LOOKS),
+        "certificates": certificates(scores, sizes),
+        "run": run_frame(params).assign(tasks=len(settings.tasks), least_gain=least, **limits),
+    }
 
 
 def _scores(cell: Cell, record: Row) -> Iterator[Row]:
     for row in record["rows"]:
         yield {**row, **cell, "where": "train" if row["test_set"].endswith(":train") else "test"}
+
+
+def certificates(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
+    """What the code of a graft of signs promises by its training rows: a row for each search that found a size.
+
+    `certified` is the test error that the code promises, `baseline` that of the most frequent label on training rows, and
+    `needed` at how many rows the promise would be below it.
+    """
+    rows = scores[(scores.variant == SIGNS) & (scores["where"] == "train")]
+    rows = rows.merge(sizes[sizes.enough.eq(True)][[*SEARCH, "bits"]], on=SEARCH)
+    found = rows[[*SEARCH, "n", "bits"]].assign(error=1 - rows.accuracy, baseline=1 - rows.majority)
+    cells = [*found.itertuples()]
+    return found.assign(
+        certified=[certified_error(cell.error, int(cell.n), cell.bits, DELTA) for cell in cells],
+        needed=[rows_for(cell.error, cell.baseline, cell.bits, DELTA) for cell in cells],
+    )
+
+
+# --- What follows from the frames ------------------------------------------------------------------------------------
+
+
+def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The frames with every quantity that report.yaml names as a column."""
+    [run] = frames["run"].to_dict("records")
+    tasks, searches = frames["sizes"].task.unique(), answered(frames["sizes"])
+    measured = frames["scores"][frames["scores"]["where"] == "test"]
+    measured = measured.assign(score=exact(measured.score, measured.n)).merge(searches[searches.enough][SEARCH], on=SEARCH)
+    summary = by_localizer(searches)
+    return frames | {
+        "searches": searches,
+        "measured": measured,
+        "by_localizer": summary,
+        "by_task": by_task(searches, tasks),
+        "ratios": ratios(searches),
+        "signs": _signs(measured),
+        "looks": frames["looks"].assign(
+            size=2.0 ** np.log2(frames["looks"].selected).round(), asked=run["gain"],
+        ),
+        "facts": _facts(frames["sizes"], summary, run["least_gain"]),
+    }  # fmt: skip
+
+
+def answered(sizes: pd.DataFrame) -> pd.DataFrame:
+    """Searches that have an answer, be it that no size is enough."""
+    found = sizes[sizes.enough.notna()]
+    enough = found.enough.astype(bool)
+    return found.assign(enough=enough, found=enough.astype(int), searched=1, log=np.log10(found.selected), bits_each=found.bits / found.selected)
+
+
+def _size(searches: pd.DataFrame) -> Estimate:
+    """log10 of the size, by cell; where no size is enough, of the largest that was tried."""
+    return estimate(searches.set_index(CELL).log)
+
+
+def _told(searches: pd.DataFrame, size: float) -> str:
+    """A size from its log10; a lower bound if in some of the searches not even the largest is enough: "at least 1,204"."""
+    return "at least " * (not searches.enough.all()) + f"{10**size:,.0f}"
+
+
+def by_localizer(searches: pd.DataFrame) -> pd.DataFrame:
+    """A row for each localizer: the geometric mean of its sizes over tasks with the interval, and its share of the region."""
+    rows = []
+    for name, own in searches.groupby("localizer", sort=False):
+        size = _size(own)
+        interval = "" if size.error is None else f"{10**size.low:,.0f} to {10**size.high:,.0f}"
+        mean = 10**size.mean
+        rows.append({
+            "localizer": name, "told": _told(own, size.mean), "parameters": float(round(mean)), "interval": interval,
+            "share": mean / own.graftable.mean(), "smaller": PATCH_BITS / own.bits_each.mean(),
+        })  # fmt: skip
+    return pd.DataFrame(rows, columns=["localizer", "told", "parameters", "interval", "share", "smaller"])
+
+
+def by_task(searches: pd.DataFrame, tasks: Iterable[str]) -> pd.DataFrame:
+    """A row for each task and localizer: the geometric mean of its sizes over seeds."""
+    groups = [(task, searches[searches.task == task].groupby("localizer", sort=False)) for task in tasks]
+    rows = [(task, name, _told(own, own.log.mean())) for task, parts in groups for name, own in parts]
+    return pd.DataFrame(rows, columns=["task", "localizer", "told"])
+
+
+def ratios(searches: pd.DataFrame) -> pd.DataFrame:
+    """log10 of how many times as many parameters a second localizer takes as a first, of every pair and each common cell.
+
+    `hidden` says that nothing follows: a size that is only a lower bound may hide that it is the larger one.
+    """
+    own = {name: rows.set_index(CELL) for name, rows in searches.groupby("localizer", sort=False)}
+    parts = []
+    for first, second in permutations(own, 2):
+        ratio = (own[second].log - own[first].log).dropna().rename("ratio")
+        larger = first if estimate(ratio).mean is not None and estimate(ratio).mean > 0 else second
+        hidden = "" if own[larger].enough.all() else f"no size was enough in some cells of {larger}"
+        parts.append(ratio.reset_index().assign(pair=f"{first}, {second}", hidden=hidden))
+    return pd.concat(parts, ignore_index=True) if parts else frame_of([], [*CELL, "ratio", "pair", "hidden"])
+
+
+def _signs(measured: pd.DataFrame) -> pd.DataFrame:
+    """Share of the score of a graft that it keeps with signs for values."""
+    scores = measured.pivot_table(index=SEARCH, columns="variant", values="score", sort=False)
+    scores = scores.reindex(columns=[GRAFTED, SIGNS])
+    return (scores[SIGNS] / scores[GRAFTED]).rename("kept").reset_index()
+
+
+def _facts(sizes: pd.DataFrame, summary: pd.DataFrame, least: float) -> pd.DataFrame:
+    """What the report says of the whole: all sizes in words, the smallest first, and in how many searches nothing was gained."""
+    missing, ordered = int(sizes.enough.isna().sum()), summary.sort_values("parameters")
+    told = ", ".join(f"{words(row.localizer)} {row.told}" for row in ordered.itertuples())
+    gains = f"without {missing} of {len(sizes)} cells, in which fine-tuning gained less than {percent(least, 0)} points"
+    return pd.DataFrame([{"told": told, "missing": gains if missing else ""}])
