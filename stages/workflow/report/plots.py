@@ -128,7 +128,7 @@ def _dot_rows(
         if figure.points:
             tasks = (1 if figure.log else 100) * own.groupby(figure.points)[figure.value].mean()
             panel.plot(tasks, [place + aside] * len(tasks), ".", color=look["color"], alpha=0.45, zorder=2)
-        spread = None if figure.mean and not figure.log else spread
+        spread = None if figure.mean else spread
         shown = {**look, "label": look["label"] if place == 0 else None, "markeredgecolor": "white" if figure.mean else look["color"]}
         panel.errorbar(mean, place + aside, xerr=spread, linestyle="", capsize=2, elinewidth=1, markersize=11 if whole else 7, **shown)
 
