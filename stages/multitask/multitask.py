@@ -1,5 +1,7 @@
 """multitask: what all stages of multi-task learning say together, as the paper's figures 8 and 11 to 14."""
 
+from pathlib import Path
+
 from stages.lib.entry import stage
 from stages.lib.params import load_params
 
@@ -8,20 +10,14 @@ from stages.lib.params import load_params
 def main() -> None:
     """Bring the records of the cells named by params.yaml together."""
     params = load_params(
-        "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "graft.region", "graft.rule",
-        "localizer", "calibration.bins", "ood", "summary.least_gain", "multitask", "joint", "skill", "transfer",
+        "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "multitask", "joint.paradigms", "skill",
+        "transfer",
     )  # fmt: skip
 
-    from stages.lib.report.format import measured_with
-    from stages.lib.report.publish import figures, plot_data, publish
-    from stages.multitask.figures import makers
-    from stages.multitask.load import collect
-    from stages.multitask.report import details, headline, report
+    from stages.multitask.frames import collect
+    from stages.workflow.report.publish import publish
 
-    data = collect(params)
-    frames = {"level": data.levels, "gain": data.gains, "overlap": data.overlaps}
-    made, draw = report(data, measured_with(params)), (plot_data(frames), figures(makers(data), data))
-    publish("multitask", made, headline(data), details(data), *draw, settings=params)
+    publish("multitask", collect(params), Path("stages/multitask"), Path("plots/multitask"))
 
 
 if __name__ == "__main__":
