@@ -133,7 +133,9 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "gain": gains,
         "effects": effects,
         "pairs": pairs,
-        "grid": pairs[pairs.kind.isin(["one model, two tasks", "two seeds, one task"])],
+        "grid": pairs[pairs.kind.isin(["one model, two tasks", "two seeds, one task"])].sort_values(
+            ["first", "second"], key=lambda names: names.map({name: place for place, name in enumerate(dict.fromkeys(overlaps["first"]))})
+        ),
         "similarity": similarity(effects, pairs),
         "matrices": matrices(gains, effects, levels, run["least_gain"]),
         "facts": _facts(frames["groups"], frames["regions"], levels),
