@@ -113,6 +113,7 @@ def _dots(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dra
         panel.grid(visible=False, axis="y")
         if figure.log:
             panel.set_xscale("log")
+            panel.xaxis.set_major_formatter("{x:g}")
     return _finish(drawn, axes, len(panels))
 
 
@@ -198,8 +199,7 @@ def _lines(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dr
             groups = [(x, _spread(figure, group, bool(part))) for x, group in mine.groupby(figure.x)]
             if groups:
                 xs = np.array([x for x, _ in groups], float)
-                aside = place - (len(hues) - 1) / 2
-                places = xs * (1 + 0.03 * aside) if figure.log else xs + 0.01 * aside * np.ptp(rows[figure.x])
+                places = _set_apart(figure, xs, rows[figure.x], place - (len(hues) - 1) / 2)
                 means, spreads = ([100 * value[side] for _, value in groups] for side in (0, 1))
                 small = 3.5 if part and figure.mean else 5
                 panel.errorbar(places, means, spreads, label=_text(spec, hue), capsize=2, elinewidth=0.8, markersize=small, **looks[hue])
@@ -208,10 +208,16 @@ def _lines(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dr
             panel.plot([0, 1], [0, 100], color="#555555", linewidth=0.8, linestyle=":")
         if figure.log:
             panel.set_xscale("log")
+            panel.xaxis.set_major_formatter("{x:g}")
         elif pd.api.types.is_integer_dtype(rows[figure.x]):
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         _titled(spec, figure, panel, part)
     return _finish(drawn, [panel for panel, *_ in panels], len(panels))
+
+
+def _set_apart(figure: Figure, xs: np.ndarray, every: pd.Series, place: float) -> np.ndarray:
+    """Where a line's whiskers stand, so that they can be told from those of others."""
+    return xs * (every.max() / every.min()) ** (0.012 * place) if figure.log else xs + 0.01 * place * np.ptp(every)
 
 
 def _spread(figure: Figure, rows: pd.DataFrame, alone: bool) -> tuple[float, float]:
