@@ -1,23 +1,23 @@
-"""The study's records as tidy frames, and the rows of them that a table, a figure or a claim is about."""
+"""The study's records as tidy frames, and what its report says of them as columns."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property, partial
-from itertools import combinations, permutations, product
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from stages.lib.graft.mask_file import read_mask
-from stages.lib.metrics.composition import OUTSIDE, composition
+from stages.lib.metrics.composition import BIAS as BIASES
+from stages.lib.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
 from stages.lib.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.report.format import MARKS
-from stages.lib.report.load import Cell, Collected, Records, Row, frame_of, grid, in_order, require_files
-from stages.lib.report.stats import estimate
+from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
 from stages.lib.settings import Params
+from stages.study import bound
+from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
+from stages.workflow.report.stats import estimate
+from stages.workflow.report.words import counted, small_percent
 
 # stage -> what the folders below metrics/<stage>, and then the file, are named after
 AXES: dict[str, tuple[str, ...]] = {
@@ -44,7 +44,7 @@ MASK_FRAMES = {
     "cost": [*AXES["sweep"], "gradient_examples", "kept"],
 }
 LEARNED, MOVEMENT, FISH, BIAS = "learned", "movement", "fish", "bias"
-# the localizers in the order in which they are compared
+# the order in which localizers are compared, and of which one a figure of a single one is
 ORDER = (LEARNED, "attribution", "grown", "stitch", MOVEMENT, FISH, "magnitude", BIAS, "random")
 CELL = ["task", "seed"]
 # where two models' scores can be compared
@@ -54,6 +54,16 @@ PRUNED = "pruned"
 # mode, and the paradigm that has it, in which a new head is trained
 STANDARD = "standard"
 PAPER_SPARSITY = 0.0001
+# kinds of modules in which the paper finds most of the region
+SKILLED = (VALUE, FIRST, LAYER_NORM)
+SATURATED = 0.95  # share of the best gain
+DELTA = 0.05  # of the generalization bound
+NOTHING = 1.0  # a difference of two shares is never larger, so a bound of 1 says nothing
+
+Frames = dict[str, pd.DataFrame]
+
+
+# --- What the stages recorded --------------------------------------------------------------------------------------
 
 
 def cells_of(params: Params) -> dict[str, list[Cell]]:
@@ -74,171 +84,18 @@ def cells_of(params: Params) -> dict[str, list[Cell]]:
     }
 
 
-@dataclass(frozen=True, eq=False)  # told apart as objects, so that what follows from one can be cached
-class Study(Collected):
-    """Tidy frames by stage, plus those of MASK_FRAMES; measures are fractions 0..1.
+def collect(params: Params) -> Frames:
+    """A frame for each stage, a row a row of its records, without empty columns, and those of MASK_FRAMES.
 
-    A stage's frame has a row for each record row, with the columns TEXTS, NUMBERS and MEASURES, NaN
-    or None where a stage has no such axis.  `off` names the stages without cells; their frames are empty.
-    `gain` is between the anchor's pretrained and fine-tuned models, as `retained` is of the latter, or a paradigm's own
-    fine-tuned one; undefined where that gained less than `least_gain`, or the pretrained model under its head is not known.
+    Raises DataError that names each missing file with the `dvc repro` that makes it, or a record that isn't one, and
+    MaskError for a damaged mask.  `gain` is between the anchor's pretrained and fine-tuned models, as `retained` is of
+    the latter, or a paradigm's own fine-tuned one; undefined where that gained less than summary.least_gain.
     """
-
-    least_gain: float
-
-    @cached_property
-    def rows(self) -> Callable[..., pd.DataFrame]:
-        """rows(stage, where, **axes): on the own test set (`id`), on others (`ood`) or on training rows (`train`), at these axes' values.
-
-        `where`, or an axis, whose value is None is not looked at.  Asked for again they are the same frame, which nobody changes.
-        """
-        return cache(self._select)
-
-    def _select(self, stage: str, where: str | None = "id", **axes: Any) -> pd.DataFrame:
-        frame = self.frames[stage]
-        for name, value in {"where": where, **axes}.items():
-            frame = frame if value is None else frame[frame[name] == value]
-        return frame
-
-    def anchor(self, variant: str, where: str | None = "id") -> pd.DataFrame:
-        """Rows of the pretrained or fine-tuned model."""
-        return self.rows("anchor", where, variant=variant)
-
-    def grafts(self, localizer: str, sparsity: float | None = None, where: str | None = "id") -> pd.DataFrame:
-        """Grafted rows of a localizer, at one size or at all."""
-        return self.rows("sweep", where, localizer=localizer, variant=GRAFTED, sparsity=sparsity)
-
-    def readout(self, name: str, localizer: str, size: float | None = None, where: str | None = "id") -> pd.DataFrame:
-        """Rows of one readout of a localizer's region."""
-        return own_rows(self.rows("readout", where, readout=name, localizer=localizer, sparsity=size))
-
-    def bitfit(self, where: str | None = "id") -> pd.DataFrame:
-        """Rows of all biases trained alone, at the smallest size that has room for more: a smaller one holds only some of them."""
-        rows = self.readout("retrain", BIAS, None, where)
-        rows = rows[rows.selected + 1 <= rows.sparsity * rows.graftable + 1e-6]  # as Region.budget rounds
-        return rows[rows.sparsity == rows.sparsity.min()]
-
-    @cached_property
-    def localizers(self) -> list[str]:
-        """Localizers of the sweep, known ones first, in the order in which they are compared."""
-        return in_order(self.frames["sweep"].localizer, ORDER)
-
-    @cached_property
-    def leading(self) -> str:
-        """The localizer that figures of a single one are about: `learned`, or where the sweep is without it, its first."""
-        return self.localizers[0] if self.localizers else LEARNED
-
-    @cached_property
-    def common_sparsities(self) -> list[float]:
-        """Sizes that every localizer of the sweep has, smallest first."""
-        sets = [{*rows.sparsity} for _, rows in self.frames["sweep"].groupby("localizer")]
-        return sorted(set.intersection(*sets)) if sets else []
-
-    @cached_property
-    def smallest(self) -> float | None:
-        """The size of the learned grafts that is nearest the paper's."""
-        return nearest(sparsities(self.grafts(LEARNED)))
-
-    @cached_property
-    def region_size(self) -> float | None:
-        """The size at which readouts of learned regions are shown: of those there are, the one nearest the paper's."""
-        frame = self.frames["readout"]
-        return nearest(sparsities(frame[frame.localizer == LEARNED]))
-
-    @cached_property
-    def pairs(self) -> list[tuple[str, str]]:
-        """(trained task, other test set) that any stage has rows about."""
-        frames = [self.rows(stage, "ood") for stage in ("anchor", "sweep", "readout", "peft", "wise")]
-        found = pd.concat([frame[["task", "test_set"]] for frame in frames]).drop_duplicates()
-        order = {name: place for place, name in enumerate(self.tasks)}
-        return sorted(
-            found.itertuples(index=False, name=None), key=lambda pair: [order.get(name, len(order)) for name in pair]
-        )
-
-    @cached_property
-    def metrics(self) -> dict[str, str]:
-        """Tasks whose score isn't accuracy -> what it is."""
-        rows = pd.concat([self.rows("anchor"), self.rows("sweep")])
-        rows = rows[(rows.score - rows.accuracy).abs() > 1e-9]
-        other = {*rows.task[(rows.score - rows.f1).abs() > 1e-9]}
-        return {task: "mcc" if task in other else "f1" for task in rows.task.unique()}
-
-    def named(self, task: str) -> str:
-        """A task's name, with the mark of a score that isn't accuracy (MARKS)."""
-        return task + MARKS.get(self.metrics.get(task, ""), "")
-
-    def places(self, by: str, localizer: str = LEARNED) -> tuple[pd.DataFrame, float | None]:
-        """task, seed, `by` (layer or kind), share, chance of a localizer's masks at the size nearest the paper's; and that size."""
-        frame = self.frames["composition"]
-        frame = frame[frame.localizer == localizer]
-        size = nearest(sparsities(frame))
-        frame = frame[frame.sparsity == size]
-        return frame.groupby([*CELL, by], sort=False)[["share", "chance"]].sum().reset_index(), size
-
-    def gaps(self) -> dict[str, pd.Series]:
-        """Accuracy on training rows less that on test rows, by cell; for what ran with training rows."""
-        models = {name: partial(self.anchor, name) for name in (PRETRAINED, FINETUNED)}
-        models |= {name: partial(self.readout, name, LEARNED) for name in ("graft", "retrain")}
-        shares = {
-            name: [by_cell(rows(where=where), "accuracy") for where in ("train", "id")] for name, rows in models.items()
-        }
-        gaps = {name: (train - test).dropna() for name, (train, test) in shares.items()}
-        return {name: gap for name, gap in gaps.items() if len(gap)}
-
-    def saturation(self, least: float) -> pd.DataFrame:
-        """By cell the share of the steps of fine-tuning until the largest `graft` and the `model` first have so much of their best gain.
-
-        Of a score most is the pretrained model's, so what gains less would have reached its share of it earlier.  Cells in which
-        either never gains `least_gain` are left out.
-        """
-        rows = self.rows("trajectory")
-        start = by_cell(self.anchor(PRETRAINED)).rename("start")
-        rows = rows.join(start, on=CELL)
-        rows = rows.assign(gain=rows.score - rows.start)
-        grafts = rows[rows.variant == GRAFTED]
-        last = rows.groupby(CELL)["step"].max()
-        parts = {"graft": grafts[grafts.sparsity == grafts.sparsity.max()], "model": rows[rows.variant == "checkpoint"]}
-        for name, part in parts.items():
-            best = part.groupby(CELL)["gain"].transform("max")
-            enough = part[gained(0.0, best, self.least_gain) & (part.gain >= least * best - ROUNDING)]
-            parts[name] = enough.groupby(CELL)["step"].min() / last
-        return pd.DataFrame(parts).dropna()
-
-    def gave_way(self) -> pd.DataFrame:
-        """task, seed and sparsity of the learned grafts that are movement's, which agreed more on dev."""
-        cost = self.frames["cost"]
-        return cost.loc[(cost.localizer == LEARNED) & (cost.kept == MOVEMENT), [*CELL, "sparsity"]]
-
-    def costs(self) -> pd.DataFrame:
-        """localizer, sparsity, tasks, examples, retained, low, high, gain: means over tasks, common sizes only."""
-        cost, rows = self.frames["cost"], []
-        for sparsity, name in product(self.common_sparsities, self.localizers):
-            kept = estimate(by_cell(self.grafts(name, sparsity), "retained"))
-            mine = cost[(cost.localizer == name) & (cost.sparsity == sparsity)]
-            examples = mine.gradient_examples.astype(float).mean()
-            gain = estimate(by_cell(self.grafts(name, sparsity), "gain")).mean
-            rows.append([name, sparsity, kept.tasks, examples, kept.mean, kept.low, kept.high, gain])
-        columns = ["localizer", "sparsity", "tasks", "examples", "retained", "low", "high", "gain"]
-        return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[3:], float))
-
-    def data(self) -> dict[str, pd.DataFrame]:
-        """The frames that figures are drawn from, for `dvc plots`, without empty columns, and the costs; the first layer is 1."""
-        frames = {name: frame.dropna(axis=1, how="all") for name, frame in self.frames.items()}
-        layers = self.frames["composition"].layer
-        frames["composition"] = frames["composition"].assign(layer=layers.where(layers == OUTSIDE, layers + 1))
-        return frames | ({"cost_mean": self.costs()} if len(frames["cost"]) else {})
-
-
-def collect(cells: Mapping[str, Sequence[Cell]], least_gain: float, mode: str) -> Study:
-    """Read the cells of each stage.  The order of tasks and seeds is that of the cells; `mode` is model.mode.
-
-    Raises DataError that names each missing file with the `dvc repro` that makes it, or a record that
-    isn't one; MaskError for a damaged mask.
-    """
-    records = {stage: _files(stage, f"metrics/{stage}", "json", cells.get(stage, [])) for stage in AXES}
-    masks = _files("sweep", "masks/sweep", "safetensors", cells.get("sweep", []))
+    cells, least = cells_of(params), params.summary.least_gain
+    records = {stage: _files(stage, f"metrics/{stage}", "json", cells[stage]) for stage in AXES}
+    masks = _files("sweep", "masks/sweep", "safetensors", cells["sweep"])
     require_files("make study", *records.values(), masks)
-    frames = _with_gains({stage: _tidy(found.rows(_rows)) for stage, found in records.items()}, least_gain, mode)
+    frames = with_gains({stage: _tidy(found.rows(_rows)) for stage, found in records.items()}, least, params.model.mode)
     about_masks = {
         "composition": _composition(masks),
         "localizer_overlap": _overlaps(masks, "localizer", combinations, _iou),
@@ -249,41 +106,12 @@ def collect(cells: Mapping[str, Sequence[Cell]], least_gain: float, mode: str) -
     for name, columns in MASK_FRAMES.items():
         part = frame_of(about_masks[name], columns)
         frames[name] = part.assign(sparsity=pd.to_numeric(part.sparsity))
-    all_cells = [cell for found in records.values() for cell in found.cells]
-    tasks, seeds = ([*dict.fromkeys(cell[axis] for cell in all_cells)] for axis in ("task", "seed"))
-    return Study(tasks, seeds, frames, [stage for stage, found in records.items() if not found.cells], least_gain)
+    found = {name: frame if frame.empty else frame.dropna(axis=1, how="all") for name, frame in frames.items()}
+    run = run_frame(params).assign(tasks=len(params.study.tasks), least_gain=least)
+    return found | {"cost_mean": _cost_mean(frames), "run": run}
 
 
-def sparsities(frame: pd.DataFrame) -> list[float]:
-    """Sizes that occur, smallest first."""
-    return sorted(frame.sparsity.dropna().unique())
-
-
-def nearest(sizes: list[float]) -> float | None:
-    """The size next to the paper's, the smaller of two as near; None without sizes."""
-    return min(sizes, key=lambda size: (abs(size - PAPER_SPARSITY), size), default=None)
-
-
-def own_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows about the model a stage made, without those it is compared with.
-
-    A stage that calls its own model `finetuned` or `grafted` is understood too: these are left out only
-    beside another.
-    """
-    for reference in (PRETRAINED, FINETUNED, GRAFTED):
-        others = rows[rows.variant != reference]
-        rows = others if len(others) else rows
-    return rows
-
-
-def by_cell(rows: pd.DataFrame, measure: str = "score") -> pd.Series:
-    """A measure of each cell (task, seed), averaged over further rows such as test sets."""
-    cells = pd.Series(rows[measure].to_numpy(), pd.MultiIndex.from_arrays([rows[name] for name in CELL]), name=measure)
-    # grouping takes five times as long, and most frames have one row of a cell
-    return cells if cells.index.is_unique else cells.groupby(level=CELL, sort=False).mean()
-
-
-def _files(stage: str, folder: str, ending: str, cells: Sequence[Cell]) -> Records:
+def _files(stage: str, folder: str, ending: str, cells: list[Cell]) -> Records:
     return Records("study", stage, "/".join([folder, *(f"{{{axis}}}" for axis in AXES[stage])]) + f".{ending}", cells)
 
 
@@ -296,12 +124,17 @@ def _rows(cell: Cell, record: Row) -> Iterator[Row]:
 
 
 def _tidy(rows: list[Row]) -> pd.DataFrame:
-    frame = frame_of(rows, [*TEXTS, *NUMBERS, *MEASURES])
-    # an undefined measure is null in JSON
+    return _typed(frame_of(rows, [*TEXTS, *NUMBERS, *MEASURES]))
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """With all columns that a stage may have, numbers as such: an undefined measure is null in JSON."""
+    frame = frame.reindex(columns=[*TEXTS, *NUMBERS, *MEASURES])
     return frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in (*NUMBERS, *MEASURES)})
 
 
-def _with_gains(frames: dict[str, pd.DataFrame], least: float, mode: str) -> dict[str, pd.DataFrame]:
+def with_gains(frames: Frames, least: float, mode: str) -> Frames:
+    """The stages' frames with a column `gain`; of a paradigm that trains a new head it isn't known."""
     ends = scores_of_ends(frames["anchor"], PLACE)
     found = {stage: add_gain(frame, ends, least) for stage, frame in frames.items()}
     rows, own = frames["paradigm"], ["paradigm", *PLACE]
@@ -316,7 +149,8 @@ def _composition(masks: Records) -> Iterator[Row]:
     for cell in masks.cells:
         mask = read_mask(masks.file(cell)).mask
         for row in composition(mask.counts, mask.region.shapes):
-            yield {**cell, **row, "layer": OUTSIDE if row["layer"] is None else row["layer"]}
+            # for people the first layer is 1
+            yield {**cell, **row, "layer": OUTSIDE if row["layer"] is None else row["layer"] + 1}
 
 
 def _overlaps(
@@ -346,3 +180,432 @@ def _share_inside(first: np.ndarray, second: np.ndarray, size: int) -> Row:
     """Share of the second mask that lies in the first, beside what chance gives."""
     chance = chance_asymmetric_overlap(len(first), len(second), size)
     return {"overlap": asymmetric_overlap(first, second), "chance": chance}
+
+
+def _cost_mean(frames: Frames) -> pd.DataFrame:
+    """What each localizer costs and keeps at the sizes that all have, means over tasks, for `dvc plots`."""
+    cost = frames["cost"].astype({"gradient_examples": float})
+    rows = _tested(frames["sweep"])
+    rows, found = rows[rows.sparsity.isin(common_sizes(rows))], []
+    for sparsity, part in rows.groupby("sparsity"):
+        for name in _in_order(part.localizer):
+            mine = part[part.localizer == name].set_index(CELL)
+            kept, gain = estimate(mine.retained), estimate(mine.gain)
+            examples = cost[(cost.localizer == name) & (cost.sparsity == sparsity)].gradient_examples.mean()
+            found.append([name, sparsity, kept.tasks, examples, kept.mean, kept.low, kept.high, gain.mean])
+    columns = ["localizer", "sparsity", "tasks", "examples", "retained", "low", "high", "gain"]
+    return pd.DataFrame(found, columns=columns)
+
+
+# --- What the report says of them ----------------------------------------------------------------------------------
+
+
+def derive(frames: Frames) -> Frames:
+    """The frames with every quantity that report.yaml names as a column."""
+    frames = frames | {stage: _typed(frames[stage]) for stage in AXES}
+    least = float(frames["run"].least_gain.iloc[0])
+    for stage in ("anchor", "paradigm"):
+        frames[stage] = frames[stage].assign(gained=_above_baselines(frames["anchor"], frames[stage]))
+    frames |= {
+        "grafts": grafts(frames), "models": models(frames), "pruned": _pruned(frames), "gaps": gaps(frames),
+        "bound": bounds(frames), "saturation": saturation(frames, least), "fish": fish_overlaps(frames),
+        "regions": region_overlaps(frames), "places": places(frames["composition"]),
+        "course": _course(frames["trajectory"]), "ways": _ways(frames["paradigm"]),
+    }  # fmt: skip
+    frames |= {
+        "paper": _published(frames), "shares": _shares(frames["places"]), "curves": _curves(frames),
+        "tradeoff": _tradeoff(frames), "facts": pd.DataFrame([_facts(frames, least)]),
+    }  # fmt: skip
+    return frames
+
+
+def _tested(rows: pd.DataFrame, where: str = "id", **axes: Any) -> pd.DataFrame:
+    """Rows on the own test set (`id`), on others (`ood`) or on training rows (`train`), at these axes' values."""
+    for name, value in {"where": where, **axes}.items():
+        rows = rows[rows[name] == value]
+    return rows
+
+
+def _in_order(localizers: pd.Series) -> list[str]:
+    there = {*localizers}
+    return [name for name in ORDER if name in there] + sorted(there - {*ORDER})
+
+
+def leading(localizers: pd.Series) -> str:
+    """The localizer that figures of a single one are about: `learned`, or where the sweep is without it, its first."""
+    return next(iter(_in_order(localizers)), LEARNED)
+
+
+def common_sizes(rows: pd.DataFrame) -> list[float]:
+    """Sizes that every localizer has, smallest first."""
+    sets = [{*part.sparsity} for _, part in rows.groupby("localizer")]
+    return sorted(set.intersection(*sets)) if sets else []
+
+
+def nearest(sizes: Iterable[float]) -> float | None:
+    """The size next to the paper's, the smaller of two as near; None without sizes."""
+    known = {size for size in sizes if not pd.isna(size)}
+    return min(known, key=lambda size: (abs(size - PAPER_SPARSITY), size), default=None)
+
+
+def _smallest(frames: Frames) -> float | None:
+    """The size of the learned grafts that is nearest the paper's."""
+    sweep = frames["sweep"]
+    return nearest(sweep[sweep.localizer == LEARNED].sparsity)
+
+
+def _region_size(frames: Frames) -> float | None:
+    """The size at which readouts of learned regions are shown."""
+    readout = frames["readout"]
+    return nearest(readout[readout.localizer == LEARNED].sparsity)
+
+
+def _above_baselines(anchor: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
+    """By how much scores are above the pretrained model with the same head, and above always the same label."""
+    start, constant = (_tested(anchor, variant=name).set_index(CELL) for name in (PRETRAINED, FINETUNED))
+    best = start.score.to_frame("start").join(constant.constant).max(axis=1).rename("best")
+    return (rows.score - rows.join(best, on=CELL).best).where(rows["where"] == "id")
+
+
+def grafts(frames: Frames) -> pd.DataFrame:
+    """Grafts by localizer and size, with score and ECE of the models that are compared with them in the same cell.
+
+    The pretrained model is the graft of nothing, the fine-tuned one that of everything.  `share`: what is really
+    selected, in the mean over the cells of a size; `sizes`: the parameters of learned region and graft, if they differ.
+    """
+    anchor, sweep, readout = (frames[name] for name in ("anchor", "sweep", "readout"))
+    rows, cell = sweep[sweep.variant == GRAFTED], [*CELL, "where"]
+    rows = rows.assign(share=_selected_share(rows, ["localizer", "sparsity"]))
+    beside = {"finetuned": anchor[anchor.variant == FINETUNED], "peft": frames["peft"], "bitfit": bitfit(readout)}
+    for name, part in beside.items():
+        rows = rows.join(part.groupby(cell)[["score", "ece"]].mean().add_prefix(f"{name}_"), on=cell)
+    alone = readout[(readout.readout == "retrain") & (readout.localizer == LEARNED)]
+    by_size = [*cell, "sparsity"]
+    rows = rows.join(alone.groupby(by_size)[["score", "ece"]].mean().add_prefix("retrained_"), on=by_size)
+    ends = [anchor[anchor.variant == name].assign(localizer=name, sparsity=size) for name, size in ENDS.items()]
+    common = common_sizes(rows)
+    rows = pd.concat([rows.sort_values("sparsity", kind="stable"), *ends], ignore_index=True)
+    counts = rows.groupby(["localizer", "sparsity"]).selected.mean()
+    return rows.assign(
+        common=rows.sparsity.isin([*common, *ENDS.values()]),
+        smallest=rows.sparsity == min(common, default=None),
+        largest=rows.sparsity == max(common, default=None),
+        region=100 * rows.share,
+        sizes=[_unlike(counts, *own) for own in zip(rows.localizer, rows.sparsity, strict=True)],
+    )
+
+
+ENDS = {PRETRAINED: 0.0, FINETUNED: 1.0}
+
+
+def _unlike(counts: pd.Series, localizer: str, size: float) -> str:
+    own, learned = counts.get((localizer, size)), counts.get((LEARNED, size))
+    unlike = own is not None and learned is not None and own != learned and not np.isnan([own, learned]).any()
+    return f"; {learned:,.0f} and {own:,.0f} parameters" if unlike else ""
+
+
+def _selected_share(rows: pd.DataFrame, by: list[str]) -> pd.Series:
+    share = (rows.selected / rows.graftable).fillna(rows.sparsity)
+    return share.groupby([rows[name] for name in by]).transform("mean").round(12)
+
+
+def bitfit(readout: pd.DataFrame) -> pd.DataFrame:
+    """Rows of all biases trained alone, at the smallest size that has room for more: a smaller one holds only some."""
+    rows = readout[(readout.readout == "retrain") & (readout.localizer == BIAS)]
+    rows = rows[rows.selected + 1 <= rows.sparsity * rows.graftable + 1e-6]  # as Region.budget rounds
+    return rows[rows.sparsity == rows.sparsity.min()]
+
+
+def models(frames: Frames) -> pd.DataFrame:
+    """Every model on every test set, named by `method`; `group` is what it is, `published` its name in paper.csv.
+
+    Tables of regions show the graft of their size alone (`shown`); a mean is of models that have all tasks (`whole`).
+    """
+    anchor, sweep, readout = (frames[name] for name in ("anchor", "sweep", "readout"))
+    learned = sweep[(sweep.localizer == LEARNED) & (sweep.variant == GRAFTED)].sort_values("sparsity", kind="stable")
+    regions = readout[(readout.readout != "graft") | (readout.localizer != LEARNED)]
+    pairs = zip(regions.readout, regions.localizer, strict=True)
+    published = pd.Series([f"{way} {localizer}" for way, localizer in pairs], regions.index, dtype=object)
+    all_biases = (published == f"retrain {BIAS}") & regions.sparsity.isin([*bitfit(readout).sparsity.unique()])
+    names = pd.Series(_sized(published, regions.sparsity), regions.index, dtype=object).mask(all_biases, "BitFit")
+    parts = [anchor[anchor.variant == name].assign(group="end", method=name, published=name) for name in ENDS]
+    parts += [
+        learned.assign(group="graft", method=_sized(["graft"] * len(learned), learned.sparsity)),
+        regions.assign(group="region", method=names, published=published.mask(all_biases, "BitFit")),
+        frames["peft"].assign(group="peft", published=frames["peft"].method),
+    ]
+    rows = pd.concat(parts, ignore_index=True)
+    rows = rows[rows["where"] != "train"]
+    order = {task: place for place, task in enumerate(anchor.task.unique())}
+    rows = rows.sort_values(["task", "test_set"], key=lambda names: names.map(order), kind="stable")
+    every = rows[rows["where"] == "id"].groupby("method").task.nunique() == len(order)
+    return rows.assign(
+        parameters=rows.trained.fillna(rows.selected),
+        published=rows.published.fillna(rows.method),
+        shown=(rows.group != "graft") | (rows.sparsity == _region_size(frames)),
+        whole=rows.method.map(every),
+    )
+
+
+def _sized(names: Iterable[str], sizes: Iterable[float]) -> list[str]:
+    return [f"{name} of {small_percent(size)}" for name, size in zip(names, sizes, strict=True)]
+
+
+def _published(frames: Frames) -> pd.DataFrame:
+    """paper.csv by our names of models, regions trained alone whatever their size; averages of its tasks alone."""
+    paper, ours = frames["paper"], frames["models"][["method", "published"]].drop_duplicates()
+    tasks = {*frames["anchor"].task}
+    alike = paper.groupby("place").task.agg(lambda names: {*names} - {"average"} == tasks)
+    paper = paper[(paper.task != "average") | paper.place.map(alike)]
+    named = paper.rename(columns={"method": "published"}).merge(ours, how="left", on="published")
+    return named.assign(where=np.where(named.task == named.test_set, "id", "ood"))
+
+
+def _pruned(frames: Frames) -> pd.DataFrame:
+    """Models with all but a region set to 0, beside the smallest learned graft of the same cell."""
+    own = _tested(frames["sweep"], localizer=LEARNED, sparsity=_smallest(frames), variant=GRAFTED)
+    return _tested(frames["anchor"], variant=PRUNED).join(own.set_index(CELL).score.rename("graft"), on=CELL)
+
+
+def gaps(frames: Frames) -> pd.DataFrame:
+    """Accuracy on training rows less that on test rows, by cell; for what ran with training rows."""
+    anchor, readout = frames["anchor"], frames["readout"]
+    regions = readout[(readout.localizer == LEARNED) & readout.readout.isin(["graft", "retrain"])]
+    rows = pd.concat([anchor[anchor.variant.isin([*ENDS])].assign(readout=lambda part: part.variant), regions])
+    means = rows.groupby(["readout", *CELL, "where"], sort=False).accuracy.mean().unstack()
+    means = means.reindex(columns=["id", "train"])
+    return (means.train - means.id).rename("gap").dropna().reset_index().rename(columns={"readout": "model"})
+
+
+def saturation(frames: Frames, least: float) -> pd.DataFrame:
+    """By cell the share of the steps until the largest `graft` and the `model` first have 95 % of their best gain.
+
+    Of a score most is the pretrained model's, so what gains less would have reached its share of it earlier.  Cells in
+    which either never gains `least` are left out.
+    """
+    start = _tested(frames["anchor"], variant=PRETRAINED).set_index(CELL).score.rename("start")
+    rows = _tested(frames["trajectory"]).join(start, on=CELL)
+    rows = rows.assign(gain=rows.score - rows.start)
+    last, steps = rows.groupby(CELL)["step"].max(), {}
+    largest = (rows.variant == GRAFTED) & (rows.sparsity == rows.sparsity.max())
+    for name, part in {"graft": rows[largest], "model": rows[rows.variant == "checkpoint"]}.items():
+        best = part.groupby(CELL)["gain"].transform("max")
+        enough = part[gained(0.0, best, least) & (part.gain >= SATURATED * best - ROUNDING)]
+        steps[name] = enough.groupby(CELL)["step"].min() / last
+    return pd.DataFrame(steps).dropna().rename_axis(CELL).reset_index()
+
+
+def _gave_way(cost: pd.DataFrame) -> pd.DataFrame:
+    """task, seed and sparsity of the learned grafts that are movement's, which agreed more on dev."""
+    kept = cost.get("kept", pd.Series(index=cost.index, dtype=object))
+    return cost.loc[(cost.localizer == LEARNED) & (kept == MOVEMENT), [*CELL, "sparsity"]]
+
+
+def fish_overlaps(frames: Frames) -> pd.DataFrame:
+    """Overlap of learned regions and FISH masks where the learned mask is not movement's; `end` marks outer sizes."""
+    rows, cell = frames["localizer_overlap"], [*CELL, "sparsity"]
+    rows = rows[rows["first"].isin([LEARNED, FISH]) & rows["second"].isin([LEARNED, FISH])]
+    gone = _gave_way(frames["cost"]).set_index(cell).index
+    rows = rows[~rows.set_index(cell).index.isin(gone)].sort_values("sparsity", kind="stable")
+    outer = [rows.sparsity == rows.sparsity.min(), rows.sparsity == rows.sparsity.max()]
+    return rows.assign(end=np.select(outer, ["smallest", "largest"], ""))
+
+
+def region_overlaps(frames: Frames) -> pd.DataFrame:
+    """How much of a task's learned region lies in another's, and in their own of other seeds (`own`, mean of both)."""
+    among, between = (frames[f"{axis}_overlap"].query("localizer == @LEARNED") for axis in ("seed", "task"))
+    own = among.groupby(["sparsity", "task"]).overlap.mean()
+    sides = [between.join(own.rename("own"), on=["sparsity", side]).own for side in ("first", "second")]
+    return between.assign(own=(sides[0] + sides[1]) / 2).dropna(subset="own")
+
+
+def places(frame: pd.DataFrame) -> pd.DataFrame:
+    """Share of one localizer's masks, at the size nearest the paper's, in each layer and kind of module, and by chance.
+
+    Views: `layer`, `kind`, `middle` (the middle third of the layers; undefined where no layer lies in it) and `skilled`
+    (the kinds that the paper names).
+    """
+    frame = frame[frame.localizer == leading(frame.localizer)]
+    frame = frame[frame.sparsity == nearest(frame.sparsity)]
+    layers = frame[frame.layer != OUTSIDE]
+    count = layers.layer.max()
+    middle = (2 * layers.layer - 1 - count).abs() < count / 3
+    names = frame.layer.map(lambda layer: "outside" if layer == OUTSIDE else f"layer {layer}")
+    kinds = frame.sort_values("kind", key=lambda names: names.map(KINDS.index), kind="stable")
+    views = {
+        "layer": frame.assign(place=names),
+        "kind": kinds.assign(place=kinds.kind.replace(BIASES, "biases")),  # `bias` is a localizer
+        "middle": layers.assign(place="middle", share=layers.share.where(middle), chance=layers.chance.where(middle)),
+        "skilled": frame[frame.kind.isin(SKILLED)].assign(place="skilled"),
+    }
+    rows = pd.concat([part.assign(view=view) for view, part in views.items()])
+    sums = rows.groupby(["view", "localizer", "sparsity", *CELL, "place"], sort=False)[["share", "chance"]]
+    return sums.sum(min_count=1).reset_index()
+
+
+def _shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """The same in one column `share`, by `mask`: the localizer's, and chance."""
+    chance = rows.assign(mask="chance", share=rows.chance)
+    return pd.concat([rows.assign(mask=rows.localizer + " mask"), chance], ignore_index=True)
+
+
+def bounds(frames: Frames) -> pd.DataFrame:
+    """Theorems D.2 and D.4 for graft and retrained region of each task with readouts measured on training rows too.
+
+    Errors are means over seeds; `bound` is of this region alone (Theta_n = 1), `any` of whichever region; `needed` and
+    `needed_any`: examples at which their variance terms fall to 1.
+    """
+    anchor, errors, lines = frames["anchor"], _errors(frames), []
+    best = 1 - _tested(anchor, variant=FINETUNED).groupby("task").accuracy.mean()
+    for task in errors.task.unique():
+        parts = {name: errors[(errors.task == task) & (errors.readout == name)] for name in ("graft", "retrain")}
+        if all(map(len, parts.values())):
+            bias = bound.lacking(parts["retrain"].test.mean(), best[task]) if task in best else None
+            short = {"graft": bound.lacking(*(part.train.mean() for part in parts.values())), "retrain": 0.0}
+            # two models stand in the graft's theorem
+            delta = {"graft": DELTA / 2, "retrain": DELTA}
+            for name, part in parts.items():
+                lines.append({"task": task, "model": name, **_bound(part, delta[name], short[name], bias)})
+    return pd.DataFrame(lines, columns=BOUND)
+
+
+BOUND = [
+    "task", "model", "cells", "train", "test", "selected", "examples", "variance", "eps_2", "bias", "bound", "any",
+    "needed", "needed_any",
+]  # fmt: skip
+
+
+def _errors(frames: Frames) -> pd.DataFrame:
+    """Train and test error, s, training rows and graftable parameters of each cell that has both errors."""
+    rows, cell = frames["readout"], ["readout", *CELL]
+    rows = rows[(rows.localizer == LEARNED) & (rows.sparsity == _region_size(frames))]
+    train = _tested(rows.assign(train=1 - rows.accuracy), "train").set_index(cell)
+    test = _tested(rows.assign(test=1 - rows.accuracy)).set_index(cell)
+    return train[["train", "selected", "n", "graftable"]].join(test.test).dropna().reset_index()
+
+
+def _bound(errors: pd.DataFrame, delta: float, short: float, bias: float | None) -> dict[str, Any]:
+    # the largest mask and the smallest training set of the seeds, so that the bound covers each of them
+    selected, examples = int(errors.selected.max()), int(errors.n.min())
+    regions = bound.log_all_regions(selected, int(errors.graftable.max()))
+    fixed, free = bound.log_models(selected), bound.log_models(selected, regions)
+    variance, of_any = (bound.variance_term(models, examples, delta) for models in (fixed, free))
+    needed, needed_any = (bound.examples_for(models, NOTHING, delta) for models in (fixed, free))
+    return {
+        "cells": len(errors), "train": errors.train.mean(), "test": errors.test.mean(), "selected": selected,
+        "examples": examples, "variance": variance, "eps_2": short, "bias": bias,
+        "bound": variance + short + (bias or 0.0), "any": of_any + short + (bias or 0.0), "needed": needed,
+        "needed_any": needed_any,
+    }  # fmt: skip
+
+
+# --- What figures draw ---------------------------------------------------------------------------------------------
+
+
+def _curves(frames: Frames) -> pd.DataFrame:
+    """Learned grafts, grafts of biases, and regions with all else set to 0, by `curve`; `region`: their size in %."""
+    rows, readout = frames["grafts"], frames["readout"]
+    alone = readout[(readout.readout == "prune") & (readout.localizer == LEARNED)]
+    pruned = frames["pruned"]
+    parts = {
+        "learned graft": rows[rows.localizer == LEARNED],
+        "graft of biases": rows[rows.localizer == BIAS],
+        "learned region, rest set to 0": alone.assign(region=100 * _selected_share(alone, ["sparsity"])),
+        "most moved, rest set to 0": pruned.assign(region=100 * pruned.sparsity),
+    }
+    return _tested(pd.concat([part.assign(curve=curve) for curve, part in parts.items()], ignore_index=True))
+
+
+def _course(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows along fine-tuning by `curve`: the model and its grafts."""
+    names = ["checkpoint" if np.isnan(size) else f"graft of {small_percent(size)}" for size in rows.sparsity]
+    order = rows.assign(curve=names, size=rows.sparsity.fillna(-1.0))
+    return _tested(order).sort_values("size", kind="stable")
+
+
+def _ways(rows: pd.DataFrame) -> pd.DataFrame:
+    """Grafts of each way to fine-tune; at 100 % the fine-tuned model itself."""
+    rows = _tested(rows[rows.variant.isin([GRAFTED, FINETUNED])])
+    return rows.assign(region=100 * rows.sparsity.where(rows.variant == GRAFTED, 1.0))
+
+
+def _tradeoff(frames: Frames) -> pd.DataFrame:
+    """Scores on the own and on other test sets, columns id and ood, by `model` and the `point` along its line."""
+    sweep, wise = frames["sweep"], frames["wise"]
+    own = sweep[(sweep.localizer == leading(sweep.localizer)) & (sweep.variant == GRAFTED)]
+    parts = [own.assign(model="graft by size", point=own.sparsity)]
+    for variant, name in ((WISE_FT, "WiSE-FT"), (WISE_GRAFT, "WiSE-graft")):
+        parts.append(wise[wise.variant == variant].assign(model=name, point=wise.alpha))
+    rest = frames["models"].query("group in ['peft', 'end']")
+    rows = pd.concat([*parts, rest.assign(model=rest.method, point=0.0)], ignore_index=True)
+    means = rows.groupby(["model", *CELL, "point", "where"], sort=False).score.mean().unstack()
+    return means.reindex(columns=["id", "ood"]).dropna().reset_index()
+
+
+# --- What notes, titles and claims name ----------------------------------------------------------------------------
+
+
+def _facts(frames: Frames, least: float) -> dict[str, str]:
+    """Texts by name, empty where there is nothing to say."""
+    sizes = {
+        "smallest": _smallest(frames), "region_size": _region_size(frames),
+        "mask_size": nearest(frames["places"].sparsity), "smallest_overlap": frames["fish"].sparsity.min(),
+        "largest_overlap": frames["fish"].sparsity.max(), "trajectory_size": frames["trajectory"].sparsity.max(),
+    }  # fmt: skip
+    told = {name: "" if size is None or pd.isna(size) else small_percent(size) for name, size in sizes.items()}
+    off = ", ".join(stage for stage in AXES if frames[stage].empty)
+    return told | {
+        "off": off, "left_out": _left_out(_tested(frames["anchor"], variant=FINETUNED), least),
+        "gave_way": _gave_way_told(frames["cost"]), "elsewhere": _elsewhere(frames),
+        "vacuous": _vacuous(frames["bound"]), "middle": _no_middle(frames),
+        "other_scores": _other_scores(frames),
+    }  # fmt: skip
+
+
+def _left_out(finetuned: pd.DataFrame, least: float) -> str:
+    missing = finetuned.gain.isna().sum()
+    told = f"; without {missing} of {counted(len(finetuned), 'cell')}, in which fine-tuning gained less than"
+    return f"{told} {100 * least:g} points" if missing else ""
+
+
+def _gave_way_told(cost: pd.DataFrame) -> str:
+    cells = cost[cost.localizer == LEARNED].groupby("sparsity").size()
+    numbers = _gave_way(cost).groupby("sparsity").size()
+    return ", ".join(f"{number} of {cells[size]} at {small_percent(size)}" for size, number in numbers.items())
+
+
+def _elsewhere(frames: Frames) -> str:
+    """How many learned masks of other paradigms and of a checkpoint are movement's."""
+    told = []
+    for stage in ("paradigm", "trajectory"):
+        masks = _tested(frames[stage], variant=GRAFTED).dropna(subset="kept")
+        masks = masks.drop_duplicates([*AXES[stage], "sparsity"])
+        if number := (masks.kept == MOVEMENT).sum():
+            told.append(f"{number} of {len(masks)} of {stage}")
+    return ", ".join(told)
+
+
+def _vacuous(lines: pd.DataFrame) -> str:
+    empty = (lines.bound >= NOTHING).sum()
+    if not empty:
+        return "no bound for a region given beforehand is vacuous (1 or more)"
+    return (
+        f"vacuous (1 or more, which any error fulfils) in {empty} of {len(lines)} lines; needed: training examples at "
+        "which the variance term alone falls to 1"
+    )
+
+
+def _no_middle(frames: Frames) -> str:
+    middle, layers = frames["places"].query("view == 'middle'"), frames["composition"].layer
+    if middle.share.notna().any():
+        return ""
+    count = layers[layers != OUTSIDE].nunique()
+    return f"not measurable with {counted(count, 'layer')}, of which none is in the middle third"
+
+
+def _other_scores(frames: Frames) -> str:
+    """Tasks whose score isn't accuracy, with what it is: "F1 of qqp"."""
+    rows = pd.concat([_tested(frames["anchor"]), _tested(frames["sweep"])])
+    rows = rows[(rows.score - rows.accuracy).abs() > 1e-9]
+    other = {*rows.task[(rows.score - rows.f1).abs() > 1e-9]}
+    return ", ".join(f"{'MCC' if task in other else 'F1'} of {task}" for task in rows.task.unique())

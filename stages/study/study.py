@@ -1,5 +1,7 @@
 """study: what all stages of the single-task study say together, as the paper's tables and figures."""
 
+from pathlib import Path
+
 from stages.lib.entry import stage
 from stages.lib.params import load_params
 
@@ -8,19 +10,15 @@ from stages.lib.params import load_params
 def main() -> None:
     """Bring the records of the cells named by params.yaml together."""
     params = load_params(
-        "tasks", "seeds", "task", "data", "model", "runtime.precision", "finetune", "movement", "graft",
-        "localizer", "calibration.bins", "ood", "summary.least_gain", "study", "anchor", "sweep", "readout", "wise", "peft", "paradigm", "trajectory",
+        "tasks", "seeds", "model", "data", "graft.sparsity", "ood.sets", "summary.least_gain", "study.tasks", "sweep.localizers",
+        "sweep.sparsities", "readout.readouts", "readout.localizers", "readout.sparsities", "readout.tasks", "wise.alphas",
+        "peft.methods", "peft.tasks", "paradigm.paradigms", "paradigm.tasks", "trajectory.tasks",
     )  # fmt: skip
 
-    from stages.lib.report.format import measured_with
-    from stages.lib.report.publish import figures, plot_data, publish
-    from stages.study.figures import FIGURES
-    from stages.study.frames import cells_of, collect
-    from stages.study.report import details, headline, report
+    from stages.study.frames import collect
+    from stages.workflow.report.publish import publish
 
-    study = collect(cells_of(params), params.summary.least_gain, params.model.mode)
-    draw = plot_data(study.data()), figures(FIGURES, study)
-    publish("study", report(study, measured_with(params)), headline(study), details(study), *draw, settings=params)
+    publish("study", collect(params), Path("stages/study"), Path("plots/study"))
 
 
 if __name__ == "__main__":
