@@ -1,8 +1,6 @@
 """Other ways of fine-tuning, fine-tuning watched, and what theory says about either, on pico models."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -25,17 +23,13 @@ from stages.lib.models.cell import GraftCell
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.sources import import_model
-from stages.lib.report.document import Table
-from stages.lib.report.load import grid
-from stages.lib.report.table import shown
 from stages.lib.settings import AdamWParams
 from stages.lib.training.finetuning import TrainingCell, at_point, chosen_point, finetune
 from stages.study import checkpoints as trajectory
 from stages.study.bound import examples_for, log_all_regions, log_models, variance_term
 from stages.study.checkpoints import Trace, checkpoints, trace, train_again
-from stages.study.frames import Study, collect
+from stages.study.frames import bounds
 from stages.study.paradigms import finetune_and_graft, settings_of
-from stages.study.report import bound_lines, tables
 from stages.study.settings import Checkpoints
 from tests.pico import TOY, all_localizers, finetune_settings, model_settings, runtime, same, toy_rows, values_of
 
@@ -147,8 +141,6 @@ def test_the_record_of_a_trajectory(projects, mode):
     (small,) = {row["selected"] for row in record["rows"] if row.get("sparsity") == 0.02}
     assert small == int(0.02 * record["graftable"])
     assert {row.get("kept") for row in record["rows"] if row["variant"] == GRAFTED} <= {"learned", "movement"}
-    rows = collect({"trajectory": [{"seed": SEED, "task": "toy"}]}, 0.05, "prompt").rows("trajectory", "train")
-    assert {*rows.step} == {*steps} and {*rows.variant} == {"checkpoint", GRAFTED}
 
 
 def test_regions_are_learned_from_what_the_checkpoint_says(projects, monkeypatch):
@@ -280,35 +272,24 @@ def test_a_region_of_less_than_one_parameter_names_its_setting(projects):
 
 
 @pytest.fixture
-def study(project) -> Study:
+def frames() -> dict[str, pd.DataFrame]:
     """Graft and retraining of two seeds: errors on (train, test) of (5, 10) and (1, 9) %, fine-tuned 8 % on test."""
-    readouts = {"graft": (0.95, 0.90), "retrain": (0.99, 0.91)}
-    cells = {
-        "anchor": grid(seed=[13, 21], task=["toy"]),
-        "readout": grid(readout=[*readouts], localizer=["learned"], sparsity=["0.01"], seed=[13, 21], task=["toy"]),
-    }
-    for stage, cell in [(stage, cell) for stage, some in cells.items() for cell in some]:
-        variant = cell.get("readout", FINETUNED)
-        train, test = readouts.get(variant, (1.0, 0.92))
-        rows = [
-            {"test_set": name, "variant": variant, "n": n, "accuracy": value, "score": value}
-            for name, n, value in (("toy", 600, test + (17 - cell["seed"]) / 400), ("toy:train", 128, train))
-        ]
-        *folders, task = map(str, cell.values())
-        record = {"stage": stage, "rows": rows, "selected": 20, "graftable": 2000}
-        write_json(Path("metrics", stage, *folders, f"{task}.json"), record)
-    return collect(cells, 0.05, "prompt")
+    accuracies = {"graft": (0.95, 0.90), "retrain": (0.99, 0.91), FINETUNED: (1.0, 0.92)}
+    rows = [
+        {"task": "toy", "seed": seed, "readout": name, "variant": name, "localizer": "learned", "sparsity": 0.01, "where": where,
+         "n": n, "accuracy": value, "selected": 20, "graftable": 2000}
+        for name, (train, test) in accuracies.items()
+        for seed in (13, 21)
+        for where, n, value in (("id", 600, test + (17 - seed) / 400), ("train", 128, train))
+    ]  # fmt: skip
+    every = pd.DataFrame(rows)
+    whole = every.variant == FINETUNED
+    return {"anchor": every[whole], "readout": every[~whole]}
 
 
-def bound_table(study: Study, **frames: pd.DataFrame) -> Table | None:
-    """Of the study, with other frames in place of its own."""
-    found = shown(tables(replace(study, frames=study.frames | frames)))
-    return next((table for table in found if table.title.startswith("Generalization bound")), None)
-
-
-def test_a_bound_is_the_sum_of_what_was_measured_and_proved(study):
-    graft, retrain = (SimpleNamespace(**line) for line in bound_lines(study))
-    assert (graft.model, retrain.model, graft.n) == ("graft", "retrain", 2)
+def test_a_bound_is_the_sum_of_what_was_measured_and_proved(frames):
+    graft, retrain = bounds(frames).itertuples()
+    assert (graft.model, retrain.model, graft.cells) == ("graft", "retrain", 2)
     assert (graft.train, graft.test) == pytest.approx((0.05, 0.10))
     assert (retrain.selected, retrain.examples) == (20, 128)
     assert graft.variance == pytest.approx(variance_term(log_models(20), 128, 0.025))
@@ -320,24 +301,14 @@ def test_a_bound_is_the_sum_of_what_was_measured_and_proved(study):
     assert retrain.needed == examples_for(log_models(20), 1.0, 0.05) < retrain.needed_any
 
 
-def test_a_vacuous_bound_is_called_so_and_what_it_would_take_is_said(study):
-    table = bound_table(study)
-    assert all(len(row.cells) == len(table.header) for row in table.rows)
-    assert table.rows[1].cells[:7] == ["toy", "retrain", "2", "1.0", "9.0", "20", "128"]
-    assert "vacuous" in table.notes[-1] and "in 2 of 2 lines" in table.notes[-1]
-    assert table.rows[1].cells[-2] == f"{examples_for(log_models(20), 1.0, 0.05):,}"
-    assert any("not counting a new head" in note for note in table.notes)
+def test_a_bound_of_enough_examples_is_not_vacuous(frames):
+    readout = frames["readout"]
+    many = frames | {"readout": readout.assign(n=readout.n.where(readout["where"] != "train", 10_000))}
+    assert (bounds(frames).bound > 1).all() and (bounds(many).bound < 1).all()
 
 
-def test_a_bound_of_enough_examples_is_not_called_vacuous(study):
-    frame = study.frames["readout"]
-    table = bound_table(study, readout=frame.assign(n=frame.n.where(frame["where"] != "train", 10_000.0)))
-    assert table.notes[-1].startswith("no bound") and float(table.rows[0].cells[10]) < 1
-
-
-def test_without_training_rows_or_one_of_the_readouts_there_is_no_table(study):
-    frame = study.frames["readout"]
-    for part in (frame[frame["where"] != "train"], frame[frame.readout == "graft"], frame[:0]):
-        assert bound_table(study, readout=part) is None
-    alone = bound_table(study, anchor=pd.DataFrame(columns=frame.columns))
-    assert alone.rows[0].cells[9] == "n/a"
+def test_without_training_rows_or_one_of_the_readouts_there_is_no_bound(frames):
+    readout = frames["readout"]
+    for part in (readout[readout["where"] != "train"], readout[readout.readout == "graft"], readout[:0]):
+        assert bounds(frames | {"readout": part}).empty
+    assert bounds(frames | {"anchor": frames["anchor"][:0]}).bias.isna().all()
