@@ -9,7 +9,7 @@ from stages.lib.params import MODEL, load_params
 @stage
 def main(task: str, seed: int) -> None:
     """Fine-tune, choosing the grid point on dev, or take a checkpoint over; save an ordinary model folder."""
-    params = load_params(*MODEL, "runtime.processes", "finetune")
+    params = load_params(*MODEL, "finetune")
 
     from stages.lib import runtime
     from stages.lib.models.loading import save_model

@@ -8,7 +8,7 @@ from stages.lib.params import MODEL, load_params
 @stage
 def main(task: str, seed: int) -> None:
     """Find the mask by graft.localizer, starting from the stored movement order, and store it with its values."""
-    params = load_params(*MODEL, "runtime.processes", "graft", "localizer.${graft.localizer}", "data.k")
+    params = load_params(*MODEL, "graft", "localizer.${graft.localizer}", "data.k")
 
     from stages.lib import runtime
     from stages.lib.graft.mask_file import StoredMask, read_order, require_model, write_mask

@@ -60,16 +60,6 @@ def test_a_stage_whose_dvc_died_before_its_first_line_ends_at_once(toy, name):
 
 
 @linux
-def test_of_processes_that_share_gradients_the_first_alone_asks_for_the_dvc_above_it(project):
-    """The first one may be a fork of the runner's server, with no DVC among its ancestors; the others end with it."""
-    write_json(NOTES, {"read": {}, "write": {"out": {"pid": 2**22 + 1, "cmd": "dvc repro"}}})
-    for rank, code in (("0", 1), ("1", 0)):
-        environment = os.environ | {"DVC_STAGE": "toy", "STAGE_FORK_SERVER": "", "RANK": rank, "PYTHONPATH": str(ROOT)}
-        said = subprocess.run([sys.executable, "-c", "import stages"], env=environment, capture_output=True, text=True)
-        assert said.returncode == code and ("toy: stopped" in said.stderr) == (code == 1), said.stderr
-
-
-@linux
 def test_a_stage_asks_for_the_death_signal_before_it_imports_anything_of_the_project():
     environment = {key: value for key, value in os.environ.items() if key != "DVC_STAGE"}
     command = [sys.executable, "-c", IMPORTS]

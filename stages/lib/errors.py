@@ -54,10 +54,6 @@ class TrainingError(GraftError):
     """Training went wrong in a way that settings can mend, for instance a diverging loss."""
 
 
-class ProcessError(GraftError):
-    """Another process, without which this one can't go on, has ended."""
-
-
 class StorageError(GraftError):
     """A file could not be written or is not what was written."""
 

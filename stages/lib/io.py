@@ -23,8 +23,6 @@ STORAGE_PROBLEMS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG),
     *(errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
 )
-# False in a process that only helps another one, which writes what both have found (processes.py)
-_writing = [True]
 
 
 @contextlib.contextmanager
@@ -34,12 +32,6 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
     Raises StorageError if the disk is full or the place can't be written, or, with `fresh`, if there is more than an empty
     folder at `target` by then; it is as before in any case.
     """
-    if not writes():
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder, target.name)
-        return
     partial = target.with_name(target.name + PARTIAL)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,16 +51,6 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
             remedy = "nothing was left behind; put that right and run again"
             raise StorageError(f"{target}: could not be written: {error}; {remedy}") from error
         raise
-
-
-def write_nothing() -> None:
-    """From here on let nothing that this process writes get its final name."""
-    _writing[0] = False
-
-
-def writes() -> bool:
-    """False after `write_nothing`."""
-    return _writing[0]
 
 
 def _share(path: Path) -> None:

@@ -12,7 +12,6 @@ import torch
 
 from . import paths
 from .errors import ParamsError
-from .processes import ALONE, Processes, join
 
 if TYPE_CHECKING:
     from .settings import RuntimeParams
@@ -28,7 +27,6 @@ class Runtime:
     precision: torch.dtype
     batch_tokens: int
     gradient_checkpointing: bool = False
-    processes: Processes = ALONE
 
     def autocast(self) -> contextlib.AbstractContextManager:
         """bfloat16 arithmetic if it was asked for; weights and losses stay float32."""
@@ -38,12 +36,8 @@ class Runtime:
 
 
 def start(settings: "RuntimeParams") -> Runtime:
-    """Prepare torch by the `runtime` section: other processes, threads, determinism, device, precision."""
-    count = getattr(settings, "processes", 1)
-    device = device_of(settings.device, count)  # whatever is wrong is said before others start
-    processes = join(count, on_cpu=device.type == "cpu")
-    if count > 1 and device.type == "cuda":
-        device = torch.device("cuda", processes.rank)
+    """Prepare torch by the `runtime` section: threads, determinism, device, precision."""
+    device = device_of(settings.device)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     # torch seeds itself anew in each process; a checkpoint is found again by its random numbers
@@ -57,18 +51,16 @@ def start(settings: "RuntimeParams") -> Runtime:
 
         precision = read_precision(paths.PRETRAINED)
     dtype = getattr(torch, precision)
-    return Runtime(device, dtype, settings.batch_tokens, settings.gradient_checkpointing, processes)
+    return Runtime(device, dtype, settings.batch_tokens, settings.gradient_checkpointing)
 
 
-def device_of(name: str, processes: int = 1) -> torch.device:
-    """The device of a name.  Raises ParamsError if it isn't there, or hasn't a GPU for each of several processes."""
+def device_of(name: str) -> torch.device:
+    """The device of a name.  Raises ParamsError if it isn't there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available[name]:
         raise ParamsError(f"runtime.device: {name!r} is not available on this machine; use 'auto' or 'cpu'")
-    if processes > 1 and name != "cpu" and processes > (gpus := torch.cuda.device_count()):
-        raise ParamsError(f"runtime.processes: {processes} need a GPU each, and {gpus} are seen here; lower it")
     return torch.device(name)
 
 

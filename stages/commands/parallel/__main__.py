@@ -107,9 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def workers_for(threads: int, processes: int = 1) -> int:
+def workers_for(threads: int) -> int:
     """Stages at once that have the cores for it; one where torch chooses the threads, as its last digits hang on them."""
-    return max(1, cores() // (threads * processes)) if threads else 1
+    return max(1, cores() // threads) if threads else 1
 
 
 def cores() -> int:
@@ -135,9 +135,9 @@ def _run_all(asked: argparse.Namespace) -> int:
     pipelines = _sections_of(asked.targets)
     values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=pipelines)
     runtime = values["runtime"]
-    asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads, runtime.processes))
+    asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads))
     costs = Costs(values, measure_slowness(runtime.threads))
-    steps, tasks = find_tasks(asked.targets, costs, runtime.processes)
+    steps, tasks = find_tasks(asked.targets, costs)
     if keeps_model(steps):
         require_measurable(values, pipelines)
     print(*left_out, line(steps, costs), sep="\n", flush=True)

@@ -79,8 +79,7 @@ def evidence_about(
         lambda: loss_gradient(model, train),
         lambda n, *how: squared_gradients(model, drawn[:n], region.shapes, *how),
         draws(*purpose_words),
-        # with shared gradients all of them are added up at once
-        tensor_gradients=None if model.runtime.processes.count > 1 else partial(tensor_gradients, model, train),
+        tensor_gradients=partial(tensor_gradients, model, train),
         reads=(model, train, purpose_words),
     )
 
