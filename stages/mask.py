@@ -1,8 +1,8 @@
 """mask: the mask of one (task, seed), which parameters carry the skill."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
-from stages.lib.params import MODEL, load_params
+from stages.workflow import paths
+from stages.workflow.settings import MODEL, load_params
+from stages.workflow.stage import stage
 
 
 @stage
@@ -15,12 +15,13 @@ def main(task: str, seed: int) -> None:
     from stages.lib.localizers.evidence import counted
     from stages.lib.localizers.movement import rank_by_movement
     from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-    from stages.lib.models.cell import GraftCell
-    from stages.lib.models.evidence import evidence_of
     from stages.lib.progress import progress
+    from stages.workflow.cells import GraftCell, evidence_of
 
     name, movement = params.graft.localizer, paths.movement(task, seed)
-    cell = GraftCell.open(task, seed, params.model, params.graft.region, runtime.start(params.runtime))
+    cell = GraftCell.open(
+        task, seed, params.model, params.graft.region, runtime.start(params.runtime, paths.PRETRAINED)
+    )
     order, origin = read_order(movement)
     require_model(movement, origin, cell.region, cell.fingerprint(), cell.anatomy.name)
     budget = Budget.of(cell.region, params.graft.sparsity, params.graft.rule, "graft.sparsity")

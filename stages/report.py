@@ -12,8 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from stages.lib import paths
-from stages.lib.data.tasks import TaskSpec, read_task
+from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import DataError
 from stages.lib.graft.mask_indices import read_header
 from stages.lib.io import read_json, require
@@ -48,7 +47,9 @@ from stages.lib.report.load import Records, Row, grid, published, require_files
 from stages.lib.report.stats import estimate
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
 from stages.lib.settings import DataParams, OodParams
-from stages.settings import SummaryParams
+from stages.workflow import paths
+from stages.workflow.sections import SummaryParams
+from stages.workflow.stored import read_task
 
 HERE = Path(__file__).parent
 MEASURES = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")

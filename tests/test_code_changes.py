@@ -62,10 +62,10 @@ def changed(folder: Path, before: dict[str, dict[str, str]]) -> set[str]:
 
 def test_other_words_change_no_digest_and_an_edit_those_of_its_stages(copy):
     before = digests(copy)
-    for file in ("stages/talos/task_vectors.py", "stages/lib/graft/select.py", "stages/mask.py"):
+    for file in ("stages/talos/experiment/task_vectors.py", "stages/lib/graft/select.py", "stages/mask.py"):
         reword(copy / file)
     assert changed(copy, before) == set()
-    append(copy / "stages/talos/task_vectors.py")
+    append(copy / "stages/talos/experiment/task_vectors.py")
     edits = {place for place in before if place.startswith("metrics/code/talos/edit/")}
     assert changed(copy, before) == edits != set()
     append(copy / "stages/talos/claims.yaml", "\n")

@@ -14,11 +14,11 @@ from matplotlib.image import imread
 from stages.continual import report as reporting
 from stages.continual.figures import makers
 from stages.continual.report import OFF, Sequences, collect, details, headline, matrix, size
-from stages.lib import paths
 from stages.lib.errors import DataError
 from stages.lib.io import read_json, write_json
 from stages.lib.report.document import Claim
 from stages.lib.report.publish import figures, to_markdown
+from stages.workflow import paths
 from tests.reports import once
 
 report = once(reporting.report)

@@ -14,7 +14,6 @@ from stages.commands import mend
 from stages.commands.mend import NOTES, mending
 from stages.commands.parallel.run_stage import ALONE
 from stages.lib.errors import StorageError
-from stages.lib.io import write_json
 from tests.dvc_project import ROOT, dvc, lay_out_toy, wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stages.lib import paths
 from stages.merge.report import SINGLES
+from stages.workflow import paths
 from tests.dvc_project import TINY, clone, make_original
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

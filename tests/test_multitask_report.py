@@ -15,7 +15,6 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
-from stages.lib import paths
 from stages.lib.errors import DataError
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
@@ -32,6 +31,7 @@ from stages.multitask.contrasts import Matrix, matrices
 from stages.multitask.figures import makers
 from stages.multitask.load import PURIFIED, SINGLE, UNION, Multitask, are_alike, collect
 from stages.multitask.report import headline
+from stages.workflow import paths
 from tests.reports import once
 
 report, details = once(reporting.report), once(reporting.details)

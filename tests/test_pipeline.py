@@ -20,10 +20,10 @@ from typing import Any
 import psutil
 import pytest
 from ruamel.yaml import YAML
-
 from stages.code import UNTRACKED, read
-from stages.lib import paths
+
 from stages.lib.forks import fork_server
+from stages.workflow import paths
 from tests.dvc_project import CELL_STAGES, SEED_STAGES, Copy, Run, Step, cell, clone, make_original, per_seed, wait_for
 from tests.test_dvc_yaml import MAIN, ROOT, STAGES
 
@@ -239,7 +239,10 @@ def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
 def read_for_settings() -> set[str]:
     """Files that params.py needs to check the settings; a stage opens them all, and their contents are tracked as params."""
     reached: set[Path] = set()
-    todo = [Path("stages/lib/params.py"), *(path.relative_to(ROOT) for path in ROOT.glob("stages/**/settings.py"))]
+    todo = [
+        Path("stages/workflow/settings.py"),
+        *(path.relative_to(ROOT) for path in ROOT.glob("stages/**/settings.py")),
+    ]
     while todo:
         path = todo.pop()
         if path not in reached:

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from stages import model as stage
-from stages.lib import paths, runtime
+from stages.lib import runtime
 from stages.lib.errors import ModelError
 from stages.lib.models import precision
 from stages.lib.models.precision import choose_precision, has_bfloat16, read_precision, write_precision
+from stages.workflow import paths
 
 CPU = torch.device("cpu")
 

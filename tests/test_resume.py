@@ -15,21 +15,23 @@ from typing import Any
 
 import pytest
 import torch
+from stages.lib.identity import digest_of
 from torch import Tensor
 
 from stages import code
-from stages.lib import checkpoint, entry, params
-from stages.lib.checkpoint import Loop, State, keeping
 from stages.lib.errors import StorageError
 from stages.lib.graft.mask import GraftMask
-from stages.lib.identity import digest_of
 from stages.lib.localizers.movement import movement_order
 from stages.lib.localizers.registry import Budget, find_mask
-from stages.lib.models.cell import GraftCell
-from stages.lib.models.evidence import evidence_of
+from stages.lib.loops import State
 from stages.lib.settings import Params
 from stages.lib.training.finetuning import finetune, train_again
 from stages.lib.training.training import train
+from stages.workflow import resume as checkpoint
+from stages.workflow import settings as params
+from stages.workflow import stage as entry
+from stages.workflow.cells import GraftCell, evidence_of
+from stages.workflow.resume import Loop, keeping
 from tests import test_joint, test_sequencing
 from tests.dvc_project import ROOT, lay_out_cell, start_stage, wait_for
 from tests.pico import finetune_settings, localizer_settings, same, values_of

@@ -13,9 +13,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stages.lib import paths
 from stages.lib.errors import DataError
-from stages.lib.evaluation.evaluation import predict_reference
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.readout import signs
@@ -26,15 +24,17 @@ from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.document import Claim, Verdict
 from stages.lib.report.publish import figures, plot_data
 from stages.lib.report.table import shown
-from stages.smallest import smallest_graft
-from stages.smallest.bisection import most_looks, smallest_enough
-from stages.smallest.code_length import certified_error, code_bits, rows_for
+from stages.smallest.experiment import smallest_graft
+from stages.smallest.experiment.bisection import most_looks, smallest_enough
+from stages.smallest.experiment.code_length import certified_error, code_bits, rows_for
+from stages.smallest.experiment.smallest_graft import search
 from stages.smallest.figures import FIGURES
 from stages.smallest.frames import Smallest, collect
 from stages.smallest.report import CLAIMS, MEASURES, details, headline, report, tables
 from stages.smallest.settings import SmallestParams
 from stages.smallest.sizes_by_model import read_runs, sizes_by_model, table
-from stages.smallest.smallest_graft import search
+from stages.workflow import paths
+from stages.workflow.evaluation.reference import predict_reference
 from tests.pico import TOY, all_localizers, model_settings, runtime
 
 TASK, SEED = "toy", 0

@@ -19,7 +19,6 @@ from rich.console import Console
 from stages import figures
 from stages import summary as stage
 from stages.figures import FIGURES
-from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import DataError, MaskError
 from stages.lib.io import read_json, write_json
@@ -44,7 +43,8 @@ from stages.lib.report.publish import plot_data, to_terminal
 from stages.lib.report.style import LINES, figure, save, styled, wrapped
 from stages.lib.settings import DataParams
 from stages.report import HERE, Results, collect, details, headline, mask_facts, paper_scores, report
-from stages.settings import OodParams, SummaryParams
+from stages.workflow import paths
+from stages.workflow.sections import OodParams, SummaryParams
 from tests.sealed import save_sealed
 
 WORDS = "inference paraphrase sentiment acceptability topicality".split()

@@ -14,7 +14,6 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from stages.lib import paths
 from stages.lib.errors import DataError, MaskError
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
@@ -29,6 +28,7 @@ from stages.surgical import report as reporting
 from stages.surgical.figures import FIGURES, layer_figure
 from stages.surgical.frames import CELL, Surgical, collect, layer_text
 from stages.surgical.rankings import across, bridges, by_cell
+from stages.workflow import paths
 from tests.reports import once
 
 pytestmark = pytest.mark.usefixtures("project")

@@ -13,7 +13,6 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
-from stages.lib import paths
 from stages.lib.errors import DataError, MaskError
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, write_mask
@@ -28,6 +27,7 @@ from stages.lib.report.style import save_all, styled
 from stages.talos import report as reporting
 from stages.talos.figures import FIGURES
 from stages.talos.frames import COLUMNS, collect
+from stages.workflow import paths
 from tests.reports import once
 
 pytestmark = pytest.mark.usefixtures("project")

@@ -15,13 +15,11 @@ import pandas as pd
 
 from stages.commands.named_runs import named_runs, read_csv
 from stages.figures import FIGURES
-from stages.lib import paths
+from stages.lib.command import guarded
 from stages.lib.data.tasks import resolve_tasks, unknown_tasks
-from stages.lib.entry import guarded
 from stages.lib.errors import DataError, ParamsError
 from stages.lib.io import write_text
 from stages.lib.metrics.gain import add_gain, scores_of_ends
-from stages.lib.params import PIPELINES
 from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.differences import flat, written
 from stages.lib.report.document import Report
@@ -32,7 +30,9 @@ from stages.lib.report.table import shown
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
 from stages.report import CELL, HERE, MEASURED, Results, added_bars, added_bins, error_table, score_table
-from stages.settings import SummaryParams
+from stages.workflow import paths
+from stages.workflow.sections import SummaryParams
+from stages.workflow.settings import PIPELINES
 
 FORM = "FOLDER=PLOTS is wanted: the folder of a run's params.yaml, and that of its plots"
 # what a run leaves for `dvc plots`, and what tells its rows

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.commands.named_runs import named_runs, read_csv, seeds_of
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import DataError
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, TEMPERED
 from stages.lib.report.document import Report

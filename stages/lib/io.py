@@ -12,9 +12,11 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from .digest import SEEN
 from .errors import DataError, GraftError, StorageError
 
 # behind the name of what is being written
@@ -118,11 +120,16 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path, error: type[GraftError] = DataError) -> Any:
     """Read a JSON file; raise `error` that names it if it is missing or damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(_noted(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
     except (ValueError, RecursionError) as problem:
         raise error(f"{path}: not valid JSON: {json_problem(problem)}") from None
+
+
+def _noted(text: str) -> str:
+    SEEN.append(sha256(text.encode()).hexdigest())
+    return text
 
 
 def json_problem(problem: Exception) -> str:
@@ -142,7 +149,7 @@ def read_rows(path: Path) -> list[dict]:
     """Read what write_rows wrote."""
     try:
         # split on "\n" alone: text may hold other line separators, which JSON leaves as they are
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        return [json.loads(line) for line in _noted(path.read_text(encoding="utf-8")).split("\n") if line]
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as problem:

@@ -5,12 +5,12 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 
-from . import paths
 from .errors import ParamsError
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class Runtime:
         return torch.autocast(self.device.type, dtype=self.precision)
 
 
-def start(settings: "RuntimeParams") -> Runtime:
-    """Prepare torch by the `runtime` section: threads, determinism, device, precision."""
+def start(settings: "RuntimeParams", pretrained: Path | None = None) -> Runtime:
+    """Prepare torch by the `runtime` section; what the precision `auto` is, the folder `pretrained` says."""
     device = device_of(settings.device)
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -49,7 +49,7 @@ def start(settings: "RuntimeParams") -> Runtime:
     if (precision := settings.precision) == "auto":  # what the stage `model` has chosen
         from .models.precision import read_precision
 
-        precision = read_precision(paths.PRETRAINED)
+        precision = read_precision(pretrained)
     dtype = getattr(torch, precision)
     return Runtime(device, dtype, settings.batch_tokens, settings.gradient_checkpointing)
 

@@ -1,9 +1,9 @@
 """combination: the models of several tasks made into one, in one way, for every group of tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_localizer, load_params
+from stages.workflow import paths
+from stages.workflow.settings import MODEL, load_localizer, load_params
+from stages.workflow.stage import stage
 
 
 @stage
@@ -19,7 +19,7 @@ def main(method: str, seed: int) -> None:
     from stages.lib import runtime
     from stages.merge.merged_models import combine
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for group in params.merge.groups:
         print(combine(method, group, seed, params, machine))
 

@@ -7,7 +7,6 @@ from itertools import permutations, product
 
 import pandas as pd
 
-from stages.lib import paths
 from stages.lib.graft.mask_indices import read_header, read_indices
 from stages.lib.metrics.classification import accuracy
 from stages.lib.metrics.gain import gained, relative_gain
@@ -16,6 +15,7 @@ from stages.lib.metrics.predictions import first_rows, read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
 from stages.lib.settings import Params
+from stages.workflow import paths
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 MOVEMENT = "movement"

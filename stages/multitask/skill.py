@@ -1,9 +1,9 @@
 """skill: the region of every task in the joint model of one seed, by one localizer, at every size."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import write_json
-from stages.lib.params import MODEL, load_localizer, load_params
+from stages.workflow import paths
+from stages.workflow.settings import MODEL, load_localizer, load_params
+from stages.workflow.stage import stage
 
 
 @stage
@@ -18,9 +18,9 @@ def main(paradigm: str, localizer: str, seed: int) -> None:
         return
 
     from stages.lib import runtime
-    from stages.multitask.task_masks import find_task_masks
+    from stages.multitask.experiment.task_masks import find_task_masks
 
-    print(find_task_masks(paradigm, localizer, seed, params, runtime.start(params.runtime)))
+    print(find_task_masks(paradigm, localizer, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))
 
 
 if __name__ == "__main__":

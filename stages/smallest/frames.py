@@ -11,7 +11,7 @@ from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import GRAFTED, SIGNS
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
 from stages.lib.report.stats import Estimate, estimate
-from stages.smallest.code_length import certified_error, rows_for
+from stages.smallest.experiment.code_length import certified_error, rows_for
 from stages.smallest.settings import SmallestParams
 
 CELL = ["task", "seed"]

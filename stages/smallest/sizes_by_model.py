@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stages.commands.named_runs import named_runs, read_csv, seeds_of
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import DataError
 from stages.lib.report.document import Report
 from stages.lib.report.format import counts, small_percent, words

@@ -1,9 +1,9 @@
 """readout: one use of one localizer's masks at one size, for the tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow import paths
+from stages.workflow.settings import MODEL, load_params
+from stages.workflow.stage import stage
 
 
 @stage
@@ -18,7 +18,7 @@ def main(readout: str, localizer: str, sparsity: str, seed: int) -> None:
     from stages.lib import runtime
     from stages.study.readouts import read
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.readout.tasks:
         print(read((readout, localizer, sparsity), task, seed, params, machine))
 

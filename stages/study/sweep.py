@@ -1,9 +1,9 @@
 """sweep: the mask of one localizer at one size, and how good its graft is, for all tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow import paths
+from stages.workflow.settings import MODEL, load_params
+from stages.workflow.stage import stage
 
 
 @stage
@@ -19,7 +19,7 @@ def main(localizer: str, sparsity: str, seed: int) -> None:
     from stages.lib import runtime
     from stages.study.localizer_sweep import sweep
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.study.tasks:
         print(sweep(localizer, sparsity, task, seed, params, machine))
 

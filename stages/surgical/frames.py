@@ -15,7 +15,7 @@ from stages.lib.metrics.gain import gained
 from stages.lib.metrics.overlap import kendall, spearman
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
 from stages.lib.settings import Params
-from stages.surgical.selections import parse
+from stages.surgical.experiment.selections import parse
 from stages.surgical.settings import SurgeryParams, SurgicalParams
 
 CELL = ["task", "seed"]

@@ -9,8 +9,8 @@ import pandas as pd
 from stages.lib.metrics.overlap import spearman
 from stages.lib.report.load import frame_of
 from stages.lib.report.stats import Estimate, estimate
+from stages.surgical.experiment.selections import order
 from stages.surgical.frames import CELL, LAYER, Surgical
-from stages.surgical.selections import order
 
 PAIR = ["first", "second"]
 

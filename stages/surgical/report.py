@@ -22,9 +22,9 @@ from stages.lib.report.document import Report
 from stages.lib.report.format import counted, counts, extent, off_line, percent, points, with_interval
 from stages.lib.report.stats import Estimate, Mean, estimate, known, mean_of, paired
 from stages.lib.report.table import Column, Line, Table, by, share, shown, stored
+from stages.surgical.experiment.selections import order
 from stages.surgical.frames import CELL, Surgical, layer_text
 from stages.surgical.rankings import PAIR, across, agreement, alike, bridges, caught
-from stages.surgical.selections import order
 
 HERE = Path(__file__).parent
 LAYERS_TO_RANK = 4  # two layers have two rankings and three have six: they agree or disagree by chance

@@ -1,9 +1,9 @@
 """edit: the task vectors of one method, for all tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_localizer, load_params
+from stages.workflow import paths
+from stages.workflow.settings import MODEL, load_localizer, load_params
+from stages.workflow.stage import stage
 
 
 @stage
@@ -19,9 +19,9 @@ def main(method: str, seed: int) -> None:
         return
 
     from stages.lib import runtime
-    from stages.talos.task_vectors import make_vectors
+    from stages.talos.experiment.task_vectors import make_vectors
 
-    print("\n".join(make_vectors(method, seed, params, runtime.start(params.runtime))))
+    print("\n".join(make_vectors(method, seed, params, runtime.start(params.runtime, paths.PRETRAINED))))
 
 
 if __name__ == "__main__":

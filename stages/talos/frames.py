@@ -7,7 +7,6 @@ from itertools import combinations, product
 import numpy as np
 import pandas as pd
 
-from stages.lib import paths
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.merging.arithmetic import normalised
 from stages.lib.metrics.composition import by_tensor
@@ -16,6 +15,7 @@ from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.metrics.variants import PRETRAINED
 from stages.lib.report.load import Cell, Collected, Records, Row, frame_of, grid, require_files
 from stages.lib.settings import Params
+from stages.workflow import paths
 
 # these have no mask that was chosen by looking at the model
 WHOLE = ("full", "full_matched", "linear")

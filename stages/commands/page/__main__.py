@@ -6,8 +6,8 @@ python -m stages.commands.page --baseline main~3     beside another commit
 
 import argparse
 
-from stages.lib import paths
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
+from stages.workflow import paths
 
 
 def main() -> None:

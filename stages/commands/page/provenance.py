@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from stages.lib import paths
 from stages.lib.errors import StorageError
+from stages.workflow import paths
 
 SHOWN_HASH = 10
 PACKAGES = ("torch", "transformers", "dvc")

@@ -6,14 +6,14 @@ python -m stages.commands.page.reproduction        writes stages/REPRODUCTION.md
 from pathlib import Path
 
 from stages.commands.page.results import MAIN, read_results
-from stages.lib import paths
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
-from stages.lib.params import PIPELINES, validate
 from stages.lib.report.differences import told
 from stages.lib.report.document import HOW_JUDGED
 from stages.lib.yaml12 import load_yaml
+from stages.workflow import paths
+from stages.workflow.settings import PIPELINES, validate
 
 PAGE = Path("stages/REPRODUCTION.md")
 INTRO = f"""# What reproduces and what does not

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checkpoint import State
 from ..data.encoding import Example
 from ..errors import TrainingError
 from ..graft.mask import GraftMask
+from ..loops import State
 from ..models.label_model import LabelModel
 from ..models.predicting import DIVERGED, loss_of
 

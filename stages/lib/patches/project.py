@@ -1,0 +1,55 @@
+"""What the commands know of a project that they run in: where its model lies, and what its masks don't say themselves."""
+
+from pathlib import Path
+from typing import Any
+
+from ..data.tasks import TaskSpec
+from ..errors import GraftError, ParamsError
+from ..io import read_json
+from ..metrics import variants
+from ..yaml12 import load_yaml
+
+SETTINGS = Path("params.yaml")
+PRETRAINED = Path("models/pretrained")
+CARDS = Path("data/tables")
+MASKS, METRICS = Path("masks"), Path("metrics")
+MAIN = "learned"
+# what a card compares
+COMPARED = (variants.PRETRAINED, variants.FINETUNED, variants.GRAFTED)
+
+
+def task_of(name: str) -> TaskSpec:
+    """The definition of a task, as the project's stage `fetch` resolved it."""
+    return TaskSpec.model_validate(read_json(CARDS / name / "card.json")["task"])
+
+
+def max_length() -> int:
+    """The longest input in tokens; raises GraftError outside of a project."""
+    if not SETTINGS.is_file():
+        raise GraftError("takes settings from a project's params.yaml; run it there")
+    return load_yaml(SETTINGS, ParamsError)["model"]["max_length"]
+
+
+def pipeline_scores(mask: Path, task: str) -> dict[str, dict[str, Any]]:
+    """variant -> n, score, retained, agreement and so on, on the task's own test set; nothing if none are stored.
+
+    A stage keeps its masks at masks/<stage>/<axes>/<seed>/<task> and their scores at metrics/<same>.
+    """
+    masks = MASKS.absolute()
+    inside = mask.absolute().relative_to(masks).parts if mask.absolute().is_relative_to(masks) else ()
+    if len(inside) < 3 or not inside[-2].isdecimal() or mask.stem != task:
+        return {}
+    stage, *axes, seed, _ = inside
+    if stage == MAIN:
+        return _main_scores(task, seed)
+    record = METRICS.joinpath(stage, *axes, seed, f"{task}.json")
+    rows = read_json(record).get("rows", []) if record.is_file() else []
+    return {row["variant"]: row for row in rows if row["test_set"] == task and row["variant"] in COMPARED}
+
+
+def _main_scores(task: str, seed: str) -> dict[str, dict[str, Any]]:
+    """Scores of the learned mask, which two stages of the main pipeline measure."""
+    files = [METRICS / stage / seed / f"{task}.json" for stage in ("evaluate", "calibration")]
+    stored = [read_json(file)["scores"].get(task, {}) for file in files if file.is_file()]
+    joined = {name: {key: value for part in stored for key, value in part.get(name, {}).items()} for name in COMPARED}
+    return {variant: values for variant, values in joined.items() if "score" in values}
