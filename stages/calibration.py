@@ -1,9 +1,9 @@
 """calibration: how far the confidence of one seed's models is from their accuracy."""
 
 from stages.lib.io import read_json, require, write_json
-from stages.workflow import paths
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -13,7 +13,7 @@ def main(seed: int) -> None:
 
     from stages.lib.metrics.scores import calibration_scores
     from stages.lib.metrics.temperature import frontier
-    from stages.workflow.stored import read_cell
+    from stages.workflow.core.stored import read_cell
 
     settings = params.calibration
     for task in params.tasks:

@@ -3,9 +3,9 @@
 Kept apart from `evaluate` because no mask and no sparsity changes it, and from `reference`, which no setting of calibration changes.
 """
 
-from stages.workflow import paths
-from stages.workflow.settings import MODEL, load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -14,7 +14,7 @@ def main(seed: int) -> None:
     params = load_params("tasks", *MODEL, "finetune", "calibration.wise_alphas", "calibration.refit_head_steps")
 
     from stages.lib import runtime
-    from stages.workflow.evaluation.controls import predict_controls
+    from stages.workflow.core.evaluation.controls import predict_controls
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.tasks:

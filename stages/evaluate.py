@@ -1,9 +1,9 @@
 """evaluate: what the grafted models of one (task, seed) predict, and how good all its models are."""
 
 from stages.lib.io import write_json
-from stages.workflow import paths
-from stages.workflow.settings import MODEL, load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -13,8 +13,8 @@ def main(task: str, seed: int) -> None:
 
     from stages.lib import runtime
     from stages.lib.metrics.scores import classification_scores
-    from stages.workflow.evaluation.grafts import predict_grafts
-    from stages.workflow.stored import read_cell, read_task
+    from stages.workflow.core.evaluation.grafts import predict_grafts
+    from stages.workflow.core.stored import read_cell, read_task
 
     evaluation, fitted = predict_grafts(task, seed, params, runtime.start(params.runtime, paths.PRETRAINED))
     scores = classification_scores(read_cell(task, seed), read_task(task))[task]

@@ -1,9 +1,9 @@
 """fetch: the data sets of all tasks, and of those they are tested on besides, as tables."""
 
 from stages.lib.io import replacing
-from stages.workflow import paths
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -19,7 +19,7 @@ def main() -> None:
     from stages.lib.data.tasks import resolve_tasks
     from stages.lib.errors import DataError
     from stages.lib.progress import progress
-    from stages.workflow.fetching import named_by, needed_sets, ood_lines, summary_line, write_ood, write_table
+    from stages.workflow.core.fetching import named_by, needed_sets, ood_lines, summary_line, write_ood, write_table
 
     specs, _ = resolve_tasks(settings.task)
     names, texts, problems = needed_sets(settings.tasks, settings.ood.sets), {}, {}

@@ -1,9 +1,9 @@
 """finetune: the pretrained model fine-tuned on the k-shot data of one (task, seed), here or elsewhere."""
 
 from stages.lib.io import replacing, write_json
-from stages.workflow import paths
-from stages.workflow.settings import MODEL, load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -16,7 +16,7 @@ def main(task: str, seed: int) -> None:
     from stages.lib.progress import progress
     from stages.lib.training.finetuning import finetune
     from stages.lib.training.taking_over import take_over
-    from stages.workflow.cells import open_training
+    from stages.workflow.core.cells import open_training
 
     cell = open_training(task, seed, params.model, runtime.start(params.runtime, paths.PRETRAINED))
     if params.finetune.source == "train":

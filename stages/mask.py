@@ -1,8 +1,8 @@
 """mask: the mask of one (task, seed), which parameters carry the skill."""
 
-from stages.workflow import paths
-from stages.workflow.settings import MODEL, load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -16,7 +16,7 @@ def main(task: str, seed: int) -> None:
     from stages.lib.localizers.movement import rank_by_movement
     from stages.lib.localizers.registry import Budget, find_mask, localizer_of
     from stages.lib.progress import progress
-    from stages.workflow.cells import GraftCell, evidence_of
+    from stages.workflow.core.cells import GraftCell, evidence_of
 
     name, movement = params.graft.localizer, paths.movement(task, seed)
     cell = GraftCell.open(

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages.lib.io import replacing
-from stages.workflow import paths
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 if TYPE_CHECKING:
     from stages.lib.models.anatomy import Anatomy

@@ -1,8 +1,8 @@
 """movement: the parameters of one (task, seed) in the order of how far fine-tuning moved them."""
 
-from stages.workflow import paths
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

@@ -1,9 +1,9 @@
 """ood: how well one seed's models do on the test sets of other tasks."""
 
 from stages.lib.io import write_json
-from stages.workflow import paths
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -12,7 +12,7 @@ def main(seed: int) -> None:
     params = load_params("tasks")
 
     from stages.lib.metrics.scores import classification_scores
-    from stages.workflow.stored import read_cell, read_task
+    from stages.workflow.core.stored import read_cell, read_task
 
     for task in params.tasks:
         scores = classification_scores(read_cell(task, seed), read_task(task))

@@ -47,9 +47,9 @@ from stages.lib.report.load import Records, Row, grid, published, require_files
 from stages.lib.report.stats import estimate
 from stages.lib.report.table import Column, Line, Table, number, share, shown, stored
 from stages.lib.settings import DataParams, OodParams
-from stages.workflow import paths
-from stages.workflow.sections import SummaryParams
-from stages.workflow.stored import read_task
+from stages.workflow.core import paths
+from stages.workflow.core.sections import SummaryParams
+from stages.workflow.core.stored import read_task
 
 HERE = Path(__file__).parent
 MEASURES = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")

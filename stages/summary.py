@@ -1,7 +1,7 @@
 """summary: what all cells together say, as numbers, tables, figures and claims."""
 
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

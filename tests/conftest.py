@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stages.lib.io import write_json, write_rows
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 if TYPE_CHECKING:
     from torch import Tensor

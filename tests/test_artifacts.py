@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from stages.lib.command import guarded
 from stages.lib.errors import DataError, GraftError, ModelError, StorageError
 from stages.lib.io import read_json, read_rows, replacing, require, write_json, write_rows, write_text
-from stages.workflow.stage import stage
+from stages.workflow.core.stage import stage
 
 PROJECT = Path(__file__).resolve().parents[1]
 

@@ -32,9 +32,9 @@ from stages.merge.figures import FIGURES
 from stages.merge.merged_models import Group, alpha_curve, combine
 from stages.merge.report import collect, details, report
 from stages.merge.settings import CombinationParams, MergeParams
-from stages.workflow import paths
-from stages.workflow.evaluation.reference import predict_reference
-from stages.workflow.stored import read_task
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation.reference import predict_reference
+from stages.workflow.core.stored import read_task
 from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 ROOT = Path(__file__).parents[1]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stages.workflow import paths
+from stages.workflow.core import paths
 from tests.dvc_project import TINY, Copy, Run, clone, make_original
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -18,7 +18,7 @@ from stages.lib.errors import DataError
 from stages.lib.io import read_json, write_json
 from stages.lib.report.document import Claim
 from stages.lib.report.publish import figures, to_markdown
-from stages.workflow import paths
+from stages.workflow.core import paths
 from tests.reports import once
 
 report = once(reporting.report)

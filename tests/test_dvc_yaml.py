@@ -18,9 +18,9 @@ from stages import code
 from stages.lib.data.tasks import registry
 from stages.lib.localizers.settings import NAMES
 from stages.lib.settings import RuntimeParams
-from stages.workflow import paths
-from stages.workflow.settings import MODEL, RUNTIME
-from stages.workflow.stage import _script_module
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, RUNTIME
+from stages.workflow.core.stage import _script_module
 
 ROOT = Path(__file__).parents[1]
 MAIN = "main"
@@ -234,7 +234,7 @@ def test_what_changes_no_result_is_a_param_of_no_stage():
 
 
 def test_stages_that_ask_for_the_runtime_come_after_the_model():
-    # their settings are held against models/pretrained (stages/workflow/settings.py), which has to be the one they are about
+    # their settings are held against models/pretrained (stages/workflow/core/settings.py), which has to be the one they are about
     asking = {name for name in ALL if {*RUNTIME} <= {*ALL[name].get("params", [])}}
     assert asking == {name for name in ALL if str(paths.PRETRAINED) in deps(name, code=False)} - {"movement"}
 
@@ -282,14 +282,16 @@ def test_a_stage_declares_the_lists_that_its_tasks_are_chosen_from(name):
 
 
 def settings_module(name: str) -> str:
-    return "stages.workflow.sections" if PIPELINE_OF[name] == MAIN else f"stages.{PIPELINE_OF[name]}.settings"
+    return "stages.workflow.core.sections" if PIPELINE_OF[name] == MAIN else f"stages.{PIPELINE_OF[name]}.settings"
 
 
 def test_only_scripts_and_commands_ask_for_settings():
     # what hands a stage its arguments looks for them there, and takes nothing; a command is no stage
     entry = {ROOT / "stages/lib" / name for name in ("params.py", "entry.py", "patches/export.py")}
     libraries = [path.relative_to(ROOT) for path in {*(ROOT / "stages/lib").rglob("*.py")} - entry]
-    assert [str(path) for path in libraries if Path("stages/workflow/settings.py") in code.read(path).imports] == []
+    assert [
+        str(path) for path in libraries if Path("stages/workflow/core/settings.py") in code.read(path).imports
+    ] == []
 
 
 @pytest.mark.parametrize("name", ALL)

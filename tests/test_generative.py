@@ -24,9 +24,9 @@ from stages.lib.patches.locations import PATCH
 from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.taking_over import take_over
 from stages.lib.yaml12 import load_yaml
-from stages.workflow import paths
-from stages.workflow.settings import sections_of, validate
-from stages.workflow.stored import read_cell, read_task
+from stages.workflow.core import paths
+from stages.workflow.core.settings import sections_of, validate
+from stages.workflow.core.stored import read_cell, read_task
 from tests.dvc_project import SEED_STAGES
 from tests.pico import finetune_settings, model_settings, runtime, same, toy_rows
 from tests.sealed import read_patch

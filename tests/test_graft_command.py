@@ -22,7 +22,7 @@ from stages.lib.patches.export import pipeline_scores
 from stages.lib.patches.inspect import compare, inspect_mask
 from stages.lib.patches.locations import PATCH
 from stages.lib.patches.patch_file import KEY
-from stages.workflow import paths
+from stages.workflow.core import paths
 from tests.graft_project import MASK, ROOT, SELECTED, Project, graft, make_project, refused, write
 from tests.pico import PAIRS, model_settings, random_mask, same
 

@@ -26,7 +26,7 @@ from stages.multitask.experiment.joint_training import JointPlan, mixed_batches,
 from stages.multitask.experiment.task_masks import find_task_masks, task_masks
 from stages.multitask.experiment.transfer_matrix import PURIFIED, SINGLE, UNION, transfer
 from stages.multitask.experiment.unions import union
-from stages.workflow import paths
+from stages.workflow.core import paths
 from tests import pico
 from tests.pico import PAIRS, TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 

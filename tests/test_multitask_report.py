@@ -31,7 +31,7 @@ from stages.multitask.contrasts import Matrix, matrices
 from stages.multitask.figures import makers
 from stages.multitask.load import PURIFIED, SINGLE, UNION, Multitask, are_alike, collect
 from stages.multitask.report import headline
-from stages.workflow import paths
+from stages.workflow.core import paths
 from tests.reports import once
 
 report, details = once(reporting.report), once(reporting.details)

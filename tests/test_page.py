@@ -22,8 +22,8 @@ from stages.lib.report.differences import NOT_THERE, compare, plain, written
 from stages.lib.report.document import Claim, Paper, Report, Row, Table, Verdict, write_report
 from stages.lib.report.hover import read_values
 from stages.lib.report.style import figure, save, styled
-from stages.workflow import paths
-from stages.workflow.settings import data_files, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import data_files, load_params
 from tests.browser import look_at, needs_chromium
 from tests.dvc_project import ROOT, of_tests
 

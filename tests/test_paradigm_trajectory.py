@@ -34,10 +34,10 @@ from stages.study.frames import Study, collect
 from stages.study.paradigms import finetune_and_graft, settings_of
 from stages.study.report import bound_lines, tables
 from stages.study.settings import Checkpoints
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell
-from stages.workflow.evaluation.study_cell import study_sets, train_set
-from stages.workflow.stored import chosen_point
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.evaluation.study_cell import study_sets, train_set
+from stages.workflow.core.stored import chosen_point
 from tests.pico import TOY, all_localizers, finetune_settings, model_settings, runtime, same, toy_rows, values_of
 
 SEED, STEPS = 13, 25

@@ -29,8 +29,8 @@ from stages.lib.merging.names import NAMES as MERGING
 from stages.lib.models.anatomy import Anatomy, write_anatomy
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
-from stages.workflow import paths
-from stages.workflow.settings import PIPELINES, RUNTIME, SECTIONS, checked, load_params, validate
+from stages.workflow.core import paths
+from stages.workflow.core.settings import PIPELINES, RUNTIME, SECTIONS, checked, load_params, validate
 from tests.test_dvc_yaml import CODE, FILES, pipeline
 
 ROOT = Path(__file__).parents[1]
@@ -694,7 +694,7 @@ def run_stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     [
         ("mask@movies-13", ["stages.mask", "--task", "movies", "--seed", "13"]),
         ("sweep@learned-0.01-13", ["stages.study.sweep", "--localizer", "learned", "--sparsity", "0.01", "--seed", "13"]),
-        ("params", ["stages.workflow.settings"]),
+        ("params", ["stages.workflow.core.settings"]),
     ],
 )  # fmt: skip
 def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arguments, tmp_path):
@@ -771,13 +771,13 @@ def test_too_small_a_share_is_told_before_anything_is_trained(imported, place, v
 
 def test_the_check_looks_at_all_pipelines(tmp_path):
     override(tmp_path, "study.tasks=[nix]")
-    result = run_stage(tmp_path, "stages.workflow.settings")
+    result = run_stage(tmp_path, "stages.workflow.core.settings")
     assert result.returncode == 2 and "study.tasks: unknown task 'nix'" in result.stderr
 
 
 def test_the_check_prints_every_resolved_setting(tmp_path):
     shutil.copyfile(PARAMS, tmp_path / "params.yaml")
-    result = run_stage(tmp_path, "stages.workflow.settings")
+    result = run_stage(tmp_path, "stages.workflow.core.settings")
     assert (result.returncode, result.stderr) == (0, "")
     shown = json.loads(result.stdout)
     assert shown["finetune"] == RAW["finetune"] and shown["study"]["tasks"] == RAW["tasks"]

@@ -23,7 +23,7 @@ from ruamel.yaml import YAML
 from stages.code import UNTRACKED, read
 
 from stages.lib.forks import fork_server
-from stages.workflow import paths
+from stages.workflow.core import paths
 from tests.dvc_project import CELL_STAGES, SEED_STAGES, Copy, Run, Step, cell, clone, make_original, per_seed, wait_for
 from tests.test_dvc_yaml import MAIN, ROOT, STAGES
 
@@ -240,7 +240,7 @@ def read_for_settings() -> set[str]:
     """Files that params.py needs to check the settings; a stage opens them all, and their contents are tracked as params."""
     reached: set[Path] = set()
     todo = [
-        Path("stages/workflow/settings.py"),
+        Path("stages/workflow/core/settings.py"),
         *(path.relative_to(ROOT) for path in ROOT.glob("stages/**/settings.py")),
     ]
     while todo:

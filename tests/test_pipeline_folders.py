@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from stages.commands.settings_reference import markdown
-from stages.workflow.settings import PIPELINES
+from stages.workflow.core.settings import PIPELINES
 from tests.dvc_project import ROOT, TINY, TINY_STUDY, Copy, make_original
 
 REFERENCE = "from stages.commands.settings_reference import markdown; print(markdown(open('params.yaml').read()))"

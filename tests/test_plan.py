@@ -17,8 +17,8 @@ from stages.lib.errors import ParamsError, StorageError
 from stages.lib.io import write_text
 from stages.lib.models.precision import write_precision
 from stages.lib.yaml12 import load_yaml
-from stages.workflow import paths
-from stages.workflow.settings import data_files, validate
+from stages.workflow.core import paths
+from stages.workflow.core.settings import data_files, validate
 from tests.test_dvc_yaml import MAIN, PIPELINES, ROOT, STAGES
 
 pytestmark = pytest.mark.usefixtures("project")

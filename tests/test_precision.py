@@ -10,7 +10,7 @@ from stages.lib import runtime
 from stages.lib.errors import ModelError
 from stages.lib.models import precision
 from stages.lib.models.precision import choose_precision, has_bfloat16, read_precision, write_precision
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 CPU = torch.device("cpu")
 

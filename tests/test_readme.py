@@ -15,8 +15,8 @@ from ruamel.yaml import YAML
 from stages.commands import profile
 from stages.lib.errors import ParamsError
 from stages.lib.yaml12 import load_yaml
-from stages.workflow import paths
-from stages.workflow.settings import SECTIONS, validate
+from stages.workflow.core import paths
+from stages.workflow.core.settings import SECTIONS, validate
 from tests.test_dvc_yaml import ALL, lies_in, output_paths
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from stages.commands.settings_reference import comments, markdown, settings
 from stages.lib.errors import ParamsError
 from stages.lib.settings import Section
 from stages.lib.yaml12 import load_yaml
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 ROOT = Path(__file__).parents[1]
 PARAMS = (ROOT / paths.PARAMS).read_text(encoding="utf-8")

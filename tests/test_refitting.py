@@ -13,10 +13,10 @@ from stages.lib.metrics.variants import FINETUNED, GRAFT_REFITTED, GRAFTED, REFI
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.predicting import loss_gradient
 from stages.lib.report import hover
-from stages.workflow import paths
-from stages.workflow.evaluation import refitting
-from stages.workflow.sections import SECTIONS
-from stages.workflow.stored import read_cell
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation import refitting
+from stages.workflow.core.sections import SECTIONS
+from stages.workflow.core.stored import read_cell
 from tests import test_generative as other
 from tests.pico import TOY, finetune_settings, toy_rows, values_of
 from tests.test_params import problems_of

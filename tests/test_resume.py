@@ -27,11 +27,11 @@ from stages.lib.loops import State
 from stages.lib.settings import Params
 from stages.lib.training.finetuning import finetune, train_again
 from stages.lib.training.training import train
-from stages.workflow import resume as checkpoint
-from stages.workflow import settings as params
-from stages.workflow import stage as entry
-from stages.workflow.cells import GraftCell, evidence_of
-from stages.workflow.resume import Loop, keeping
+from stages.workflow.core import resume as checkpoint
+from stages.workflow.core import settings as params
+from stages.workflow.core import stage as entry
+from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.resume import Loop, keeping
 from tests import test_joint, test_sequencing
 from tests.dvc_project import ROOT, lay_out_cell, start_stage, wait_for
 from tests.pico import finetune_settings, localizer_settings, same, values_of

@@ -35,7 +35,7 @@ from stages.lib.models.predicting import dev_score
 from stages.lib.models.sources import import_model
 from stages.lib.runtime import seeded_torch
 from stages.lib.training.finetuning import TrainingCell, finetune
-from stages.workflow import paths
+from stages.workflow.core import paths
 from tests.pico import PAIRS, TOY, finetune_settings, model_settings, pair_rows, runtime, same, toy_rows
 
 SEED, STEPS, TEST = 13, 8, 24

@@ -33,8 +33,8 @@ from stages.smallest.frames import Smallest, collect
 from stages.smallest.report import CLAIMS, MEASURES, details, headline, report, tables
 from stages.smallest.settings import SmallestParams
 from stages.smallest.sizes_by_model import read_runs, sizes_by_model, table
-from stages.workflow import paths
-from stages.workflow.evaluation.reference import predict_reference
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation.reference import predict_reference
 from tests.pico import TOY, all_localizers, model_settings, runtime
 
 TASK, SEED = "toy", 0

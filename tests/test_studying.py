@@ -21,9 +21,9 @@ from stages.lib.metrics.variants import FINETUNED, GRAFTED
 from stages.lib.models.evaluation import Evaluation
 from stages.study.localizer_sweep import rank, sweep
 from stages.study.readouts import read
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell
-from stages.workflow.evaluation.study_cell import against_finetuned, study_sets, train_set, variant_rows
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.evaluation.study_cell import against_finetuned, study_sets, train_set, variant_rows
 from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 TASK, SEED, OTHER = "toy", 0, "elsewhere"

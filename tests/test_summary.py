@@ -43,8 +43,8 @@ from stages.lib.report.publish import plot_data, to_terminal
 from stages.lib.report.style import LINES, figure, save, styled, wrapped
 from stages.lib.settings import DataParams
 from stages.report import HERE, Results, collect, details, headline, mask_facts, paper_scores, report
-from stages.workflow import paths
-from stages.workflow.sections import OodParams, SummaryParams
+from stages.workflow.core import paths
+from stages.workflow.core.sections import OodParams, SummaryParams
 from tests.sealed import save_sealed
 
 WORDS = "inference paraphrase sentiment acceptability topicality".split()

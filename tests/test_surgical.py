@@ -33,7 +33,7 @@ from stages.surgical.experiment import rank_robustness as robustness
 from stages.surgical.experiment.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, whole_layers
 from stages.surgical.experiment.selections import SIZED, UNSIZED, choose, order, parse
 from stages.surgical.settings import ChosenScore, FimScores, LayerTraining
-from stages.workflow import paths
+from stages.workflow.core import paths
 from tests.pico import (
     TOY,
     bert_config,

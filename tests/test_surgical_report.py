@@ -28,7 +28,7 @@ from stages.surgical import report as reporting
 from stages.surgical.figures import FIGURES, layer_figure
 from stages.surgical.frames import CELL, Surgical, collect, layer_text
 from stages.surgical.rankings import across, bridges, by_cell
-from stages.workflow import paths
+from stages.workflow.core import paths
 from tests.reports import once
 
 pytestmark = pytest.mark.usefixtures("project")

@@ -17,10 +17,10 @@ from stages.lib.models.predicting import predict
 from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.taking_over import label_order, take_over
 from stages.lib.yaml12 import load_yaml
-from stages.workflow import paths
-from stages.workflow.sections import problems
-from stages.workflow.settings import validate
-from stages.workflow.stored import chosen_point
+from stages.workflow.core import paths
+from stages.workflow.core.sections import problems
+from stages.workflow.core.settings import validate
+from stages.workflow.core.stored import chosen_point
 from tests.pico import TOY, VOCABULARY, finetune_settings
 from tests.sealed import edit_tensors, set_config
 

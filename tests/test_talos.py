@@ -38,8 +38,8 @@ from stages.talos.experiment.sensitivity_masks import LEAST, MOST, RANDOM, VARIA
 from stages.talos.experiment.task_vectors import attention_mask, best_of, choose_mask, plans_of, sizes
 from stages.talos.experiment.vector_arithmetic import addition, choose_negation, negation, single_scores
 from stages.talos.settings import EditTraining, Negation, SensitivityParams
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
 from tests.pico import TOY, all_localizers, localizer_settings, model_settings, runtime, same, toy_rows, values_of
 from tests.test_localizers import evidence_of, mask_of
 

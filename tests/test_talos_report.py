@@ -27,7 +27,7 @@ from stages.lib.report.style import save_all, styled
 from stages.talos import report as reporting
 from stages.talos.figures import FIGURES
 from stages.talos.frames import COLUMNS, collect
-from stages.workflow import paths
+from stages.workflow.core import paths
 from tests.reports import once
 
 pytestmark = pytest.mark.usefixtures("project")

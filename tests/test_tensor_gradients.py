@@ -10,7 +10,7 @@ from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.grown import gains_beyond, grown_to
 from stages.lib.models.evidence import evidence_about, in_portions
 from stages.lib.models.predicting import loss_gradient, portions, tensor_gradients
-from stages.workflow.cells import GraftCell
+from stages.workflow.core.cells import GraftCell
 from tests.pico import localizer_settings
 
 # tokens of a batch: all rows in one, and several

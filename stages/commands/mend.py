@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 from stages.lib.errors import StorageError
 from stages.lib.io import read_json, write_text
 from stages.lib.yaml12 import load_yaml
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 Given, Result = ParamSpec("Given"), TypeVar("Result")
 NOTES = Path(".dvc/tmp/rwlock")

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from stages.lib.errors import ParamsError, did_you_mean
 from stages.lib.report.differences import flat
 from stages.lib.yaml12 import parse_yaml
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 # of Hydra's grammar: a setting that is added, and one that is taken away
 MARKS = "+~"

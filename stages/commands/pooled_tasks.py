@@ -30,9 +30,9 @@ from stages.lib.report.table import shown
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
 from stages.report import CELL, HERE, MEASURED, Results, added_bars, added_bins, error_table, score_table
-from stages.workflow import paths
-from stages.workflow.sections import SummaryParams
-from stages.workflow.settings import PIPELINES
+from stages.workflow.core import paths
+from stages.workflow.core.sections import SummaryParams
+from stages.workflow.core.settings import PIPELINES
 
 FORM = "FOLDER=PLOTS is wanted: the folder of a run's params.yaml, and that of its plots"
 # what a run leaves for `dvc plots`, and what tells its rows

@@ -22,8 +22,8 @@ from stages.lib.command import guarded
 from stages.lib.errors import ParamsError, did_you_mean
 from stages.lib.io import write_text
 from stages.lib.yaml12 import load_yaml, parse_yaml
-from stages.workflow import paths
-from stages.workflow.settings import SECTIONS, validate
+from stages.workflow.core import paths
+from stages.workflow.core.settings import SECTIONS, validate
 
 
 def main() -> None:

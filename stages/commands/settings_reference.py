@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 
 from stages.lib.command import guarded
 from stages.lib.io import write_text
-from stages.workflow import paths
-from stages.workflow.settings import PIPELINES
+from stages.workflow.core import paths
+from stages.workflow.core.settings import PIPELINES
 
 PAGE = Path("stages/PARAMS.md")
 INTRO = """# Every setting

@@ -1,6 +1,6 @@
 """Loops that may go on where a killed run left them: a training, or the learning of a mask, asks for its `loop`.
 
-In a notebook nothing is kept; a stage of the pipeline has a keeper (stages/workflow/resume.py).
+In a notebook nothing is kept; a stage of the pipeline has a keeper (stages/workflow/core/resume.py).
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """combination: the models of several tasks made into one, in one way, for every group of tasks of one seed."""
 
 from stages.lib.io import make_folders
-from stages.workflow import paths
-from stages.workflow.settings import MODEL, load_localizer, load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import LOCALIZERS, MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -11,9 +11,8 @@ def main(method: str, seed: int) -> None:
     """Merge, choose the weight on dev if there is one, and measure on the test set of every task."""
     params = load_params(
         "tasks", *MODEL, "finetune.train", "graft.region", "graft.rule", "calibration.bins", "merge",
-        "combination.search", "combination.shares",
+        "combination.search", "combination.shares", *LOCALIZERS,
     )  # fmt: skip
-    params.localizer = load_localizer(method)
     make_folders(paths.reading_dir("combination", (method,), seed))
 
     from stages.lib import runtime

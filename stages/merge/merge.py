@@ -1,7 +1,7 @@
 """merge: how good models of several tasks are, by the way they were made, as tables, figures and claims."""
 
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

@@ -30,9 +30,9 @@ from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import Params
 from stages.merge.collisions import count_collisions
 from stages.merge.settings import AlphaSearch, CombinationParams
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell, evidence_of
-from stages.workflow.stored import read_task
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.stored import read_task
 
 
 @dataclass(frozen=True)

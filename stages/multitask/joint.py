@@ -1,9 +1,9 @@
 """joint: one model fine-tuned on several tasks at once, in one way, for one seed."""
 
 from stages.lib.io import make_folders, read_rows, replacing, write_json
-from stages.workflow import paths
-from stages.workflow.settings import MODEL, load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -21,7 +21,7 @@ def main(paradigm: str, seed: int) -> None:
     from stages.lib.training.finetuning import settings_of
     from stages.multitask.experiment.joint_model import save_joint
     from stages.multitask.experiment.joint_training import JointPlan, train_joint
-    from stages.workflow.stored import read_task
+    from stages.workflow.core.stored import read_task
 
     names, joint = params.multitask.tasks, params.joint
     rows = {name: {split: read_rows(paths.sample(name, seed, split)) for split in ("train", "dev")} for name in names}

@@ -15,7 +15,7 @@ from stages.lib.metrics.predictions import first_rows, read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.report.load import Cell, Records, Row, frame_of, grid, require_files
 from stages.lib.settings import Params
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 MOVEMENT = "movement"

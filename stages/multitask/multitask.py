@@ -1,7 +1,7 @@
 """multitask: what all stages of multi-task learning say together, as the paper's figures 8 and 11 to 14."""
 
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

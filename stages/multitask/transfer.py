@@ -1,9 +1,9 @@
 """transfer: every region of one joint model, and every union of them, grafted and tested on every task."""
 
 from stages.lib.io import make_folders
-from stages.workflow import paths
-from stages.workflow.settings import MODEL, load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

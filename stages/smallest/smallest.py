@@ -1,7 +1,7 @@
 """smallest: how small the grafts are that bring most of the gain, as tables, a figure and claims."""
 
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

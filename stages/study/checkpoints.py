@@ -26,10 +26,10 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.lib.training.finetuning import at_point, train_again
 from stages.study.settings import Checkpoints
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell, evidence_of, open_training
-from stages.workflow.evaluation.study_cell import train_set, variant_rows, write_reading
-from stages.workflow.stored import chosen_point, read_test_sets
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of, open_training
+from stages.workflow.core.evaluation.study_cell import train_set, variant_rows, write_reading
+from stages.workflow.core.stored import chosen_point, read_test_sets
 
 CHECKPOINT = "checkpoint"
 

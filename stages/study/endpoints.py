@@ -11,10 +11,10 @@ from stages.lib.models.evaluation import Evaluation
 from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell
-from stages.workflow.evaluation.study_cell import train_set, write_reading
-from stages.workflow.stored import read_task, read_test_sets
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.evaluation.study_cell import train_set, write_reading
+from stages.workflow.core.stored import read_task, read_test_sets
 
 PRUNED = "pruned"
 

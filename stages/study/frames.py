@@ -284,7 +284,10 @@ def by_cell(rows: pd.DataFrame, measure: str = "score") -> pd.Series:
 
 
 def _files(stage: str, folder: str, ending: str, cells: Sequence[Cell]) -> Records:
-    return Records("study", stage, "/".join([folder, *(f"{{{axis}}}" for axis in AXES[stage])]) + f".{ending}", cells)
+    # one run makes all sizes, which lie in the folder of its seed
+    *run, task = (f"{{{axis}}}" for axis in AXES[stage] if axis != "sparsity")
+    sizes = ["{sparsity}"] if "sparsity" in AXES[stage] else []
+    return Records("study", stage, "/".join([folder, *run, *sizes, task]) + f".{ending}", cells, "-".join(run))
 
 
 def _rows(cell: Cell, record: Row) -> Iterator[Row]:

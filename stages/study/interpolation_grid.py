@@ -8,9 +8,9 @@ from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.variants import WISE_FT, WISE_GRAFT
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell
-from stages.workflow.evaluation.study_cell import study_evaluation, variant_rows, write_reading
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 
 
 def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:

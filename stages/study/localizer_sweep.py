@@ -9,9 +9,9 @@ from stages.lib.localizers.registry import Budget, find_mask, localizer_of
 from stages.lib.metrics.variants import GRAFTED
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell, evidence_of
-from stages.workflow.evaluation.study_cell import study_evaluation, variant_rows, write_reading
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 
 
 def rank(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:

@@ -12,8 +12,8 @@ from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.lib.training.finetuning import finetune, settings_of
-from stages.workflow.cells import GraftCell, evidence_of, open_training
-from stages.workflow.evaluation.study_cell import study_sets, write_reading
+from stages.workflow.core.cells import GraftCell, evidence_of, open_training
+from stages.workflow.core.evaluation.study_cell import study_sets, write_reading
 
 STANDARD = "standard"
 

@@ -18,10 +18,10 @@ from stages.lib.training.grid import Point, Trained, search
 from stages.lib.training.training import Hooks, TrainPlan, batches_of, train
 from stages.study.peft_methods import attach, trained_parameters
 from stages.study.settings import PeftTraining
-from stages.workflow import paths
-from stages.workflow.cells import open_training
-from stages.workflow.evaluation.study_cell import study_sets, variant_rows, write_reading
-from stages.workflow.stored import chosen_point
+from stages.workflow.core import paths
+from stages.workflow.core.cells import open_training
+from stages.workflow.core.evaluation.study_cell import study_sets, variant_rows, write_reading
+from stages.workflow.core.stored import chosen_point
 
 
 def train_efficiently(

@@ -11,10 +11,10 @@ from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import FinetuneParams, Params
 from stages.lib.training.finetuning import Finetuned, finetune
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell, open_training
-from stages.workflow.evaluation.study_cell import study_evaluation, variant_rows, write_reading
-from stages.workflow.stored import chosen_point
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, open_training
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
+from stages.workflow.core.stored import chosen_point
 
 
 def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machine: Runtime) -> str:

@@ -1,7 +1,7 @@
 """study: what all stages of the single-task study say together, as the paper's tables and figures."""
 
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

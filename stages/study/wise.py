@@ -1,9 +1,9 @@
 """wise: WiSE-FT and WiSE-graft, all the way from the pretrained to the fine-tuned or grafted model."""
 
 from stages.lib.io import make_folders
-from stages.workflow import paths
-from stages.workflow.settings import MODEL, load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

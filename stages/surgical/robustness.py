@@ -1,9 +1,9 @@
 """robustness: the FIM score of every layer while all of them are fine-tuned, for all tasks of one seed."""
 
 from stages.lib.io import make_folders
-from stages.workflow import paths
-from stages.workflow.settings import MODEL, load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

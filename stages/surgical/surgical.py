@@ -1,7 +1,7 @@
 """surgical: what the scores of layers, and fine-tuning of the selected ones, say together."""
 
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

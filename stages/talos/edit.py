@@ -1,9 +1,9 @@
 """edit: the task vectors of one method, for all tasks of one seed."""
 
 from stages.lib.io import make_folders
-from stages.workflow import paths
-from stages.workflow.settings import MODEL, load_localizer, load_params
-from stages.workflow.stage import stage
+from stages.workflow.core import paths
+from stages.workflow.core.settings import LOCALIZERS, MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -11,9 +11,8 @@ def main(method: str, seed: int) -> None:
     """Train them, or take them from the main pipeline, and see what each does to every task."""
     params = load_params(
         "tasks", *MODEL, "finetune.optimizer", "finetune.momentum", "graft.region", "graft.rule", "talos.tasks",
-        "talos.sparsity", "talos.test_max", "edit.training",
+        "talos.sparsity", "talos.test_max", "edit.training", *LOCALIZERS,
     )  # fmt: skip
-    params.localizer = load_localizer(method)
     make_folders(paths.EDIT / method / str(seed), paths.reading_dir("edit", (method,), seed))
     if not params.talos.tasks:
         return

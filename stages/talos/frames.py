@@ -15,7 +15,7 @@ from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.metrics.variants import PRETRAINED
 from stages.lib.report.load import Cell, Collected, Records, Row, frame_of, grid, require_files
 from stages.lib.settings import Params
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 # these have no mask that was chosen by looking at the model
 WHOLE = ("full", "full_matched", "linear")

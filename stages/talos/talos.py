@@ -1,7 +1,7 @@
 """talos: what all stages of task arithmetic say together."""
 
-from stages.workflow.settings import load_params
-from stages.workflow.stage import stage
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

@@ -16,7 +16,7 @@ from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import GraftError
 from stages.lib.io import read_rows, write_rows
 from stages.lib.yaml12 import LARGEST, load_yaml
-from stages.workflow.settings import SECTIONS, validate
+from stages.workflow.core.settings import SECTIONS, validate
 from tests.chaos.campaign import Check
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"

@@ -7,7 +7,7 @@ python -m stages.commands.page --baseline main~3     beside another commit
 import argparse
 
 from stages.lib.command import guarded
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from stages.lib.errors import StorageError
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 SHOWN_HASH = 10
 PACKAGES = ("torch", "transformers", "dvc")

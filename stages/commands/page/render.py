@@ -19,8 +19,8 @@ from stages.lib.report.differences import NOT_THERE, Entry, compare, written
 from stages.lib.report.document import HOW_JUDGED, Verdict
 from stages.lib.report.format import counted, model_title
 from stages.lib.yaml12 import load_yaml, parse_yaml
-from stages.workflow import paths
-from stages.workflow.settings import sections_of, validate
+from stages.workflow.core import paths
+from stages.workflow.core.settings import sections_of, validate
 
 TITLE = "Skill localization by grafting: what this run shows"
 # the class that marks a claim, and the order in which the caveats have those that don't hold

@@ -12,8 +12,8 @@ from stages.lib.io import write_text
 from stages.lib.report.differences import told
 from stages.lib.report.document import HOW_JUDGED
 from stages.lib.yaml12 import load_yaml
-from stages.workflow import paths
-from stages.workflow.settings import PIPELINES, validate
+from stages.workflow.core import paths
+from stages.workflow.core.settings import PIPELINES, validate
 
 PAGE = Path("stages/REPRODUCTION.md")
 INTRO = f"""# What reproduces and what does not

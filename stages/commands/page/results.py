@@ -11,8 +11,8 @@ from stages.commands.page.provenance import made_on
 from stages.lib.io import read_json
 from stages.lib.report.differences import Entry, other_settings, told
 from stages.lib.report.document import Report, read_report
-from stages.workflow import paths
-from stages.workflow.settings import PIPELINES, data_files
+from stages.workflow.core import paths
+from stages.workflow.core.settings import PIPELINES, data_files
 
 MAIN = "summary"
 DATA = "data"  # in captions.yaml: figure -> the CSV files behind it

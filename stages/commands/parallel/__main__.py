@@ -27,7 +27,7 @@ from stages.commands.parallel.bound import bound
 from stages.commands.parallel.lock import RUNNER, held
 from stages.lib.command import guarded
 from stages.lib.errors import ParamsError
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 if TYPE_CHECKING:
     from stages.lib.settings import RuntimeParams
@@ -130,7 +130,7 @@ def _run_all(asked: argparse.Namespace) -> int:
     from stages.commands.plan.format import line
     from stages.commands.plan.stage_status import keeps_model
     from stages.lib.yaml12 import load_yaml
-    from stages.workflow.settings import checked, require_measurable
+    from stages.workflow.core.settings import checked, require_measurable
 
     pipelines = _sections_of(asked.targets)
     values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=pipelines)
@@ -158,7 +158,7 @@ def _run_all(asked: argparse.Namespace) -> int:
 
 def _sections_of(targets: Sequence[str]) -> list[str]:
     """The sections of the pipelines that targets are of."""
-    from stages.workflow.settings import sections_of
+    from stages.workflow.core.settings import sections_of
 
     files = [Path(target.partition(":")[0]) for target in targets]
     return sections_of(file.parent.name for file in files if file in paths.PIPELINES.glob("*/dvc.yaml"))
@@ -168,7 +168,7 @@ def _run_experiment(asked: argparse.Namespace) -> int:
     from stages.commands.overrides import overridden, sections_in
     from stages.commands.parallel.experiment import run_experiment
     from stages.lib.yaml12 import load_yaml, parse_yaml
-    from stages.workflow.settings import checked
+    from stages.workflow.core.settings import checked
 
     load_yaml(paths.PARAMS, ParamsError)  # one that can't be read is told by its own line
     # before DVC changes anything: what it says of a wrong one names no setting, and the runner would refuse it only then

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib.errors import ParamsError, StorageError, shown
 from stages.lib.report.differences import flat
 from stages.lib.yaml12 import load_yaml
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 if TYPE_CHECKING:
     from dvc.config import Config

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stages.lib.command import guarded
 from stages.lib.errors import ParamsError, did_you_mean
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     from stages.commands.plan.predicted_steps import predict_steps
     from stages.commands.plan.stage_status import keeps_model
     from stages.lib.yaml12 import load_yaml
-    from stages.workflow.settings import checked, require_measurable, sections_of
+    from stages.workflow.core.settings import checked, require_measurable, sections_of
 
     values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(pipelines))
     steps = predict_steps(files)

@@ -23,8 +23,8 @@ from typing import Any
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import ModelError
 from stages.lib.settings import ModelParams, at
-from stages.workflow import paths
-from stages.workflow.settings import PIPELINES
+from stages.workflow.core import paths
+from stages.workflow.core.settings import PIPELINES
 
 # test rows where a setting says "all": nobody has counted them yet
 ALL_ROWS = 2000

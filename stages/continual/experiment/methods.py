@@ -43,7 +43,7 @@ from stages.lib.settings import Section
 from stages.lib.training.finetuning import train_head_first, trained_names
 from stages.lib.training.grid import Point, Trained, search
 from stages.lib.training.training import Hooks, TrainPlan, train
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 
 class Naive:

@@ -15,8 +15,8 @@ from stages.lib.models.predicting import predict
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.workflow import paths
-from stages.workflow.evaluation.study_cell import write_reading
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation.study_cell import write_reading
 
 # Logits are stored by the name of the task that was learned last.
 AFTER = "after_"

@@ -17,8 +17,8 @@ from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import FinetuneParams, ModelParams, Params
 from stages.lib.training.finetuning import plan_for, steps_for
 from stages.lib.training.training import TrainPlan
-from stages.workflow import paths
-from stages.workflow.stored import chosen_point, read_task
+from stages.workflow.core import paths
+from stages.workflow.core.stored import chosen_point, read_task
 
 Batches = Iterator[tuple[LabelModel, list[Example]]]
 

@@ -33,16 +33,15 @@ def max_length() -> int:
 def pipeline_scores(mask: Path, task: str) -> dict[str, dict[str, Any]]:
     """variant -> n, score, retained, agreement and so on, on the task's own test set; nothing if none are stored.
 
-    A stage keeps its masks at masks/<stage>/<axes>/<seed>/<task> and their scores at metrics/<same>.
+    The scores of masks/<stage>/... lie at metrics/<stage>/...; those of the learned mask two stages of the main pipeline measure.
     """
     masks = MASKS.absolute()
-    inside = mask.absolute().relative_to(masks).parts if mask.absolute().is_relative_to(masks) else ()
-    if len(inside) < 3 or not inside[-2].isdecimal() or mask.stem != task:
+    if mask.stem != task or not mask.absolute().is_relative_to(masks):
         return {}
-    stage, *axes, seed, _ = inside
-    if stage == MAIN:
-        return _main_scores(task, seed)
-    record = METRICS.joinpath(stage, *axes, seed, f"{task}.json")
+    inside = mask.absolute().relative_to(masks)
+    if inside.parts[0] == MAIN:
+        return _main_scores(task, inside.parent.name)
+    record = (METRICS / inside).with_suffix(".json")
     rows = read_json(record).get("rows", []) if record.is_file() else []
     return {row["variant"]: row for row in rows if row["test_set"] == task and row["variant"] in COMPARED}
 

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 from ..io import write_json, write_text
 from ..settings import Params

@@ -7,9 +7,9 @@ from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.multitask.experiment.joint_model import evaluation_of, joint_cell, load_joint
-from stages.workflow import paths
-from stages.workflow.evaluation.study_cell import write_reading
-from stages.workflow.stored import read_task
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation.study_cell import write_reading
+from stages.workflow.core.stored import read_task
 
 
 def measure_baselines(paradigm: str, seed: int, params: Params, machine: Runtime) -> str:

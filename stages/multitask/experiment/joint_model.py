@@ -22,9 +22,9 @@ from stages.lib.models.loading import save_model
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime
 from stages.lib.settings import ModelParams, Params
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell
-from stages.workflow.stored import read_task
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.stored import read_task
 
 HEADS = "heads.safetensors"
 

@@ -9,7 +9,7 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.multitask.experiment.joint_model import JointCell, open_joint
 from stages.multitask.settings import FROM_A_BASE, read_name
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 
 def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine: Runtime) -> str:

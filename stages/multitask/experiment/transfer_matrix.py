@@ -10,8 +10,8 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.multitask.experiment.joint_model import JointCell, evaluation_of, open_joint
 from stages.multitask.experiment.unions import purify, union
-from stages.workflow import paths
-from stages.workflow.evaluation.study_cell import variant_rows, write_reading
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation.study_cell import variant_rows, write_reading
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 

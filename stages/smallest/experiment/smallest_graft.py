@@ -21,10 +21,10 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.smallest.experiment.bisection import most_looks, smallest_enough
 from stages.smallest.experiment.code_length import SCALE_BITS, code_bits
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell, evidence_of
-from stages.workflow.evaluation.study_cell import train_set, write_reading
-from stages.workflow.stored import read_test_sets
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.evaluation.study_cell import train_set, write_reading
+from stages.workflow.core.stored import read_test_sets
 
 
 def search(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:

@@ -15,8 +15,8 @@ from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, permuted, seeded_torch
 from stages.lib.settings import Params
 from stages.surgical.experiment.layers import by_layer, layer_scores
-from stages.workflow import paths
-from stages.workflow.stored import read_task
+from stages.workflow.core import paths
+from stages.workflow.core.stored import read_task
 
 Scores = dict[str, list[float]]
 

@@ -17,10 +17,10 @@ from stages.surgical.experiment.fisher_scores import read_scores
 from stages.surgical.experiment.layers import whole_layers
 from stages.surgical.experiment.selections import Layers, choose, parse
 from stages.surgical.settings import LayerTraining, SurgeryParams
-from stages.workflow import paths
-from stages.workflow.cells import open_training
-from stages.workflow.evaluation.study_cell import write_reading
-from stages.workflow.stored import read_test_sets
+from stages.workflow.core import paths
+from stages.workflow.core.cells import open_training
+from stages.workflow.core.evaluation.study_cell import write_reading
+from stages.workflow.core.stored import read_test_sets
 
 
 def train_layers(

@@ -16,8 +16,8 @@ from stages.lib.settings import Params
 from stages.lib.training.finetuning import train_again
 from stages.surgical.experiment.fisher_scores import drawn_rows, layers_of, scores_by_count
 from stages.surgical.experiment.layers import layer_norms
-from stages.workflow import paths
-from stages.workflow.cells import open_training
+from stages.workflow.core import paths
+from stages.workflow.core.cells import open_training
 
 
 def watching(

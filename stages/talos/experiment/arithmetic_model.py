@@ -25,8 +25,8 @@ from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime, seeded_torch
 from stages.lib.settings import ModelParams, Params
 from stages.talos.experiment.linearised import LinearisedModel
-from stages.workflow import paths
-from stages.workflow.stored import read_task
+from stages.workflow.core import paths
+from stages.workflow.core.stored import read_task
 
 FULL, LINEAR = "full", "linear"
 # (task, split) -> encoded rows

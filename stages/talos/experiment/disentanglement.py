@@ -17,7 +17,7 @@ from stages.lib.metrics.classification import agreement
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.talos.experiment.arithmetic_model import ArithmeticModel, open_model
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 # (alpha of the first vector, of the second, data of task 0 or 1) -> logits (n, labels)
 Logits = Callable[[float, float, int], np.ndarray]

@@ -28,7 +28,7 @@ from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.talos.experiment.arithmetic_model import ArithmeticModel, encode_rows, open_views
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 LEAST, MOST, RANDOM = "least", "most", "random"
 # other ways to calibrate the same mask: their changes to its section

@@ -40,11 +40,11 @@ from stages.lib.training.training import Hooks, TrainPlan, batches_of, train
 from stages.talos.experiment.arithmetic_model import FULL, LINEAR, open_model
 from stages.talos.experiment.linearised import LinearisedModel
 from stages.talos.settings import EditTraining
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell, evidence_of
-from stages.workflow.evaluation.study_cell import write_reading
-from stages.workflow.resume import regained_seconds
-from stages.workflow.stored import chosen_point, read_task
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.evaluation.study_cell import write_reading
+from stages.workflow.core.resume import regained_seconds
+from stages.workflow.core.stored import chosen_point, read_task
 
 MATCHED, ATTENTION, GRAFT = "full_matched", "attention", "graft"
 AT_HAND = (FULL, GRAFT)

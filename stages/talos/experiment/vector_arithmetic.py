@@ -20,7 +20,7 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.talos.experiment.arithmetic_model import FULL, ArithmeticModel, Key, Merger, open_model
 from stages.talos.settings import Addition, Negation
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 SUM, TIES, DARE = "sum", "ties", "dare"
 SINGLE, ADDED, NEGATED = "single", "added", "negated"

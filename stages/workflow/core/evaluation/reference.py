@@ -8,8 +8,8 @@ from stages.lib.models.evaluation import Evaluation
 from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.runtime import Runtime
 from stages.lib.settings import ModelParams
-from stages.workflow import paths
-from stages.workflow.stored import read_task, read_test_sets
+from stages.workflow.core import paths
+from stages.workflow.core.stored import read_task, read_test_sets
 
 
 def cell_sets(task: str, seed: int) -> dict[str, list[dict]]:

@@ -4,7 +4,7 @@
 just the settings that were asked for.  So a stage cannot read a setting that its entry in dvc.yaml doesn't list (a test
 compares the two).  What there is to set stands in the settings.py of each pipeline, which is found by its folder.
 
-    python -m stages.workflow.settings        checks params.yaml and prints every resolved setting
+    python -m stages.workflow.core.settings        checks params.yaml and prints every resolved setting
 """
 
 import json
@@ -21,19 +21,21 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from stages.lib.command import guarded
 from stages.lib.data.tasks import unknown_tasks
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem, shown
-from stages.lib.localizers.settings import NAMES, localizer_in
+from stages.lib.localizers.settings import SETTINGS, SHARED
 from stages.lib.settings import WRONG, Choice, Params, Table, at, fine_part, is_on, lists, told
 from stages.lib.yaml12 import load_yaml
-from stages.workflow import paths
+from stages.workflow.core import paths
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 # what of the section `runtime` counts for what a stage computes with the model; the rest of it is no param of any stage
 RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.batch_tokens")
 MODEL = ("model.mode", "model.max_length", *RUNTIME)
+# settings of the localizers that a method may name
+LOCALIZERS = tuple(f"localizer.{name}" for name in SHARED if name in SETTINGS)
 # name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml: SECTIONS, the
 # TASKS that they name, and problems() between sections.  An extension's are looked at only where one of its sections is asked
 # for, so that none of them stops another pipeline.
-PIPELINES: dict[str, ModuleType] = {"": import_module("stages.workflow.sections")} | {
+PIPELINES: dict[str, ModuleType] = {"": import_module("stages.workflow.core.sections")} | {
     path.parent.name: import_module(f"stages.{path.parent.name}.settings")
     for path in sorted((PROJECT / paths.PIPELINES).glob("*/dvc.yaml"))
 }
@@ -134,16 +136,6 @@ def _shares(value: object) -> Iterator[float]:
             yield item
         elif share := re.search(r"_([0-9.]+)$", item):
             yield float(share[1])
-
-
-def load_localizer(name: str) -> Any:
-    """The section `localizer` with the settings of the localizer in this name alone, or of none if there is none in it.
-
-    A stage that asks for them depends on a file of digests that bears this name and has them (stages/code.py): DVC
-    knows no params for `learned_0.1`, or for a name that is no localizer.
-    """
-    found = localizer_in(name)
-    return load_params(f"localizer.{found}").localizer if found in NAMES else None
 
 
 def _more(part: object, section: object, setting: str) -> Any:

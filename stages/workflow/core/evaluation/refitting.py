@@ -9,8 +9,8 @@ from stages.lib.models.evaluation import Evaluation
 from stages.lib.runtime import seeded_torch
 from stages.lib.settings import Params
 from stages.lib.training.finetuning import plan_for, train_head
-from stages.workflow import paths
-from stages.workflow.stored import chosen_point
+from stages.workflow.core import paths
+from stages.workflow.core.stored import chosen_point
 
 
 def predict_refitted(evaluation: Evaluation, variant: str, seed: int, params: Params) -> dict[str, Any]:

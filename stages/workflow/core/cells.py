@@ -17,8 +17,8 @@ from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.runtime import Runtime
 from stages.lib.settings import ModelParams
 from stages.lib.training.finetuning import TrainingCell
-from stages.workflow import paths
-from stages.workflow.stored import read_task
+from stages.workflow.core import paths
+from stages.workflow.core.stored import read_task
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from stages.lib.data.tables import Table, Texts, build_table, dropped_in, leakag
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.io import read_rows, write_json, write_rows
 from stages.lib.settings import DataParams, OodParams
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 # what the test sets of others (second) share with the training data of a task (first)
 Shared = dict[str, dict[str, dict[str, int]]]

@@ -8,9 +8,9 @@ from stages.lib.metrics.predictions import Predictions, read_predictions, write_
 from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED
 from stages.lib.models.evaluation import Evaluation
-from stages.workflow import paths
-from stages.workflow.cells import GraftCell
-from stages.workflow.stored import read_task, read_test_sets
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.stored import read_task, read_test_sets
 
 
 def study_evaluation(cell: GraftCell, n: int, variants: int = 1, with_train: bool = False) -> Evaluation:

@@ -8,7 +8,7 @@ from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import ModelError
 from stages.lib.io import read_json, read_rows, require
 from stages.lib.metrics.predictions import Predictions, read_predictions
-from stages.workflow import paths
+from stages.workflow.core import paths
 
 
 def read_task(name: str) -> TaskSpec:

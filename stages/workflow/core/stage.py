@@ -15,9 +15,9 @@ from typing import Any
 
 from stages.lib.command import guarded
 from stages.lib.errors import GraftError
-from stages.workflow import paths
+from stages.workflow.core import paths
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 # of the code: what a module says, and the tables that it reads
 CODE = (".py", ".yaml")
 
@@ -46,8 +46,8 @@ def _run(function: Callable[..., None], module: str, label: str, arguments: dict
 
     Without a DVC that took them from the settings, an argument that these don't have is an error.
     """
-    from stages.workflow import settings
-    from stages.workflow.resume import keeping
+    from stages.workflow.core import settings
+    from stages.workflow.core.resume import keeping
 
     code = code_digests()
     if "DVC_STAGE" not in os.environ:
@@ -81,7 +81,7 @@ def require_unchanged(code: dict[str, str]) -> None:
 
     DVC looks at both only when a stage has ended, and would record a result as made by the new ones.
     """
-    from stages.workflow import settings
+    from stages.workflow.core import settings
 
     now = code_digests()
     edited = settings.edited() + [

@@ -25,6 +25,8 @@ SKILL = Path("masks/skill")
 METRICS = Path("metrics")
 CODE = METRICS / "code"
 PLOTS = Path("plots")
+# stages whose last axis, the size of a mask, lies inside the folder of a seed
+SIZED = ("sweep", "readout")
 LEAKAGE = TABLES / "leakage.json"
 PAGE = METRICS / "report.html"
 DURATIONS = Path(".dvc/tmp/durations.jsonl")
@@ -88,12 +90,13 @@ def rank(localizer: str, task: str, seed: int) -> Path:
 
 def sweep_mask(localizer: str, sparsity: str, task: str, seed: int) -> Path:
     """Mask of a cell by a localizer at a size of the study; `sparsity` as it stands in params.yaml."""
-    return SWEEP / localizer / sparsity / str(seed) / f"{task}.safetensors"
+    return SWEEP / localizer / str(seed) / sparsity / f"{task}.safetensors"
 
 
 def reading_dir(stage: str, axes: tuple[str, ...], seed: int) -> Path:
-    """The record of a stage for one seed, all its tasks, at one place on its further axes."""
-    return METRICS.joinpath(stage, *axes, str(seed))
+    """The record of a stage for one seed, all its tasks, at one place on its further axes; one run makes all sizes of SIZED."""
+    *before, size = [*axes, ""] if stage not in SIZED else axes
+    return METRICS.joinpath(stage, *before, str(seed), size)
 
 
 def reading_logits(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:

@@ -15,10 +15,10 @@ from stages.lib.models.evaluation import Evaluation
 from stages.lib.models.label_model import LabelModel, Moved
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.workflow import paths
-from stages.workflow.evaluation.reference import cell_sets
-from stages.workflow.evaluation.refitting import predict_refitted
-from stages.workflow.stored import read_task
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation.reference import cell_sets
+from stages.workflow.core.evaluation.refitting import predict_refitted
+from stages.workflow.core.stored import read_task
 
 
 def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:
