@@ -62,9 +62,19 @@ EVERYTHING = {stage for file in FILES for stage in PIPELINES[Path(file).parent.n
 MULTITASK = {*PIPELINES["multitask"]}
 # what the digests of before left out: they said that it computes nothing that is stored
 EDITS = {
-    "half of a mask's base": ("stages/multitask/settings.py", r"float\(match\[2\]\)\) if", "float(match[2]) / 2) if", MULTITASK),
+    "half of a mask's base": (
+        "stages/multitask/settings.py",
+        r"float\(match\[2\]\)\) if",
+        "float(match[2]) / 2) if",
+        MULTITASK,
+    ),
     "another prompt": ("stages/lib/data/tasks.py", r"(def prompt_for.*\n)", r"\1        self = self\n", EVERYTHING),
-    "other test sets": ("stages/workflow/core/stored.py", r"sorted\(paths.ood_table", "reversed(paths.ood_table", EVERYTHING),
+    "other test sets": (
+        "stages/workflow/core/stored.py",
+        r"sorted\(paths.ood_table",
+        "reversed(paths.ood_table",
+        EVERYTHING,
+    ),
     "a report": ("stages/study/report.py", r"\Z", "\n# a remark\n", {"study"}),
     "the words of a script": ("stages/study/wise.py", '^"""', '"""In other words: ', {"wise"}),
     "the words of an experiment": ("stages/study/readouts.py", '^"""', '"""In other words: ', {"readout"}),

@@ -152,7 +152,7 @@ def _read(path: Path, key: str) -> State | None:
     if not path.is_file():
         return None
     try:
-        require_sealed(path)
+        require_sealed(path, seen=False)
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["checkpoint"])
             if about["key"] != key:

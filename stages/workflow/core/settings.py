@@ -21,7 +21,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from stages.lib.command import guarded
 from stages.lib.data.tasks import unknown_tasks
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem, shown
-from stages.lib.localizers.settings import SETTINGS, SHARED
 from stages.lib.settings import WRONG, Choice, Params, Table, at, fine_part, is_on, lists, told
 from stages.lib.yaml12 import load_yaml
 from stages.workflow.core import paths
@@ -30,8 +29,6 @@ PROJECT = Path(__file__).parents[3]
 # what of the section `runtime` counts for what a stage computes with the model; the rest of it is no param of any stage
 RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.batch_tokens")
 MODEL = ("model.mode", "model.max_length", *RUNTIME)
-# settings of the localizers that a method may name
-LOCALIZERS = tuple(f"localizer.{name}" for name in SHARED if name in SETTINGS)
 # name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml: SECTIONS, the
 # TASKS that they name, and problems() between sections.  An extension's are looked at only where one of its sections is asked
 # for, so that none of them stops another pipeline.
