@@ -205,7 +205,7 @@ def test_what_is_required_names_its_stage(tmp_path):
 # entry points
 
 STAGE = """
-    from stages.lib.entry import stage
+    from stages.workflow.core.stage import stage
     from stages.lib.errors import GraftError
 
     @stage
@@ -261,7 +261,7 @@ def test_a_stage_can_be_called_in_process(capsys):
 
 IMPORTING = """
     import os, signal, sys
-    from stages.lib.entry import guarded
+    from stages.lib.command import guarded
 
     def main():
         {}

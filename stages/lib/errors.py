@@ -1,7 +1,7 @@
 """The errors a user of the pipeline can mend.
 
 Everything here is shown as one clear message and a non-zero exit code, without a traceback
-(`stages.lib.entry`).  A mistake of a programmer stays a `TypeError` or `ValueError`.
+(`stages.lib.command`).  A mistake of a programmer stays a `TypeError` or `ValueError`.
 """
 
 import difflib
