@@ -24,7 +24,7 @@ from stages.commands import profile
 from stages.lib.command import guarded
 from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
-from stages.lib.localizers.settings import NAMES
+from stages.lib.localizers.settings import NAMES, SHARED
 from stages.lib.merging.names import NAMES as MERGING
 from stages.lib.models.anatomy import Anatomy, write_anatomy
 from stages.lib.settings import at
@@ -552,6 +552,7 @@ def test_tasks_that_are_not_there_are_left_out_in_one_line(changes, key, expecte
 
 
 KNOWN_LOCALIZERS = ", ".join(NAMES)
+SHARED_LOCALIZERS = ", ".join(SHARED)
 ORDERS = {"there": ["movies", "bbc"], "back": ["bbc", "movies"]}
 TALOS = {"edit.methods": ["full", "talos"], "arithmetic.methods": ["talos"], "disentangle.methods": ["talos"]}
 MISFITS: list[tuple[dict[str, Any], list[str]]] = [
@@ -567,7 +568,7 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"readout.sparsities": [0.5], "sweep.sparsities": [0.001]}, ["readout.sparsities: 0.5 is not among sweep.sparsities (0.001)"]),
     ({"trajectory.checkpoints": None}, ["trajectory.checkpoints: null is not allowed: should be `name: value` pairs"]),
     ({"combination.methods": ["stich_mean"]}, [f"combination.methods: unknown method 'stich_mean' (did you mean 'stitch_mean'?); known: {', '.join(MERGING)}, and LOCALIZER_SHARE, such as stitch_0.01"]),
-    ({"combination.methods": ["stich_0.01"]}, [f"combination.methods: unknown localizer 'stich' (did you mean 'stitch'?); known: {KNOWN_LOCALIZERS}"]),
+    ({"combination.methods": ["stich_0.01"]}, [f"combination.methods: unknown localizer 'stich' (did you mean 'stitch'?); known: {SHARED_LOCALIZERS}"]),
     ({"combination.search.alphas": [-0.5]}, ["combination.search.alphas.0: -0.5 is not allowed: should be greater than or equal to 0"]),
     ({"combination.shares.dare": 0.0}, ["combination.shares.dare: 0.0 is not allowed: should be greater than 0"]),
     ({"smallest.localizers": ["grwn"]}, [f"smallest.localizers: unknown localizer 'grwn' (did you mean 'grown'?); known: {KNOWN_LOCALIZERS}"]),
@@ -576,7 +577,7 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"sequence.orders": ["there"], "order": {"there": ["bbc", "movies", "bbc"]}}, ["order.there: bbc stands twice"]),
     ({"sequence.methods": ["nave"]}, ["sequence.methods.0: 'nave' is not allowed: should be 'naive', 'grafting', 'replay' or 'ewc' (did you mean 'naive'?)"]),
     ({"sequence.orders": ["a.b"], "order": {"a.b": ["bbc", "movies"]}}, ["order: 'a.b' has a dot in it, which stands between a section and its settings; use _ instead"]),
-    (TALOS | {"edit.methods": ["full", "talas"], "arithmetic.methods": ["full"], "disentangle.methods": ["full"]}, [f"edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft, full_matched, linear, attention, {KNOWN_LOCALIZERS}"]),
+    (TALOS | {"edit.methods": ["full", "talas"], "arithmetic.methods": ["full"], "disentangle.methods": ["full"]}, [f"edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft, full_matched, linear, attention, {SHARED_LOCALIZERS}"]),
     (TALOS | {"arithmetic.methods": ["lota"]}, ["arithmetic.methods: 'lota' is not among edit.methods (full, talos)"]),
     (TALOS | {"arithmetic.negation.controls": {"movies": "movies"}}, ["arithmetic.negation.controls.movies: movies is the task itself"]),
     (TALOS | {"disentangle.grid.pairs": {"movies": "movies"}}, ["disentangle.grid.pairs.movies: movies is the task itself"]),
@@ -693,7 +694,7 @@ def run_stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     ("label", "arguments"),
     [
         ("mask@movies-13", ["stages.mask", "--task", "movies", "--seed", "13"]),
-        ("sweep@learned-0.01-13", ["stages.study.sweep", "--localizer", "learned", "--sparsity", "0.01", "--seed", "13"]),
+        ("sweep@learned-13", ["stages.study.sweep", "--localizer", "learned", "--seed", "13"]),
         ("params", ["stages.workflow.core.settings"]),
     ],
 )  # fmt: skip

@@ -21,8 +21,7 @@ from typing import Any
 from ..command import guarded
 from ..errors import GraftError, missing_package
 from ..merging.names import MEAN, RULES
-from .locations import COMMAND, FORMS, MODEL
-from .project import PRETRAINED
+from .locations import COMMAND, FORMS, MODEL, PRETRAINED
 
 # of the installed package: what the commands need beside
 EXTRA = "localize"

@@ -18,8 +18,7 @@ from ..models.anatomy import FILE
 from .base import read_base, require_base
 from .build_patch import KEY, base_of, read_graft, tasks_of
 from .format import shown
-from .locations import mask_at
-from .project import PRETRAINED
+from .locations import PRETRAINED, mask_at
 
 LARGEST = 5
 MEASURES = ("selected", "parameters", "share", "chance")

@@ -1,4 +1,4 @@
-"""What the commands know of a project that they run in: where its model lies, and what its masks don't say themselves."""
+"""What the commands know of a project that they run in: what its masks don't say themselves."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from ..metrics import variants
 from ..yaml12 import load_yaml
 
 SETTINGS = Path("params.yaml")
-PRETRAINED = Path("models/pretrained")
 CARDS = Path("data/tables")
 MASKS, METRICS = Path("masks"), Path("metrics")
 MAIN = "learned"
