@@ -37,7 +37,6 @@ def purify(start: GraftMask, evidences: Sequence[Evidence], settings: Learning) 
     """
     first = evidences[0]
     logits = MaskLogits.around(start, first.pretrained, first.finetuned, settings.offset)
-    logits.reads = (*(evidence.reads for evidence in evidences),)
     gradient = summed_gradient(evidences, settings.batch_size)
     return learn_mask(first.weights, logits, Budget(start.selected), settings, gradient).mask
 
