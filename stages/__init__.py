@@ -11,7 +11,7 @@ import sys
 gc.set_threshold(10_000, 20, 50)
 atexit.register(gc.freeze)
 
-# Until a command can answer Ctrl-C (stages/lib/entry.py), it ends at once: in the midst of an import there is no word to say.
+# Until a command can answer Ctrl-C (stages/workflow/core/stage.py), it ends at once: in the midst of an import there is no word to say.
 if any(word.startswith("stages.") for word in sys.orig_argv) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

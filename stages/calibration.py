@@ -1,9 +1,9 @@
 """calibration: how far the confidence of one seed's models is from their accuracy."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import read_json, require, write_json
-from stages.lib.params import load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -11,9 +11,9 @@ def main(seed: int) -> None:
     """Derive ECE, reliability, confidence histograms and the frontier of every task from the stored predictions."""
     params = load_params("tasks", "calibration")
 
-    from stages.lib.metrics.predictions import read_cell
     from stages.lib.metrics.scores import calibration_scores
     from stages.lib.metrics.temperature import frontier
+    from stages.workflow.core.stored import read_cell
 
     settings = params.calibration
     for task in params.tasks:

@@ -1,9 +1,9 @@
 """fetch: the data sets of all tasks, and of those they are tested on besides, as tables."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import replacing
-from stages.lib.params import load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -15,11 +15,11 @@ def main() -> None:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from stages.lib.data.fetching import named_by, needed_sets, ood_lines, summary_line, write_ood, write_table
     from stages.lib.data.packages import download
     from stages.lib.data.tasks import resolve_tasks
     from stages.lib.errors import DataError
     from stages.lib.progress import progress
+    from stages.workflow.core.fetching import named_by, needed_sets, ood_lines, summary_line, write_ood, write_table
 
     specs, _ = resolve_tasks(settings.task)
     names, texts, problems = needed_sets(settings.tasks, settings.ood.sets), {}, {}

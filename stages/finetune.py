@@ -1,23 +1,24 @@
 """finetune: the pretrained model fine-tuned on the k-shot data of one (task, seed), here or elsewhere."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import replacing, write_json
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
 def main(task: str, seed: int) -> None:
     """Fine-tune, choosing the grid point on dev, or take a checkpoint over; save an ordinary model folder."""
-    params = load_params(*MODEL, "runtime.processes", "finetune")
+    params = load_params(*MODEL, "finetune")
 
     from stages.lib import runtime
     from stages.lib.models.loading import save_model
     from stages.lib.progress import progress
-    from stages.lib.training.finetuning import TrainingCell, finetune
+    from stages.lib.training.finetuning import finetune
     from stages.lib.training.taking_over import take_over
+    from stages.workflow.core.cells import open_training
 
-    cell = TrainingCell.open(task, seed, params.model, runtime.start(params.runtime))
+    cell = open_training(task, seed, params.model, runtime.start(params.runtime, paths.PRETRAINED))
     if params.finetune.source == "train":
         with progress(f"finetune {task}-{seed}", cell.total_steps(params.finetune), "step") as bar:
             best = finetune(cell, params.finetune, bar.update)

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from stages.lib import paths
-from stages.lib.data.tasks import read_task
 from stages.lib.errors import DataError
 from stages.lib.graft.mask_indices import read_header
 from stages.lib.io import read_json, require
@@ -30,6 +28,8 @@ from stages.lib.metrics.variants import (
     WISE_GRAFT,
 )
 from stages.lib.settings import Params
+from stages.workflow.core import paths
+from stages.workflow.core.stored import read_task
 from stages.workflow.records import Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.words import MARKS, counts, small_percent
 

@@ -1,26 +1,27 @@
 """mask: the mask of one (task, seed), which parameters carry the skill."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
 def main(task: str, seed: int) -> None:
     """Find the mask by graft.localizer, starting from the stored movement order, and store it with its values."""
-    params = load_params(*MODEL, "runtime.processes", "graft", "localizer.${graft.localizer}", "data.k")
+    params = load_params(*MODEL, "graft", "localizer.${graft.localizer}", "data.k")
 
     from stages.lib import runtime
     from stages.lib.graft.mask_file import StoredMask, read_order, require_model, write_mask
     from stages.lib.localizers.evidence import counted
     from stages.lib.localizers.movement import rank_by_movement
     from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-    from stages.lib.models.cell import GraftCell
-    from stages.lib.models.evidence import evidence_of
     from stages.lib.progress import progress
+    from stages.workflow.core.cells import GraftCell, evidence_of
 
     name, movement = params.graft.localizer, paths.movement(task, seed)
-    cell = GraftCell.open(task, seed, params.model, params.graft.region, runtime.start(params.runtime))
+    cell = GraftCell.open(
+        task, seed, params.model, params.graft.region, runtime.start(params.runtime, paths.PRETRAINED)
+    )
     order, origin = read_order(movement)
     require_model(movement, origin, cell.region, cell.fingerprint(), cell.anatomy.name)
     budget = Budget.of(cell.region, params.graft.sparsity, params.graft.rule, "graft.sparsity")

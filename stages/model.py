@@ -4,10 +4,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import replacing
-from stages.lib.params import load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 if TYPE_CHECKING:
     from stages.lib.models.anatomy import Anatomy

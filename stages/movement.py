@@ -1,8 +1,8 @@
 """movement: the parameters of one (task, seed) in the order of how far fine-tuning moved them."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

@@ -1,9 +1,9 @@
 """ood: how well one seed's models do on the test sets of other tasks."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import write_json
-from stages.lib.params import load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -11,9 +11,8 @@ def main(seed: int) -> None:
     """Derive out-of-distribution scores of every task from the stored predictions."""
     params = load_params("tasks")
 
-    from stages.lib.data.tasks import read_task
-    from stages.lib.metrics.predictions import read_cell
     from stages.lib.metrics.scores import classification_scores
+    from stages.workflow.core.stored import read_cell, read_task
 
     for task in params.tasks:
         scores = classification_scores(read_cell(task, seed), read_task(task))

@@ -3,8 +3,9 @@
 Kept apart from `evaluate` because no mask and no sparsity changes it.
 """
 
-from stages.lib.entry import stage
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -13,9 +14,9 @@ def main(seed: int) -> None:
     params = load_params("tasks", *MODEL)
 
     from stages.lib import runtime
-    from stages.lib.evaluation.evaluation import predict_reference
+    from stages.workflow.core.evaluation.reference import predict_reference
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.tasks:
         print(predict_reference(task, seed, params.model, machine))
 

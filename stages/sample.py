@@ -1,9 +1,9 @@
 """sample: the few examples per class that one (task, seed) trains on, and the test set."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import read_rows, replacing, require, write_rows
-from stages.lib.params import load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -12,7 +12,7 @@ def main(task: str, seed: int) -> None:
     settings = load_params("data.k", "data.scarce", "data.dev_share", "data.test_max")
 
     from stages.lib.data.sampling import draw_sample
-    from stages.lib.data.tasks import read_task
+    from stages.workflow.core.stored import read_task
 
     rows = read_rows(require(paths.table(task), "fetch"))
     sample = draw_sample(rows, read_task(task).labels, task, seed, settings.data)

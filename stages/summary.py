@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 
 @stage

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stages.lib import paths
 from stages.lib.io import write_json, write_rows
+from stages.workflow.core import paths
 
 if TYPE_CHECKING:
     from torch import Tensor

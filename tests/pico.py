@@ -22,7 +22,7 @@ from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings
 from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime
 from stages.lib.settings import FinetuneParams, ModelParams, Section
-from stages.settings import GraftParams, LocalizerParams
+from stages.workflow.core.sections import GraftParams, LocalizerParams
 
 GOOD = ["good", "lovely", "bright", "funny", "warm", "clever"]
 BAD = ["bad", "awful", "dull", "boring", "cold", "stupid"]

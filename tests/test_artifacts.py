@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from stages.lib.entry import guarded, stage
+from stages.lib.command import guarded
 from stages.lib.errors import DataError, GraftError, ModelError, StorageError
 from stages.lib.io import read_json, read_rows, replacing, require, write_json, write_rows, write_text
+from stages.workflow.core.stage import stage
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -204,7 +205,7 @@ def test_what_is_required_names_its_stage(tmp_path):
 # entry points
 
 STAGE = """
-    from stages.lib.entry import stage
+    from stages.workflow.core.stage import stage
     from stages.lib.errors import GraftError
 
     @stage
@@ -260,7 +261,7 @@ def test_a_stage_can_be_called_in_process(capsys):
 
 IMPORTING = """
     import os, signal, sys
-    from stages.lib.entry import guarded
+    from stages.lib.command import guarded
 
     def main():
         {}

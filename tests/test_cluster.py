@@ -9,7 +9,7 @@ from socket import gethostname as host
 import psutil
 import pytest
 
-from stages.lib import paths
+from stages.workflow.core import paths
 from tests.dvc_project import TINY, Copy, clone, make_original, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lib import paths
-from stages.lib.data.tasks import read_task
 from stages.lib.errors import DataError, MaskError
-from stages.lib.evaluation.evaluation import Evaluation, predict_reference
 from stages.lib.graft.apply import transplant, values_at
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.select import top_k
@@ -24,12 +21,16 @@ from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.models.anatomy import HEAD, read_anatomy
+from stages.lib.models.evaluation import Evaluation
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.predicting import predict
 from stages.lib.training.finetuning import TrainingCell, finetune
 from stages.merge.frames import collect, derive
 from stages.merge.merged_models import Group, alpha_curve, combine
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation.reference import predict_reference
+from stages.workflow.core.stored import read_task
 from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 ROOT = Path(__file__).parents[1]

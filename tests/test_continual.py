@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from stages.continual.experiment.memory import Elastic, Piece, mixed, put_together, remainder, stored_rows
+from stages.continual.experiment.methods import Ewc
 from stages.continual.forgetting import average_accuracy, backward_transfer, forgetting, learning_accuracy
-from stages.continual.memory import Elastic, Piece, mixed, put_together, remainder, stored_rows
-from stages.continual.methods import Ewc
 from stages.lib.graft.apply import graft, values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from stages.continual.frames import collect, derive, matrix, size
-from stages.lib import paths
 from stages.lib.errors import DataError
 from stages.lib.io import read_json, write_json
+from stages.workflow.core import paths
 from stages.workflow.report.claims import Judged, judge
 from stages.workflow.report.publish import markdown
 from stages.workflow.report.spec import read_spec

@@ -5,7 +5,7 @@ from io import BytesIO
 import pandas as pd
 import pytest
 
-from stages.lib import paths
+from stages.workflow.core import paths
 from tests.dvc_project import TINY, Copy, Run, clone, make_original
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

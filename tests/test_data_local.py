@@ -10,10 +10,10 @@ import pytest
 
 from stages import fetch
 from stages.commands import profile
-from stages.lib import paths
 from stages.lib.data.local import load_local
 from stages.lib.data.tasks import Prompt, TaskSpec
 from stages.lib.errors import DataError
+from stages.workflow.core import paths
 from tests.dvc_project import ROOT
 
 SINGLE = TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"])

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from stages.lib.data import fetching
 from stages.lib.data.rows import text_key
 from stages.lib.data.tables import build_table, leakage, ood_rows, texts_of
 from stages.lib.data.tasks import TaskSpec, resolve_tasks
 from stages.lib.errors import DataError
 from stages.lib.io import read_json, read_rows, write_rows
+from stages.workflow.core import fetching
 
 SPEC = TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_dvc_yaml import EXTENSIONS, STAGES, deps, lies_in, output_paths
+from tests.test_dvc_yaml import EXTENSIONS, STAGES, data_deps, lies_in, output_paths
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "stages/README.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def reach(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
 def needed(stages: dict) -> set[tuple[str, str]]:
     """Which stage of a pipeline reads what another one of it makes."""
     made = [(stage, path) for stage in stages for path in output_paths(stage, "outs")]
-    read = [(stage, dep) for stage in stages for dep in deps(stage, code=False)]
+    read = [(stage, dep) for stage in stages for dep in data_deps(stage)]
     return {(a, b) for a, path in made for b, dep in read if lies_in(dep, path) or lies_in(path, dep)}
 
 

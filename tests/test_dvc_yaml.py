@@ -7,20 +7,22 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from stages import code
-from stages.lib import paths
 from stages.lib.data.tasks import registry
-from stages.lib.entry import _script_module
-from stages.lib.localizers.settings import NAMES
-from stages.lib.params import MODEL, RUNTIME
+from stages.lib.localizers.settings import NAMES, SHARED
 from stages.lib.settings import RuntimeParams
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, RUNTIME
+from stages.workflow.core.stage import _script_module
+from tests.imports import closure, imports, module_file
 
 ROOT = Path(__file__).parents[1]
 MAIN = "main"
@@ -34,8 +36,6 @@ FILES = {MAIN: "dvc.yaml"} | {
     path.parent.name: str(path.relative_to(ROOT)) for path in sorted((ROOT / "stages").glob("*/dvc.yaml"))
 }
 PIPELINES: dict[str, dict[str, dict[str, Any]]] = {name: pipeline(file)["stages"] for name, file in FILES.items()}
-# the stage at the head of each pipeline, which looks at the code of the others
-CODE = {name: stages.pop("code" if name == MAIN else f"{name}_code") for name, stages in PIPELINES.items()}
 STAGES = PIPELINES[MAIN]
 EXTENSIONS = {name: stages for name, stages in PIPELINES.items() if name != MAIN}
 PIPELINE_OF = {stage: name for name, stages in PIPELINES.items() for stage in stages}
@@ -72,8 +72,8 @@ def script(name: str) -> Path:
     return ROOT / f"{module(name).replace('.', '/')}.py"
 
 
-def deps(name: str, code: bool) -> list[str]:
-    return [dep for dep in ALL[name]["deps"] if dep.startswith(f"{paths.CODE}/") == code]
+def data_deps(name: str) -> list[str]:
+    return [dep for dep in ALL[name]["deps"] if not dep.startswith("stages/")]
 
 
 def axes(name: str) -> list[str]:
@@ -92,75 +92,117 @@ def output_paths(name: str, *kinds: str) -> list[str]:
 
 # --- Code --------------------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("name", PIPELINES)
-def test_the_code_stage_depends_on_all_code_of_its_pipeline_and_on_nothing_else(name):
-    used = {str(path) for stage in PIPELINES[name] for path in code.closure(module(stage))}
-    of_pipeline = {path for path in used if not lies_in(path, "stages/lib")}
-    entry = CODE[name]
-    assert sorted(entry["deps"]) == sorted({"stages/lib", "stages/code.py"} | of_pipeline)
-    assert entry["cmd"] == f"exec python -m stages.code --file {FILES[name]}"
-    assert entry["outs"] == [f"{paths.CODE}/{name}"]
-    # a shell sees what stands on an axis: a change of it is checked here before any other stage runs
-    lists = {value[2:-1] for stage in PIPELINES[name].values() for value in stage.get("matrix", {}).values()}
-    code_deps = [dep for stage in PIPELINES[name] for dep in deps(stage, code=True)]
-    named = {setting for dep in code_deps for setting in re.findall(r"\$\{((?!item\.)[\w.]+)\}", dep)}
-    localized = {name for name in PIPELINES[name] if calls(script(name), "load_localizer")}
-    assert {*entry.get("params", [])} == lists | named | ({"localizer"} if localized else set())
+# the start of a process, of which no result depends; it is to become empty with the fork server
+STARTS_A_PROCESS = {Path("stages/__init__.py"), Path("stages/lib/forks.py")}
+MOST_ENTRIES = 6
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_stage_depends_on_the_digests_of_its_own_code(name):
-    place = f"{paths.CODE}/{PIPELINE_OF[name]}/{name}"
-    assert deps(name, code=True)
-    assert [dep for dep in deps(name, code=True) if dep != f"{place}.json" and not lies_in(dep, place)] == []
+def files_of(dep: str) -> set[Path]:
+    """The files that DVC hashes for a dep of code: all of a folder but what .dvcignore names, or the one file."""
+    ignore, fs = repo().dvcignore, repo().fs
+    found = ignore.find(fs, str(ROOT / dep)) if (ROOT / dep).is_dir() else [str(ROOT / dep)]
+    return {Path(file).relative_to(ROOT) for file in found}
 
 
-def test_the_digests_are_of_what_a_script_imports_also_in_functions_and_through_modules():
-    mask, movement = ({str(path) for path in code.closure(f"stages.{name}")} for name in ("mask", "movement"))
-    assert {"stages/mask.py", "stages/lib/models/label_model.py"} <= mask  # imported inside main()
-    assert "stages/lib/graft/select.py" in movement  # through mask_file.py
-    assert Path("stages/lib/graft/select.py") not in code.read(Path("stages/movement.py")).imports
-    assert "stages/lib/data/tasks.py" not in movement  # there only through params.py, which isn't tracked
-    assert "stages/lib/data/packages.yaml" in {str(path) for path in code.closure("stages.model")}
-    assert mask.isdisjoint(map(str, code.UNTRACKED))
+@cache
+def repo() -> Repo:
+    return Repo(ROOT)
 
 
-def test_a_digest_is_of_the_syntax_without_comments_docstrings_and_layout(tmp_path):
-    def digest(text: str) -> str:
-        path = tmp_path / f"{len([*tmp_path.iterdir()])}.py"
-        path.write_text(text)
-        return code.read(path).digest
-
-    text = "def f(x: int) -> int:\n    return x + 1\n"
-    assert digest('"""Module."""\n\n# why\n' + text.replace("\n ", '\n    """Add."""\n ').replace("x +", "(x  +")
-                  .replace("1", "1)")) == digest(text)  # fmt: skip
-    changes = [("+", "-"), ("1", "1.0"), ("f(", "g("), (": int", ""), ("x +", "f +"), ("return ", 'return "" and ')]
-    others = [text.replace(*change) for change in changes]
-    assert len({*map(digest, [text, *others])}) == 1 + len(others)
+def code_deps(name: str, localizer: str = "") -> list[str]:
+    """The deps of a stage on code; where one is named by a localizer, by this one."""
+    return [re.sub(r"\$\{[\w.]*localizer\}", localizer, dep) for dep in ALL[name]["deps"] if dep.startswith("stages/")]
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_a_file_that_is_named_after_a_localizer_has_its_module_too(name):
-    for place, files in code.code_digests(Path(FILES[name])).items():
-        of_stage = place.parts[len(paths.CODE.parts) + 1].removesuffix(".json")
-        localizer = re.sub(r"_[0-9.]+$", "", place.stem) if place.stem != of_stage else ""
-        file = f"stages/lib/localizers/{localizer}.py"
-        assert (file in files) >= Path(file).is_file()
-        assert ("localizer." + localizer in files) == (localizer in NAMES and bool(asked_by_name(of_stage)))
-        read = {path for path in files if not path.startswith("localizer.")}
-        assert read == {*map(str, code.closure(module(of_stage), f"stages.lib.localizers.{localizer}"))}
+def loads_a_localizer_by_name(name: str) -> bool:
+    return any("${" in dep for dep in code_deps(name, "${localizer}"))
 
 
-def asked_by_name(stage: str) -> list[str]:
-    """The argument whose localizer's settings a script asks for, which have to be among its digests."""
-    return [call.args[0].id for call in calls(script(stage), "load_localizer")]
+def needed(name: str, localizer: str = "") -> set[Path]:
+    """The files that a stage imports: from its script, from its pipeline's settings, and from a localizer that it loads by name."""
+    roots = [script(name).relative_to(ROOT), module_file(settings_module(name))]
+    roots += [Path(f"stages/lib/localizers/{localizer}.py")] if localizer else []
+    return closure(*roots) - STARTS_A_PROCESS
+
+
+def lacking(name: str, deps: Iterable[str], localizer: str = "") -> set[Path]:
+    """What a stage imports and none of these deps covers."""
+    return needed(name, localizer) - {file for dep in deps for file in files_of(dep)}
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_stage_that_asks_for_settings_by_a_name_has_it_in_the_name_of_its_digests(name):
-    for argument in asked_by_name(name):
-        assert deps(name, code=True) == [f"{paths.CODE}/{PIPELINE_OF[name]}/{name}/${{item.{argument}}}.json"]
+def test_a_stage_depends_on_every_module_that_it_imports(name):
+    for localizer in NAMES if loads_a_localizer_by_name(name) else [""]:
+        assert lacking(name, code_deps(name, localizer), localizer) == set()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_dep_on_code_could_be_left_out(name):
+    """So a module that a stage imports and that is no dep of it fails the test above, whichever it is."""
+    localizer = "bias" if loads_a_localizer_by_name(name) else ""
+    deps = code_deps(name, localizer)
+    tables = {dep for dep in deps if dep.endswith(".yaml")}
+    for dep in {*deps} - tables:
+        assert lacking(name, [other for other in deps if other != dep], localizer), dep
+
+
+@pytest.mark.parametrize("name", sorted({*ALL} - {*REPORTS}))
+def test_entries_of_code_are_few(name):
+    assert len(code_deps(name)) <= MOST_ENTRIES
+
+
+@pytest.mark.parametrize("name", sorted({*ALL} - {*REPORTS}))
+def test_no_stage_but_a_report_depends_on_a_report(name):
+    files = {file for dep in code_deps(name, "bias") for file in files_of(dep)}
+    drawing = {
+        path.relative_to(ROOT)
+        for kind in ("report", "figures", "frames")
+        for path in (ROOT / "stages").rglob(f"{kind}.py")
+    }
+    assert files.isdisjoint(drawing) and files.isdisjoint(files_of("stages/commands"))
+
+
+def test_a_localizer_that_only_its_own_stages_load_is_no_part_of_the_library_that_others_depend_on():
+    library = files_of("stages/lib")
+    inside = {name for name in NAMES if Path(f"stages/lib/localizers/{name}.py") in library}
+    assert inside == {*SHARED} < {*NAMES}
+    assert closure(*(Path(f"stages/lib/localizers/{name}.py") for name in SHARED)) - STARTS_A_PROCESS <= library
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stage_that_asks_for_a_localizer_depends_on_its_module(name):
+    """By its name, or, where a method or a share stands for it, as one of those that are part of the library."""
+    files = {path for path in needed(name) if path.parent != Path("stages/lib/localizers")}
+    if any(calls(ROOT / path, "find_mask", "localizer_of") for path in files):
+        fixed = {
+            node.value
+            for path in files
+            for call in calls(ROOT / path, "find_mask")
+            if isinstance(node := call.args[0], ast.Constant)
+        }
+        assert loads_a_localizer_by_name(name) or "localizer" in ALL[name]["params"] or fixed, name
+        assert fixed <= {*SHARED}
+
+
+def test_the_library_imports_nothing_of_the_project_outside_itself():
+    library = [path.relative_to(ROOT) for path in (ROOT / "stages/lib").rglob("*.py")]
+    inside = [path for path in library if path.parts[2] != "report"]  # which moves to stages/workflow
+    outside = {
+        str(path): others
+        for path in inside
+        if (others := {other for other in imports(path) if other.parts[1] != "lib"} - STARTS_A_PROCESS)
+    }
+    assert outside == {} and len(inside) > 80
+
+
+def test_the_way_to_a_stage_s_function_is_short():
+    """Script, its decorator, the settings and what there is to set."""
+    way = [
+        Path("stages/sample.py"),
+        *(Path(f"stages/workflow/core/{name}.py") for name in ("stage", "settings", "sections")),
+    ]
+    assert all(way[number + 1] in imports(way[number]) for number in (0, 1))
+    assert 'import_module("stages.workflow.core.sections")' in (ROOT / way[2]).read_text("utf-8")
 
 
 @cache
@@ -168,33 +210,6 @@ def calls(path: Path, *functions: str) -> list[ast.Call]:
     """Where a module calls these functions."""
     nodes = (node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call))
     return [node for node in nodes if getattr(node.func, "id", "") in functions]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_stage_that_asks_for_a_localizer_depends_on_its_module(name):
-    files = [
-        path for path in code.closure(module(name)) if path.suffix == ".py" and code.LOCALIZERS not in path.parents
-    ]
-    asked = [call.args[0] for path in files for call in calls(path, "find_mask", "localizer_of")]
-    given = [dep.split("/")[4].removesuffix(".json") for dep in deps(name, code=True) if dep.count("/") == 4]
-    assert bool(asked) == bool(given)
-    assert {node.value for node in asked if isinstance(node, ast.Constant)} <= {*given}
-
-
-def test_what_changes_of_the_code_is_told_by_its_files(tmp_path, monkeypatch):
-    place = paths.CODE / MAIN / "ood.json"
-    digests = code.code_digests(paths.PIPELINE)[place]
-    old = digests | {"stages/ood.py": "another", "stages/gone.py": "one"}
-    monkeypatch.setattr(code, "read_json", {place: old}.get)
-    assert code.changed_code(place) == ["stages/gone.py", "stages/ood.py"]
-
-
-def test_untracked_code_stores_nothing():
-    for path in code.UNTRACKED - {Path("stages/lib/io.py")}:
-        text = path.read_text(encoding="utf-8")
-        assert not re.search(r"\b(write_\w+|replacing|save_file)\(", text), path
-        assert Path("stages/lib/runtime.py") not in code.read(path).imports
-    assert re.search(r"\bwrite_rows\(", Path("stages/sample.py").read_text(encoding="utf-8"))
 
 
 # --- Settings and commands ---------------------------------------------------------------------------------------
@@ -226,7 +241,7 @@ def test_a_stage_declares_exactly_the_settings_it_asks_for(name):
 
 def test_what_changes_no_result_is_a_param_of_no_stage():
     asked = {key for name in ALL for key in ALL[name].get("params", []) if key.partition(".")[0] == "runtime"}
-    assert asked == {*RUNTIME, "runtime.processes"}  # not the section as a whole
+    assert asked == {*RUNTIME}  # not the section as a whole
     # what is read all the same, by no stage's script
     unlisted = {"checkpoint_seconds", "gradient_checkpointing", "resources"}
     assert {f"runtime.{name}" for name in {*RuntimeParams.model_fields} - unlisted} == asked
@@ -234,9 +249,9 @@ def test_what_changes_no_result_is_a_param_of_no_stage():
 
 
 def test_stages_that_ask_for_the_runtime_come_after_the_model():
-    # their settings are held against models/pretrained (stages/lib/params.py), which has to be the one they are about
+    # their settings are held against models/pretrained (stages/workflow/core/settings.py), which has to be the one they are about
     asking = {name for name in ALL if {*RUNTIME} <= {*ALL[name].get("params", [])}}
-    assert asking == {name for name in ALL if str(paths.PRETRAINED) in deps(name, code=False)} - {"movement"}
+    assert asking == {name for name in ALL if str(paths.PRETRAINED) in data_deps(name)} - {"movement"}
 
 
 def upstream(name: str) -> set[str]:
@@ -244,7 +259,7 @@ def upstream(name: str) -> set[str]:
     found, due = set(), {name}
     while due:
         found |= due
-        places = [fixed(dep) for stage in due for dep in deps(stage, code=False)]
+        places = [fixed(dep) for stage in due for dep in data_deps(stage)]
         due = {
             stage
             for stage in {*ALL} - found
@@ -267,7 +282,7 @@ def test_the_summary_follows_from_all_stages_of_its_pipeline_and_from_no_other()
 def test_a_report_asks_for_every_setting_that_a_stage_before_it_does(name):
     # they are stored with it, and say whether it belongs to params.yaml; of the runtime only the precision matters
     asked = {key for stage in upstream(name) for key in ALL[stage].get("params", [])}
-    asked -= {*RUNTIME, "runtime.processes"} - {"runtime.precision"}
+    asked -= {*RUNTIME} - {"runtime.precision"}
     missing = {key for key in asked if not any(f"{key}.".startswith(f"{own}.") for own in asked_for(name))}
     assert missing == set()
     assert {key.partition(".")[0] for key in asked_for(name)} == {key.partition(".")[0] for key in asked}
@@ -282,14 +297,7 @@ def test_a_stage_declares_the_lists_that_its_tasks_are_chosen_from(name):
 
 
 def settings_module(name: str) -> str:
-    return "stages.settings" if PIPELINE_OF[name] == MAIN else f"stages.{PIPELINE_OF[name]}.settings"
-
-
-def test_only_scripts_and_commands_ask_for_settings():
-    # what hands a stage its arguments looks for them there, and takes nothing; a command is no stage
-    entry = {ROOT / "stages/lib" / name for name in ("params.py", "entry.py", "patches/export.py")}
-    libraries = [path.relative_to(ROOT) for path in {*(ROOT / "stages/lib").rglob("*.py")} - entry]
-    assert [str(path) for path in libraries if Path("stages/lib/params.py") in code.read(path).imports] == []
+    return "stages.workflow.core.sections" if PIPELINE_OF[name] == MAIN else f"stages.{PIPELINE_OF[name]}.settings"
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -322,7 +330,7 @@ def test_a_stage_runs_for_lists_of_its_pipelines_settings_and_last_for_its_seeds
 
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_another_pipeline_stands_in_the_top_folder_and_takes_its_settings_from_there(name):
-    assert {entry["wdir"] for entry in [CODE[name], *EXTENSIONS[name].values()]} == {"../.."}
+    assert {entry["wdir"] for entry in EXTENSIONS[name].values()} == {"../.."}
     assert pipeline(FILES[name])["vars"] == [f"../../{paths.PARAMS}"]
     assert name in EXTENSIONS[name], "its report has its name"
 
@@ -332,7 +340,7 @@ def test_every_stage_has_a_name_of_its_own_and_a_script_and_the_other_way_round(
     assert len(ALL) == sum(map(len, PIPELINES.values()))
     modules = (ROOT / "stages").rglob("*.py")
     scripts = {path for path in modules if re.search(r"^@stage$", path.read_text("utf-8"), re.MULTILINE)}
-    assert scripts == {*map(script, ALL), ROOT / "stages/code.py"}
+    assert scripts == {*map(script, ALL)}
 
 
 def test_no_two_cells_share_a_stage_name():
@@ -349,7 +357,7 @@ def test_starting_a_stage_loads_no_heavy_library():
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         return {*json.loads(result.stdout)} & {*heavy}
 
-    assert loaded(*map(module, ALL), "stages.code", "stages.commands.profile") == set()
+    assert loaded(*map(module, ALL), "stages.commands.profile") == set()
     assert loaded("stages.lib.metrics.predictions") >= {"numpy"}
     plan = ("stages.commands.plan.costs", "stages.commands.plan.predicted_steps", "stages.lib.models.anatomy")
     assert not loaded(*plan) & {"torch", "transformers"}, "which would take most of the plan's time"
@@ -398,8 +406,8 @@ def test_only_reports_declare_metrics_and_plots_and_none_that_dvc_would_draw_aga
 def test_whatever_a_stage_reads_is_made_by_an_earlier_one_or_by_the_user(name):
     before = [*dict.fromkeys([*STAGES, *PIPELINES[PIPELINE_OF[name]]])]
     made = [path for stage in before[: before.index(name)] for path in output_paths(stage, "outs")]
-    given = ("${data.root}", "${model.root}", "${finetune.root}", "stages/lib/data/tasks.yaml")
-    for dep in deps(name, code=False):
+    given = ("${data.root}", "${model.root}", "${finetune.root}")
+    for dep in data_deps(name):
         assert dep in given or [path for path in made if lies_in(dep, path) or lies_in(path, dep)], dep
 
 
@@ -426,9 +434,8 @@ def test_git_ignores_what_dvc_caches_and_nothing_else_that_is_written():
     kept = [path for name in REPORTS for path in for_git(name)]
     made = [path for name in ALL for path in output_paths(name, "outs") if path not in kept]
     filled = [re.sub(r"\$\{item\.(\w+)\}", r"\1", path) for path in made]
-    filled += [entry["outs"][0] for entry in CODE.values()]
     assert ignored(filled) == {*filled} and len(filled) >= len(ALL)
-    files = ["dvc.yaml", "dvc.lock", "params.yaml", "data/local/reviews/train.csv", *CODE[MAIN]["deps"]]
+    files = ["dvc.yaml", "dvc.lock", "params.yaml", "data/local/reviews/train.csv", "stages/fetch.py"]
     of_others = ["stages/{}/dvc.yaml", "stages/{}/dvc.lock", "plots/{}/any.csv"]
     files += [file.format(name) for name in EXTENSIONS for file in of_others]
     assert ignored([*kept, *files]) == set()
@@ -437,7 +444,7 @@ def test_git_ignores_what_dvc_caches_and_nothing_else_that_is_written():
 def test_what_a_report_reads_is_there_even_where_its_stages_are_off():
     # an empty list makes no cell, and DVC refuses a missing dep; so git keeps the empty folders
     made = {path for stages in EXTENSIONS.values() for stage in stages for path in output_paths(stage, "outs")}
-    folders = {dep for name in EXTENSIONS for dep in deps(name, code=False) if any(lies_in(path, dep) for path in made)}
+    folders = {dep for name in EXTENSIONS for dep in data_deps(name) if any(lies_in(path, dep) for path in made)}
     placeholders = {f"{dep}/.gitkeep" for dep in folders if dep.split("/")[0] != str(paths.PLOTS)}
     listed = subprocess.run(["git", "ls-files", *placeholders], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {*listed.stdout.split()} == placeholders

@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from stages.commands import profile
-from stages.lib import paths
+from stages.workflow.core import paths
 from tests.browser import Look, look_at, needs_chromium
 from tests.dvc_project import ROOT, TINY, Copy, Run, clone, make_original
 from tests.pico import save_bert, save_causal

@@ -13,21 +13,20 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stages.commands import profile
-from stages.lib import paths
-from stages.lib.data.tasks import read_task
 from stages.lib.errors import ParamsError
 from stages.lib.io import read_rows
-from stages.lib.metrics.predictions import read_cell
 from stages.lib.metrics.variants import CONTROLS, FINETUNED, GRAFT_TEMPERED, GRAFTED, TEMPERED, VARIANTS
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict_tokens
-from stages.lib.params import sections_of, validate
 from stages.lib.patches.__main__ import main as graft_command
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.locations import PATCH
 from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.taking_over import take_over
 from stages.lib.yaml12 import load_yaml
+from stages.workflow.core import paths
+from stages.workflow.core.settings import sections_of, validate
+from stages.workflow.core.stored import read_cell, read_task
 from tests.dvc_project import SEED_STAGES
 from tests.pico import finetune_settings, model_settings, runtime, same, toy_rows
 from tests.sealed import read_patch

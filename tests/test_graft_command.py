@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.lib import paths
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.graft.region import Region
@@ -23,6 +22,7 @@ from stages.lib.patches.export import pipeline_scores
 from stages.lib.patches.inspect import compare, inspect_mask
 from stages.lib.patches.locations import PATCH
 from stages.lib.patches.patch_file import KEY
+from stages.workflow.core import paths
 from tests.graft_project import MASK, ROOT, SELECTED, Project, graft, make_project, refused, write
 from tests.pico import PAIRS, model_settings, random_mask, same
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from stages.lib import paths
 from stages.lib.errors import MaskError, ModelError, TrainingError
 from stages.lib.graft.mask_file import read_mask, write_mask
 from stages.lib.io import read_json, write_json, write_rows
@@ -20,13 +19,14 @@ from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import seeded_torch
-from stages.multitask import joint_training
-from stages.multitask.joint_baselines import measure_baselines
-from stages.multitask.joint_model import HEADS, JointCell, load_joint, open_joint, save_joint
-from stages.multitask.joint_training import JointPlan, mixed_batches, train_joint
-from stages.multitask.task_masks import find_task_masks, task_masks
-from stages.multitask.transfer_matrix import PURIFIED, SINGLE, UNION, transfer
-from stages.multitask.unions import union
+from stages.multitask.experiment import joint_training
+from stages.multitask.experiment.joint_baselines import measure_baselines
+from stages.multitask.experiment.joint_model import HEADS, JointCell, load_joint, open_joint, save_joint
+from stages.multitask.experiment.joint_training import JointPlan, mixed_batches, train_joint
+from stages.multitask.experiment.task_masks import find_task_masks, task_masks
+from stages.multitask.experiment.transfer_matrix import PURIFIED, SINGLE, UNION, transfer
+from stages.multitask.experiment.unions import union
+from stages.workflow.core import paths
 from tests import pico
 from tests.pico import PAIRS, TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 

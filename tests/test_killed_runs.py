@@ -14,7 +14,6 @@ from stages.commands import mend
 from stages.commands.mend import NOTES, mending
 from stages.commands.parallel.run_stage import ALONE
 from stages.lib.errors import StorageError
-from stages.lib.io import write_json
 from tests.dvc_project import ROOT, dvc, lay_out_toy, wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports
@@ -57,16 +56,6 @@ def test_a_stage_whose_dvc_died_before_its_first_line_ends_at_once(toy, name):
     assert "toy: stopped, since the run of DVC that started it has ended" in killed.stderr
     assert not Path("out").exists()
     assert dvc(["repro"]) == 0 and Path("out").read_text() == "made"
-
-
-@linux
-def test_of_processes_that_share_gradients_the_first_alone_asks_for_the_dvc_above_it(project):
-    """The first one may be a fork of the runner's server, with no DVC among its ancestors; the others end with it."""
-    write_json(NOTES, {"read": {}, "write": {"out": {"pid": 2**22 + 1, "cmd": "dvc repro"}}})
-    for rank, code in (("0", 1), ("1", 0)):
-        environment = os.environ | {"DVC_STAGE": "toy", "STAGE_FORK_SERVER": "", "RANK": rank, "PYTHONPATH": str(ROOT)}
-        said = subprocess.run([sys.executable, "-c", "import stages"], env=environment, capture_output=True, text=True)
-        assert said.returncode == code and ("toy: stopped" in said.stderr) == (code == 1), said.stderr
 
 
 @linux

@@ -19,9 +19,8 @@ from stages.lib.localizers.learned import LEARNED, MOVEMENT, LearnedMask, MaskLo
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.localizers.settings import Learning
-from stages.lib.models.cell import GraftCell
-from stages.lib.models.evidence import evidence_of
 from stages.lib.models.predicting import dev_score
+from stages.workflow.core.cells import GraftCell, evidence_of
 from tests.memory import PeakBytes
 from tests.pico import TOY, localizer_settings, same
 

@@ -26,8 +26,8 @@ from stages.lib.localizers.movement import movement, movement_mask, movement_ord
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
 from stages.lib.localizers.settings import ARRAYS, NAMES, Learning
 from stages.lib.metrics.composition import layer_of
-from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import draws, evidence_about, from_tensors
+from stages.workflow.core.cells import GraftCell
 from tests.memory import PeakBytes
 from tests.pico import localizer_settings, same
 

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from stages.lib import paths
 from stages.merge.frames import SINGLES
+from stages.workflow.core import paths
 from tests.dvc_project import TINY, clone, make_original
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

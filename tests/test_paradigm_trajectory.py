@@ -11,26 +11,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lib import paths
 from stages.lib.errors import GraftError, MaskError, ParamsError
-from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.evaluation.study_cell import study_sets, train_set
 from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.metrics.classification import agreement
 from stages.lib.metrics.predictions import read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
-from stages.lib.models.cell import GraftCell
+from stages.lib.models.evaluation import Evaluation
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.sources import import_model
 from stages.lib.settings import AdamWParams
-from stages.lib.training.finetuning import TrainingCell, at_point, chosen_point, finetune
+from stages.lib.training.finetuning import TrainingCell, at_point, finetune
 from stages.study import checkpoints as trajectory
 from stages.study.bound import examples_for, log_all_regions, log_models, variance_term
 from stages.study.checkpoints import Trace, checkpoints, trace, train_again
 from stages.study.frames import bounds
 from stages.study.paradigms import finetune_and_graft, settings_of
 from stages.study.settings import Checkpoints
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.evaluation.study_cell import study_sets, train_set
+from stages.workflow.core.stored import chosen_point
 from tests.pico import TOY, all_localizers, finetune_settings, model_settings, runtime, same, toy_rows, values_of
 
 SEED, STEPS = 13, 25

@@ -21,17 +21,17 @@ from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 
 from stages.commands import profile
-from stages.lib import paths
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
-from stages.lib.localizers.settings import NAMES
+from stages.lib.localizers.settings import NAMES, SHARED
 from stages.lib.merging.names import NAMES as MERGING
 from stages.lib.models.anatomy import Anatomy, write_anatomy
-from stages.lib.params import PIPELINES, RUNTIME, SECTIONS, checked, load_params, validate
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
-from tests.test_dvc_yaml import CODE, FILES, pipeline
+from stages.workflow.core import paths
+from stages.workflow.core.settings import PIPELINES, RUNTIME, SECTIONS, checked, load_params, validate
+from tests.test_dvc_yaml import FILES, MAIN, pipeline
 
 ROOT = Path(__file__).parents[1]
 PARAMS = ROOT / "params.yaml"
@@ -455,7 +455,7 @@ AXES = {
 
 @pytest.mark.parametrize(("name", "axis"), sorted(AXES))
 def test_no_axis_takes_what_a_shell_would_run(name, axis):
-    asked = [key.partition(".")[0] for key in CODE[name]["params"]]  # by the stage that runs before all others
+    asked = [*PIPELINES["" if name == MAIN else name].SECTIONS]
     first = at(changed({}), axis)[0]
     bad = [f"{first} $(touch x)", f"{first};touch x", f"{first}\n", "-x", "../x", "a b", ["`touch x`"], {"a": "$x"}]
     assert len([line for line in problems_of({axis: [first, *bad]}, asked) if line.startswith(f"{axis}.")]) == len(bad)
@@ -552,6 +552,7 @@ def test_tasks_that_are_not_there_are_left_out_in_one_line(changes, key, expecte
 
 
 KNOWN_LOCALIZERS = ", ".join(NAMES)
+SHARED_LOCALIZERS = ", ".join(SHARED)
 ORDERS = {"there": ["movies", "bbc"], "back": ["bbc", "movies"]}
 TALOS = {"edit.methods": ["full", "talos"], "arithmetic.methods": ["talos"], "disentangle.methods": ["talos"]}
 MISFITS: list[tuple[dict[str, Any], list[str]]] = [
@@ -567,7 +568,7 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"readout.sparsities": [0.5], "sweep.sparsities": [0.001]}, ["readout.sparsities: 0.5 is not among sweep.sparsities (0.001)"]),
     ({"trajectory.checkpoints": None}, ["trajectory.checkpoints: null is not allowed: should be `name: value` pairs"]),
     ({"combination.methods": ["stich_mean"]}, [f"combination.methods: unknown method 'stich_mean' (did you mean 'stitch_mean'?); known: {', '.join(MERGING)}, and LOCALIZER_SHARE, such as stitch_0.01"]),
-    ({"combination.methods": ["stich_0.01"]}, [f"combination.methods: unknown localizer 'stich' (did you mean 'stitch'?); known: {KNOWN_LOCALIZERS}"]),
+    ({"combination.methods": ["stich_0.01"]}, [f"combination.methods: unknown localizer 'stich' (did you mean 'stitch'?); known: {SHARED_LOCALIZERS}"]),
     ({"combination.search.alphas": [-0.5]}, ["combination.search.alphas.0: -0.5 is not allowed: should be greater than or equal to 0"]),
     ({"combination.shares.dare": 0.0}, ["combination.shares.dare: 0.0 is not allowed: should be greater than 0"]),
     ({"smallest.localizers": ["grwn"]}, [f"smallest.localizers: unknown localizer 'grwn' (did you mean 'grown'?); known: {KNOWN_LOCALIZERS}"]),
@@ -576,7 +577,7 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"sequence.orders": ["there"], "order": {"there": ["bbc", "movies", "bbc"]}}, ["order.there: bbc stands twice"]),
     ({"sequence.methods": ["nave"]}, ["sequence.methods.0: 'nave' is not allowed: should be 'naive', 'grafting', 'replay' or 'ewc' (did you mean 'naive'?)"]),
     ({"sequence.orders": ["a.b"], "order": {"a.b": ["bbc", "movies"]}}, ["order: 'a.b' has a dot in it, which stands between a section and its settings; use _ instead"]),
-    (TALOS | {"edit.methods": ["full", "talas"], "arithmetic.methods": ["full"], "disentangle.methods": ["full"]}, [f"edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft, full_matched, linear, attention, {KNOWN_LOCALIZERS}"]),
+    (TALOS | {"edit.methods": ["full", "talas"], "arithmetic.methods": ["full"], "disentangle.methods": ["full"]}, [f"edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft, full_matched, linear, attention, {SHARED_LOCALIZERS}"]),
     (TALOS | {"arithmetic.methods": ["lota"]}, ["arithmetic.methods: 'lota' is not among edit.methods (full, talos)"]),
     (TALOS | {"arithmetic.negation.controls": {"movies": "movies"}}, ["arithmetic.negation.controls.movies: movies is the task itself"]),
     (TALOS | {"disentangle.grid.pairs": {"movies": "movies"}}, ["disentangle.grid.pairs.movies: movies is the task itself"]),
@@ -693,8 +694,8 @@ def run_stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     ("label", "arguments"),
     [
         ("mask@movies-13", ["stages.mask", "--task", "movies", "--seed", "13"]),
-        ("sweep@learned-0.01-13", ["stages.study.sweep", "--localizer", "learned", "--sparsity", "0.01", "--seed", "13"]),
-        ("params", ["stages.lib.params"]),
+        ("sweep@learned-13", ["stages.study.sweep", "--localizer", "learned", "--seed", "13"]),
+        ("params", ["stages.workflow.core.settings"]),
     ],
 )  # fmt: skip
 def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arguments, tmp_path):
@@ -771,13 +772,13 @@ def test_too_small_a_share_is_told_before_anything_is_trained(imported, place, v
 
 def test_the_check_looks_at_all_pipelines(tmp_path):
     override(tmp_path, "study.tasks=[nix]")
-    result = run_stage(tmp_path, "stages.lib.params")
+    result = run_stage(tmp_path, "stages.workflow.core.settings")
     assert result.returncode == 2 and "study.tasks: unknown task 'nix'" in result.stderr
 
 
 def test_the_check_prints_every_resolved_setting(tmp_path):
     shutil.copyfile(PARAMS, tmp_path / "params.yaml")
-    result = run_stage(tmp_path, "stages.lib.params")
+    result = run_stage(tmp_path, "stages.workflow.core.settings")
     assert (result.returncode, result.stderr) == (0, "")
     shown = json.loads(result.stdout)
     assert shown["finetune"] == RAW["finetune"] and shown["study"]["tasks"] == RAW["tasks"]

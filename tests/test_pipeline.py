@@ -21,11 +21,11 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from stages.code import UNTRACKED, read
-from stages.lib import paths
 from stages.lib.forks import fork_server
+from stages.workflow.core import paths
 from tests.dvc_project import CELL_STAGES, SEED_STAGES, Copy, Run, Step, cell, clone, make_original, per_seed, wait_for
-from tests.test_dvc_yaml import MAIN, ROOT, STAGES
+from tests.imports import closure
+from tests.test_dvc_yaml import ROOT
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -186,7 +186,6 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
         *(paths.PRETRAINED / name for name in (*HEAD, "anatomy.json")),
         *(paths.report("summary").with_suffix(".md"), *FOR_GIT, *NOTES),
         *(paths.PLOTS / f"{name}.{kind}" for kind, names in drawn.items() for name in names),
-        *(paths.CODE / MAIN / f"{'mask/learned' if stage == 'mask' else stage}.json" for stage in STAGES),
     ]
     return {*map(str, found)}
 
@@ -217,19 +216,17 @@ def test_git_is_clean_after_a_run_but_for_what_belongs_to_it(story):
 def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
     seen = {}
     for log in story["log"].iterdir():
-        seen.setdefault(log.name.split(".")[0], set()).update(map(source_of, log.read_text().splitlines()))
-    assert {*seen} == {"code", "fetch", "model", "summary", *CELL_STAGES, *SEED_STAGES}
+        # of code what was imported: the guard at a stage's end looks at every file of it
+        lines = (line for line in log.read_text().splitlines() if "__pycache__" in line or not lies_in(line, "stages"))
+        seen.setdefault(log.name.split(".")[0], set()).update(map(source_of, lines))
+    assert {*seen} == {"fetch", "model", "summary", *CELL_STAGES, *SEED_STAGES}
     for stage, opened in seen.items():
         lock = story["first"].lock
         entry = next(lock[name] for name in (stage, f"{stage}@movies-13", f"{stage}@13") if name in lock)
         known = [item["path"] for kind in ("deps", "outs") for item in entry.get(kind, [])]
-        code = [path for path in known if path.startswith(f"{paths.CODE / MAIN}/")]
-        known += [file for path in code for file in json.loads(story["first"].files[path])]
-        known += ["stages/code.py", str(paths.CODE / MAIN)]  # to see at its end whether they still say the same
-        known += ["stages/lib/forks.py"]  # by which entry.py hands the stage over
         own = {path for path in opened if belongs_to_project(path)}
         strange = {path for path in own if not any(lies_in(path, place) for place in known)}
-        assert strange - {*map(str, UNTRACKED)} - read_for_settings() == ({"dvc.yaml"} if stage == "code" else set())
+        assert strange - read_for_settings() == set()
         assert f"stages/{stage}.py" in opened
     # the control: what is read by libraries, inside functions, and loaded by its name is seen
     model = str(paths.PRETRAINED / "model.safetensors")
@@ -237,15 +234,9 @@ def test_every_file_that_a_stage_opens_is_among_its_dependencies(story):
 
 
 def read_for_settings() -> set[str]:
-    """Files that params.py needs to check the settings; a stage opens them all, and their contents are tracked as params."""
-    reached: set[Path] = set()
-    todo = [Path("stages/lib/params.py"), *(path.relative_to(ROOT) for path in ROOT.glob("stages/**/settings.py"))]
-    while todo:
-        path = todo.pop()
-        if path not in reached:
-            reached.add(path)
-            todo += read(path).imports
-    return {*map(str, reached), "stages/lib/data/tasks.yaml", "params.yaml"}
+    """What the check of the settings reads of other pipelines, of which no result depends."""
+    settings = [path.relative_to(ROOT) for path in ROOT.glob("stages/**/settings.py")]
+    return {*map(str, closure(*settings)), "params.yaml"}
 
 
 def source_of(path: str) -> str:

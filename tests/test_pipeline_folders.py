@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from stages.commands.settings_reference import markdown
-from stages.lib.params import PIPELINES
+from stages.workflow.core.settings import PIPELINES
 from tests.dvc_project import ROOT, TINY, TINY_STUDY, Copy, make_original
 
 REFERENCE = "from stages.commands.settings_reference import markdown; print(markdown(open('params.yaml').read()))"
@@ -35,8 +35,8 @@ def problems(values):
 
 from pathlib import Path
 
-from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.core.stage import stage
+from stages.workflow.core.settings import load_params
 
 @stage
 def main() -> None:
@@ -66,22 +66,15 @@ if __name__ == "__main__":
 vars:
   - ../../params.yaml
 stages:
-  toy_code:
-    wdir: ../..
-    cmd: exec python -m stages.code --file stages/toy/dvc.yaml
-    deps:
-      - stages/code.py
-      - stages/lib
-      - stages/toy/claims.yaml
-      - stages/toy/toy.py
-    outs:
-      - metrics/code/toy
-
   toy:
     wdir: ../..
     cmd: exec python -m stages.toy.toy
     deps:
-      - metrics/code/toy/toy.json
+      - stages/toy/toy.py
+      - stages/toy/claims.yaml
+      - stages/toy/settings.py
+      - stages/workflow/core
+      - stages/lib
     params: [toy]
     metrics:
       - metrics/toy.json:
@@ -147,8 +140,8 @@ def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_reference(tmp_path
     row = "| `toy.sizes` | list of (whole number) | how large the toys are |"
     assert row in copy.run("python", "-c", REFERENCE).text
     plan = ("python", "-m", "stages.commands.plan", "toy", "--line")
-    assert "2 stages to run" in copy.run(*plan).text
-    assert copy.repro("stages/toy/dvc.yaml").run_at_all == ["toy_code", "toy"]
+    assert "1 stage to run" in copy.run(*plan).text
+    assert copy.repro("stages/toy/dvc.yaml").run_at_all == ["toy"]
     assert "Nothing to run" in copy.run(*plan).text
     assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"size": 2.5}
     copy.run("python", "-m", "stages.workflow.page")

@@ -13,12 +13,12 @@ from stages.commands.plan.costs import COPIES, FILE, Costs, measure_slowness
 from stages.commands.plan.format import line, single_table, table
 from stages.commands.plan.predicted_steps import predict_steps
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
-from stages.lib import paths
 from stages.lib.errors import ParamsError, StorageError
 from stages.lib.io import write_text
 from stages.lib.models.precision import write_precision
-from stages.lib.params import data_files, validate
 from stages.lib.yaml12 import load_yaml
+from stages.workflow.core import paths
+from stages.workflow.core.settings import data_files, validate
 from tests.test_dvc_yaml import MAIN, PIPELINES, ROOT, STAGES
 
 pytestmark = pytest.mark.usefixtures("project")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from stages.lib import paths
 from stages.lib.io import read_json
 from stages.lib.report.differences import flat
+from stages.workflow.core import paths
 from tests.test_dvc_yaml import FILES, REPORTS, ROOT, drawn, lies_in, pipeline
 
 TEMPLATES = {path.stem for path in (ROOT / ".dvc/plots").glob("*.json")}

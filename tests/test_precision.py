@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from stages import model as stage
-from stages.lib import paths, runtime
+from stages.lib import runtime
 from stages.lib.errors import ModelError
 from stages.lib.models import precision
 from stages.lib.models.precision import choose_precision, has_bfloat16, read_precision, write_precision
+from stages.workflow.core import paths
 
 CPU = torch.device("cpu")
 
@@ -50,7 +51,7 @@ def test_a_step_takes_time_in_both_precisions(dtype):
 
 def test_what_was_chosen_lies_with_the_model_and_is_what_stages_compute_in(make_cell, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    resources = {"batch_tokens": 64, "processes": 1, "gradient_checkpointing": False}
+    resources = {"batch_tokens": 64, "gradient_checkpointing": False}
     settings = SimpleNamespace(device="cpu", precision="auto", threads=1, **resources)
     with pytest.raises(ModelError, match=r"models/pretrained/precision.json: no such file"):
         runtime.start(settings)

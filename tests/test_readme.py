@@ -13,10 +13,10 @@ from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
 from stages.commands import profile
-from stages.lib import paths
 from stages.lib.errors import ParamsError
-from stages.lib.params import SECTIONS, validate
 from stages.lib.yaml12 import load_yaml
+from stages.workflow.core import paths
+from stages.workflow.core.settings import SECTIONS, validate
 from tests.test_dvc_yaml import ALL, lies_in, output_paths
 
 ROOT = Path(__file__).parents[1]

@@ -10,10 +10,10 @@ from torch import Tensor
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.readout import READOUTS, prune, reset
-from stages.lib.models.cell import GraftCell
 from stages.lib.models.predicting import predict
 from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune
 from stages.study.readouts import own_grid, read_out
+from stages.workflow.core.cells import GraftCell
 from tests.pico import TOY, finetune_settings, model_settings, random_mask, runtime, same, values_of
 
 RATES = [1e-6, 1e-2]

@@ -9,10 +9,10 @@ from pydantic import Field
 from stages.commands import profile
 from stages.commands import settings_reference as reference
 from stages.commands.settings_reference import comments, markdown, settings
-from stages.lib import paths
 from stages.lib.errors import ParamsError
 from stages.lib.settings import Section
 from stages.lib.yaml12 import load_yaml
+from stages.workflow.core import paths
 
 ROOT = Path(__file__).parents[1]
 PARAMS = (ROOT / paths.PARAMS).read_text(encoding="utf-8")

@@ -7,15 +7,16 @@ import pandas as pd
 import pytest
 import torch
 
-from stages.lib import paths
-from stages.lib.evaluation import refitting
 from stages.lib.io import read_json
-from stages.lib.metrics.predictions import read_cell, read_predictions
+from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFT_REFITTED, GRAFTED, REFITS, REFITTED
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.predicting import loss_gradient
 from stages.lib.report import hover
-from stages.settings import SECTIONS
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation import refitting
+from stages.workflow.core.sections import SECTIONS
+from stages.workflow.core.stored import read_cell
 from tests import test_generative as other
 from tests.pico import TOY, finetune_settings, toy_rows, values_of
 from tests.test_params import problems_of

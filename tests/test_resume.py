@@ -5,8 +5,8 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -14,24 +14,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
-from stages import code
-from stages.lib import checkpoint, entry, params
-from stages.lib.checkpoint import Loop, State, keeping
+from stages.lib.digest import list_files
 from stages.lib.errors import StorageError
 from stages.lib.graft.mask import GraftMask
-from stages.lib.identity import digest_of
+from stages.lib.io import read_rows, write_rows
 from stages.lib.localizers.movement import movement_order
 from stages.lib.localizers.registry import Budget, find_mask
-from stages.lib.models.cell import GraftCell
-from stages.lib.models.evidence import evidence_of
+from stages.lib.loops import State
 from stages.lib.settings import Params
 from stages.lib.training.finetuning import finetune, train_again
 from stages.lib.training.training import train
+from stages.workflow.core import resume as checkpoint
+from stages.workflow.core import settings as params
+from stages.workflow.core import stage as entry
+from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.resume import KeptLoop, keeping
 from tests import test_joint, test_sequencing
-from tests.dvc_project import ROOT, lay_out_cell, start_stage, wait_for
+from tests.dvc_project import lay_out_cell, start_stage, wait_for
 from tests.pico import finetune_settings, localizer_settings, same, values_of
 from tests.sealed import change_one_value
 from tests.test_artifacts import script
@@ -108,16 +109,16 @@ def live(
     run: Callable[[], Outcome], folder: Path, kill_at: int = 0, words: Any = "same", seconds: float = SECONDS
 ) -> tuple[Outcome | None, int]:
     """The result of a run, None if it is killed at a step, and the number of its steps."""
-    steps, keep = [], Loop.keep
+    steps, keep = [], KeptLoop.keep
 
-    def counted(loop: Loop, state: Any) -> None:
+    def counted(loop: KeptLoop, state: Any) -> None:
         steps.append(loop)
         if len(steps) == kill_at:
             raise Killed
         keep(loop, state)
 
     with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(Loop, "keep", counted)
+        patch.setattr(KeptLoop, "keep", counted)
         with keeping(folder, "toy", lambda: (seconds, words)):
             return run(), len(steps)
     return None, len(steps)
@@ -168,82 +169,76 @@ def test_without_a_part_of_the_state_the_bytes_would_differ(make_cell, tmp_path,
 # --- Whose checkpoint it is ----------------------------------------------------------------------------------------
 
 
-def another_row(rows: dict[str, list[dict]], split: str) -> dict[str, list[dict]]:
-    first, *others = rows[split]
-    return rows | {split: [first | {"sentence1": "so good"}, *others]}
+def another_row(cell: Any, split: str) -> None:
+    first, *others = cell.rows[split]
+    cell.rows.update({split: [first | {"sentence1": "so good"}, *others]})
 
 
-def another_weight(cell: Any, folder: Path, name: str) -> Path:
-    shutil.copytree(cell.pretrained_folder, folder)
-    change_one_value(folder, f"bert.{name}")
-    return folder
+def another_weight(cell: Any, name: str) -> None:
+    change_one_value(cell.pretrained_folder, f"bert.{name}")
+    list_files(cell.pretrained_folder)
 
 
-CHANGES: dict[str, Callable[[Any, Path], dict[str, Any]]] = {
-    "nothing": lambda cell, _: {},
-    "settings or code": lambda cell, _: {},
-    "train row": lambda cell, _: {"rows": another_row(cell.rows, "train")},
-    "dev row": lambda cell, _: {"rows": another_row(cell.rows, "dev")},
-    "trained weight": lambda cell, to: {
-        "folder": another_weight(cell, to / "p", "encoder.layer.1.output.dense.weight")
-    },
-    "frozen weight": lambda cell, to: {
-        "folder": another_weight(cell, to / "p", "embeddings.position_embeddings.weight")
-    },
-    "dropout": lambda cell, _: {"dropout": 0.3},
-    "mask": lambda cell, _: {"only": some(cell)},
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "nothing": lambda cell: None,
+    "settings or code": lambda cell: None,
+    "train row": lambda cell: another_row(cell, "train"),
+    "dev row": lambda cell: another_row(cell, "dev"),
+    "trained weight": lambda cell: another_weight(cell, "encoder.layer.1.output.dense.weight"),
+    "frozen weight": lambda cell: another_weight(cell, "embeddings.position_embeddings.weight"),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_checkpoint_of_other_inputs_is_never_used(make_cell, tmp_path, clock, capsys, change):
+    """Files say of themselves what is in them: rows by their text, a model's folder by its list of digests."""
     cell = make_cell("standard")
-    settings = {**MOMENTUM, "learning_rates": [0.05]}
-    other = {**settings, **CHANGES[change](cell, tmp_path)}
-    live(lambda: tune(cell, **settings), tmp_path / "kept", STEPS)
+    list_files(shutil.copytree(cell.pretrained_folder, tmp_path / "pretrained"))
+    cell = replace(cell, pretrained_folder=tmp_path / "pretrained", rows={**cell.rows})
+
+    def run() -> Outcome:
+        for split in ("train", "dev"):
+            write_rows(tmp_path / f"{split}.jsonl", cell.rows[split])
+        rows = {split: read_rows(tmp_path / f"{split}.jsonl") for split in ("train", "dev")}
+        return tune(cell, rows=cell.rows | rows, **{**MOMENTUM, "learning_rates": [0.05]})
+
+    live(run, tmp_path / "kept", STEPS)
     assert capsys.readouterr().err == ""
+    CHANGES[change](cell)
     words = "other" if change == "settings or code" else "same"
-    outcome, left = live(lambda: tune(cell, **other), tmp_path / "kept", words=words)
-    assert equal(outcome, tune(cell, **other))
+    outcome, left = live(run, tmp_path / "kept", words=words)
+    assert equal(outcome, run())
     assert left == STEPS if change != "nothing" else left < STEPS
     said = [f"toy: resumes at step {STEPS - left} of {STEPS}"] if change == "nothing" else []
     assert capsys.readouterr().err.splitlines() == said
 
 
-def test_what_a_stage_is_told_by_has_its_settings_arguments_and_code(monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_a_stage_is_told_by_its_arguments_settings_and_code(project, monkeypatch):
+    """What it hands to its checkpoints, for arguments, settings and code of its own."""
+    told: list[Any] = []
+
+    @contextmanager
+    def noting(folder: Path, label: str, identify: Callable[[], Any]) -> Iterator[None]:
+        yield
+        told.append(identify())
+
+    monkeypatch.setattr(checkpoint, "keeping", noting)
     monkeypatch.setattr(params, "READ", [(Path("params.yaml"), ("seeds",), Params(seeds=[1]))])
+    monkeypatch.setattr(params, "checkpoint_seconds", lambda: 120)
+    monkeypatch.setattr(params, "require_listed", lambda module, arguments: None)
 
-    def told(task: str = "movies") -> bytes:
-        return digest_of(entry._identity("stages.finetune", {"task": task})[1])
+    def run(task: str = "movies") -> None:
+        entry._run(lambda task: None, "stages.finetune", "finetune", {"task": task})
 
-    found = [told(), told("tweets")]
-    assert told() == found[0]  # the control
+    run(), run(), run("tweets")
     params.READ[0] = (Path("params.yaml"), ("seeds",), Params(seeds=[2]))
-    found.append(told())
-    read = code.read
-
-    def edited(path: Path) -> code.Code:
-        return replace(read(path), digest="new") if path.name == "course.py" else read(path)
-
-    monkeypatch.setattr(code, "read", edited)
-    found.append(told())
-    assert len({*found}) == len(found)
-    assert entry._identity("stages.finetune", {})[0] == params.checkpoint_seconds() == 120
-
-
-def test_a_digest_is_of_every_bit_and_refuses_what_does_not_print_itself_whole(make_cell):
-    model = make_cell("standard").load()
-    before = digest_of(model)
-    assert digest_of(model) == before
-    model.parameters()["bert.encoder.layer.0.output.dense.bias"].data[3] += 1e-7
-    assert digest_of(model) != before
-    x, y = torch.zeros(2), torch.zeros(2)
-    assert digest_of([x, y], x) != digest_of([x, y], y) and digest_of(x, x) != digest_of(x, y)
-    parts = ([1, 2], ["1", 2], [[1], 2], [1, [2]], {"1": 2}, "[1, 2]", [1, 2, None])
-    assert len({*map(digest_of, parts)}) == len(parts)
-    with pytest.raises(TypeError, match="Generator does not print itself whole"):
-        digest_of([torch.Generator()])
+    run()
+    digests = entry.code_digests()
+    course = next(path for path in digests if path.endswith("training/course.py"))
+    monkeypatch.setattr(entry, "code_digests", lambda: digests | {course: "edited"})
+    run()
+    assert told[0] == told[1] and told[0][0] == 120  # the control
+    assert len({repr(one) for one in told}) == len(told) - 1
 
 
 def test_a_watcher_with_a_state_of_its_own_sees_every_step(make_cell, tmp_path, clock):
@@ -293,16 +288,12 @@ def test_a_full_disk_stops_the_checkpoints_and_not_the_training(make_cell, tmp_p
     assert capsys.readouterr().err == "toy: goes on without checkpoints: no space left\n"
 
 
-def test_without_seconds_or_a_place_nothing_is_kept_or_digested(make_cell, tmp_path, monkeypatch):
-    monkeypatch.setattr("stages.lib.identity._add", lambda _digest, value, _seen: hashed.append(value))
-    hashed: list[Any] = []
+def test_without_seconds_or_a_place_nothing_is_kept(make_cell, tmp_path):
     cell = make_cell("prompt")
     tune(cell, **HARD)
     assert live(lambda: tune(cell, **HARD), tmp_path / "kept", seconds=0)[1] == 0
     assert not (tmp_path / "kept").exists()
-    assert not any(isinstance(part, dict | tuple) for part in hashed)
-    live(lambda: tune(cell, **HARD), tmp_path / "kept")
-    assert any(isinstance(part, dict | tuple) for part in hashed), "control"
+    assert live(lambda: tune(cell, **HARD), tmp_path / "kept")[1] > 0, "control"
 
 
 def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_cell, tmp_path, monkeypatch):
@@ -390,13 +381,13 @@ def test_a_stage_that_is_killed_for_real_goes_on_and_leaves_the_same_files(make_
     shutil.rmtree("models/finetuned")
     assert killed("1.safetensors") == ""
     assert "finetune@toy-13: resumes at step " in killed("2.safetensors")
+    kept = shutil.copytree(folder, "kept")
     file = Path("stages/lib/training/course.py")
     text = file.read_text()
-    file.write_text(f"{text}\n\nANOTHER = 1\n")
-    kept = shutil.copytree(folder, "kept")
-    assert ended() == "" and made() == undisturbed  # other code: from the beginning
+    file.write_text(f"{text}\n# other code\n")
+    assert ended() == "" and made() == undisturbed  # from the beginning
     shutil.move(kept, folder)
-    file.write_text(f"{text}\n# another comment\n")
+    file.write_text(text)
     shutil.rmtree("models/finetuned")
     assert ended().startswith("finetune@toy-13: resumes at step ") and made() == undisturbed
 

@@ -13,15 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.continual import methods
-from stages.continual.methods import METHODS, Naive
-from stages.continual.run_sequence import learn_in_order, require_unchanged, run_sequence
+from stages.continual.experiment import methods
+from stages.continual.experiment.methods import METHODS, Naive
+from stages.continual.experiment.run_sequence import learn_in_order, require_unchanged, run_sequence
+from stages.continual.experiment.task_sequence import TaskSequence
 from stages.continual.settings import EwcParams, NoParams, ReplayParams
-from stages.continual.task_sequence import TaskSequence
-from stages.lib import paths
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import MaskError, ModelError
-from stages.lib.evaluation.evaluation import Evaluation
 from stages.lib.graft.apply import values_at
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
@@ -30,12 +28,14 @@ from stages.lib.localizers.movement import movement_order
 from stages.lib.metrics.predictions import read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.evaluation import Evaluation
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.models.predicting import dev_score
 from stages.lib.models.sources import import_model
 from stages.lib.runtime import seeded_torch
 from stages.lib.training.finetuning import TrainingCell, finetune
+from stages.workflow.core import paths
 from tests.pico import PAIRS, TOY, finetune_settings, model_settings, pair_rows, runtime, same, toy_rows
 
 SEED, STEPS, TEST = 13, 8, 24

@@ -11,20 +11,20 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stages.lib import paths
-from stages.lib.evaluation.evaluation import predict_reference
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.readout import signs
 from stages.lib.graft.region import Region
 from stages.lib.io import read_json, read_rows, write_rows
 from stages.lib.metrics.predictions import dev_set, read_predictions, write_predictions
-from stages.smallest import smallest_graft
-from stages.smallest.bisection import most_looks, smallest_enough
-from stages.smallest.code_length import certified_error, code_bits, rows_for
+from stages.smallest.experiment import smallest_graft
+from stages.smallest.experiment.bisection import most_looks, smallest_enough
+from stages.smallest.experiment.code_length import certified_error, code_bits, rows_for
+from stages.smallest.experiment.smallest_graft import search
 from stages.smallest.frames import answered, by_localizer, by_task, certificates, ratios
 from stages.smallest.settings import SmallestParams
-from stages.smallest.smallest_graft import search
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation.reference import predict_reference
 from tests.pico import TOY, all_localizers, model_settings, runtime
 
 TASK, SEED = "toy", 0

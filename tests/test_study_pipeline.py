@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 import torch
 
-from stages.lib import paths
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from stages.workflow.core import paths
 from tests.dvc_project import TINY, TINY_STUDY, Copy, Step, clone, make_original, twin
 from tests.test_dvc_yaml import EXTENSIONS
 

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lib import paths
 from stages.lib.errors import DataError, GraftError, MaskError, ModelError
-from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.evaluation.study_cell import against_finetuned, study_sets, train_set, variant_rows
 from stages.lib.graft.mask_file import read_mask, read_order
 from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.localizers import learned
@@ -21,9 +18,12 @@ from stages.lib.localizers.registry import Localizer
 from stages.lib.localizers.settings import NAMES
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED
-from stages.lib.models.cell import GraftCell
+from stages.lib.models.evaluation import Evaluation
 from stages.study.localizer_sweep import rank, sweep
 from stages.study.readouts import read
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.evaluation.study_cell import against_finetuned, study_sets, train_set, variant_rows
 from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
 
 TASK, SEED, OTHER = "toy", 0, "elsewhere"

@@ -10,7 +10,6 @@ import pytest
 
 from stages import frames as reading
 from stages import summary as stage
-from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import DataError, MaskError
 from stages.lib.io import read_json, write_json
@@ -27,6 +26,7 @@ from stages.lib.metrics.variants import (
     WISE_FT,
     WISE_GRAFT,
 )
+from stages.workflow.core import paths
 from stages.workflow.report.claims import judge
 from stages.workflow.report.publish import headline, markdown
 from stages.workflow.report.spec import read_spec

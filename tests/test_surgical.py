@@ -11,7 +11,6 @@ from torch import Tensor
 from torchmetrics.functional import kendall_rank_corrcoef, matthews_corrcoef, spearman_corrcoef
 from transformers import BertModel, GPT2Model, LlamaModel, RobertaModel
 
-from stages.lib import paths
 from stages.lib.errors import ParamsError, TrainingError
 from stages.lib.graft.region import Region
 from stages.lib.io import read_json, write_json, write_rows
@@ -28,12 +27,13 @@ from stages.lib.models.sources import import_model
 from stages.lib.runtime import derive_seed, numpy_generator, permuted
 from stages.lib.training.finetuning import TrainingCell, finetune, train_again
 from stages.lib.training.training import TrainPlan
-from stages.surgical import fisher_scores as fim
-from stages.surgical import layer_surgery as surgery
-from stages.surgical import rank_robustness as robustness
-from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, whole_layers
-from stages.surgical.selections import SIZED, UNSIZED, choose, order, parse
+from stages.surgical.experiment import fisher_scores as fim
+from stages.surgical.experiment import layer_surgery as surgery
+from stages.surgical.experiment import rank_robustness as robustness
+from stages.surgical.experiment.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, whole_layers
+from stages.surgical.experiment.selections import SIZED, UNSIZED, choose, order, parse
 from stages.surgical.settings import ChosenScore, FimScores, LayerTraining
+from stages.workflow.core import paths
 from tests.pico import (
     TOY,
     bert_config,

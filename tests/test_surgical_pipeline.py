@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stages.lib import paths
+from stages.workflow.core import paths
 from tests.dvc_project import TINY, clone, make_original
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

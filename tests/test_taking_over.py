@@ -8,18 +8,19 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from stages.lib import paths
 from stages.lib.data.tasks import TaskSpec, resolve_tasks
 from stages.lib.errors import ModelError, ParamsError
 from stages.lib.io import write_json
 from stages.lib.models import sources
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
-from stages.lib.params import validate
-from stages.lib.training.finetuning import TrainingCell, chosen_point
+from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.taking_over import label_order, take_over
 from stages.lib.yaml12 import load_yaml
-from stages.settings import problems
+from stages.workflow.core import paths
+from stages.workflow.core.sections import problems
+from stages.workflow.core.settings import validate
+from stages.workflow.core.stored import chosen_point
 from tests.pico import TOY, VOCABULARY, finetune_settings
 from tests.sealed import edit_tensors, set_config
 

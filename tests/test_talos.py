@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lib import paths
 from stages.lib.data.batching import shuffled
 from stages.lib.errors import MaskError, TrainingError
 from stages.lib.graft.apply import transplant
@@ -27,19 +26,20 @@ from stages.lib.localizers.talos import calibrate, least_sensitive, round_sizes,
 from stages.lib.merging.arithmetic import combined, task_vector
 from stages.lib.merging.vectors import summed
 from stages.lib.metrics.composition import by_tensor
-from stages.lib.models.cell import GraftCell
 from stages.lib.models.fisher import MODES, backward_passes, drawn_labels, squared_gradients
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
 from stages.lib.runtime import numpy_generator, seeded_torch
 from stages.lib.training.training import TrainPlan
-from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel, open_views, spread
-from stages.talos.disentanglement import error_grid, searched_mean
-from stages.talos.linearised import LinearisedModel
-from stages.talos.sensitivity_masks import LEAST, MOST, RANDOM, VARIANTS, masks, prune
+from stages.talos.experiment.arithmetic_model import ArithmeticModel, LinearArithmeticModel, open_views, spread
+from stages.talos.experiment.disentanglement import error_grid, searched_mean
+from stages.talos.experiment.linearised import LinearisedModel
+from stages.talos.experiment.sensitivity_masks import LEAST, MOST, RANDOM, VARIANTS, masks, prune
+from stages.talos.experiment.task_vectors import attention_mask, best_of, choose_mask, plans_of, sizes
+from stages.talos.experiment.vector_arithmetic import addition, choose_negation, negation, single_scores
 from stages.talos.settings import EditTraining, Negation, SensitivityParams
-from stages.talos.task_vectors import attention_mask, best_of, choose_mask, plans_of, sizes
-from stages.talos.vector_arithmetic import addition, choose_negation, negation, single_scores
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
 from tests.pico import TOY, all_localizers, localizer_settings, model_settings, runtime, same, toy_rows, values_of
 from tests.test_localizers import evidence_of, mask_of
 
@@ -388,7 +388,7 @@ def test_what_a_model_lacks_is_drawn_alike_each_time_it_is_opened(make_cell, pro
     shutil.copytree(make_cell("standard").pretrained_folder, paths.PRETRAINED)
     write_json(paths.card("toy"), {"task": TOY.model_dump()})
     # in place of a parameter without pretrained values the head, which keeps what was drawn
-    monkeypatch.setattr("stages.talos.arithmetic_model.read_tensors", lambda *_: {})
+    monkeypatch.setattr("stages.talos.experiment.arithmetic_model.read_tensors", lambda *_: {})
     one, other = (values_of(open_views(["toy"], 0, model_settings("standard"), runtime())["toy"]) for _ in range(2))
     assert same(one, other)
 
@@ -443,7 +443,7 @@ def test_negation_of_a_cell_takes_its_accuracy_within_the_bound(make_cell, monke
     assert found["weak_control"] == (found["control_curve"][0.0] < 0.55)
     assert found["target_curve"][found["alpha"]] <= found["target_curve"][0.0]
     assert found["control_zero_shot"] == pytest.approx(single_scores(plane, "toy")["pretrained"]["test"])
-    monkeypatch.setattr("stages.talos.vector_arithmetic.choose_negation", lambda *_: 1.0)
+    monkeypatch.setattr("stages.talos.experiment.vector_arithmetic.choose_negation", lambda *_: 1.0)
     taken = negation(plane, "toy", ALPHAS, settings)["logits"]
     assert np.array_equal(taken, plane.logits({"toy": -1.0}, [TEST])[TEST]), "the vector is taken away"
 

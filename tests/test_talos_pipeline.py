@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from stages.lib import paths
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
+from stages.workflow.core import paths
 from tests.dvc_project import TINY, TINY_STUDY, clone, make_original
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -8,9 +8,9 @@ from stages.lib.graft.select import top_k
 from stages.lib.localizers.attribution import each_attribution, rank_by_attribution
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.grown import gains_beyond, grown_to
-from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import evidence_about, in_portions
 from stages.lib.models.predicting import loss_gradient, portions, tensor_gradients
+from stages.workflow.core.cells import GraftCell
 from tests.pico import localizer_settings
 
 # tokens of a batch: all rows in one, and several

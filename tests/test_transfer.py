@@ -13,8 +13,8 @@ from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.settings import NAMES
 from stages.lib.metrics.gain import add_gain, gained, relative_gain, scores_of_ends
 from stages.lib.models.evidence import from_tensors
+from stages.multitask.experiment.unions import purify, summed_gradient, union
 from stages.multitask.settings import read_name
-from stages.multitask.unions import purify, summed_gradient, union
 from tests.pico import localizer_settings, same
 
 

@@ -13,7 +13,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import StorageError
 from stages.lib.io import write_text
 

@@ -13,10 +13,10 @@ from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from stages.lib import paths
 from stages.lib.errors import StorageError
 from stages.lib.io import read_json, write_text
 from stages.lib.yaml12 import load_yaml
+from stages.workflow.core import paths
 
 Given, Result = ParamSpec("Given"), TypeVar("Result")
 NOTES = Path(".dvc/tmp/rwlock")

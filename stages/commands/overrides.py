@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from stages.lib import paths
 from stages.lib.errors import ParamsError, did_you_mean
 from stages.lib.report.differences import flat
 from stages.lib.yaml12 import parse_yaml
+from stages.workflow.core import paths
 
 # of Hydra's grammar: a setting that is added, and one that is taken away
 MARKS = "+~"

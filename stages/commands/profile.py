@@ -18,12 +18,12 @@ from typing import Any
 from stages.commands.mend import committed
 from stages.commands.overrides import keys_in, overridden, sections_in
 from stages.commands.settings_reference import leaves
-from stages.lib import paths
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import ParamsError, did_you_mean
 from stages.lib.io import write_text
-from stages.lib.params import SECTIONS, validate
 from stages.lib.yaml12 import load_yaml, parse_yaml
+from stages.workflow.core import paths
+from stages.workflow.core.settings import SECTIONS, validate
 
 
 def main() -> None:

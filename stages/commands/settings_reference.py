@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from stages.lib import paths
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.io import write_text
-from stages.lib.params import PIPELINES
+from stages.workflow.core import paths
+from stages.workflow.core.settings import PIPELINES
 
 PAGE = Path("stages/PARAMS.md")
 INTRO = """# Every setting

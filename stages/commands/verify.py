@@ -14,7 +14,7 @@ from hashlib import file_digest
 from pathlib import Path
 
 from stages.commands.mend import lock_files, mend_locks
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import StorageError
 from stages.lib.progress import progress
 from stages.lib.report.format import counted

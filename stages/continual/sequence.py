@@ -1,9 +1,9 @@
 """sequence: tasks learned one after another in one order by one method, for one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -17,10 +17,10 @@ def main(method: str, order: str, seed: int) -> None:
     if not getattr(params.order, order):
         return
 
-    from stages.continual.run_sequence import run_sequence
+    from stages.continual.experiment.run_sequence import run_sequence
     from stages.lib import runtime
 
-    print(run_sequence(method, order, seed, params, runtime.start(params.runtime)))
+    print(run_sequence(method, order, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from skill_grafting import grafted, load_graft, open_patch
 """
 
+from importlib import import_module
+
 __all__ = ["grafted", "load_graft", "open_patch"]
 
 
@@ -10,6 +12,4 @@ def __getattr__(name: str) -> object:
     """The functions that apply a patch, which take torch, loaded when they are asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .patches import live
-
-    return getattr(live, name)
+    return getattr(import_module(".patches.live", __package__), name)

@@ -15,6 +15,8 @@ KEY = "sha256"
 # goes into a header's JSON text, and `seal` puts the digest there
 UNSEALED = {KEY: "0" * 64}
 LIST = "SHA256SUMS"
+# digests of what this process has read: of tensor files and model folders those that they carry
+SEEN: list[str] = []
 LONGEST_HEADER = 10**8  # bytes, as safetensors has it
 PLACE = re.compile(KEY.encode() + rb'\\": \\"([0-9a-f]{64})')
 
@@ -27,12 +29,13 @@ def seal(path: Path) -> None:
         file.write(digest)
 
 
-def require_sealed(path: Path) -> None:
-    """Raise ValueError unless a safetensors file is, to the last bit, what was sealed."""
+def require_sealed(path: Path, seen: bool = True) -> None:
+    """Raise ValueError unless a safetensors file is, to the last bit, what was sealed; an input is noted as `seen`."""
     with path.open("rb") as file:
         said, digest = _digests(file)
     if said[1] != digest:
         raise ValueError("its content is not what was written")
+    SEEN.extend([digest.decode()] * seen)
 
 
 def _digests(file: BinaryIO) -> tuple[re.Match, bytes]:
@@ -58,7 +61,8 @@ def require_listed(folder: Path, *names: str) -> None:
         return
     listed = (folder / LIST).read_bytes().decode(errors="replace").splitlines()
     for path in filter(Path.is_file, (folder / name for name in names)):
-        if f"{sha256_of(path)}  {path.name}" not in listed:
+        SEEN.append(f"{sha256_of(path)}  {path.name}")
+        if SEEN[-1] not in listed:
             raise ModelError(f"{path}: damaged: its content is not what {LIST} says was written")
 
 

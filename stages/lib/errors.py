@@ -1,7 +1,7 @@
 """The errors a user of the pipeline can mend.
 
 Everything here is shown as one clear message and a non-zero exit code, without a traceback
-(`stages.lib.entry`).  A mistake of a programmer stays a `TypeError` or `ValueError`.
+(`stages.lib.command`).  A mistake of a programmer stays a `TypeError` or `ValueError`.
 """
 
 import difflib
@@ -52,10 +52,6 @@ class MaskError(GraftError):
 
 class TrainingError(GraftError):
     """Training went wrong in a way that settings can mend, for instance a diverging loss."""
-
-
-class ProcessError(GraftError):
-    """Another process, without which this one can't go on, has ended."""
 
 
 class StorageError(GraftError):

@@ -12,9 +12,11 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from .digest import SEEN
 from .errors import DataError, GraftError, StorageError
 
 # behind the name of what is being written
@@ -23,8 +25,6 @@ STORAGE_PROBLEMS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG),
     *(errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
 )
-# False in a process that only helps another one, which writes what both have found (processes.py)
-_writing = [True]
 
 
 @contextlib.contextmanager
@@ -34,12 +34,6 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
     Raises StorageError if the disk is full or the place can't be written, or, with `fresh`, if there is more than an empty
     folder at `target` by then; it is as before in any case.
     """
-    if not writes():
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder, target.name)
-        return
     partial = target.with_name(target.name + PARTIAL)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,16 +53,6 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
             remedy = "nothing was left behind; put that right and run again"
             raise StorageError(f"{target}: could not be written: {error}; {remedy}") from error
         raise
-
-
-def write_nothing() -> None:
-    """From here on let nothing that this process writes get its final name."""
-    _writing[0] = False
-
-
-def writes() -> bool:
-    """False after `write_nothing`."""
-    return _writing[0]
 
 
 def _share(path: Path) -> None:
@@ -136,11 +120,16 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path, error: type[GraftError] = DataError) -> Any:
     """Read a JSON file; raise `error` that names it if it is missing or damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(_noted(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
     except (ValueError, RecursionError) as problem:
         raise error(f"{path}: not valid JSON: {json_problem(problem)}") from None
+
+
+def _noted(text: str) -> str:
+    SEEN.append(sha256(text.encode()).hexdigest())
+    return text
 
 
 def json_problem(problem: Exception) -> str:
@@ -160,7 +149,7 @@ def read_rows(path: Path) -> list[dict]:
     """Read what write_rows wrote."""
     try:
         # split on "\n" alone: text may hold other line separators, which JSON leaves as they are
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        return [json.loads(line) for line in _noted(path.read_text(encoding="utf-8")).split("\n") if line]
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as problem:

@@ -5,14 +5,13 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 
-from . import paths
 from .errors import ParamsError
-from .processes import ALONE, Processes, join
 
 if TYPE_CHECKING:
     from .settings import RuntimeParams
@@ -28,7 +27,6 @@ class Runtime:
     precision: torch.dtype
     batch_tokens: int
     gradient_checkpointing: bool = False
-    processes: Processes = ALONE
 
     def autocast(self) -> contextlib.AbstractContextManager:
         """bfloat16 arithmetic if it was asked for; weights and losses stay float32."""
@@ -37,13 +35,9 @@ class Runtime:
         return torch.autocast(self.device.type, dtype=self.precision)
 
 
-def start(settings: "RuntimeParams") -> Runtime:
-    """Prepare torch by the `runtime` section: other processes, threads, determinism, device, precision."""
-    count = getattr(settings, "processes", 1)
-    device = device_of(settings.device, count)  # whatever is wrong is said before others start
-    processes = join(count, on_cpu=device.type == "cpu")
-    if count > 1 and device.type == "cuda":
-        device = torch.device("cuda", processes.rank)
+def start(settings: "RuntimeParams", pretrained: Path | None = None) -> Runtime:
+    """Prepare torch by the `runtime` section; what the precision `auto` is, the folder `pretrained` says."""
+    device = device_of(settings.device)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     # torch seeds itself anew in each process; a checkpoint is found again by its random numbers
@@ -55,20 +49,18 @@ def start(settings: "RuntimeParams") -> Runtime:
     if (precision := settings.precision) == "auto":  # what the stage `model` has chosen
         from .models.precision import read_precision
 
-        precision = read_precision(paths.PRETRAINED)
+        precision = read_precision(pretrained)
     dtype = getattr(torch, precision)
-    return Runtime(device, dtype, settings.batch_tokens, settings.gradient_checkpointing, processes)
+    return Runtime(device, dtype, settings.batch_tokens, settings.gradient_checkpointing)
 
 
-def device_of(name: str, processes: int = 1) -> torch.device:
-    """The device of a name.  Raises ParamsError if it isn't there, or hasn't a GPU for each of several processes."""
+def device_of(name: str) -> torch.device:
+    """The device of a name.  Raises ParamsError if it isn't there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available[name]:
         raise ParamsError(f"runtime.device: {name!r} is not available on this machine; use 'auto' or 'cpu'")
-    if processes > 1 and name != "cpu" and processes > (gpus := torch.cuda.device_count()):
-        raise ParamsError(f"runtime.processes: {processes} need a GPU each, and {gpus} are seen here; lower it")
     return torch.device(name)
 
 

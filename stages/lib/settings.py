@@ -140,7 +140,6 @@ class RuntimeParams(Section):
         description="CPU threads; 0 leaves the choice to torch, and then the same bytes need the same OMP_NUM_THREADS",
     )
     batch_tokens: int = Field(ge=16, description="tokens per batch wherever the batch is not a setting of its own")
-    processes: int = Field(ge=1, le=1024, description="that share each gradient, of the stages finetune and mask")
     gradient_checkpointing: bool = Field(
         description="compute activations again instead of keeping them: less memory, more time; changes no result"
     )

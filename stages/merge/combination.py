@@ -1,9 +1,9 @@
 """combination: the models of several tasks made into one, in one way, for every group of tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_localizer, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -11,15 +11,14 @@ def main(method: str, seed: int) -> None:
     """Merge, choose the weight on dev if there is one, and measure on the test set of every task."""
     params = load_params(
         "tasks", *MODEL, "finetune.train", "graft.region", "graft.rule", "calibration.bins", "merge",
-        "combination.search", "combination.shares",
+        "combination.search", "combination.shares", "localizer",
     )  # fmt: skip
-    params.localizer = load_localizer(method)
     make_folders(paths.reading_dir("combination", (method,), seed))
 
     from stages.lib import runtime
     from stages.merge.merged_models import combine
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for group in params.merge.groups:
         print(combine(method, group, seed, params, machine))
 

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from stages.lib import paths
 from stages.lib.data.encoding import Example
-from stages.lib.data.tasks import read_task
 from stages.lib.graft.apply import transplant
 from stages.lib.graft.mask_file import StoredMask, read_mask_for
 from stages.lib.graft.region import Tensors
@@ -24,8 +22,6 @@ from stages.lib.metrics.predictions import Predictions, first_rows, read_predict
 from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED
 from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
-from stages.lib.models.cell import GraftCell
-from stages.lib.models.evidence import evidence_of
 from stages.lib.models.loading import bytes_of, read_tensors
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
@@ -34,6 +30,9 @@ from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import Params
 from stages.merge.collisions import count_collisions
 from stages.merge.settings import AlphaSearch, CombinationParams
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.stored import read_task
 
 
 @dataclass(frozen=True)

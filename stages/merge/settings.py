@@ -5,8 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stages.lib.errors import did_you_mean
-from stages.lib.localizers.settings import NAMES as LOCALIZERS
-from stages.lib.localizers.settings import name_problems
+from stages.lib.localizers.settings import SHARED, name_problems
 from stages.lib.merging.names import NAMES, read_localized
 from stages.lib.settings import Choice, Name, Section, Share, is_on
 
@@ -63,8 +62,8 @@ def problems(values: dict[str, Any]) -> list[str]:
     localized = {name: read[0] for name in methods if (read := read_localized(name))}
     unknown = [name for name in methods if name not in localized]
     known = ", ".join(NAMES)
-    return name_problems(values, "combination.methods", [*localized.values()]) + [
-        f"combination.methods: unknown method {name!r}{did_you_mean(name, (*NAMES, *LOCALIZERS))}; known: {known}, and "
+    return name_problems(values, "combination.methods", [*localized.values()], SHARED) + [
+        f"combination.methods: unknown method {name!r}{did_you_mean(name, (*NAMES, *SHARED))}; known: {known}, and "
         "LOCALIZER_SHARE, such as stitch_0.01"
         for name in unknown
     ]

@@ -9,7 +9,6 @@ from itertools import permutations, product
 
 import pandas as pd
 
-from stages.lib import paths
 from stages.lib.graft.mask_indices import read_header, read_indices
 from stages.lib.metrics.classification import accuracy
 from stages.lib.metrics.gain import gained, relative_gain
@@ -17,6 +16,7 @@ from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_ove
 from stages.lib.metrics.predictions import first_rows, read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.settings import Params
+from stages.workflow.core import paths
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.words import percent, small_percent, words
 

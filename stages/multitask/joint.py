@@ -1,9 +1,9 @@
 """joint: one model fine-tuned on several tasks at once, in one way, for one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders, read_rows, replacing, write_json
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -17,17 +17,17 @@ def main(paradigm: str, seed: int) -> None:
         return
 
     from stages.lib import runtime
-    from stages.lib.data.tasks import read_task
     from stages.lib.progress import progress
     from stages.lib.training.finetuning import settings_of
-    from stages.multitask.joint_model import save_joint
-    from stages.multitask.joint_training import JointPlan, train_joint
+    from stages.multitask.experiment.joint_model import save_joint
+    from stages.multitask.experiment.joint_training import JointPlan, train_joint
+    from stages.workflow.core.stored import read_task
 
     names, joint = params.multitask.tasks, params.joint
     rows = {name: {split: read_rows(paths.sample(name, seed, split)) for split in ("train", "dev")} for name in names}
     finetune = settings_of(paradigm, params.finetune, joint.adamw).model_copy(update={"eval_steps": joint.eval_steps})
     how = JointPlan([read_task(name) for name in names], rows, seed, finetune, joint.step_factor)
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     steps = how.steps * len(finetune.batch_sizes) * len(finetune.learning_rates)
     with progress(f"joint {paradigm} {seed}", steps, "step") as bar:
         shared, record = train_joint(paths.PRETRAINED, how, params.model, machine, bar.update)

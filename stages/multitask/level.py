@@ -1,9 +1,9 @@
 """level: the accuracies of the joint and of the pretrained model on every task, which relative gains refer to."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -15,9 +15,9 @@ def main(paradigm: str, seed: int) -> None:
         return
 
     from stages.lib import runtime
-    from stages.multitask.joint_baselines import measure_baselines
+    from stages.multitask.experiment.joint_baselines import measure_baselines
 
-    print(measure_baselines(paradigm, seed, params, runtime.start(params.runtime)))
+    print(measure_baselines(paradigm, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from stages.lib.errors import did_you_mean
-from stages.lib.localizers.settings import NAMES, name_problems
+from stages.lib.localizers.settings import NAMES, SHARED, name_problems
 from stages.lib.settings import AdamWParams, Choice, Name, Section, Share, Tasks, is_on, told
 
 # These learn from a base.  The paper takes none (figure 8), and shows larger ones (figures 11 and 12).
@@ -100,8 +100,8 @@ def _name_problems(values: dict[str, Any]) -> list[str]:
 def _localizer_problems(values: dict[str, Any]) -> list[str]:
     named = values["skill"].localizers
     used = [read_name(name)[0] for name in named if read_name(name)]
-    return name_problems(values, "skill.localizers", used) + [
-        f"skill.localizers: unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {', '.join(NAMES)}, "
+    return name_problems(values, "skill.localizers", used, SHARED) + [
+        f"skill.localizers: unknown localizer {name!r}{did_you_mean(name, SHARED)}; known: {', '.join(SHARED)}, "
         "and learned_SHARE, such as learned_0.1"
         for name in named
         if read_name(name) is None

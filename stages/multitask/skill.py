@@ -1,16 +1,17 @@
 """skill: the region of every task in the joint model of one seed, by one localizer, at every size."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import write_json
-from stages.lib.params import MODEL, load_localizer, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
 def main(paradigm: str, localizer: str, seed: int) -> None:
     """Find the regions and store them as mask files."""
-    params = load_params("tasks", *MODEL, "graft.region", "graft.rule", "multitask.tasks", "skill.sparsities")
-    params.localizer = load_localizer(localizer)
+    params = load_params(
+        "tasks", *MODEL, "graft.region", "graft.rule", "multitask.tasks", "skill.sparsities", "localizer"
+    )
     if not params.multitask.tasks:
         # DVC keeps no empty folder within an output, and the next stage depends on one for each size
         for size in params.skill.sparsities:
@@ -18,9 +19,9 @@ def main(paradigm: str, localizer: str, seed: int) -> None:
         return
 
     from stages.lib import runtime
-    from stages.multitask.task_masks import find_task_masks
+    from stages.multitask.experiment.task_masks import find_task_masks
 
-    print(find_task_masks(paradigm, localizer, seed, params, runtime.start(params.runtime)))
+    print(find_task_masks(paradigm, localizer, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """transfer: every region of one joint model, and every union of them, grafted and tested on every task."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -18,9 +18,9 @@ def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
         return
 
     from stages.lib import runtime
-    from stages.multitask.transfer_matrix import transfer
+    from stages.multitask.experiment.transfer_matrix import transfer
 
-    print(transfer(paradigm, localizer, sparsity, seed, params, runtime.start(params.runtime)))
+    print(transfer(paradigm, localizer, sparsity, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))
 
 
 if __name__ == "__main__":

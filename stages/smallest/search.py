@@ -1,9 +1,9 @@
 """search: the smallest grafts by one localizer that bring most of the gain, for all tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -16,9 +16,9 @@ def main(localizer: str, seed: int) -> None:
     make_folders(paths.reading_dir("search", (localizer,), seed))
 
     from stages.lib import runtime
-    from stages.smallest.smallest_graft import search
+    from stages.smallest.experiment.smallest_graft import search
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.smallest.tasks:
         print(search(localizer, task, seed, params, machine))
 

@@ -1,9 +1,9 @@
 """anchor: the two ends of every graft, the pretrained and the fine-tuned model, and the fine-tuned one pruned."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -15,7 +15,7 @@ def main(seed: int) -> None:
     from stages.lib import runtime
     from stages.study.endpoints import anchor
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.study.tasks:
         print(anchor(task, seed, params, machine))
 

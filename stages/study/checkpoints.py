@@ -13,24 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.lib import paths
-from stages.lib.data.tasks import read_test_sets
 from stages.lib.errors import ParamsError
-from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.evaluation.study_cell import train_set, variant_rows, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.localizers.registry import Budget, FoundMask, find_mask
 from stages.lib.metrics.variants import GRAFTED
 from stages.lib.models.anatomy import HEAD, read_anatomy
-from stages.lib.models.cell import GraftCell
-from stages.lib.models.evidence import evidence_of
+from stages.lib.models.evaluation import Evaluation
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.lib.training.finetuning import TrainingCell, at_point, chosen_point, train_again
+from stages.lib.training.finetuning import at_point, train_again
 from stages.study.settings import Checkpoints
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of, open_training
+from stages.workflow.core.evaluation.study_cell import train_set, variant_rows, write_reading
+from stages.workflow.core.stored import chosen_point, read_test_sets
 
 CHECKPOINT = "checkpoint"
 
@@ -81,7 +80,7 @@ def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
     another number of threads) sums are added in another order, so the record says whether it did.
     Raises ParamsError if the checkpoints that were asked for aren't there.
     """
-    training, looks = TrainingCell.open(task, seed, params.model, machine), params.trajectory.checkpoints
+    training, looks = open_training(task, seed, params.model, machine), params.trajectory.checkpoints
     chosen = chosen_point(task, seed)
     settings = at_point(params.finetune, chosen)
     steps = training.steps(settings)

@@ -1,9 +1,5 @@
 """The models that variants of a cell are measured against: both ends of every graft, and pruning without retraining."""
 
-from stages.lib import paths
-from stages.lib.data.tasks import read_task, read_test_sets
-from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.evaluation.study_cell import train_set, write_reading
 from stages.lib.graft.readout import prune
 from stages.lib.graft.select import top_k
 from stages.lib.io import read_rows
@@ -11,10 +7,14 @@ from stages.lib.localizers.movement import movement
 from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions
 from stages.lib.metrics.scores import score_rows
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.models.cell import GraftCell
+from stages.lib.models.evaluation import Evaluation
 from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.evaluation.study_cell import train_set, write_reading
+from stages.workflow.core.stored import read_task, read_test_sets
 
 PRUNED = "pruned"
 

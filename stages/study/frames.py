@@ -112,7 +112,10 @@ def collect(params: Params) -> Frames:
 
 
 def _files(stage: str, folder: str, ending: str, cells: list[Cell]) -> Records:
-    return Records("study", stage, "/".join([folder, *(f"{{{axis}}}" for axis in AXES[stage])]) + f".{ending}", cells)
+    # one run makes all sizes, which lie in the folder of its seed
+    *run, task = (f"{{{axis}}}" for axis in AXES[stage] if axis != "sparsity")
+    sizes = ["{sparsity}"] if "sparsity" in AXES[stage] else []
+    return Records("study", stage, "/".join([folder, *run, *sizes, task]) + f".{ending}", cells, "-".join(run))
 
 
 def _rows(cell: Cell, record: Row) -> Iterator[Row]:

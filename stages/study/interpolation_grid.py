@@ -3,14 +3,14 @@
 from functools import partial
 from itertools import product
 
-from stages.lib import paths
-from stages.lib.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 from stages.lib.graft.apply import wise_ft, wise_graft
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.metrics.variants import WISE_FT, WISE_GRAFT
-from stages.lib.models.cell import GraftCell
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 
 
 def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:

@@ -2,17 +2,16 @@
 
 from typing import Any
 
-from stages.lib import paths
-from stages.lib.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask_file import StoredMask, read_order, require_model, write_mask, write_order
 from stages.lib.localizers.evidence import counted
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
 from stages.lib.metrics.variants import GRAFTED
-from stages.lib.models.cell import GraftCell
-from stages.lib.models.evidence import evidence_of
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 
 
 def rank(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:

@@ -1,9 +1,9 @@
 """paradigm: how well grafts work after fine-tuning with another optimizer, for the tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -18,7 +18,7 @@ def main(paradigm: str, seed: int) -> None:
     from stages.lib import runtime
     from stages.study.paradigms import finetune_and_graft
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.paradigm.tasks:
         print(finetune_and_graft(paradigm, task, seed, params, machine))
 

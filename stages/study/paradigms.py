@@ -2,19 +2,18 @@
 
 from typing import Any
 
-from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.evaluation.study_cell import study_sets, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.scores import score_rows
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
-from stages.lib.models.cell import GraftCell
-from stages.lib.models.evidence import evidence_of
+from stages.lib.models.evaluation import Evaluation
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
-from stages.lib.training.finetuning import TrainingCell, finetune, settings_of
+from stages.lib.training.finetuning import finetune, settings_of
+from stages.workflow.core.cells import GraftCell, evidence_of, open_training
+from stages.workflow.core.evaluation.study_cell import study_sets, write_reading
 
 STANDARD = "standard"
 
@@ -27,7 +26,7 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
     """
     # a new head instead of a prompt (figure 3), otherwise as `sgd`
     mode = {"mode": "standard"} if paradigm == STANDARD else {}
-    training = TrainingCell.open(task, seed, params.model.model_copy(update=mode), machine)
+    training = open_training(task, seed, params.model.model_copy(update=mode), machine)
     settings = settings_of(paradigm, params.finetune, params.paradigm.adamw)
     settings = settings.model_copy(update={"max_steps": params.paradigm.max_steps})
     title = f"paradigm {paradigm} {task}-{seed}"

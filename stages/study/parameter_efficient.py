@@ -6,20 +6,22 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.lib import paths
-from stages.lib.evaluation.evaluation import Evaluation
-from stages.lib.evaluation.study_cell import study_sets, variant_rows, write_reading
 from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.evaluation import Evaluation
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import Params
-from stages.lib.training.finetuning import TrainingCell, chosen_point
+from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.grid import Point, Trained, search
 from stages.lib.training.training import Hooks, TrainPlan, batches_of, train
 from stages.study.peft_methods import attach, trained_parameters
 from stages.study.settings import PeftTraining
+from stages.workflow.core import paths
+from stages.workflow.core.cells import open_training
+from stages.workflow.core.evaluation.study_cell import study_sets, variant_rows, write_reading
+from stages.workflow.core.stored import chosen_point
 
 
 def train_efficiently(
@@ -40,7 +42,7 @@ def train_efficiently(
             weights = attach(model, method, int(size))
             examples = model.encode(cell.rows["train"])
             batches = batches_of(model, examples, plan.batch_size, numpy_generator(*purpose))
-            curve = train(batches, weights, plan, Hooks(on_step=on_step, reads=(model, examples))).curve
+            curve = train(batches, weights, plan, Hooks(on_step=on_step, resumes=True)).curve
         return Trained((model, weights, curve), dev_score(model, model.encode(cell.rows["dev"])))
 
     best = search(map(asdict, plans), trained)
@@ -58,7 +60,7 @@ def plans_of(settings: PeftTraining, chosen: Point) -> list[TrainPlan]:
 
 def train_and_measure(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store what a method such as lora_8 comes to on one cell; gives one line about it."""
-    cell = TrainingCell.open(task, seed, params.model, machine)
+    cell = open_training(task, seed, params.model, machine)
     graftable = read_anatomy(paths.PRETRAINED).region(params.graft.region).size
     plans = plans_of(params.peft.training, chosen_point(task, seed))
     with progress(f"peft {name} {task}-{seed}", sum(plan.steps for plan in plans), "step") as bar:

@@ -1,9 +1,9 @@
 """peft: one parameter-efficient method trained from the pretrained model, for the tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -18,7 +18,7 @@ def main(method: str, seed: int) -> None:
     from stages.lib import runtime
     from stages.study.parameter_efficient import train_and_measure
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.peft.tasks:
         print(train_and_measure(method, task, seed, params, machine))
 

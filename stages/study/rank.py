@@ -1,9 +1,9 @@
 """rank: the order in which one localizer chooses the parameters of one seed's tasks."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -15,7 +15,7 @@ def main(localizer: str, seed: int) -> None:
     from stages.lib import runtime
     from stages.study.localizer_sweep import rank
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.study.tasks:
         print(rank(localizer, task, seed, params, machine))
 

@@ -3,17 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
-from stages.lib import paths
-from stages.lib.evaluation.study_cell import study_evaluation, variant_rows, write_reading
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.mask_file import read_mask
 from stages.lib.graft.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
-from stages.lib.models.cell import GraftCell
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import FinetuneParams, Params
-from stages.lib.training.finetuning import Finetuned, TrainingCell, chosen_point, finetune
+from stages.lib.training.finetuning import Finetuned, finetune
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, open_training
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
+from stages.workflow.core.stored import chosen_point
 
 
 def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machine: Runtime) -> str:
@@ -27,7 +28,7 @@ def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machi
     mask = read_mask(paths.sweep_mask(localizer, sparsity, task, seed)).mask
 
     def retrained() -> Finetuned:
-        retraining = TrainingCell.open(task, seed, params.model, machine)
+        retraining = open_training(task, seed, params.model, machine)
         settings = own_grid(params.finetune, params.readout.learning_rates, chosen_point(task, seed)["batch_size"])
         with progress(title, retraining.total_steps(settings), "step") as bar:
             return finetune(retraining, settings, bar.update, mask)

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from stages.lib.localizers.settings import name_problems
 from stages.lib.settings import AdamWParams, Choice, Name, Rate, Section, Share, Tasks, is_on, not_among, told
-from stages.settings import size_problems
+from stages.workflow.core.sections import size_problems
 
 
 class StudyParams(Section):

@@ -1,27 +1,28 @@
-"""sweep: the mask of one localizer at one size, and how good its graft is, for all tasks of one seed."""
+"""sweep: the masks of one localizer at every size, and how good their grafts are, for all tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
+from itertools import product
+
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
-def main(localizer: str, sparsity: str, seed: int) -> None:
+def main(localizer: str, seed: int) -> None:
     """Find the masks, graft, and measure."""
     params = load_params(
-        "tasks", *MODEL, "graft.region", "graft.rule", "calibration.bins", "study.tasks", "study.test_max",
+        "tasks", *MODEL, "graft.region", "graft.rule", "calibration.bins", "study.tasks", "study.test_max", "sweep.sparsities",
         f"localizer.{localizer}",
     )  # fmt: skip
-    reading = paths.reading_dir("sweep", (localizer, sparsity), seed)
-    make_folders(paths.SWEEP / localizer / sparsity / str(seed), reading)
+    make_folders(paths.SWEEP / localizer / str(seed), paths.METRICS / "sweep" / localizer / str(seed))
 
     from stages.lib import runtime
     from stages.study.localizer_sweep import sweep
 
-    machine = runtime.start(params.runtime)
-    for task in params.study.tasks:
-        print(sweep(localizer, sparsity, task, seed, params, machine))
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    for sparsity, task in product(params.sweep.sparsities, params.study.tasks):
+        print(sweep(localizer, str(sparsity), task, seed, params, machine))
 
 
 if __name__ == "__main__":

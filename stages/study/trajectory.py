@@ -1,9 +1,9 @@
 """trajectory: checkpoints of fine-tuning and their grafts in one region, for the tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -18,7 +18,7 @@ def main(seed: int) -> None:
     from stages.lib import runtime
     from stages.study.checkpoints import trace
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.trajectory.tasks:
         print(trace(task, seed, params, machine))
 

@@ -1,9 +1,9 @@
 """wise: WiSE-FT and WiSE-graft, all the way from the pretrained to the fine-tuned or grafted model."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -17,7 +17,7 @@ def main(seed: int) -> None:
     from stages.lib import runtime
     from stages.study.interpolation_grid import interpolate
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.study.tasks if params.wise.alphas else []:
         print(interpolate(task, seed, params, machine))
 

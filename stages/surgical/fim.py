@@ -1,9 +1,9 @@
 """fim: the FIM score of every layer of the pretrained model, for all tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -13,9 +13,9 @@ def main(seed: int) -> None:
     make_folders(paths.reading_dir("fim", (), seed))
 
     from stages.lib import runtime
-    from stages.surgical.fisher_scores import score_layers
+    from stages.surgical.experiment.fisher_scores import score_layers
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.fim.tasks:
         print(score_layers(task, seed, params, machine))
 

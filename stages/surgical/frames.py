@@ -12,6 +12,7 @@ from stages.lib.metrics.composition import composition
 from stages.lib.metrics.gain import gained
 from stages.lib.metrics.overlap import kendall
 from stages.lib.settings import Params
+from stages.surgical.experiment.selections import order, parse
 from stages.surgical.rankings import (
     CELL,
     LAYER,
@@ -25,7 +26,6 @@ from stages.surgical.rankings import (
     of_heads,
     of_pairs,
 )  # fmt: skip
-from stages.surgical.selections import order, parse
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.words import percent
 

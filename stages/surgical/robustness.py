@@ -1,9 +1,9 @@
 """robustness: the FIM score of every layer while all of them are fine-tuned, for all tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -13,9 +13,9 @@ def main(seed: int) -> None:
     make_folders(paths.reading_dir("robustness", (), seed))
 
     from stages.lib import runtime
-    from stages.surgical.rank_robustness import watch_training
+    from stages.surgical.experiment.rank_robustness import watch_training
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.robustness.tasks:
         print(watch_training(task, seed, params, machine))
 

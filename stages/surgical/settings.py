@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from stages.lib.settings import Choice, Rate, Section, Share, Tasks, is_on, not_among, told
-from stages.surgical.selections import parse
+from stages.surgical.experiment.selections import parse
 
 Target = Literal["label_logit", "empirical", "expected"]
 

@@ -1,9 +1,9 @@
 """surgery: fine-tuning of one selection of layers, for all tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -16,9 +16,9 @@ def main(selection: str, seed: int) -> None:
     make_folders(paths.reading_dir("surgery", (selection,), seed))
 
     from stages.lib import runtime
-    from stages.surgical.layer_surgery import operate
+    from stages.surgical.experiment.layer_surgery import operate
 
-    machine = runtime.start(params.runtime)
+    machine = runtime.start(params.runtime, paths.PRETRAINED)
     for task in params.surgery.tasks:
         print(operate(selection, task, seed, params, machine))
 

@@ -1,9 +1,9 @@
 """arithmetic: task addition and negation with the vectors of one method, for all tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -18,9 +18,9 @@ def main(method: str, seed: int) -> None:
         return
 
     from stages.lib import runtime
-    from stages.talos.vector_arithmetic import add_and_negate
+    from stages.talos.experiment.vector_arithmetic import add_and_negate
 
-    print("\n".join(add_and_negate(method, seed, params, runtime.start(params.runtime))))
+    print("\n".join(add_and_negate(method, seed, params, runtime.start(params.runtime, paths.PRETRAINED))))
 
 
 if __name__ == "__main__":

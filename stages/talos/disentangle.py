@@ -1,9 +1,9 @@
 """disentangle: how far two tasks' vectors of one method disturb each other, for one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -13,9 +13,9 @@ def main(method: str, seed: int) -> None:
     make_folders(paths.reading_dir("disentangle", (method,), seed))
 
     from stages.lib import runtime
-    from stages.talos.disentanglement import disentangle
+    from stages.talos.experiment.disentanglement import disentangle
 
-    print("\n".join(disentangle(method, seed, params, runtime.start(params.runtime))))
+    print("\n".join(disentangle(method, seed, params, runtime.start(params.runtime, paths.PRETRAINED))))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """edit: the task vectors of one method, for all tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_localizer, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -11,17 +11,16 @@ def main(method: str, seed: int) -> None:
     """Train them, or take them from the main pipeline, and see what each does to every task."""
     params = load_params(
         "tasks", *MODEL, "finetune.optimizer", "finetune.momentum", "graft.region", "graft.rule", "talos.tasks",
-        "talos.sparsity", "talos.test_max", "edit.training",
+        "talos.sparsity", "talos.test_max", "edit.training", "localizer",
     )  # fmt: skip
-    params.localizer = load_localizer(method)
     make_folders(paths.EDIT / method / str(seed), paths.reading_dir("edit", (method,), seed))
     if not params.talos.tasks:
         return
 
     from stages.lib import runtime
-    from stages.talos.task_vectors import make_vectors
+    from stages.talos.experiment.task_vectors import make_vectors
 
-    print("\n".join(make_vectors(method, seed, params, runtime.start(params.runtime))))
+    print("\n".join(make_vectors(method, seed, params, runtime.start(params.runtime, paths.PRETRAINED))))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """sensitivity: how much the pretrained model needs its least sensitive parameters, for all tasks of one seed."""
 
-from stages.lib import paths
-from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.core import paths
+from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.stage import stage
 
 
 @stage
@@ -18,9 +18,9 @@ def main(seed: int) -> None:
         return
 
     from stages.lib import runtime
-    from stages.talos.sensitivity_masks import measure_sensitivity
+    from stages.talos.experiment.sensitivity_masks import measure_sensitivity
 
-    print("\n".join(measure_sensitivity(seed, params, runtime.start(params.runtime))))
+    print("\n".join(measure_sensitivity(seed, params, runtime.start(params.runtime, paths.PRETRAINED))))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from stages.lib.errors import did_you_mean
-from stages.lib.localizers.settings import NAMES, name_problems
+from stages.lib.localizers.settings import SHARED, name_problems
 from stages.lib.settings import Choice, Name, Rate, Section, Share, Tasks, at, is_on, not_among, told
 
-# besides these, every localizer trains the parameters that it selects
+# besides these, each localizer of SHARED trains the parameters that it selects
 METHODS = ("full", "graft", "full_matched", "linear", "attention")
 
 
@@ -106,8 +106,8 @@ def problems(values: dict[str, Any]) -> list[str]:
 
 
 def _method_problems(values: dict[str, Any]) -> list[str]:
-    known, methods = (*METHODS, *NAMES), values["edit"].methods
-    return name_problems(values, "edit.methods", [name for name in methods if name in NAMES]) + [
+    known, methods = (*METHODS, *SHARED), values["edit"].methods
+    return name_problems(values, "edit.methods", [name for name in methods if name in SHARED], SHARED) + [
         f"edit.methods: unknown method {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
         for name in methods
         if name not in known

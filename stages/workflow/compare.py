@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import DataError, did_you_mean
 from stages.lib.io import write_text
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import StorageError
 from stages.lib.io import write_text
 

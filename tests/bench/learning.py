@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.lib import paths
 from stages.lib.data.encoding import Example
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.graft.mask import GraftMask
@@ -24,6 +23,7 @@ from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import loss_gradient, predict
 from stages.lib.runtime import Runtime, seeded_torch
+from stages.workflow.core import paths
 from tests.bench.results import Row, in_turns
 from tests.memory import live_bytes
 from tests.pico import localizer_settings

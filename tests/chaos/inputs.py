@@ -15,8 +15,8 @@ from stages.lib.data.tables import build_table
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import GraftError
 from stages.lib.io import read_rows, write_rows
-from stages.lib.params import SECTIONS, validate
 from stages.lib.yaml12 import LARGEST, load_yaml
+from stages.workflow.core.settings import SECTIONS, validate
 from tests.chaos.campaign import Check
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"

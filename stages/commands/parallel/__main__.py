@@ -25,9 +25,9 @@ from uuid import uuid4
 
 from stages.commands.parallel.bound import bound
 from stages.commands.parallel.lock import RUNNER, held
-from stages.lib import paths
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import ParamsError
+from stages.workflow.core import paths
 
 if TYPE_CHECKING:
     from stages.lib.settings import RuntimeParams
@@ -107,9 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def workers_for(threads: int, processes: int = 1) -> int:
+def workers_for(threads: int) -> int:
     """Stages at once that have the cores for it; one where torch chooses the threads, as its last digits hang on them."""
-    return max(1, cores() // (threads * processes)) if threads else 1
+    return max(1, cores() // threads) if threads else 1
 
 
 def cores() -> int:
@@ -129,15 +129,15 @@ def _run_all(asked: argparse.Namespace) -> int:
     from stages.commands.plan.costs import Costs, measure_slowness
     from stages.commands.plan.format import line
     from stages.commands.plan.stage_status import keeps_model
-    from stages.lib.params import checked, require_measurable
     from stages.lib.yaml12 import load_yaml
+    from stages.workflow.core.settings import checked, require_measurable
 
     pipelines = _sections_of(asked.targets)
     values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=pipelines)
     runtime = values["runtime"]
-    asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads, runtime.processes))
+    asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads))
     costs = Costs(values, measure_slowness(runtime.threads))
-    steps, tasks = find_tasks(asked.targets, costs, runtime.processes)
+    steps, tasks = find_tasks(asked.targets, costs)
     if keeps_model(steps):
         require_measurable(values, pipelines)
     print(*left_out, line(steps, costs), sep="\n", flush=True)
@@ -158,7 +158,7 @@ def _run_all(asked: argparse.Namespace) -> int:
 
 def _sections_of(targets: Sequence[str]) -> list[str]:
     """The sections of the pipelines that targets are of."""
-    from stages.lib.params import sections_of
+    from stages.workflow.core.settings import sections_of
 
     files = [Path(target.partition(":")[0]) for target in targets]
     return sections_of(file.parent.name for file in files if file in paths.PIPELINES.glob("*/dvc.yaml"))
@@ -167,8 +167,8 @@ def _sections_of(targets: Sequence[str]) -> list[str]:
 def _run_experiment(asked: argparse.Namespace) -> int:
     from stages.commands.overrides import overridden, sections_in
     from stages.commands.parallel.experiment import run_experiment
-    from stages.lib.params import checked
     from stages.lib.yaml12 import load_yaml, parse_yaml
+    from stages.workflow.core.settings import checked
 
     load_yaml(paths.PARAMS, ParamsError)  # one that can't be read is told by its own line
     # before DVC changes anything: what it says of a wrong one names no setting, and the runner would refuse it only then

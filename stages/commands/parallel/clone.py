@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.lib import paths
 from stages.lib.errors import ParamsError, StorageError, shown
 from stages.lib.report.differences import flat
 from stages.lib.yaml12 import load_yaml
+from stages.workflow.core import paths
 
 if TYPE_CHECKING:
     from dvc.config import Config

@@ -15,7 +15,7 @@ from stages.commands.mend import mend_locks, mend_notes
 from stages.commands.parallel.clone import has_remote
 from stages.commands.parallel.lock import WORKER, held
 from stages.commands.parallel.quick_dvc import run
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import StorageError
 
 if TYPE_CHECKING:

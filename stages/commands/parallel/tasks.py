@@ -35,11 +35,8 @@ class Task:
 
 
 @mending
-def find_tasks(targets: Sequence[str], costs: Costs, processes: int = 1) -> tuple[list[Step], list[Task]]:
-    """Steps of `dvc repro TARGETS`, and the stages that have something to do, each behind those that it needs.
-
-    Where a gradient can be shared, it is by so many `processes` (runtime.processes).
-    """
+def find_tasks(targets: Sequence[str], costs: Costs) -> tuple[list[Step], list[Task]]:
+    """Steps of `dvc repro TARGETS`, and the stages that have something to do, each behind those that it needs."""
     import networkx as nx
 
     with prediction(targets) as (steps, graph):
@@ -50,7 +47,7 @@ def find_tasks(targets: Sequence[str], costs: Costs, processes: int = 1) -> tupl
                 target=stage.addressing,
                 needs=(*sorted(other.name for other in nx.descendants(graph, stage) & {*fates}),),
                 seconds=0.0 if fate == CACHED else costs.seconds(stage.name) or 0.0,
-                memory_mib=costs.memory(stage.name) * max(1, used := _processes(stage, processes)),
+                memory_mib=costs.memory(stage.name) * max(1, used := _processes(stage)),
                 processes=used,
                 is_cached=fate == CACHED,
                 is_kept=all(out.use_cache or out.is_metric or out.is_plot for out in stage.outs),
@@ -60,7 +57,7 @@ def find_tasks(targets: Sequence[str], costs: Costs, processes: int = 1) -> tupl
         return [*steps.values()], tasks
 
 
-def _processes(stage: "Stage", shared: int) -> int:
+def _processes(stage: "Stage") -> int:
     asked = {name for dep in stage.deps for name in getattr(dep, "params", [])}
     # only what computes with a model asks for the size of its batches
-    return 0 if "runtime.batch_tokens" not in asked else shared if "runtime.processes" in asked else 1
+    return int("runtime.batch_tokens" in asked)

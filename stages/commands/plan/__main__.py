@@ -12,9 +12,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from stages.lib import paths
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.lib.errors import ParamsError, did_you_mean
+from stages.workflow.core import paths
 
 
 def main() -> None:
@@ -38,8 +38,8 @@ def main() -> None:
     from stages.commands.plan.format import line, single_table, table
     from stages.commands.plan.predicted_steps import predict_steps
     from stages.commands.plan.stage_status import keeps_model
-    from stages.lib.params import checked, require_measurable, sections_of
     from stages.lib.yaml12 import load_yaml
+    from stages.workflow.core.settings import checked, require_measurable, sections_of
 
     values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(pipelines))
     steps = predict_steps(files)

@@ -20,11 +20,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import ModelError
-from stages.lib.params import PIPELINES
 from stages.lib.settings import ModelParams, at
+from stages.workflow.core import paths
+from stages.workflow.core.settings import PIPELINES
 
 # test rows where a setting says "all": nobody has counted them yet
 ALL_ROWS = 2000

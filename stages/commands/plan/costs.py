@@ -15,7 +15,7 @@ from typing import Any
 from stages.commands.plan.cost_factors import BYTES, amounts
 from stages.commands.plan.stage_status import RUNS, Step
 from stages.lib.localizers.settings import ARRAYS, NAMES, localizer_in
-from stages.lib.params import PIPELINES, data_files
+from stages.workflow.core.settings import PIPELINES, data_files
 
 FILE = "costs.yaml"
 # one copy in the workspace, one in DVC's cache

@@ -24,7 +24,7 @@ from dvc_data.hashfile.obj import HashFile
 from dvc_data.hashfile.tree import Tree
 
 from stages.lib.errors import StorageError, did_you_mean
-from stages.lib.paths import PIPELINE
+from stages.workflow.core.paths import PIPELINE
 
 # where each file lies in an output, and its hash; an output that is a file itself lies at ()
 Files = dict[tuple[str, ...], HashInfo]

@@ -1,30 +1,25 @@
 """The steps of `dvc repro` for every stage, in its order, found by DVC's own rules and without doing them.
 
 DVC's `repro --dry` can't tell: it stops at the first dep that an earlier stage has yet to make.  Here the content of that
-is taken from the run cache or, of digests of code, from the code; what follows other stages that run, will run.
+is taken from the run cache; what follows other stages that run, will run.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import md5
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvc.dependency import Dependency
-from dvc.output import Output
 from dvc.repo.reproduce import get_active_graph, plan_repro
 from dvc.stage import Stage
 from dvc.stage.cache import StageCache
 from dvc_data.hashfile.hash_info import HashInfo
 
-from stages.code import changed_code, code_digests
 from stages.commands.mend import mending
 from stages.commands.parallel.quick_dvc import settings_read_once
 from stages.commands.plan import dvc_internals as internals
 from stages.commands.plan.dvc_internals import Files, files_of
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
-from stages.lib.io import json_text
-from stages.lib.paths import CODE
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -88,18 +83,8 @@ def _step(stage: Stage, made: Made, cache: StageCache) -> Step:
             return Step(stage.name, UNCHANGED)
         entry = internals.earlier_run(stage, hashes, cache)
     for out in entry.outs if entry else stage.outs:
-        made[Path(out.fs_path).parts] = stage.name, files_of(out.get_obj()) if entry else _digests(stage, out)
+        made[Path(out.fs_path).parts] = stage.name, files_of(out.get_obj()) if entry else None
     return Step(stage.name, CACHED if entry else RUNS, reasons, missing)
-
-
-def _digests(stage: Stage, out: Output) -> Files | None:
-    """The files that stages/code.py will write; None of any other script."""
-    if " -m stages.code " not in stage.cmd:
-        return None
-    return {
-        place.relative_to(out.def_path).parts: HashInfo("md5", md5(json_text(digests).encode()).hexdigest())
-        for place, digests in code_digests(Path(stage.cmd.split()[-1])).items()
-    }
 
 
 def _reasons(stage: Stage, hashes: dict[Dependency, HashInfo | None]) -> tuple[str, ...]:
@@ -114,8 +99,6 @@ def _reasons(stage: Stage, hashes: dict[Dependency, HashInfo | None]) -> tuple[s
 
 
 def _changed_parts(dep: Dependency) -> list[str]:
-    """A dep by its path; settings by their names, and code by its files."""
-    if dep.def_path.startswith(f"{CODE}/") and dep.exists:
-        return changed_code(Path(dep.def_path)) or [str(dep)]
+    """A dep by its path; settings by their names."""
     settings = dep.status().values() if hasattr(dep, "params") else ()
     return [name for names in settings for name in names] or [str(dep)]

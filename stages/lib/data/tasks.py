@@ -1,8 +1,7 @@
 """Definitions of tasks: labels, prompt, metric and where its text comes from, as data.
 
 The built-in tasks stand in tasks.yaml beside this file.  A user's own stand under `task:` in
-params.yaml and are laid over the built-in one of the same name, field by field.  What fetch made of them, and the rows
-that it and sample stored for a task, are read here, too.
+params.yaml and are laid over the built-in one of the same name, field by field.
 """
 
 import string
@@ -13,9 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from .. import paths
 from ..errors import DataError, did_you_mean, plain_problem
-from ..io import read_json, read_rows, require
 from ..settings import Section, WrongSetting, fine_part, told
 from ..yaml12 import load_yaml
 
@@ -270,16 +267,3 @@ def _part_problems(spec: TaskSpec, specs: dict[str, TaskSpec], known: Collection
             theirs, ours = (", ".join(task.labels) for task in (specs[part], spec))
             problems.append(f"{place}: {part} has the labels {theirs}, {spec.name} has {ours}")
     return problems
-
-
-def read_task(name: str) -> TaskSpec:
-    """The resolved task definition that fetch stored; raises DataError if it isn't there."""
-    return TaskSpec.model_validate(read_json(require(paths.card(name), "fetch"))["task"])
-
-
-def read_test_sets(task: str, seed: int) -> dict[str, list[dict]]:
-    """Test set name -> rows; the task's own comes first, then what else fetch put into its folder, by the alphabet."""
-    sets = {task: read_rows(require(paths.sample(task, seed, "test"), f"sample@{task}-{seed}"))}
-    for file in sorted(paths.ood_table(task, "x").parent.glob("*.jsonl")):
-        sets[file.stem] = read_rows(file)
-    return sets

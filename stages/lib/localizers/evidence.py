@@ -49,8 +49,7 @@ class Evidence:
     `tensor_gradients(points, take)`, where there is one, does what `each_gradient` says without a gradient of the whole region.
     `dev_rating()`, where a localizer may choose by dev, rates the model with the weights as they are, and may leave others;
     `dev_rows` is how many rows it looks at.
-    The function of the next batch passes over it if it is called with True.  `reads` are all that the gradients and ratings
-    depend on (see lib/identity.py), without which learning keeps no checkpoints.
+    The function of the next batch passes over it if it is called with True.
     """
 
     region: Region
@@ -64,7 +63,6 @@ class Evidence:
     dev_rating: Callable[[], DevRating] | None = None
     dev_rows: int = 0
     tensor_gradients: Callable[[Sequence[Callable[[], None]], Take], object] | None = None
-    reads: tuple[Any, ...] | None = None
 
     def each_gradient(self, points: Sequence[Callable[[], None]], take: Take) -> None:
         """Call `take(name, number, gradient)` with each tensor's gradient of the whole training set.

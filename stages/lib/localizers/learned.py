@@ -20,17 +20,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import checkpoint
-from ..checkpoint import Loop, State
 from ..graft.apply import graft_into
 from ..graft.mask import GraftMask
 from ..graft.region import Region, Tensors
 from ..graft.select import kth_largest, top_k
+from ..loops import State
+from ..loops import loop as kept_loop
 from .evidence import DevRating, Evidence
 from .movement import movement_mask, rank_by_movement
 from .registry import Budget, FoundMask, Localizer
@@ -51,16 +50,12 @@ class LearnedMask:
 
 @dataclass
 class MaskLogits:
-    """T for every tensor of the region, with the two models it blends.
-
-    `reads` are all else that learning depends on (see Evidence); without them no checkpoints are kept.
-    """
+    """T for every tensor of the region, with the two models it blends."""
 
     region: Region
     pretrained: Tensors
     finetuned: Tensors
     logits: dict[str, Tensor]
-    reads: tuple[Any, ...] | None = None
 
     @classmethod
     def around(cls, base: GraftMask, pretrained: Tensors, finetuned: Tensors, offset: float) -> "MaskLogits":
@@ -176,12 +171,12 @@ def learn_mask(
     weights: the live parameters, overwritten; `loss_gradient()` computes the training loss with them and leaves dLoss/dweight
     in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times it (paper: 1e7), `"relative"` by MaskLogits.relative.
     `dev_rating()` rates the model with the rounded graft in place after every `eval_steps` steps and at the end; the mask
-    of highest rank is returned, the first of equals.  With `start.reads`, learning goes on from a checkpoint if it was killed:
+    of highest rank is returned, the first of equals.  It goes on from a checkpoint if it was killed:
     `loss_gradient(True)` passes over a batch.  Raises FloatingPointError if the loss is not a number.
     """
     now = Course(start, settings.learning_rate, settings.l1)
     rate_dev = dev_rating if settings.eval_steps > 0 else None
-    loop = loop_of(weights, start, budget, settings)
+    loop = kept_loop(settings.steps)
     resumed = loop.resume(now.put) if loop else 0
     for _ in range(resumed):
         loss_gradient(True)
@@ -205,15 +200,6 @@ def learn_mask(
     return LearnedMask(mask, step, now.history, rating)
 
 
-def loop_of(weights: Tensors, start: MaskLogits, budget: Budget, settings: Learning) -> Loop | None:
-    """The loop that keeps the checkpoints of learning, if any are kept."""
-    if start.reads is None:
-        return None
-    start.blend_into(weights)  # what was in them before doesn't count
-    models = start.pretrained, start.finetuned, start.logits
-    return checkpoint.loop(settings.steps, start.reads, *models, budget, settings)
-
-
 def refine_by_learning(evidence: Evidence, settings: Learning, order: Tensor, budget: Budget) -> FoundMask:
     """The learned mask whose base is the first int(base_share * k) of `order`, or the movement mask; see `learn_from`."""
     return learn_from(
@@ -229,7 +215,6 @@ def learn_from(base: GraftMask, evidence: Evidence, settings: Learning, budget: 
     of both.
     """
     start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, settings.offset)
-    start.reads = evidence.reads
     gradient = evidence.batch_gradients(settings.batch_size)
     learned = learn_mask(evidence.weights, start, budget, settings, gradient, evidence.dev_rating)
     record = {"rule": budget.rule, "step": learned.step, "history": learned.history}

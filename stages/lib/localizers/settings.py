@@ -19,6 +19,11 @@ SUPPORT = ("__init__", "evidence", "registry", "settings")
 NAMES = tuple(sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {*SUPPORT}))
 
 
+# Those that other code calls, which are part of what every stage depends on (.dvcignore).  A stage that is told of a localizer by
+# another name than its own (`learned_0.1`, a method) can't depend on its file, and takes these alone.
+SHARED = ("attribution", "attribution_learned", "grown", "learned", "lota", "movement", "random", "stitch", "talos")
+
+
 def localizer_in(name: str) -> str:
     """The localizer that a name with a share at its end is about: `learned` of learned_0.1."""
     return re.sub(r"_[0-9.]+$", "", name)
@@ -162,10 +167,10 @@ SETTINGS: dict[str, type[LocalizerSettings]] = {
 }  # fmt: skip
 
 
-def name_problems(values: dict[str, Any], place: str, names: list[str]) -> list[str]:
-    """A problem for each of these names, which stand at `place`, that is no localizer or has no section of its own."""
-    unknown, known = [name for name in names if name not in NAMES], ", ".join(NAMES)
-    found = [f"{place}: unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {known}" for name in unknown]
+def name_problems(values: dict[str, Any], place: str, names: list[str], among: tuple[str, ...] = NAMES) -> list[str]:
+    """A problem for each of these names, which stand at `place`, that is none of these localizers or has no section of its own."""
+    unknown, known = [name for name in names if name not in among], ", ".join(among)
+    found = [f"{place}: unknown localizer {name!r}{did_you_mean(name, among)}; known: {known}" for name in unknown]
     return found + told([_missing], values, place, names)
 
 

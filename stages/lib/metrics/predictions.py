@@ -7,15 +7,12 @@ NumPy alone reads them, which keeps the stages that derive metrics quick to star
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from .. import paths
 from ..digest import UNSEALED, require_sealed, seal
 from ..errors import DataError
 from ..io import replacing
@@ -67,12 +64,6 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
 def dev_set(task: str) -> str:
     """Name of a task's dev rows in the file, where they stand among its test sets."""
     return f"{task}{DEV}"
-
-
-def read_cell(task: str, seed: int, dev: bool = False) -> Predictions:
-    """Predictions by all models of a (task, seed) of the main pipeline, on its test sets or (`dev`) on its dev rows."""
-    files = [paths.predictions(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
-    return reduce(or_, (read_predictions(file, dev) for file in files))
 
 
 def read_predictions(path: Path, dev: bool = False) -> Predictions:

@@ -15,23 +15,9 @@ from ..data.encoding import Example
 from ..graft.region import Region, Tensors
 from ..localizers.evidence import DevRating, Evidence
 from ..runtime import numpy_generator, permuted
-from .cell import GraftCell
 from .fisher import squared_gradients
 from .label_model import LabelModel
 from .predicting import loss_gradient, said_of, same_rows, tensor_gradients, wanted_of
-
-
-def evidence_of(
-    cell: GraftCell, localizer: str, train_rows: list[dict], dev_rows: list[dict] | None = None
-) -> Evidence:
-    """Evidence about a cell for one localizer, whose draws do not depend on which others there are.
-
-    The cell's weights may change from here on.  With `dev_rows` the localizer may choose by dev.
-    """
-    words = (cell.task, cell.seed)
-    evidence = evidence_about(cell.model, cell.region, cell.pretrained, cell.finetuned, train_rows, ("mask", *words))
-    evidence = replace(evidence, generator=draws(localizer, *words))
-    return evidence if dev_rows is None else with_dev(evidence, cell.model, dev_rows)
 
 
 def with_dev(evidence: Evidence, model: LabelModel, dev_rows: list[dict]) -> Evidence:
@@ -52,7 +38,7 @@ def with_dev(evidence: Evidence, model: LabelModel, dev_rows: list[dict]) -> Evi
         said, loss = said_of(model, dev)
         return DevRating(same_rows(said, theirs()), same_rows(said, labels), loss)
 
-    return replace(evidence, dev_rating=rating, dev_rows=len(dev), reads=(evidence.reads, dev))
+    return replace(evidence, dev_rating=rating, dev_rows=len(dev))
 
 
 def evidence_about(
@@ -79,9 +65,7 @@ def evidence_about(
         lambda: loss_gradient(model, train),
         lambda n, *how: squared_gradients(model, drawn[:n], region.shapes, *how),
         draws(*purpose_words),
-        # with shared gradients all of them are added up at once
-        tensor_gradients=None if model.runtime.processes.count > 1 else partial(tensor_gradients, model, train),
-        reads=(model, train, purpose_words),
+        tensor_gradients=partial(tensor_gradients, model, train),
     )
 
 

@@ -62,12 +62,11 @@ def squared_gradients(
     owners = _owners(model.model, weights)
     counts = [len(example.targets) for example in examples]
     places = torch.from_numpy(generator.random((sum(counts), draws))).split(counts) if is_sampled(mode) else ()
-    for rows in model.runtime.processes.share(by_length(examples, model.runtime.batch_tokens)):
+    for rows in by_length(examples, model.runtime.batch_tokens):
         batch = [examples[row] for row in rows]
         target = Target(mode, [places[row] for row in rows] if places else ())
         if not (owners and _add_by_layer(model, batch, target, owners, totals)):
             _add_one_by_one(model, batch, target, weights, totals)
-    model.runtime.processes.add_up(totals.values())
     return totals
 
 

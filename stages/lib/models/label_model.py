@@ -6,13 +6,12 @@ Of completions the classes are the tokens of the vocabulary, and each token of a
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
-from .. import paths
 from ..data.batching import Batch, collate
 from ..data.encoding import Example, encode, encode_completions, label_completions, label_word_ids
 from ..data.tasks import TaskSpec
@@ -108,11 +107,6 @@ class LabelModel:
         parameters = self.parameters()
         return [name for name in anatomy.pretrained if name in parameters]
 
-    def state(self) -> tuple[Any, ...]:
-        """All that its logits for an encoded example depend on."""
-        config, tensors = self.model.config.to_json_string(), self.model.state_dict()
-        return self.task, self.mode, self.runtime, config, tensors, getattr(self, "_word_ids", None)
-
     def train_only(self, names: set[str]) -> dict[str, Tensor]:
         """Let gradients flow to these parameters alone; gives them, live, in the model's order."""
         return train_only(self.parameters(), names)
@@ -186,11 +180,11 @@ class Moved:
     finetuned: dict[str, Tensor]
 
     @classmethod
-    def of(cls, model: LabelModel) -> "Moved":
+    def of(cls, model: LabelModel, pretrained_folder: Path) -> "Moved":
         """Take a fine-tuned model, which is reset to its pretrained values, but for a new head."""
-        anatomy = read_anatomy(paths.PRETRAINED)
+        anatomy = read_anatomy(pretrained_folder)
         names, parameters = model.pretrained_names(anatomy), model.parameters()
         finetuned = {name: parameters[name].detach().clone() for name in names}
-        pretrained = reset_to_pretrained(model, anatomy, paths.PRETRAINED, names)
+        pretrained = reset_to_pretrained(model, anatomy, pretrained_folder, names)
         moved = [name for name in names if not torch.equal(pretrained[name], finetuned[name])]
         return cls(model, *({name: values[name] for name in moved} for values in (pretrained, finetuned)))

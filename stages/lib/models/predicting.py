@@ -111,20 +111,16 @@ def loss_gradient(model: LabelModel, examples: list[Example]) -> float:
     defined, up to the order of float32 additions.
     """
     model.model.zero_grad(set_to_none=True)
-    total, count, processes = 0.0, count_targets(examples), model.runtime.processes
-    for batch in processes.share(by_length(examples, model.runtime.batch_tokens)):
+    total, count = 0.0, count_targets(examples)
+    for batch in by_length(examples, model.runtime.batch_tokens):
         inputs = model.batch([examples[index] for index in batch])
         loss = loss_of(model, inputs, "sum") / count
         loss.backward()
         total += float(loss.detach())
-    weights = [weight for weight in model.parameters().values() if weight.requires_grad]
-    for weight in weights:  # no part of the loss, or a process may have had no batch
-        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-    if processes.count == 1:
-        return total
-    whole = torch.tensor(total, dtype=torch.float64, device=model.runtime.device)
-    processes.add_up([whole, *(weight.grad for weight in weights)])
-    return float(whole)
+    for weight in model.parameters().values():
+        if weight.requires_grad and weight.grad is None:  # no part of the loss
+            weight.grad = torch.zeros_like(weight)
+    return total
 
 
 def tensor_gradients(

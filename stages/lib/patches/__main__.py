@@ -18,11 +18,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .. import paths
-from ..entry import guarded
+from ..command import guarded
 from ..errors import GraftError, missing_package
 from ..merging.names import MEAN, RULES
-from .locations import COMMAND, FORMS, MODEL
+from .locations import COMMAND, FORMS, MODEL, PRETRAINED
 
 # of the installed package: what the commands need beside
 EXTRA = "localize"
@@ -105,8 +104,6 @@ def _run(command: str, /, **arguments: Any) -> None:
         print(getattr(import_module(f".{COMMANDS[command][0]}", __package__), command)(**arguments))
     except ModuleNotFoundError as error:
         missing = missing_package(error)
-        if missing == "stages":
-            raise GraftError("takes settings from a project's params.yaml; run it there") from None
         raise GraftError(
             f"needs the package {missing}, which is not installed; pip install 'skill-grafting[{EXTRA}]'"
         ) from error
@@ -117,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=raw)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     file = {"type": Path, "help": "mask file or patch"}
-    base = {"--base": {"type": Path, "default": paths.PRETRAINED, "help": f"default: {paths.PRETRAINED}"}}
+    base = {"--base": {"type": Path, "default": PRETRAINED, "help": f"default: {PRETRAINED}"}}
     to = {"--to": {"type": Path, "required": True, "help": "must not exist yet"}}
     as_json = {"--json": {"dest": "as_json", "action": "store_true", "help": "for machines"}}
     form = {"dest": "form", "choices": FORMS, "default": MODEL, "help": f"default: {MODEL}"}
@@ -126,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     rule["help"] = f"what parameters become that several masks select; default: {MEAN}"
     leave_out = {"action": "store_true", "help": "leave as pretrained what a peft adapter can't hold: biases"}
     foreign = {"type": Path, "required": True, "help": "any Hugging Face folder of the base model"}
-    known = {"type": Path, "help": f"default: {paths.PRETRAINED}, if it is the mask's"}
+    known = {"type": Path, "help": f"default: {PRETRAINED}, if it is the mask's"}
     picture = {"type": Path, "help": "also draw it, as a PNG"}
     there = {"required": True, "metavar": "OWNER/NAME", "help": "a model repository of the hub; made if it isn't there"}
     private = {"action": "store_true", "help": "if it is made, nobody else can see it"}

@@ -5,28 +5,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .. import paths
-from ..data.tasks import read_task
 from ..errors import ModelError
 from ..graft.apply import transplant
 from ..graft.mask_file import StoredMask, read_mask, write_mask
 from ..io import read_json, replacing, write_json
-from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from .base import Base, open_base
 from .build_patch import KEY, Use, base_of, chosen_task, make_patch, read_graft, require_whole_base, taken_out, use_of
 from .delta import DELTA, deltas_of, make_adapter, whole_delta, write_adapter, write_sparse_delta
 from .format import card_text, size_text
 from .locations import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free, mask_at
+from .project import max_length, pipeline_scores, task_of
 
 Writer = Callable[[Path], None]
 # of the models that a card compares
-COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 # what is copied from the base model as it is
 BESIDE = ("generation_config.json", *TOKENIZER_FILES)
 
@@ -80,10 +76,8 @@ def _opened(file: Path, task: str | None, base: Path) -> Iterator[tuple[StoredMa
             require_whole_base(file, stored, use, pretrained, base)
             yield stored, use, pretrained
             return
-        from ..params import load_params
-
-        max_length = load_params("model.max_length").model.max_length
-        yield *make_patch(file, stored, read_task(chosen), pretrained, max_length), pretrained
+        length = max_length()
+        yield *make_patch(file, stored, task_of(chosen), pretrained, length), pretrained
 
 
 def apply(patch: Path, base: Path, to: Path) -> str:
@@ -99,31 +93,6 @@ def apply(patch: Path, base: Path, to: Path) -> str:
         write = partial(_write_model, _grafted(stored, pretrained), use, pretrained)
         _write(target, write, card_text(stored, use, {}, MODEL))
     return f"{target}: {use.base} with the graft for {use.task}, {size_text(stored)}"
-
-
-def pipeline_scores(mask: Path, task: str) -> dict[str, dict[str, Any]]:
-    """variant -> n, score, retained, agreement and so on, on the task's own test set; nothing if none are stored.
-
-    A stage keeps its masks at masks/<stage>/<axes>/<seed>/<task> and their scores at metrics/<same>.
-    """
-    masks = paths.LEARNED.parent.absolute()
-    inside = mask.absolute().relative_to(masks).parts if mask.absolute().is_relative_to(masks) else ()
-    if len(inside) < 3 or not inside[-2].isdecimal() or mask.stem != task:
-        return {}
-    stage, *axes, seed, _ = inside
-    if stage == paths.LEARNED.name:
-        return _main_scores(task, int(seed))
-    record = paths.reading_record(stage, tuple(axes), task, int(seed))
-    rows = read_json(record).get("rows", []) if record.is_file() else []
-    return {row["variant"]: row for row in rows if row["test_set"] == task and row["variant"] in COMPARED}
-
-
-def _main_scores(task: str, seed: int) -> dict[str, dict[str, Any]]:
-    """Scores of the learned mask, which two stages of the main pipeline measure."""
-    files = [paths.scores(stage, task, seed) for stage in ("evaluate", "calibration")]
-    stored = [read_json(file)["scores"].get(task, {}) for file in files if file.is_file()]
-    joined = {name: {key: value for part in stored for key, value in part.get(name, {}).items()} for name in COMPARED}
-    return {variant: values for variant, values in joined.items() if "score" in values}
 
 
 def _grafted(stored: StoredMask, base: Base) -> dict[str, Tensor]:

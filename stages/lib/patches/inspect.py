@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import paths
 from ..graft.apply import values_at
 from ..graft.mask import GraftMask
 from ..graft.mask_file import StoredMask
@@ -19,7 +18,7 @@ from ..models.anatomy import FILE
 from .base import read_base, require_base
 from .build_patch import KEY, base_of, read_graft, tasks_of
 from .format import shown
-from .locations import mask_at
+from .locations import PRETRAINED, mask_at
 
 LARGEST = 5
 MEASURES = ("selected", "parameters", "share", "chance")
@@ -92,10 +91,10 @@ def added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 
 
 def _largest(file: Path, stored: StoredMask, folder: Path | None) -> list[dict[str, Any]] | None:
-    if folder is None and not (paths.PRETRAINED / FILE).is_file():
+    if folder is None and not (PRETRAINED / FILE).is_file():
         return None
     # the pipeline's own may be any model, and none is imported anew for that
-    with base_of(file, stored, folder) if folder else nullcontext(read_base(paths.PRETRAINED)) as base:
+    with base_of(file, stored, folder) if folder else nullcontext(read_base(PRETRAINED)) as base:
         if folder is None and base.fingerprint(stored.mask.region) != stored.about.get("fingerprint"):
             return None
         require_base(file, stored, base)

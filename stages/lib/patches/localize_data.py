@@ -11,12 +11,12 @@ from ..data.rows import BITS, Row, bare, content, rank
 from ..data.tables import build_table, dropped_in, told
 from ..data.tasks import TaskSpec
 from ..errors import DataError
-from ..evaluation.evaluation import Evaluation
 from ..localizers.evidence import counted
 from ..localizers.registry import find_mask
 from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.checkpoints import listed
+from ..models.evaluation import Evaluation
 from ..models.evidence import draws, evidence_about, in_portions, with_dev
 from ..models.label_model import LabelModel
 from ..models.sources import has_tokenizer, wanted_links

@@ -8,6 +8,8 @@ from ..io import PARTIAL, require_permission
 
 # how the command is called: installed with the package `skill_grafting`, or in the project
 COMMAND = "python -m stages.commands.graft" if __package__.startswith("stages.") else "graft"
+# where a project that a command runs in has its model
+PRETRAINED = Path("models/pretrained")
 PATCH = "patch.safetensors"
 CARD = "README.md"
 CONFIG = "config.json"

@@ -15,7 +15,8 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from .. import paths
+from stages.workflow.core import paths
+
 from ..io import write_json, write_text
 from ..settings import Params
 from .differences import plain

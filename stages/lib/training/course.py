@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checkpoint import State
 from ..data.encoding import Example
 from ..errors import TrainingError
 from ..graft.mask import GraftMask
+from ..loops import State
 from ..models.label_model import LabelModel
-from ..models.predicting import DIVERGED, count_targets, loss_of
+from ..models.predicting import DIVERGED, loss_of
 
 Best = tuple[tuple[float, float], int, dict[str, Tensor]]
 DevScore = Callable[[], tuple[float, float]]
@@ -101,10 +101,6 @@ class Leaves:
         """Forget all gradients of the weights."""
         for weight in self._weights.values():
             weight.grad = None
-
-    def gradients(self) -> list[Tensor]:
-        """Those that the weights have."""
-        return [weight.grad for weight in self._weights.values() if weight.grad is not None]
 
     def clip(self, norm: float) -> None:
         """Shorten the gradient of all weights together to this norm, whatever the mask takes of it."""
@@ -219,13 +215,8 @@ def _gradients(model: LabelModel, examples: list[Example], leaves: Leaves, plan:
     """Leave the gradient of a batch's loss in the leaves; gives the loss."""
     model.model.train()
     leaves.clear()  # so that a head whose task isn't in this batch keeps still
-    processes = model.runtime.processes
-    mine = processes.share(examples)
-    # where there are more processes than examples all bring the same tensors, some of them zeros
-    batch, share = model.batch(mine or examples[:1]), count_targets(mine) / count_targets(examples)
-    loss = loss_of(model, batch) * share
+    loss = loss_of(model, model.batch(examples))
     loss.backward()
-    processes.add_up([loss.detach(), *leaves.gradients()])
     value = float(loss.detach())
     if not math.isfinite(value):
         raise TrainingError(

@@ -6,12 +6,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from .. import paths
 from ..data.encoding import Example
-from ..data.tasks import TaskSpec, read_task
+from ..data.tasks import TaskSpec
 from ..errors import ModelError
 from ..graft.mask import GraftMask
-from ..io import read_json, read_rows
 from ..models.anatomy import HEAD
 from ..models.label_model import LabelModel
 from ..models.predicting import dev_score
@@ -33,13 +31,7 @@ class TrainingCell:
     rows: dict[str, list[dict]]
     model: ModelParams
     machine: Runtime
-    pretrained: Path = paths.PRETRAINED
-
-    @classmethod
-    def open(cls, task: str, seed: int, model: ModelParams, machine: Runtime) -> "TrainingCell":
-        """The stored k-shot rows of a cell."""
-        rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
-        return cls(read_task(task), seed, rows, model, machine)
+    pretrained: Path
 
     def load(self, dropout: float | None) -> LabelModel:
         """A pretrained model, its new head drawn from torch's generator."""
@@ -87,18 +79,6 @@ def trained_names(groups: dict[str, str], settings: FinetuneParams, only: GraftM
             f"finetune.train: [{', '.join(settings.train)}] holds no {kind} of this model, which has {known}"
         )
     return chosen | head
-
-
-def chosen_point(task: str, seed: int) -> Point:
-    """batch_size, learning_rate and steps of a cell's stored fine-tuning; raises ModelError if there is none, or not of ours."""
-    file = paths.finetuned(task, seed) / "training.json"
-    record = read_json(file, ModelError)
-    if "chosen" not in record:
-        raise ModelError(
-            f"{file}: {record.get('checkpoint')} was fine-tuned elsewhere, so its batch size and steps aren't known, which this "
-            "stage trains by; take it out (an empty list of its section), or set finetune.source=train"
-        )
-    return record["chosen"]
 
 
 def matched_steps(chosen: Point, batch_size: int) -> int:
@@ -176,7 +156,7 @@ def train_point(
         # what models/pretrained lacks, such as a pooler below a new head in place of a prompt, is trained as a new head is
         weights = model.train_only(trained_names(groups, settings, only) | {*model.model.missing_tensors})
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
-        hooks = Hooks(lambda: dev_score(model, encoded["dev"]), on_step, reads=(model, encoded) if resumes else None)
+        hooks = Hooks(lambda: dev_score(model, encoded["dev"]), on_step, resumes=resumes)
         training = train(batches, weights, plan, hooks, only)
     return model, training
 
@@ -195,7 +175,7 @@ def train_head(model: LabelModel, examples: list[Example], plan: TrainPlan, word
     """Train a new head alone; its purpose, the task and the seed are `words`, by which the order of the examples is drawn."""
     head = model.train_only({name for name, group in model.groups().items() if group == HEAD})
     batches = batches_of(model, examples, plan.batch_size, numpy_generator(*words))
-    return train(batches, head, plan, Hooks(reads=(model, examples)))
+    return train(batches, head, plan, Hooks(resumes=True))
 
 
 def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, steps: int) -> TrainPlan:

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from .. import checkpoint
 from ..data.batching import shuffled
 from ..data.encoding import Example
 from ..graft.mask import GraftMask
+from ..loops import loop as kept_loop
 from ..models.label_model import LabelModel
 from .course import Course, DevScore, Penalty, Training, TrainPlan
 
@@ -22,15 +21,14 @@ Batches = Iterator[tuple[LabelModel, list[Example]]]
 class Hooks:
     """Functions called during training: `dev_score` rates the weights as they are, `on_step` comes after every step.
 
-    `penalty` adds to the gradients of the leaves it is called with.  `reads` are all that these and the
-    batches depend on, models, examples and settings (see lib/identity.py).  Only where it is given, training keeps checkpoints
-    and goes on from one: then `on_step` is called for the steps before it, too, and nothing else is.
+    `penalty` adds to the gradients of the leaves it is called with.  Only where it `resumes`, training keeps checkpoints and goes
+    on from one: then `on_step` is called for the steps before it, too, and nothing else is.
     """
 
     dev_score: DevScore | None = None
     on_step: Callable[[], object] = lambda: None
     penalty: Penalty | None = None
-    reads: tuple[Any, ...] | None = None
+    resumes: bool = False
 
 
 def batches_of(model: LabelModel, examples: list[Example], batch_size: int, generator: np.random.Generator) -> Batches:
@@ -53,7 +51,7 @@ def train(
     clipped, as `penalty` does.
     Raises TrainingError if the loss is not a number.
     """
-    loop = None if hooks.reads is None else checkpoint.loop(plan.steps, hooks.reads, trained, plan, only)
+    loop = kept_loop(plan.steps) if hooks.resumes else None
     course, readers = Course(trained, plan, only), {}
     resumed = loop.resume(course.put) if loop else 0
     for step in range(1, plan.steps + 1):

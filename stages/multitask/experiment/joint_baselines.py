@@ -1,0 +1,37 @@
+"""The two levels between which a graft's relative gain lies: the pretrained model at 0, the joint one at 1."""
+
+from typing import Any
+
+from stages.lib.metrics.scores import score_rows
+from stages.lib.metrics.variants import FINETUNED, PRETRAINED
+from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
+from stages.multitask.experiment.joint_model import evaluation_of, joint_cell, load_joint
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation.study_cell import write_reading
+from stages.workflow.core.stored import read_task
+
+
+def measure_baselines(paradigm: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store what the joint model of a seed and the pretrained one predict for each task; gives one line about them.
+
+    The joint model is called the fine-tuned one, as it is to its grafts; the pretrained one has its heads.
+    """
+    tasks, n = params.multitask.tasks, params.multitask.test_max
+    shared = load_joint(paths.joint(paradigm, seed), tasks, params.model, machine)
+    evaluations = {task: evaluation_of(shared, task, seed, n, variants=1) for task in tasks}
+    _predict(FINETUNED, evaluations)
+    cell = joint_cell(shared, paradigm, seed, params.graft.region)
+    _predict(PRETRAINED, evaluations)
+    for task, evaluation in evaluations.items():
+        predictions = evaluation.predictions()
+        rows = score_rows(predictions, read_task(task), params.calibration.bins)
+        write_reading("level", (paradigm,), {**cell.header(), "task": task}, predictions, rows)
+    lines = "; ".join(f"{task} {evaluation.describe()}" for task, evaluation in evaluations.items())
+    return f"level {paradigm} {seed}: {lines}"
+
+
+def _predict(variant: str, evaluations: dict[str, Any]) -> None:
+    for task, evaluation in evaluations.items():
+        with evaluation.progress(f"{variant} {task}"):
+            evaluation.predict(variant)

@@ -1,0 +1,98 @@
+"""Joint models: on disk, an ordinary model folder with the heads of all tasks beside it; and one opened.
+
+Skills are looked for and grafted from an opened one.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from stages.lib.digest import require_listed
+from stages.lib.errors import ModelError
+from stages.lib.io import read_rows
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.models.anatomy import HEAD
+from stages.lib.models.evaluation import Evaluation
+from stages.lib.models.evidence import evidence_about
+from stages.lib.models.loading import save_model
+from stages.lib.models.shared import SharedModel
+from stages.lib.runtime import Runtime
+from stages.lib.settings import ModelParams, Params
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.stored import read_task
+
+HEADS = "heads.safetensors"
+
+
+@dataclass(frozen=True)
+class JointCell(GraftCell):
+    """A cell whose fine-tuned model is a joint one: `shared` reads it for each task; `task`, `model` and `head` are the first's."""
+
+    paradigm: str
+    shared: SharedModel
+
+    def rows_of(self, task: str, split: str = "train") -> list[dict]:
+        """A task's rows of a split."""
+        return read_rows(paths.sample(task, self.seed, split))
+
+    def evidence(self, task: str, *purpose_words: object) -> Evidence:
+        """Everything a localizer may look at for the loss on a task's training rows (evidence.evidence_about)."""
+        view, rows = self.shared.views[task], self.rows_of(task)
+        return evidence_about(view, self.region, self.pretrained, self.finetuned, rows, purpose_words)
+
+    def header(self) -> dict[str, Any]:
+        """The entries that every record and mask of this cell has, but for the task."""
+        about = self.about()
+        del about["task"]
+        return {"paradigm": self.paradigm, **about}
+
+
+def open_joint(paradigm: str, seed: int, tasks: list[str], params: Params, runtime: Runtime) -> JointCell:
+    """Load the joint model of a seed and reset it; takes `model` and `graft.region` from the params."""
+    shared = load_joint(paths.joint(paradigm, seed), tasks, params.model, runtime)
+    return joint_cell(shared, paradigm, seed, params.graft.region)
+
+
+def joint_cell(shared: SharedModel, paradigm: str, seed: int, region_groups: list[str]) -> JointCell:
+    """Take a loaded joint model, which is reset."""
+    return JointCell(**vars(GraftCell.of(shared.first, seed, region_groups)), paradigm=paradigm, shared=shared)
+
+
+def evaluation_of(shared: SharedModel, task: str, seed: int, n: int, variants: int) -> Evaluation:
+    """An evaluation of so many variants on the first n test rows of a task, all if n is 0."""
+    rows = read_rows(paths.sample(task, seed, "test"))[: n or None]
+    return Evaluation(shared.views[task], {task: rows}, variants)
+
+
+def save_joint(shared: SharedModel, folder: Path) -> None:
+    """Write an ordinary model folder without heads, and all tasks' heads beside it, as `<task>/<name>`."""
+    view = shared.first
+    folder.mkdir(parents=True, exist_ok=True)
+    heads = {
+        f"{task}/{name}": values.detach().contiguous()
+        for task, head in shared.heads().items()
+        for name, values in head.items()
+    }
+    save_file(heads, folder / HEADS)
+    save_model(view.model, view.tokenizer, folder, [name for name, group in view.groups().items() if group == HEAD])
+
+
+def load_joint(folder: Path, tasks: Iterable[str], settings: ModelParams, runtime: Runtime) -> SharedModel:
+    """A joint model with the heads of these tasks.
+
+    Raises ModelError if the folder is missing or damaged, or hasn't got a task's head.
+    """
+    shared = SharedModel.load(folder, [read_task(task) for task in tasks], settings, runtime)
+    require_listed(folder, HEADS)
+    try:
+        with safe_open(folder / HEADS, framework="pt") as file:
+            for task, head in shared.heads().items():
+                shared.views[task].put({name: file.get_tensor(f"{task}/{name}") for name in head})
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{folder / HEADS}: missing or damaged, `dvc repro` makes it: {error}") from error
+    return shared

@@ -1,0 +1,109 @@
+"""Multi-task training (paper, section 5.1 and appendix C.1): one model, each batch from a task drawn at random."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stages.lib.data.batching import shuffled
+from stages.lib.data.encoding import Example
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.models.anatomy import HEAD
+from stages.lib.models.predicting import dev_score
+from stages.lib.models.shared import SharedModel
+from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
+from stages.lib.settings import FinetuneParams, ModelParams
+from stages.lib.training.finetuning import grid_of, plan_for, steps_for, trained_names
+from stages.lib.training.grid import Point, Trained, search
+from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, train
+
+Examples = dict[str, list[Example]]
+
+
+@dataclass(frozen=True)
+class JointPlan:
+    """Tasks with their rows (task -> split -> rows), and how one model learns them.
+
+    As `finetune` says, in `step_factor` times the steps of a single task, or with None as many times as there are tasks.
+    """
+
+    tasks: list[TaskSpec]
+    rows: dict[str, dict[str, list[dict]]]
+    seed: int
+    finetune: FinetuneParams
+    step_factor: float | None
+
+    @property
+    def factor(self) -> float:
+        """Steps as a multiple of a single task's; as many as there are tasks leave each about those that it has alone."""
+        return self.step_factor or len(self.tasks)
+
+    @property
+    def steps(self) -> int:
+        """Steps of one point of the grid, from the mean over tasks of the steps that each has alone."""
+        single = [steps_for(self.finetune, len(task.labels), len(self.rows[task.name]["train"])) for task in self.tasks]
+        return max(1, round(self.factor * sum(single) / len(single)))
+
+
+def train_joint(
+    pretrained: Path, how: JointPlan, model: ModelParams, runtime: Runtime, on_step: Callable[[], object] = lambda: None
+) -> tuple[SharedModel, dict[str, Any]]:
+    """Train on the training rows of all tasks with every point of the grid; keep the best by the mean dev score.
+
+    Gives that model, live, and a record of what was tried.  Every point starts from the same weights, heads and random
+    numbers (see grid.search).
+    """
+
+    def trained(point: Point) -> Trained[tuple[SharedModel, Training]]:
+        with seeded_torch("joint", how.seed):
+            shared = SharedModel.load(pretrained, how.tasks, model, runtime, how.finetune.dropout)
+            encoded = {
+                split: {task: view.encode(how.rows[task][split]) for task, view in shared.views.items()}
+                for split in ("train", "dev")
+            }
+            training = _train_point(shared, encoded, plan_for(how.finetune, **point), how, on_step)
+        return Trained((shared, training), mean_dev_score(shared, encoded["dev"]), {"kept_step": training.step})
+
+    best = search(({**point, "steps": how.steps} for point in grid_of(how.finetune)), trained)
+    shared, training = best.kept
+    record = {"chosen": best.point, "grid": best.grid, "curve": training.curve, "dev": training.dev}
+    return shared, {"dev_accuracy": best.accuracy, **record}
+
+
+def mean_dev_score(shared: SharedModel, dev: Examples) -> tuple[float, float]:
+    """(accuracy, -cross-entropy) on dev, each the mean over tasks: higher is better (see predicting.dev_score)."""
+    scores = np.array([dev_score(view, dev[task]) for task, view in shared.views.items()])
+    accuracy, loss = scores.mean(0).tolist()
+    return accuracy, loss
+
+
+def mixed_batches(shared: SharedModel, examples: Examples, batch_size: int, *words: object) -> Batches:
+    """Endless batches, each of one task drawn at random, all tasks alike; a task's own come in shuffled epochs.
+
+    Equal `words` give equal draws, and a task's own batches do not depend on which others there are.
+    """
+    tasks = [*shared.views]
+    batches = {task: shuffled(examples[task], batch_size, numpy_generator("joint", task, *words)) for task in tasks}
+    choice = numpy_generator("joint", *words)
+    while True:
+        task = tasks[int(choice.integers(len(tasks)))]
+        yield shared.views[task], [examples[task][row] for row in next(batches[task])]
+
+
+def _train_point(
+    shared: SharedModel, encoded: dict[str, Examples], plan: TrainPlan, how: JointPlan, on_step: Callable[[], object]
+) -> Training:
+    first = shared.first.groups()
+    groups = {name: first.get(name, HEAD) for name in shared.parameters()}
+    if how.finetune.head_first_steps:
+        heads = shared.train_only({name for name, group in groups.items() if group == HEAD})
+        steps = round(how.finetune.head_first_steps * how.factor)
+        ahead = plan_for(how.finetune, plan.batch_size, plan.learning_rate, steps)
+        batches = mixed_batches(shared, encoded["train"], plan.batch_size, "head_first", how.seed)
+        train(batches, heads, ahead, Hooks(resumes=True))
+    trained = shared.train_only(trained_names(groups, how.finetune))
+    batches = mixed_batches(shared, encoded["train"], plan.batch_size, how.seed)
+    hooks = Hooks(lambda: mean_dev_score(shared, encoded["dev"]), on_step, resumes=True)
+    return train(batches, trained, plan, hooks)

@@ -1,0 +1,54 @@
+"""The region of each task in a joint model (paper, section 5.1), as mask files."""
+
+from stages.lib.graft.mask_file import StoredMask, write_mask
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.registry import Budget, FoundMask, find_mask, localizer_of
+from stages.lib.models.evidence import with_dev
+from stages.lib.progress import progress
+from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
+from stages.multitask.experiment.joint_model import JointCell, open_joint
+from stages.multitask.settings import FROM_A_BASE, read_name
+from stages.workflow.core import paths
+
+
+def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store every task's region of every size, by one localizer; gives one line about them."""
+    cell = open_joint(paradigm, seed, params.multitask.tasks, params, machine)
+    sparsities = params.skill.sparsities
+    title = f"skill {paradigm} {name} {seed}"
+    with progress(title, len(params.multitask.tasks) * len(sparsities), "region") as bar:
+        for task in params.multitask.tasks:
+            # the task's head goes with its regions, if it has one
+            head = {key: part.detach().cpu() for key, part in cell.shared.heads()[task].items()}
+            about = {**cell.header(), **cell.origin(), "task": task, "localizer": name}
+            for sparsity, found in task_masks(cell, task, name, params).items():
+                path = paths.skill_mask(paradigm, name, str(sparsity), task, seed)
+                stored = StoredMask(found.mask, cell.values_at(found.mask), head, {**about, **found.record})
+                write_mask(path, stored)
+                bar.update()
+    sizes = ", ".join(map(str, sparsities))
+    return f"{title}: regions of {sizes} for {', '.join(params.multitask.tasks)}"
+
+
+def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[float, FoundMask]:
+    """Sparsity -> region of a task, for the loss on its training rows, with the joint model as the fine-tuned one.
+
+    A region does not depend on which other sizes there are.
+    """
+    localizer, base_share = read_name(name)
+    settings = getattr(params.localizer, localizer)
+    if localizer in FROM_A_BASE:
+        settings = settings.model_copy(update={"base_share": base_share})
+    largest = cell.region.budget(max(params.skill.sparsities))
+    order = localizer_of(localizer).rank(_evidence(cell, task, localizer), settings, largest)
+    masks = {}
+    for sparsity in params.skill.sparsities:
+        budget = Budget.of(cell.region, sparsity, params.graft.rule, "skill.sparsities")
+        masks[sparsity] = find_mask(localizer, _evidence(cell, task, localizer), settings, budget, order)
+    return masks
+
+
+def _evidence(cell: JointCell, task: str, localizer: str) -> Evidence:
+    evidence = cell.evidence(task, "skill", localizer, task, cell.seed)
+    return with_dev(evidence, cell.shared.views[task], cell.rows_of(task, "dev"))

@@ -1,0 +1,172 @@
+"""One backbone that several tasks read, moved along their task vectors: every point of task arithmetic.
+
+The head of a task is that of its fine-tuned model, in place from the start and the same for every
+method, so a task vector lies in the region alone, and the pretrained backbone under that head is the
+zero-shot model.  With prompts there are no heads: label words are read off the pretrained vocabulary.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from stages.lib.data.encoding import Example
+from stages.lib.graft.apply import transplant
+from stages.lib.graft.mask_file import read_mask_for
+from stages.lib.graft.region import Tensors
+from stages.lib.io import read_rows
+from stages.lib.merging.arithmetic import combined, task_vector
+from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
+from stages.lib.models.label_model import LabelModel
+from stages.lib.models.loading import read_tensors
+from stages.lib.models.predicting import predict
+from stages.lib.models.shared import SharedModel
+from stages.lib.runtime import Runtime, seeded_torch
+from stages.lib.settings import ModelParams, Params
+from stages.talos.experiment.linearised import LinearisedModel
+from stages.workflow.core import paths
+from stages.workflow.core.stored import read_task
+
+FULL, LINEAR = "full", "linear"
+# (task, split) -> encoded rows
+Sets = dict[tuple[str, str], list[Example]]
+Key = tuple[str, str]
+Merger = Callable[[Tensors, Mapping[str, Tensors]], dict[str, Tensor]]
+
+
+def open_views(tasks: list[str], seed: int, settings: ModelParams, machine: Runtime) -> dict[str, LabelModel]:
+    """Task -> the pretrained backbone as that task's trained head, or its label words, read it."""
+    anatomy = read_anatomy(paths.PRETRAINED)
+    with seeded_torch(
+        "arithmetic", seed
+    ):  # the new heads, which trained ones replace, and a pooler that the model lacks
+        views = SharedModel.load(paths.PRETRAINED, [read_task(task) for task in tasks], settings, machine).views
+    for task, view in views.items():
+        view.put(read_tensors(paths.finetuned(task, seed), anatomy.names([HEAD])))
+    return views
+
+
+def encode_rows(views: Mapping[str, LabelModel], seed: int, limits: Mapping[str, int]) -> Sets:
+    """Rows of each split of every task; `limits`: split -> how many, 0 for all.
+
+    Of dev they are spread over the labels, since it is not in random order, of test the first ones.
+    """
+    taken = {"dev": spread, "test": lambda rows, most: rows[: most or None]}
+    return {
+        (task, split): view.encode(taken[split](read_rows(paths.sample(task, seed, split)), most))
+        for task, view in views.items()
+        for split, most in limits.items()
+    }
+
+
+def spread(rows: list[dict], most: int) -> list[dict]:
+    """At most so many rows, 0 for all: of each label its share, evenly among its rows, in their order."""
+    if not 0 < most < len(rows):
+        return rows
+    by_label = sorted(range(len(rows)), key=lambda number: rows[number]["label"])
+    chosen = sorted(by_label[(2 * number + 1) * len(rows) // (2 * most)] for number in range(most))
+    return [rows[number] for number in chosen]
+
+
+def moved_region(method: str, task: str, seed: int, anatomy: Anatomy, pretrained: Tensors) -> dict[str, Tensor]:
+    """The region as a method left it for a task; raises MaskError if it was made for another model."""
+    if method == FULL:
+        return read_tensors(paths.finetuned(task, seed), pretrained)
+    stored = read_mask_for(paths.edited(method, task, seed), pretrained, anatomy.name)
+    return transplant(pretrained, stored.values, stored.mask)
+
+
+class ArithmeticModel:
+    """Label logits of any task's rows at any coefficients of the tasks' vectors.
+
+    `models`: task -> the region as a method left it.  `mergers`, which may be set: further vectors by
+    name, each made of all models when it is first asked for, such as their sum.
+    """
+
+    def __init__(
+        self, views: Mapping[str, LabelModel], pretrained: Tensors, models: Mapping[str, Tensors], sets: Sets
+    ) -> None:
+        self.views, self.pretrained, self.models, self.sets = views, pretrained, models, sets
+        self.mergers: Mapping[str, Merger] = {}
+        self._vectors: dict[str, dict[str, Tensor]] = {}
+        self._known: dict[tuple[frozenset, Key], np.ndarray] = {}
+
+    def remember(self, coefficients: Mapping[str, float], logits: Mapping[Key, np.ndarray]) -> None:
+        """Take over logits at a point that were predicted and stored before."""
+        self._known |= {(_point(coefficients), key): values for key, values in logits.items()}
+
+    def logits(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
+        """(task, split) -> logits (n, labels) with these multiples of the named vectors added to the pretrained model."""
+        point, keys = _point(coefficients), [*keys]
+        known = {key: self._known[point, key] for key in keys if (point, key) in self._known}
+        new = [key for key in keys if key not in known]
+        return known | (self._predicted(coefficients, new) if new else {})
+
+    def _predicted(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
+        self._move(coefficients)
+        return {key: self.current(key) for key in keys}
+
+    def current(self, key: Key) -> np.ndarray:
+        """Logits (n, labels) of a set with the weights as they are."""
+        return predict(self.views[key[0]], self.sets[key]).numpy()
+
+    def labels(self, key: Key) -> np.ndarray:
+        """Label numbers (n,) of a set."""
+        return np.array([example.label for example in self.sets[key]])
+
+    def put(self, region: Tensors) -> None:
+        """Overwrite the region, which all views share."""
+        next(iter(self.views.values())).put(dict(region))
+
+    def _move(self, coefficients: Mapping[str, float]) -> None:
+        # no more vectors than are in use: one takes eight bytes a parameter
+        used = [name for name, alpha in coefficients.items() if alpha]
+        self._vectors = {name: self._vectors[name] if name in self._vectors else self._vector(name) for name in used}
+        self.put(combined(self.pretrained, self._vectors, coefficients))
+
+    def _vector(self, name: str) -> dict[str, Tensor]:
+        if name in self.mergers:
+            return self.mergers[name](self.pretrained, self.models)
+        return task_vector(self.pretrained, self.models[name])
+
+
+class LinearArithmeticModel(ArithmeticModel):
+    """The same in the tangent space, where logits are linear in the coefficients: each vector is differentiated once."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._readers = {task: LinearisedModel(view, self.pretrained) for task, view in self.views.items()}
+        self._changes: dict[tuple[str, Key], np.ndarray] = {}
+
+    def _predicted(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
+        def at_point(key: Key) -> np.ndarray:
+            moved = (alpha * self._change(name, key) for name, alpha in coefficients.items() if alpha)
+            return sum(moved, self._change("", key)).astype(np.float32)
+
+        return {key: at_point(key) for key in keys}
+
+    def _change(self, name: str, key: Key) -> np.ndarray:
+        """The change of a set's logits by a vector; without a name the pretrained logits themselves."""
+        if (name, key) not in self._changes:
+            self._move({name: 1.0} if name else {})
+            logits = predict(self._readers[key[0]], self.sets[key]).numpy().astype(np.float64)
+            self._changes[name, key] = logits - self._change("", key) if name else logits
+        return self._changes[name, key]
+
+
+def _point(coefficients: Mapping[str, float]) -> frozenset:
+    """A point of the space of coefficients; vectors that are not added don't tell it from another."""
+    return frozenset((name, alpha) for name, alpha in coefficients.items() if alpha)
+
+
+def open_model(
+    method: str, tasks: list[str], seed: int, params: Params, machine: Runtime, limits: Mapping[str, int]
+) -> ArithmeticModel:
+    """The vectors of a method for these tasks; `params` has the sections model and graft.region, `limits` see encode_rows."""
+    anatomy = read_anatomy(paths.PRETRAINED)
+    pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
+    views = open_views(tasks, seed, params.model, machine)
+    models = {task: moved_region(method, task, seed, anatomy, pretrained) for task in tasks}
+    kind = LinearArithmeticModel if method == LINEAR else ArithmeticModel
+    return kind(views, pretrained, models, encode_rows(views, seed, limits))

@@ -1,0 +1,131 @@
+"""Pruning of the pretrained model by sensitivity, and the stability of its masks (stage sensitivity)."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stages.lib.graft.apply import transplant
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Region, Tensors
+from stages.lib.graft.select import top_k
+from stages.lib.io import read_rows, write_json
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.random import rank_at_random
+from stages.lib.localizers.registry import Budget
+from stages.lib.localizers.settings import NoSettings
+from stages.lib.localizers.talos import calibrate, least_sensitive, sensitivity
+from stages.lib.metrics.classification import accuracy, majority_share
+from stages.lib.metrics.overlap import chance_iou, iou
+from stages.lib.metrics.predictions import Predictions, write_predictions
+from stages.lib.metrics.variants import PRETRAINED
+from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.evidence import draws, evidence_about
+from stages.lib.models.loading import read_tensors
+from stages.lib.progress import progress
+from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
+from stages.talos.experiment.arithmetic_model import ArithmeticModel, encode_rows, open_views
+from stages.workflow.core import paths
+
+LEAST, MOST, RANDOM = "least", "most", "random"
+# other ways to calibrate the same mask: their changes to its section
+VARIANTS: dict[str, dict[str, Any]] = {
+    "other_draw": {},
+    "single_round": {"rounds": 1},
+    "no_attenuation": {"attenuation": 1.0},
+    "all_labels": {"mode": "expected"},
+    "true_label": {"mode": "empirical"},
+    "raw_logit": {"mode": "sampled_logit"},
+    "saliency": {"score": "fisher_times_theta2"},
+}
+
+
+def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str]:
+    """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; gives a line for each."""
+    tasks = params.talos.tasks
+    region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
+    pretrained = read_tensors(paths.PRETRAINED, region.shapes)
+    views = open_views(tasks, seed, params.model, machine)
+    model = ArithmeticModel(views, pretrained, {}, encode_rows(views, seed, {"test": params.talos.test_max}))
+    start = model.logits({}, model.sets)
+    logits: dict[str, dict[str, Any]] = {key[0]: {PRETRAINED: start[key]} for key in model.sets}
+    overlaps = {}
+    with progress(f"sensitivity {seed}", len(tasks), "task") as bar:
+        for task in tasks:
+            evidence = evidence_of(model, region, task, seed)
+            for kind, mask in masks(evidence, params).items():
+                model.put(prune(pretrained, mask))
+                for key in model.sets:
+                    logits[key[0]][f"{kind}_{task}"] = model.current(key)
+            overlaps[task] = compare(evidence, params, task, seed)
+            bar.update()
+    lines = []
+    for task in tasks:
+        write_task(model, task, seed, logits[task], overlaps[task], params)
+        told = ", ".join(f"{row['variant']} {row['iou']:.3f}" for row in overlaps[task]) or "no variants"
+        lines.append(f"sensitivity {task}-{seed}: {told}")
+    return lines
+
+
+def evidence_of(model: ArithmeticModel, region: Region, task: str, seed: int) -> Evidence:
+    """Evidence about the pretrained backbone under the head of a task; there is no fine-tuned one to look at."""
+    view, rows = model.views[task], read_rows(paths.sample(task, seed, "train"))
+    pretrained = {name: values.to(view.runtime.device) for name, values in model.pretrained.items()}
+    return evidence_about(view, region, pretrained, pretrained, rows, ("sensitivity", task, seed))
+
+
+def masks(evidence: Evidence, params: Params) -> dict[str, GraftMask]:
+    """The share of parameters that is pruned: least and most sensitive in a single round, and a random one."""
+    region = evidence.region
+    k = region.budget(params.sensitivity.pruned)
+    evidence.put(evidence.pretrained)
+    scores = sensitivity(evidence, params.localizer.talos)
+    return {
+        LEAST: least_sensitive(scores, GraftMask.full(region), k),
+        RANDOM: GraftMask.from_region_indices(region, rank_at_random(evidence, NoSettings(), k)),
+        MOST: top_k(region, scores, k),
+    }
+
+
+def prune(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
+    """The pretrained region with 0 at every parameter that the mask selects."""
+    return transplant(pretrained, {name: torch.zeros(len(at)) for name, at in mask.indices.items()}, mask)
+
+
+def compare(evidence: Evidence, params: Params, task: str, seed: int) -> list[dict[str, Any]]:
+    """Overlap of the talos mask with those of other ways to calibrate it."""
+    region, names, rows = evidence.region, params.sensitivity.variants, []
+    budget = Budget.of(region, params.talos.sparsity, "top_k", "talos.sparsity")
+
+    def calibrated(changes: dict[str, Any], *words: object) -> np.ndarray:
+        """Region indices of a mask, labels drawn by these words."""
+        drawing = replace(evidence, generator=draws("talos", *words))
+        *_, mask = calibrate(drawing, params.localizer.talos.model_copy(update=changes), budget)
+        return mask.region_indices().numpy()
+
+    usual = calibrated({}, task, seed) if names else None
+    for name in names:
+        other = calibrated(VARIANTS[name], *[name] * (name == "other_draw"), task, seed)
+        rows.append({"variant": name, "iou": iou(usual, other), "chance": chance_iou(budget.k, budget.k, region.size)})
+    return rows
+
+
+def write_task(
+    model: ArithmeticModel,
+    task: str,
+    seed: int,
+    logits: dict[str, np.ndarray],
+    overlaps: list[dict[str, Any]],
+    params: Params,
+) -> None:
+    """Store the predictions of pruned models on a task's test rows, and the overlaps of its masks."""
+    labels = model.labels((task, "test"))
+    stored = Predictions(model.views[task].task.labels, {task: labels}, {task: logits})
+    write_predictions(paths.reading_logits("sensitivity", (), task, seed), stored)
+    shared = {"n": len(labels), "majority": majority_share(labels)}
+    rows = [{"variant": name, **shared, "accuracy": accuracy(part, labels)} for name, part in logits.items()]
+    record = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
+    write_json(paths.reading_record("sensitivity", (), task, seed), {**record, "rows": rows, "overlaps": overlaps})

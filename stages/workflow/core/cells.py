@@ -1,0 +1,96 @@
+"""One (task, seed): its fine-tuned model, opened once and turned into one variant after another."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from stages.lib.graft.apply import values_at
+from stages.lib.graft.mask import GraftMask
+from stages.lib.graft.region import Region
+from stages.lib.io import read_rows
+from stages.lib.localizers.evidence import Evidence
+from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
+from stages.lib.models.evidence import draws, evidence_about, with_dev
+from stages.lib.models.label_model import LabelModel, reset_to_pretrained
+from stages.lib.runtime import Runtime
+from stages.lib.settings import ModelParams
+from stages.lib.training.finetuning import TrainingCell
+from stages.workflow.core import paths
+from stages.workflow.core.stored import read_task
+
+
+@dataclass(frozen=True)
+class GraftCell:
+    """The live model, pretrained but for a trained head, with both sets of the region's values (on its device)."""
+
+    task: str
+    seed: int
+    model: LabelModel
+    anatomy: Anatomy
+    region: Region
+    pretrained: dict[str, Tensor]
+    finetuned: dict[str, Tensor]
+    head: dict[str, Tensor]
+
+    @classmethod
+    def open(
+        cls, task: str, seed: int, settings: ModelParams, region_groups: list[str], runtime: Runtime
+    ) -> "GraftCell":
+        """Load the fine-tuned model of a cell and reset it; `settings` is the `model` section."""
+        model = LabelModel.load(paths.finetuned(task, seed), read_task(task), settings, runtime)
+        return cls.of(model, seed, region_groups)
+
+    @classmethod
+    def of(
+        cls, model: LabelModel, seed: int, region_groups: list[str], pretrained_folder: Path = paths.PRETRAINED
+    ) -> "GraftCell":
+        """Take a loaded fine-tuned model, which is reset."""
+        anatomy = read_anatomy(pretrained_folder)
+        region = anatomy.region(region_groups)
+        parameters = model.parameters()
+        finetuned = {name: parameters[name].detach().clone() for name in region.shapes}
+        head = {name: parameters[name].detach().cpu().clone() for name in anatomy.names([HEAD])}
+        pretrained = reset_to_pretrained(model, anatomy, pretrained_folder, region.shapes)
+        return cls(model.task.name, seed, model, anatomy, region, pretrained, finetuned, head)
+
+    def rows(self, split: str) -> list[dict]:
+        """The cell's own rows of a split."""
+        return read_rows(paths.sample(self.task, self.seed, split))
+
+    def values_at(self, mask: GraftMask) -> dict[str, Tensor]:
+        """The fine-tuned values that a mask selects, on the CPU."""
+        return {name: part.cpu() for name, part in values_at(self.finetuned, mask).items()}
+
+    def fingerprint(self) -> str:
+        """The mark that tells the region of this pretrained model from any other (Region.fingerprint)."""
+        return self.region.fingerprint(self.pretrained)
+
+    def origin(self) -> dict[str, Any]:
+        """The model and cell that a mask or an order belongs to, for its header."""
+        return {"fingerprint": self.fingerprint(), "model": self.anatomy.name, "task": self.task, "seed": self.seed}
+
+    def about(self) -> dict[str, Any]:
+        """The entries that every record of this cell has."""
+        sizes = {"graftable": self.region.size, "model_parameters": self.anatomy.parameters}
+        return {"task": self.task, "seed": self.seed, **sizes}
+
+
+def evidence_of(
+    cell: GraftCell, localizer: str, train_rows: list[dict], dev_rows: list[dict] | None = None
+) -> Evidence:
+    """Evidence about a cell for one localizer, whose draws do not depend on which others there are.
+
+    The cell's weights may change from here on.  With `dev_rows` the localizer may choose by dev.
+    """
+    words = (cell.task, cell.seed)
+    evidence = evidence_about(cell.model, cell.region, cell.pretrained, cell.finetuned, train_rows, ("mask", *words))
+    evidence = replace(evidence, generator=draws(localizer, *words))
+    return evidence if dev_rows is None else with_dev(evidence, cell.model, dev_rows)
+
+
+def open_training(task: str, seed: int, model: ModelParams, machine: Runtime) -> TrainingCell:
+    """A (task, seed) to be trained, with its stored k-shot rows."""
+    rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
+    return TrainingCell(read_task(task), seed, rows, model, machine, paths.PRETRAINED)

@@ -1,0 +1,55 @@
+"""Controls of a graft's calibration: the fine-tuned model at one temperature or with its head refitted, and WiSE-FT."""
+
+from stages.lib.graft.apply import wise_ft
+from stages.lib.io import read_rows, write_json
+from stages.lib.metrics.predictions import dev_set, read_predictions, write_predictions
+from stages.lib.metrics.temperature import temperature, tempered
+from stages.lib.metrics.variants import FINETUNED, REFITTED, TEMPERED, WISE_FT
+from stages.lib.models.evaluation import Evaluation
+from stages.lib.models.label_model import LabelModel, Moved
+from stages.lib.models.predicting import dev_score
+from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation.reference import cell_sets
+from stages.workflow.core.evaluation.refitting import predict_refitted
+from stages.workflow.core.stored import read_task, read_test_sets
+
+
+def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store what the controls of a cell predict, and what was fitted on dev for it; gives one line about it.
+
+    The temperature comes from the logits that `reference` stored.  Of completions there are none, so that it is fitted to the
+    live model.
+    """
+    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
+    evaluation, generative = Evaluation(model, cell_sets(task, seed), variants=1), model.mode == "generative"
+    with evaluation.progress(f"controls {task}-{seed}"):
+        if generative:
+            degrees = evaluation.predict_tempered(TEMPERED, dev_set(task), read_test_sets(task, seed))
+        refit = predict_refitted(evaluation, REFITTED, seed, params)
+        moved = Moved.of(model, paths.PRETRAINED)
+        alpha = best_alpha(moved, read_rows(paths.sample(task, seed, "dev")), params.calibration.wise_alphas)
+        model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
+        evaluation.predict(WISE_FT)
+    predictions = evaluation.predictions()
+    if not generative:
+        reference = paths.predictions("reference", task, seed)
+        dev = read_predictions(reference, dev=True)
+        degrees = temperature(dev.logits[task][FINETUNED], dev.labels[task])
+        for name, logits in tempered(read_predictions(reference), degrees).logits.items():
+            predictions.logits[name].update(logits)
+    write_predictions(paths.predictions("controls", task, seed), predictions)
+    write_json(paths.scores("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha, **refit})
+    return f"controls {task}-{seed}: {evaluation.describe()}"
+
+
+def best_alpha(moved: Moved, dev_rows: list[dict], alphas: list[float]) -> float:
+    """The weight of the fine-tuned model with the best dev score, the first of equals (predicting.dev_score)."""
+    dev = moved.model.encode(dev_rows)
+
+    def score(alpha: float) -> tuple[float, float]:
+        moved.model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
+        return dev_score(moved.model, dev)
+
+    return max(alphas, key=score)

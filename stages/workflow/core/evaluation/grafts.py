@@ -1,0 +1,58 @@
+"""The grafted models of a cell."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from stages.lib.graft.apply import graft, transplant, wise_graft
+from stages.lib.graft.mask_file import read_mask, read_order, require_model
+from stages.lib.localizers.movement import movement_mask
+from stages.lib.metrics.predictions import dev_set, write_predictions
+from stages.lib.metrics.variants import GRAFT_REFITTED, GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
+from stages.lib.models.anatomy import read_anatomy
+from stages.lib.models.evaluation import Evaluation
+from stages.lib.models.label_model import LabelModel, Moved
+from stages.lib.runtime import Runtime
+from stages.lib.settings import Params
+from stages.workflow.core import paths
+from stages.workflow.core.evaluation.reference import cell_sets
+from stages.workflow.core.evaluation.refitting import predict_refitted
+from stages.workflow.core.stored import read_task
+
+
+def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:
+    """Store what the grafts of a cell predict; gives the evaluation, `refit`, and of completions `graft_temperature`, fitted on dev.
+
+    Calibration fits the graft's own temperature to its stored logits; of completions there are none.
+    """
+    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
+    evaluation = Evaluation(model, cell_sets(task, seed), variants=2)
+    with evaluation.progress(f"evaluate {task}-{seed}"):
+        for variant, tensors, sets in grafts(Moved.of(model, paths.PRETRAINED), seed, params):
+            model.put(tensors)
+            evaluation.predict(variant, sets)
+        fitted = predict_refitted(evaluation, GRAFT_REFITTED, seed, params)
+        if model.mode == "generative":
+            fitted["graft_temperature"] = evaluation.predict_tempered(GRAFT_TEMPERED, dev_set(task), [task])
+    write_predictions(paths.predictions("evaluate", task, seed), evaluation.predictions())
+    return evaluation, fitted
+
+
+def grafts(moved: Moved, seed: int, params: Params) -> Iterator[tuple[str, dict[str, Tensor], list[str]]]:
+    """Each grafted variant: its name, its region's tensors, and the sets that it is for if not for all.
+
+    They come from a cell's stored mask and movement order; raises MaskError if those belong to another model.
+    """
+    task, anatomy = moved.model.task.name, read_anatomy(paths.PRETRAINED)
+    region = anatomy.region(params.graft.region)
+    pretrained = {name: moved.model.parameters()[name].detach().cpu().clone() for name in region.shapes}
+    finetuned = {name: moved.finetuned.get(name, values).cpu() for name, values in pretrained.items()}
+    stored, (order, origin) = read_mask(paths.learned(task, seed)), read_order(paths.movement(task, seed))
+    fingerprint = region.fingerprint(pretrained)
+    for path, about in ((paths.learned(task, seed), stored.about), (paths.movement(task, seed), origin)):
+        require_model(path, about, region, fingerprint, anatomy.name)
+    yield MOVEMENT_GRAFTED, graft(pretrained, finetuned, movement_mask(region, order, stored.mask.selected)), []
+    for alpha in params.calibration.graft_alphas:
+        yield f"{WISE_GRAFT}_{alpha}", wise_graft(pretrained, finetuned, stored.mask, alpha), [task]
+    yield GRAFTED, transplant(pretrained, stored.values, stored.mask), []

@@ -1,0 +1,108 @@
+"""Everything that stands under data/tables: tables, cards, out-of-distribution test sets, leakage."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.lib.data.hub import load_hub
+from stages.lib.data.local import load_local
+from stages.lib.data.packaged import load_packaged
+from stages.lib.data.rows import Row
+from stages.lib.data.tables import Table, Texts, build_table, dropped_in, leakage, ood_rows, together, told
+from stages.lib.data.tasks import TaskSpec
+from stages.lib.io import read_rows, write_json, write_rows
+from stages.lib.settings import DataParams, OodParams
+from stages.workflow.core import paths
+
+# what the test sets of others (second) share with the training data of a task (first)
+Shared = dict[str, dict[str, dict[str, int]]]
+
+
+def needed_sets(tasks: list[str], ood: dict[str, list[str]]) -> list[str]:
+    """The data sets to fetch: the trained tasks, then what they are tested on besides."""
+    return list(dict.fromkeys([*tasks, *(test for task in tasks for test in ood.get(task, []))]))
+
+
+def named_by(name: str, tasks: list[str], ood: dict[str, list[str]]) -> str:
+    """The settings that ask for a data set which is no task, in brackets for the end of a message about it."""
+    places = [f"ood.sets.{task}" for task in tasks if name in ood.get(task, [])]
+    return f" ({' and '.join(places)} {'asks' if len(places) == 1 else 'ask'} for it)" if name not in tasks else ""
+
+
+def write_table(
+    spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path], folder: Path, specs: Mapping[str, TaskSpec]
+) -> tuple[Texts, dict[str, Any]]:
+    """Fetch one data set into `folder`, which becomes data/tables; give its texts and its card.
+
+    `data` has the settings source, root and columns; `fetch` turns a package's name into its file's path;
+    `specs` are all known tasks, among them the parts of one that is made of others.
+    """
+    table = _table(spec, data, fetch, specs)
+    write_rows(_inside(folder, paths.table(spec.name)), table.rows)
+    write_json(_inside(folder, paths.card(spec.name)), table.card)
+    return table.texts, table.card
+
+
+def _table(spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path], specs: Mapping[str, TaskSpec]) -> Table:
+    if not spec.parts:
+        return build_table(spec, *load_raw(spec, data, fetch))
+    parts = {name: _table(specs[name], data, fetch, specs) for name in spec.parts}
+    return build_table(spec, together(parts.values()), {"parts": {name: part.card for name, part in parts.items()}})
+
+
+def write_ood(tasks: Iterable[str], texts: dict[str, Texts], ood: OodParams, folder: Path) -> Shared:
+    """Write the out-of-distribution test sets of each task, and leakage.json, whose content it gives.
+
+    `ood` has the settings sets, test_max and leaks.  Where a set is tested on, leakage.json also
+    says how many of its rows are "used".
+    """
+    shared = leakage(texts)
+    for task in tasks:
+        for test in ood.sets.get(task, []):
+            rows = ood_rows(read_rows(_inside(folder, paths.table(test))), texts[task].trained, ood.leaks, ood.test_max)
+            write_rows(_inside(folder, paths.ood_table(task, test)), rows)
+            shared[task][test]["used"] = len(rows)
+    write_json(_inside(folder, paths.LEAKAGE), shared)
+    return shared
+
+
+def summary_line(card: dict[str, Any]) -> str:
+    """One line about a data set for the user: rows of each split, what was dropped, what test shares with train."""
+    splits = ", ".join(f"{sum(counts.values())} {split}" for split, counts in card["counts"].items())
+    dropped = dropped_in(card)
+    shared, task = card["test_texts_in_train"], card["task"]
+    line = f"{task['name']}: {splits} rows"
+    line += f", {dropped.total():,} dropped ({told(dropped)})" if dropped else ""
+    line += f", {shared} test texts also in train" if shared else ""
+    if any("label '" in reason for reason in dropped):
+        line += f"; labels that are used: {', '.join([*task['labels'], *(task['relabel'] or ())])}"
+    return line
+
+
+def ood_lines(tasks: Iterable[str], ood: OodParams, shared: Shared) -> Iterator[str]:
+    """One line for the user about each out-of-distribution test set; `shared` is what write_ood gave."""
+    for task in tasks:
+        for test in ood.sets.get(task, []):
+            counts = shared[task][test]
+            fate = "left out" if ood.leaks == "drop" else "kept"
+            used = f"{counts['used']} of {counts['test']} test rows"
+            yield f"{task} -> {test}: {used}; {counts['leaked']} in {task}'s training data, {fate}"
+
+
+def _inside(folder: Path, path: Path) -> Path:
+    return folder / path.relative_to(paths.TABLES)
+
+
+def load_raw(
+    spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path]
+) -> tuple[dict[str, list[Row]], dict[str, Any]]:
+    """Give the raw rows of a task by split (train, dev, test), and a JSON description of where they are from.
+
+    `data` has the settings source, and root and columns of the local one; `fetch` turns a package's name into the path of its
+    file.  Raises DataError with what is missing and what to do.
+    """
+    if data.source == "packaged":
+        return load_packaged(spec, fetch)
+    if data.source == "hub":
+        return load_hub(spec)
+    return load_local(spec, Path(data.root), data.columns)

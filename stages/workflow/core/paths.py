@@ -1,0 +1,154 @@
+"""The one module that knows where artefacts live; everything else asks here.
+
+All paths are relative to the project's top folder, where DVC runs every stage.  The same places
+stand in dvc.yaml (a test compares them).
+"""
+
+from pathlib import Path
+
+PARAMS = Path("params.yaml")
+PROFILES = Path("stages/profiles")
+PIPELINE = Path("dvc.yaml")
+PIPELINES = Path("stages")
+
+TABLES = Path("data/tables")
+SAMPLES = Path("data/sample")
+PRETRAINED = Path("models/pretrained")
+FINETUNED = Path("models/finetuned")
+MOVEMENT = Path("masks/movement")
+LEARNED = Path("masks/learned")
+RANK = Path("masks/rank")
+SWEEP = Path("masks/sweep")
+EDIT = Path("masks/edit")
+JOINT = Path("models/joint")
+SKILL = Path("masks/skill")
+METRICS = Path("metrics")
+CODE = METRICS / "code"
+PLOTS = Path("plots")
+# stages whose last axis, the size of a mask, lies inside the folder of a seed
+SIZED = ("sweep", "readout")
+LEAKAGE = TABLES / "leakage.json"
+PAGE = METRICS / "report.html"
+DURATIONS = Path(".dvc/tmp/durations.jsonl")
+CHECKPOINTS = Path(".dvc/tmp/checkpoints")
+
+
+def table(task: str) -> Path:
+    """All rows of a data set, one JSON object a line: split, sentence1, sentence2, label."""
+    return TABLES / task / "table.jsonl"
+
+
+def card(task: str) -> Path:
+    """The description of a data set: its resolved task definition, counts and source."""
+    return TABLES / task / "card.json"
+
+
+def ood_table(task: str, test_set: str) -> Path:
+    """Test rows of another data set, with the labels of `task`."""
+    return TABLES / task / "ood" / f"{test_set}.jsonl"
+
+
+def sample(task: str, seed: int, split: str) -> Path:
+    """The k-shot rows of one split (train, dev or test)."""
+    return SAMPLES / str(seed) / task / f"{split}.jsonl"
+
+
+def sample_dir(task: str, seed: int) -> Path:
+    """Folder of the k-shot splits of a cell."""
+    return SAMPLES / str(seed) / task
+
+
+def finetuned(task: str, seed: int) -> Path:
+    """Fine-tuned model of a cell, an ordinary Hugging Face folder."""
+    return FINETUNED / str(seed) / task
+
+
+def movement(task: str, seed: int) -> Path:
+    """Parameters of a cell in the order of their movement."""
+    return MOVEMENT / str(seed) / f"{task}.safetensors"
+
+
+def learned(task: str, seed: int) -> Path:
+    """Learned mask of a cell, with the fine-tuned values it selects."""
+    return LEARNED / str(seed) / f"{task}.safetensors"
+
+
+def predictions(stage: str, task: str, seed: int) -> Path:
+    """Logits that `stage` (reference, controls or evaluate) stored for a cell."""
+    return METRICS / stage / str(seed) / f"{task}.safetensors"
+
+
+def scores(stage: str, task: str, seed: int) -> Path:
+    """Numbers that `stage` (calibration or ood) derived from the predictions of a cell."""
+    return METRICS / stage / str(seed) / f"{task}.json"
+
+
+def rank(localizer: str, task: str, seed: int) -> Path:
+    """Parameters of a cell in the order in which a localizer of the study chooses them."""
+    return RANK / str(seed) / localizer / f"{task}.safetensors"
+
+
+def sweep_mask(localizer: str, sparsity: str, task: str, seed: int) -> Path:
+    """Mask of a cell by a localizer at a size of the study; `sparsity` as it stands in params.yaml."""
+    return SWEEP / localizer / str(seed) / sparsity / f"{task}.safetensors"
+
+
+def reading_dir(stage: str, axes: tuple[str, ...], seed: int) -> Path:
+    """The record of a stage for one seed, all its tasks, at one place on its further axes; one run makes all sizes of SIZED."""
+    *before, size = [*axes, ""] if stage not in SIZED else axes
+    return METRICS.joinpath(stage, *before, str(seed), size)
+
+
+def reading_logits(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
+    """Logits that a stage stored."""
+    return reading_dir(stage, axes, seed) / f"{task}.safetensors"
+
+
+def reading_record(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
+    """Scores that a stage derived from its logits, with what they are about."""
+    return reading_dir(stage, axes, seed) / f"{task}.json"
+
+
+def report(pipeline: str) -> Path:
+    """The few numbers of a pipeline that `dvc metrics` shows, `summary` for the main one; `.md` beside it has the tables."""
+    return METRICS / f"{pipeline}.json"
+
+
+def report_details(pipeline: str) -> Path:
+    """Every number that a pipeline reports."""
+    return METRICS / f"{pipeline}.details.json"
+
+
+def report_document(pipeline: str) -> Path:
+    """A pipeline's report as data: see stages/lib/report/document.py."""
+    return METRICS / f"{pipeline}.report.json"
+
+
+def report_plots(pipeline: str) -> Path:
+    """Folder of that report's figures and of the data behind them."""
+    return PLOTS if pipeline == "summary" else PLOTS / pipeline
+
+
+def merged_logits(method: str, group: str, task: str, seed: int) -> Path:
+    """Logits of a merged model of a group of tasks on one of them."""
+    return reading_dir("combination", (method,), seed) / group / f"{task}.safetensors"
+
+
+def merged_record(method: str, group: str, seed: int) -> Path:
+    """The record of the merged model of a group of tasks: how it was made, and its scores on each of them."""
+    return reading_dir("combination", (method,), seed) / f"{group}.json"
+
+
+def joint(paradigm: str, seed: int) -> Path:
+    """Joint model of a seed, fine-tuned in one way on several tasks: an ordinary folder, and the tasks' heads."""
+    return JOINT / paradigm / str(seed)
+
+
+def skill_mask(paradigm: str, localizer: str, sparsity: str, task: str, seed: int) -> Path:
+    """Region of a task in a joint model; `sparsity` as it stands in params.yaml."""
+    return SKILL / paradigm / localizer / str(seed) / sparsity / f"{task}.safetensors"
+
+
+def edited(method: str, task: str, seed: int) -> Path:
+    """The change of a task by a method of task arithmetic, as a mask with its values."""
+    return EDIT / method / str(seed) / f"{task}.safetensors"
