@@ -3,7 +3,7 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import read_json, require, write_json
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 
 @stage

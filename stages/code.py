@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from hashlib import md5
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.errors import GraftError, ParamsError
 from stages.lib.io import read_json, write_json
-from stages.lib.localizers.settings import NAMES, localizer_in
-from stages.lib.params import load_params
+from stages.lib.localizers.names import NAMES, localizer_in
+from stages.workflow.settings import load_params
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
 
@@ -36,7 +37,8 @@ FILE = re.compile(r"(?!dvc\.)[\w-]+\.(?!py\b)\w+")
 # among the params and deps of a stage.  The walk stops here, so what only they import isn't tracked either.
 UNTRACKED = {
     Path("stages/lib/__init__.py"),
-    *(Path(f"stages/lib/{name}.py") for name in ("params", "paths", "entry", "errors", "yaml12", "io", "progress")),
+    Path("stages/workflow/rules.py"),
+    *(Path(f"stages/lib/{name}.py") for name in ("paths", "entry", "errors", "yaml12", "io", "progress")),
     Path("stages/lib/data/tasks.py"),
 }
 
@@ -56,11 +58,11 @@ def main(file: str) -> None:
 def code_digests(file: Path) -> dict[Path, dict[str, Any]]:
     """The files for the stages of a dvc.yaml: path of each file of code -> its digest, localizer.NAME -> its settings."""
     entries = load_yaml(file, ParamsError)["stages"].values()
-    keys = [key for entry in entries if _module(entry) == "stages.code" for key in entry.get("params", [])]
+    keys = [key for entry in entries if _module(entry) == "stages.code" for key in _keys(entry)]
     settings = vars(load_params(*keys))
     digests = {}
     for entry in entries:
-        lists_localizer = any(key.startswith("localizer") for key in entry.get("params", []))
+        lists_localizer = any(key.startswith("localizer") for key in _keys(entry))
         for dep in (dep for dep in entry["deps"] if dep.startswith(f"{paths.CODE}/")):
             for place in _places(dep, entry.get("matrix", {}), settings):
                 digests[place] = _digests(_module(entry), _localizer(place))
@@ -104,6 +106,12 @@ def running(module: str) -> dict[str, str]:
 
 def _digests(*modules: str) -> dict[str, Any]:
     return {str(path): read(path).digest for path in sorted(closure(*modules))}
+
+
+def _keys(entry: dict[str, Any]) -> list[str]:
+    """Of all files, the keys that a stage lists under `params`."""
+    parts = [part if isinstance(part, str) else [*chain(*part.values())] for part in entry.get("params", [])]
+    return [key for part in parts for key in ([part] if isinstance(part, str) else part)]
 
 
 def _module(entry: dict[str, Any]) -> str:

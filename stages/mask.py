@@ -2,7 +2,7 @@
 
 from stages.lib import paths
 from stages.lib.entry import stage
-from stages.lib.params import MODEL, load_params
+from stages.workflow.settings import MODEL, load_params
 
 
 @stage

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import replacing
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 if TYPE_CHECKING:
     from stages.lib.models.anatomy import Anatomy

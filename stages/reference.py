@@ -4,7 +4,7 @@ Kept apart from `evaluate` because no mask and no sparsity changes it.
 """
 
 from stages.lib.entry import stage
-from stages.lib.params import MODEL, load_params
+from stages.workflow.settings import MODEL, load_params
 
 
 @stage

@@ -1,7 +1,7 @@
 """summary: what all cells together say, as numbers, tables, figures and claims."""
 
 from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 
 @stage

@@ -18,7 +18,7 @@ from transformers import (
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
-from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings
+from stages.lib.localizers.names import NAMES, SETTINGS, NoSettings
 from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime
 from stages.lib.settings import FinetuneParams, ModelParams, Section

@@ -18,8 +18,8 @@ from stages import code
 from stages.lib import paths
 from stages.lib.data.tasks import registry
 from stages.lib.entry import _script_module
-from stages.lib.localizers.settings import NAMES
-from stages.lib.params import MODEL, RUNTIME
+from stages.lib.localizers.names import NAMES
+from stages.workflow.settings import MODEL, RUNTIME
 from stages.lib.settings import RuntimeParams
 
 ROOT = Path(__file__).parents[1]

@@ -21,7 +21,7 @@ from stages.lib.metrics.predictions import read_cell
 from stages.lib.metrics.variants import CONTROLS, FINETUNED, GRAFT_TEMPERED, GRAFTED, TEMPERED, VARIANTS
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict_tokens
-from stages.lib.params import sections_of, validate
+from stages.workflow.settings import sections_of, validate
 from stages.lib.patches.__main__ import main as graft_command
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.locations import PATCH

@@ -32,7 +32,7 @@ from stages.lib.graft.select import top_k
 from stages.lib.io import write_text
 from stages.lib.localizers.movement import movement
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-from stages.lib.localizers.settings import NAMES
+from stages.lib.localizers.names import NAMES
 from stages.lib.models.anatomy import HEAD, anatomy_of
 from stages.lib.models.checkpoints import Checkpoint, skeleton
 from stages.lib.models.evidence import draws, from_tensors

@@ -24,7 +24,7 @@ from stages.lib.localizers.evidence import DevRating, Evidence, counted
 from stages.lib.localizers.learned import MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-from stages.lib.localizers.settings import ARRAYS, NAMES, Learning
+from stages.lib.localizers.names import ARRAYS, NAMES, Learning
 from stages.lib.metrics.composition import layer_of
 from stages.lib.models.cell import GraftCell
 from stages.lib.models.evidence import draws, evidence_about, from_tensors

@@ -19,7 +19,7 @@ from stages.commands.page.results import DATA, caption_of
 from stages.lib import paths
 from stages.lib.errors import StorageError
 from stages.lib.io import write_json, write_rows, write_text
-from stages.lib.params import data_files, load_params
+from stages.workflow.settings import data_files, load_params
 from stages.lib.report.differences import NOT_THERE, compare, plain, written
 from stages.lib.report.document import Claim, Paper, Report, Row, Table, Verdict, write_report
 from stages.lib.report.hover import read_values

@@ -25,10 +25,10 @@ from stages.lib import paths
 from stages.lib.entry import guarded
 from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
-from stages.lib.localizers.settings import NAMES
+from stages.lib.localizers.names import NAMES
 from stages.lib.merging.names import NAMES as MERGING
 from stages.lib.models.anatomy import Anatomy, write_anatomy
-from stages.lib.params import PIPELINES, RUNTIME, SECTIONS, checked, load_params, validate
+from stages.workflow.settings import PIPELINES, RUNTIME, SECTIONS, checked, load_params, validate
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
 from tests.test_dvc_yaml import CODE, FILES, pipeline

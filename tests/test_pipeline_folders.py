@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from stages.commands.settings_reference import markdown
-from stages.lib.params import PIPELINES
+from stages.workflow.settings import PIPELINES
 from tests.dvc_project import ROOT, TINY, TINY_STUDY, Copy, make_original
 
 REFERENCE = "from stages.commands.settings_reference import markdown; print(markdown(open('params.yaml').read()))"
@@ -36,7 +36,7 @@ def problems(values):
 from pathlib import Path
 
 from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 @stage
 def main() -> None:

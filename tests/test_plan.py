@@ -17,7 +17,7 @@ from stages.lib import paths
 from stages.lib.errors import ParamsError, StorageError
 from stages.lib.io import write_text
 from stages.lib.models.precision import write_precision
-from stages.lib.params import data_files, validate
+from stages.workflow.settings import data_files, validate
 from stages.lib.yaml12 import load_yaml
 from tests.test_dvc_yaml import MAIN, PIPELINES, ROOT, STAGES
 

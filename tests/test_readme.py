@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from stages.commands import profile
 from stages.lib import paths
 from stages.lib.errors import ParamsError
-from stages.lib.params import SECTIONS, validate
+from stages.workflow.settings import SECTIONS, validate
 from stages.lib.yaml12 import load_yaml
 from tests.test_dvc_yaml import ALL, lies_in, output_paths
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stages.lib.entry import stage
 from stages.lib.io import write_json
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 @stage
 def main() -> None:

@@ -15,7 +15,7 @@ from stages.lib.io import write_json
 from stages.lib.models import sources
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
-from stages.lib.params import validate
+from stages.workflow.settings import validate
 from stages.lib.training.finetuning import TrainingCell, chosen_point
 from stages.lib.training.taking_over import label_order, take_over
 from stages.lib.yaml12 import load_yaml

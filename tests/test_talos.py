@@ -22,7 +22,7 @@ from stages.lib.graft.select import top_k
 from stages.lib.io import write_json
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask
-from stages.lib.localizers.settings import NoSettings, Talos
+from stages.lib.localizers.names import NoSettings, Talos
 from stages.lib.localizers.talos import calibrate, least_sensitive, round_sizes, sensitivity
 from stages.lib.merging.arithmetic import combined, task_vector
 from stages.lib.merging.vectors import summed

@@ -3,7 +3,7 @@
 import pytest
 from ruamel.yaml import YAML
 
-from stages.lib.params import PIPELINES
+from stages.workflow.settings import PIPELINES
 from tests.chaos.copies import EVERYTHING, fresh_copies
 from tests.dvc_project import Copy, Run
 

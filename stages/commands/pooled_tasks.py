@@ -21,7 +21,7 @@ from stages.lib.entry import guarded
 from stages.lib.errors import DataError, ParamsError
 from stages.lib.io import write_text
 from stages.lib.metrics.gain import add_gain, scores_of_ends
-from stages.lib.params import PIPELINES
+from stages.workflow.settings import PIPELINES
 from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.differences import flat, written
 from stages.lib.report.document import Report

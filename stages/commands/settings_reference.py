@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from stages.lib import paths
 from stages.lib.entry import guarded
 from stages.lib.io import write_text
-from stages.lib.params import PIPELINES
+from stages.workflow.settings import PIPELINES
 
 PAGE = Path("stages/PARAMS.md")
 INTRO = """# Every setting

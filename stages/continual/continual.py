@@ -1,7 +1,7 @@
 """continual: what the sequences of tasks show, as the paper's table 4 and what goes with it."""
 
 from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 
 @stage

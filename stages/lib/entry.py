@@ -53,7 +53,7 @@ def _run(function: Callable[..., None], module: str, label: str, arguments: dict
     from stages import code
 
     from .checkpoint import keeping
-    from .params import require_listed
+    from stages.workflow.settings import require_listed
 
     of_dvc = "DVC_STAGE" in os.environ
     if of_dvc:
@@ -72,7 +72,7 @@ def _identity(module: str, arguments: dict[str, Any]) -> tuple[float, Any]:
     """Seconds between checkpoints, and what tells a run of a stage from others: arguments, the settings it has read, code."""
     from stages import code
 
-    from . import params
+    from stages.workflow import settings as params
 
     read = [[*keys, str(chosen)] for _, keys, chosen in params.READ]
     return params.checkpoint_seconds(), [module, arguments, read, code.running(module)]

@@ -1,7 +1,7 @@
 """merge: how good models of several tasks are, by the way they were made, as tables, figures and claims."""
 
 from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 
 @stage

@@ -1,7 +1,7 @@
 """multitask: what all stages of multi-task learning say together, as the paper's figures 8 and 11 to 14."""
 
 from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 
 @stage

@@ -1,7 +1,7 @@
 """smallest: how small the grafts are that bring most of the gain, as tables, a figure and claims."""
 
 from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 
 @stage

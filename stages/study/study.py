@@ -1,7 +1,7 @@
 """study: what all stages of the single-task study say together, as the paper's tables and figures."""
 
 from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 
 @stage

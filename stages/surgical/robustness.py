@@ -3,7 +3,7 @@
 from stages.lib import paths
 from stages.lib.entry import stage
 from stages.lib.io import make_folders
-from stages.lib.params import MODEL, load_params
+from stages.workflow.settings import MODEL, load_params
 
 
 @stage

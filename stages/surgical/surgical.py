@@ -1,7 +1,7 @@
 """surgical: what the scores of layers, and fine-tuning of the selected ones, say together."""
 
 from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 
 @stage

@@ -1,7 +1,7 @@
 """talos: what all stages of task arithmetic say together."""
 
 from stages.lib.entry import stage
-from stages.lib.params import load_params
+from stages.workflow.settings import load_params
 
 
 @stage

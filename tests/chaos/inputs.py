@@ -15,7 +15,7 @@ from stages.lib.data.tables import build_table
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import GraftError
 from stages.lib.io import read_rows, write_rows
-from stages.lib.params import SECTIONS, validate
+from stages.workflow.settings import SECTIONS, validate
 from stages.lib.yaml12 import LARGEST, load_yaml
 from tests.chaos.campaign import Check
 

@@ -16,7 +16,7 @@ from stages.commands.page.results import MAIN, Result, read_results
 from stages.commands.plan.stage_status import UNCHANGED, Step
 from stages.lib import paths
 from stages.lib.errors import GraftError, ParamsError, StorageError
-from stages.lib.params import sections_of, validate
+from stages.workflow.settings import PIPELINES, load_all
 from stages.lib.report.differences import NOT_THERE, Entry, compare, written
 from stages.lib.report.document import HOW_JUDGED, Verdict
 from stages.lib.report.format import counted, model_title
@@ -35,7 +35,7 @@ def write_page(revision: str) -> str:
     Raises StorageError if no pipeline has run under the settings of params.yaml, or git doesn't know the commit.
     """
     params = load_yaml(paths.PARAMS, ParamsError)
-    results = read_results(validate(params))
+    results = read_results(load_all())
     ran = [result for result in results if not result.others]
     if not ran:
         reasons = [result.left_out for result in results] or [f"there is no {paths.report_document(MAIN)}"]
@@ -71,7 +71,8 @@ def _numbers(commit: str, result: Result) -> list[Entry] | None:
 
 def _sections(settings: Sequence[Entry], ran: Sequence[Result]) -> dict[str, list[Entry]]:
     """Settings of the pipelines that ran, by section."""
-    shown = sections_of(["", *(result.name for result in ran if result.name != MAIN)])
+    names = ["", *(result.name for result in ran if result.name != MAIN)]
+    shown = [section for name in names for section in PIPELINES[name].SECTIONS]
     entries = {name: [entry for entry in settings if entry.name.split(".")[0] == name] for name in shown}
     return {name: found for name, found in entries.items() if found}
 

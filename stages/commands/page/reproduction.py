@@ -8,12 +8,10 @@ from pathlib import Path
 from stages.commands.page.results import MAIN, read_results
 from stages.lib import paths
 from stages.lib.entry import guarded
-from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
-from stages.lib.params import PIPELINES, validate
+from stages.workflow.settings import PIPELINES, load_all
 from stages.lib.report.differences import told
 from stages.lib.report.document import HOW_JUDGED
-from stages.lib.yaml12 import load_yaml
 
 PAGE = Path("stages/REPRODUCTION.md")
 INTRO = f"""# What reproduces and what does not
@@ -29,7 +27,7 @@ Beside each claim stands the paper's figure with its size, model and n, and ours
 
 def markdown() -> str:
     """The page: a table of all claims made under the settings of params.yaml, then their figures."""
-    results = {result.name: result for result in read_results(validate(load_yaml(paths.PARAMS, ParamsError)))}
+    results = {result.name: result for result in read_results(load_all())}
     left_out = [f"- {name}: not run" for name in (pipeline or MAIN for pipeline in PIPELINES) if name not in results]
     for name in [name for name, result in results.items() if result.others]:
         left_out.append(f"- {name}: left out, made under other settings ({told(results.pop(name).others)})")

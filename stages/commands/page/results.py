@@ -10,7 +10,7 @@ from typing import Any
 from stages.commands.page.provenance import made_on
 from stages.lib import paths
 from stages.lib.io import read_json
-from stages.lib.params import PIPELINES, data_files
+from stages.workflow.settings import PIPELINES, data_files
 from stages.lib.report.differences import Entry, other_settings, told
 from stages.lib.report.document import Report, read_report
 

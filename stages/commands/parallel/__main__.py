@@ -129,14 +129,13 @@ def _run_all(asked: argparse.Namespace) -> int:
     from stages.commands.plan.costs import Costs, measure_slowness
     from stages.commands.plan.format import line
     from stages.commands.plan.stage_status import keeps_model
-    from stages.lib.params import checked, require_measurable
-    from stages.lib.yaml12 import load_yaml
+    from stages.workflow.settings import checked, with_localizers, read_files, require_measurable
 
-    pipelines = _sections_of(asked.targets)
-    values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=pipelines)
+    pipelines = _pipelines_of(asked.targets)
+    values, left_out = checked(read_files(pipelines))
     runtime = values["runtime"]
     asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads, runtime.processes))
-    costs = Costs(values, measure_slowness(runtime.threads))
+    costs = Costs(with_localizers(values), measure_slowness(runtime.threads))
     steps, tasks = find_tasks(asked.targets, costs, runtime.processes)
     if keeps_model(steps):
         require_measurable(values, pipelines)
@@ -156,27 +155,20 @@ def _run_all(asked: argparse.Namespace) -> int:
     return failed if asked.proven_by_dvc else failed or _nothing_is_left(asked.targets)
 
 
-def _sections_of(targets: Sequence[str]) -> list[str]:
-    """The sections of the pipelines that targets are of."""
-    from stages.lib.params import sections_of
-
+def _pipelines_of(targets: Sequence[str]) -> list[str]:
+    """The pipelines that targets are of, and the main one."""
     files = [Path(target.partition(":")[0]) for target in targets]
-    return sections_of(file.parent.name for file in files if file in paths.PIPELINES.glob("*/dvc.yaml"))
+    return ["", *dict.fromkeys(file.parent.name for file in files if file in paths.PIPELINES.glob("*/dvc.yaml"))]
 
 
 def _run_experiment(asked: argparse.Namespace) -> int:
-    from stages.commands.overrides import overridden, sections_in
     from stages.commands.parallel.experiment import run_experiment
-    from stages.lib.params import checked
-    from stages.lib.yaml12 import load_yaml, parse_yaml
+    from stages.commands.profile import overridden
+    from stages.workflow.settings import checked, read_files
 
-    load_yaml(paths.PARAMS, ParamsError)  # one that can't be read is told by its own line
-    # before DVC changes anything: what it says of a wrong one names no setting, and the runner would refuse it only then
-    changed = overridden(paths.PARAMS.read_text(encoding="utf-8"), asked.settings)
-    values, _ = checked(
-        parse_yaml(changed, paths.PARAMS.name, ParamsError),
-        asked=[*_sections_of(asked.targets), *sections_in(asked.settings)],
-    )
+    # before DVC changes anything: the runner would refuse a wrong one only then
+    with overridden(asked.settings) as folder:
+        values, _ = checked(read_files(_pipelines_of(asked.targets), folder))
     own = {"workers": asked.workers, "memory": asked.memory, "gpus": asked.gpus, "scheduler": asked.scheduler}
     words = ["--proven-by-dvc", *(f"--{option}={value}" for option, value in own.items() if value is not None)]
     # the main pipeline is what DVC takes anyway; named, it would be looked up stage by stage

@@ -38,14 +38,13 @@ def main() -> None:
     from stages.commands.plan.format import line, single_table, table
     from stages.commands.plan.predicted_steps import predict_steps
     from stages.commands.plan.stage_status import keeps_model
-    from stages.lib.params import checked, require_measurable, sections_of
-    from stages.lib.yaml12 import load_yaml
+    from stages.workflow.settings import checked, with_localizers, read_files, require_measurable
 
-    values, left_out = checked(load_yaml(paths.PARAMS, ParamsError), asked=sections_of(pipelines))
+    values, left_out = checked(read_files(["", *pipelines]))
     steps = predict_steps(files)
     if keeps_model(steps):
-        require_measurable(values, sections_of(pipelines))
-    costs = Costs(values, measure_slowness(values["runtime"].threads))
+        require_measurable(values, ["", *pipelines])
+    costs = Costs(with_localizers(values), measure_slowness(values["runtime"].threads))
     sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
     if not arguments.line:

@@ -23,7 +23,7 @@ from typing import Any
 from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import ModelError
-from stages.lib.params import PIPELINES
+from stages.workflow.settings import PIPELINES
 from stages.lib.settings import ModelParams, at
 
 # test rows where a setting says "all": nobody has counted them yet

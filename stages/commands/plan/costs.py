@@ -14,8 +14,8 @@ from typing import Any
 
 from stages.commands.plan.cost_factors import BYTES, amounts
 from stages.commands.plan.stage_status import RUNS, Step
-from stages.lib.localizers.settings import ARRAYS, NAMES, localizer_in
-from stages.lib.params import PIPELINES, data_files
+from stages.lib.localizers.names import NAMES, localizer_in
+from stages.workflow.settings import PIPELINES, data_files
 
 FILE = "costs.yaml"
 # one copy in the workspace, one in DVC's cache
@@ -69,7 +69,9 @@ class Costs:
         localizer = localizer_in(cell.partition("-")[0]) if stage != "mask" else self._localizer
         if localizer not in NAMES:
             return 0.0
-        numbers = self._now["parameters"] + (2 + ARRAYS.get(localizer, 0)) * self._now["layers"]
+        from stages.lib.localizers.registry import localizer_of
+
+        numbers = self._now["parameters"] + (2 + localizer_of(localizer).arrays) * self._now["layers"]
         return BYTES * numbers / 2**20
 
     def total(self, steps: Iterable[Step]) -> Estimate:

@@ -7,17 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from .. import paths
 from ..data.tasks import read_task
-from ..errors import ModelError
+from ..errors import ModelError, ParamsError
 from ..graft.apply import transplant
 from ..graft.mask_file import StoredMask, read_mask, write_mask
 from ..io import read_json, replacing, write_json
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
+from ..settings import ModelParams
+from ..yaml12 import load_yaml
 from .base import Base, open_base
 from .build_patch import KEY, Use, base_of, chosen_task, make_patch, read_graft, require_whole_base, taken_out, use_of
 from .delta import DELTA, deltas_of, make_adapter, whole_delta, write_adapter, write_sparse_delta
@@ -80,10 +83,15 @@ def _opened(file: Path, task: str | None, base: Path) -> Iterator[tuple[StoredMa
             require_whole_base(file, stored, use, pretrained, base)
             yield stored, use, pretrained
             return
-        from ..params import load_params
+        yield *make_patch(file, stored, read_task(chosen), pretrained, _project_length()), pretrained
 
-        max_length = load_params("model.max_length").model.max_length
-        yield *make_patch(file, stored, read_task(chosen), pretrained, max_length), pretrained
+
+def _project_length() -> int:
+    """model.max_length of the project whose top folder this is: what its masks were made with; raises ParamsError without one."""
+    try:
+        return ModelParams.model_validate(load_yaml(paths.PARAMS, ParamsError)["model"]).max_length
+    except (LookupError, TypeError, ValidationError):
+        raise ParamsError(f"{paths.PARAMS}: has no valid section `model`") from None
 
 
 def apply(patch: Path, base: Path, to: Path) -> str:
