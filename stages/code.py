@@ -25,9 +25,9 @@ from stages.lib.entry import stage
 from stages.lib.errors import GraftError, ParamsError
 from stages.lib.io import read_json, write_json
 from stages.lib.localizers.names import NAMES, localizer_in
-from stages.workflow.settings import load_params
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
+from stages.workflow.settings import load_params
 
 LOCALIZERS = Path("stages/lib/localizers")
 # name of a file that is no module; what of a dvc.yaml counts, DVC knows itself

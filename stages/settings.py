@@ -78,8 +78,6 @@ SECTIONS: dict[str, Any] = {
     "summary": SummaryParams,
 }
 TASKS = (Choice("tasks"), Choice("ood.sets", by_key=True))
-# shares of the region that a mask has at least one parameter of
-SPARSITIES = {"graft.sparsity": None}
 
 
 def problems(values: Values) -> Iterator[str]:

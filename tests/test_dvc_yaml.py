@@ -19,8 +19,8 @@ from stages.lib import paths
 from stages.lib.data.tasks import registry
 from stages.lib.entry import _script_module
 from stages.lib.localizers.names import NAMES
-from stages.workflow.settings import MODEL, RUNTIME
 from stages.lib.settings import RuntimeParams
+from stages.workflow.settings import MODEL, OWNERS, RUNTIME, params_file
 
 ROOT = Path(__file__).parents[1]
 MAIN = "main"
@@ -62,6 +62,13 @@ REPORTS = {name: (paths.report(name), paths.report_plots(name)) for name in ("su
 @pytest.fixture(autouse=True)
 def in_the_top_folder(monkeypatch):
     monkeypatch.chdir(ROOT)
+
+
+def keys_of(entry: dict[str, Any]) -> list[str]:
+    """Every setting under `params` of a stage; one of a further pipeline stands under the file that has it."""
+    found = [part if isinstance(part, dict) else {str(paths.PARAMS): [part]} for part in entry.get("params", [])]
+    assert all(params_file(OWNERS[key.partition(".")[0]]) == Path(file) for part in found for file in part for key in part[file])
+    return [key for part in found for keys in part.values() for key in keys]
 
 
 def module(name: str) -> str:
@@ -106,7 +113,7 @@ def test_the_code_stage_depends_on_all_code_of_its_pipeline_and_on_nothing_else(
     code_deps = [dep for stage in PIPELINES[name] for dep in deps(stage, code=True)]
     named = {setting for dep in code_deps for setting in re.findall(r"\$\{((?!item\.)[\w.]+)\}", dep)}
     localized = {name for name in PIPELINES[name] if calls(script(name), "load_localizer")}
-    assert {*entry.get("params", [])} == lists | named | ({"localizer"} if localized else set())
+    assert {*keys_of(entry)} == lists | named | ({"localizer"} if localized else set())
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -221,11 +228,11 @@ def spelt(key: ast.expr) -> list[str]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_stage_declares_exactly_the_settings_it_asks_for(name):
-    assert asked_for(name) == ALL[name].get("params", [])
+    assert sorted(asked_for(name)) == sorted(keys_of(ALL[name]))
 
 
 def test_what_changes_no_result_is_a_param_of_no_stage():
-    asked = {key for name in ALL for key in ALL[name].get("params", []) if key.partition(".")[0] == "runtime"}
+    asked = {key for name in ALL for key in keys_of(ALL[name]) if key.partition(".")[0] == "runtime"}
     assert asked == {*RUNTIME, "runtime.processes"}  # not the section as a whole
     # what is read all the same, by no stage's script
     unlisted = {"checkpoint_seconds", "gradient_checkpointing", "resources"}
@@ -235,7 +242,7 @@ def test_what_changes_no_result_is_a_param_of_no_stage():
 
 def test_stages_that_ask_for_the_runtime_come_after_the_model():
     # their settings are held against models/pretrained (stages/lib/params.py), which has to be the one they are about
-    asking = {name for name in ALL if {*RUNTIME} <= {*ALL[name].get("params", [])}}
+    asking = {name for name in ALL if {*RUNTIME} <= {*keys_of(ALL[name])}}
     assert asking == {name for name in ALL if str(paths.PRETRAINED) in deps(name, code=False)} - {"movement"}
 
 
@@ -266,7 +273,7 @@ def test_the_summary_follows_from_all_stages_of_its_pipeline_and_from_no_other()
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_asks_for_every_setting_that_a_stage_before_it_does(name):
     # they are stored with it, and say whether it belongs to params.yaml; of the runtime only the precision matters
-    asked = {key for stage in upstream(name) for key in ALL[stage].get("params", [])}
+    asked = {key for stage in upstream(name) for key in keys_of(ALL[stage])}
     asked -= {*RUNTIME, "runtime.processes"} - {"runtime.precision"}
     missing = {key for key in asked if not any(f"{key}.".startswith(f"{own}.") for own in asked_for(name))}
     assert missing == set()
@@ -275,7 +282,7 @@ def test_a_report_asks_for_every_setting_that_a_stage_before_it_does(name):
 
 @pytest.mark.parametrize("name", sorted({*ALL} - {*REPORTS}))
 def test_a_stage_declares_the_lists_that_its_tasks_are_chosen_from(name):
-    asked = ALL[name].get("params", [])
+    asked = keys_of(ALL[name])
     for choice in importlib.import_module(settings_module(name)).TASKS:
         if any(key in (choice.place, choice.place.partition(".")[0]) for key in asked):
             assert choice.source in asked, f"{choice.place} depends on {choice.source}"
@@ -287,9 +294,9 @@ def settings_module(name: str) -> str:
 
 def test_only_scripts_and_commands_ask_for_settings():
     # what hands a stage its arguments looks for them there, and takes nothing; a command is no stage
-    entry = {ROOT / "stages/lib" / name for name in ("params.py", "entry.py", "patches/export.py")}
+    entry = {ROOT / "stages/lib" / name for name in ("entry.py",)}
     libraries = [path.relative_to(ROOT) for path in {*(ROOT / "stages/lib").rglob("*.py")} - entry]
-    assert [str(path) for path in libraries if Path("stages/lib/params.py") in code.read(path).imports] == []
+    assert [str(path) for path in libraries if Path("stages/workflow/settings.py") in code.read(path).imports] == []
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -304,7 +311,7 @@ def test_a_command_runs_the_script_of_its_stage_with_the_arguments_it_takes(name
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_stage_runs_for_lists_of_its_pipelines_settings_and_last_for_its_seeds(name):
-    settings, matrix = pipeline("params.yaml"), ALL[name].get("matrix", {})
+    matrix = ALL[name].get("matrix", {})
     if PIPELINE_OF[name] == MAIN:
         assert matrix == {axis: f"${{{axis}s}}" for axis in matrix}
         return
@@ -316,7 +323,7 @@ def test_a_stage_runs_for_lists_of_its_pipelines_settings_and_last_for_its_seeds
         section, setting = re.fullmatch(r"\$\{(\w+)\.(\w+)\}", place).groups()
         assert section in sections
         assert setting == (f"{axis[:-1]}ies" if axis.endswith("y") else f"{axis}s")
-        assert isinstance(settings[section][setting], list)
+        assert isinstance(pipeline(str(params_file(PIPELINE_OF[name])))[section][setting], list)
     assert [*matrix][-1:] == ([] if name in REPORTS else ["seed"])
 
 

@@ -15,15 +15,15 @@ from stages.commands.page import __main__ as report
 from stages.commands.page import reproduction
 from stages.commands.page.provenance import commit_of, durations, made_on
 from stages.commands.page.render import write_page
-from stages.commands.page.results import DATA, caption_of
+from stages.commands.page.results import DATA, caption_of, data_files
 from stages.lib import paths
 from stages.lib.errors import StorageError
 from stages.lib.io import write_json, write_rows, write_text
-from stages.workflow.settings import data_files, load_params
 from stages.lib.report.differences import NOT_THERE, compare, plain, written
 from stages.lib.report.document import Claim, Paper, Report, Row, Table, Verdict, write_report
 from stages.lib.report.hover import read_values
 from stages.lib.report.style import figure, save, styled
+from stages.workflow.settings import load_params
 from tests.browser import look_at, needs_chromium
 from tests.dvc_project import ROOT, of_tests
 

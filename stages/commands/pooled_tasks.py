@@ -21,7 +21,6 @@ from stages.lib.entry import guarded
 from stages.lib.errors import DataError, ParamsError
 from stages.lib.io import write_text
 from stages.lib.metrics.gain import add_gain, scores_of_ends
-from stages.workflow.settings import PIPELINES
 from stages.lib.report.claims import judge, read_statements
 from stages.lib.report.differences import flat, written
 from stages.lib.report.document import Report
@@ -33,6 +32,7 @@ from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
 from stages.report import CELL, HERE, MEASURED, Results, added_bars, added_bins, error_table, score_table
 from stages.settings import SummaryParams
+from stages.workflow.settings import PIPELINES
 
 FORM = "FOLDER=PLOTS is wanted: the folder of a run's params.yaml, and that of its plots"
 # what a run leaves for `dvc plots`, and what tells its rows

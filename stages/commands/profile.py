@@ -45,7 +45,9 @@ def main() -> None:
     apply(overrides)
     changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""
     print(f"{paths.PARAMS} now has the profile {arguments.name}{changed}, and so have those of the further pipelines")
-    print("`git diff -- '*params.yaml'` shows what differs from the committed settings, `git checkout` brings them back")
+    print(
+        "`git diff -- '*params.yaml'` shows what differs from the committed settings, `git checkout` brings them back"
+    )
 
 
 def profiles() -> dict[str, dict[str, Any]]:
@@ -58,18 +60,21 @@ def profiles() -> dict[str, dict[str, Any]]:
 
 
 def profile_settings(name: str) -> dict[str, Any]:
-    """The settings of a profile; raises ParamsError with the nearest name."""
+    """The settings of a profile; raises ParamsError with the nearest name, of its sections, too."""
     if name not in (known := profiles()):
         raise ParamsError(f"unknown profile {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
-    return known[name]["set"]
+    settings = known[name]["set"]
+    if strange := [f"{section!r}{did_you_mean(section, OWNERS)}" for section in settings if section not in OWNERS]:
+        raise ParamsError(f"{paths.PROFILES / name}.yaml: unknown section {', '.join(strange)}")
+    return settings
 
 
 def flags(settings: dict[str, Any]) -> list[str]:
     """The arguments of `-S` that set these; a table is removed first, since DVC would only add to it."""
     found = []
     for section, part in settings.items():
-        file = params_file(OWNERS.get(section, ""))
-        kind = PIPELINES[OWNERS.get(section, "")].SECTIONS.get(section)
+        file = params_file(OWNERS[section])
+        kind = PIPELINES[OWNERS[section]].SECTIONS[section]
         for key, value in flatten(section, part, kind).items():
             found += [f"{file}:~{key}"] * isinstance(value, dict) + [f"{file}:++{key}={_flag(value)}"]
     return found
@@ -81,19 +86,21 @@ def flatten(key: str, value: object, kind: object) -> dict[str, Any]:
     if not isinstance(value, dict) or not (fields or kind is Any):
         return {key: value}
     kinds = {name: fields[name].annotation if name in fields else None for name in value}
-    return {place: end for name, part in value.items() for place, end in flatten(f"{key}.{name}", part, kinds[name]).items()}
+    return {
+        place: end for name, part in value.items() for place, end in flatten(f"{key}.{name}", part, kinds[name]).items()
+    }
 
 
-def apply(overrides: Sequence[str]) -> None:
+def apply(overrides: Sequence[str], place: Path = Path()) -> None:
     """Change settings as DVC's -S does; raises ParamsError, and writes nothing, if the result is not valid."""
-    with overridden(overrides) as folder:
+    with overridden(overrides, place) as folder:
         load_all(folder)
         for file in map(params_file, PIPELINES):
-            write_text(file, (folder / file).read_text(encoding="utf-8"))
+            write_text(place / file, (folder / file).read_text(encoding="utf-8"))
 
 
 @contextmanager
-def overridden(overrides: Sequence[str]) -> Iterator[Path]:
+def overridden(overrides: Sequence[str], place: Path = Path()) -> Iterator[Path]:
     """A folder with a copy of each params.yaml, changed as DVC's -S does; what is unknown is added, for a check to name it."""
     from dvc.utils.cli_parse import to_path_overrides
     from dvc.utils.hydra import apply_overrides
@@ -101,13 +108,15 @@ def overridden(overrides: Sequence[str]) -> Iterator[Path]:
     with TemporaryDirectory() as folder:
         for file in map(params_file, PIPELINES):
             (copy := Path(folder, file)).parent.mkdir(parents=True, exist_ok=True)
-            copyfile(file, copy)
+            copyfile(place / file, copy)
         try:
             for file, items in to_path_overrides([*overrides]).items():
                 apply_overrides(Path(folder, file), [item if item[0] in "+~" else f"++{item}" for item in items])
         except Exception:  # of DVC, and of OmegaConf and ruamel.yaml what slips through it
             words = " ".join(f"-S {override}" for override in overrides)
-            raise ParamsError(f"{words}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005") from None
+            raise ParamsError(
+                f"{words}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005"
+            ) from None
         yield Path(folder)
 
 

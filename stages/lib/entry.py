@@ -20,8 +20,6 @@ from .errors import GraftError, missing_package
 from .io import is_storage_problem, writes
 
 USER_MISTAKE, STOPPED = 2, 130
-# raise an error where something that this process has read of the project is otherwise by now
-COMPARISONS: list[Callable[[], None]] = []
 
 
 def stage(function: Callable[..., None]) -> Callable[..., None]:
@@ -51,9 +49,9 @@ def _run(function: Callable[..., None], module: str, label: str, arguments: dict
     don't have.
     """
     from stages import code
+    from stages.workflow.settings import require_listed
 
     from .checkpoint import keeping
-    from stages.workflow.settings import require_listed
 
     of_dvc = "DVC_STAGE" in os.environ
     if of_dvc:
@@ -63,15 +61,16 @@ def _run(function: Callable[..., None], module: str, label: str, arguments: dict
     with keeping(paths.CHECKPOINTS / label, label, lambda: _identity(module, arguments)):
         function(**arguments)
     if of_dvc:
-        for require_unchanged in COMPARISONS:
-            require_unchanged()
+        from stages.workflow.settings import edited
+
+        if changed := edited():
+            raise GraftError(f"{', '.join(changed)}: edited while this ran; nothing is recorded, run `dvc repro` again")
         code.require_unchanged(module)
 
 
 def _identity(module: str, arguments: dict[str, Any]) -> tuple[float, Any]:
     """Seconds between checkpoints, and what tells a run of a stage from others: arguments, the settings it has read, code."""
     from stages import code
-
     from stages.workflow import settings as params
 
     read = [[*keys, str(chosen)] for _, keys, chosen in params.READ]

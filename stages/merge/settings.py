@@ -45,8 +45,6 @@ def group_tasks(values: Values) -> int:
 
 # what the costs of stages grow with, besides single settings
 COST_FACTORS = {"group_tasks": group_tasks}
-# shares of the region that a mask has at least one parameter of, each with what else switches its stage off by being empty
-SPARSITIES = {"combination.methods": "merge.groups"}
 
 
 def problems(values: Values) -> Iterator[str]:

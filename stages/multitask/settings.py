@@ -60,8 +60,6 @@ def step_factor(values: Values) -> float:
 
 # what the costs of stages grow with, besides single settings
 COST_FACTORS = {"step_factor": step_factor}
-# shares of the region that a mask has at least one parameter of, each with what else switches its stage off by being empty
-SPARSITIES = {"skill.sparsities": "multitask.tasks"}
 
 
 def read_name(name: str) -> tuple[str, float] | None:

@@ -18,8 +18,6 @@ class SmallestParams(Section):
 
 SECTIONS: dict[str, Any] = {"smallest": SmallestParams}
 TASKS = (Choice("smallest.tasks"),)
-# shares of the region that a mask has at least one parameter of
-SPARSITIES = {"smallest.largest": None}
 
 
 def problems(values: Values) -> list[str]:

@@ -92,8 +92,6 @@ TASKS = (
     Choice("paradigm.tasks"),
     *(Choice(f"{section}.tasks", "study.tasks") for section in ("readout", "peft", "trajectory")),
 )
-# shares of the region that a mask has at least one parameter of, each with what else switches its stage off by being empty
-SPARSITIES = {"sweep.sparsities": "study.tasks", "paradigm.sparsities": None, "trajectory.checkpoints.sparsities": None}
 
 
 def problems(values: Values) -> Iterator[str]:
@@ -103,11 +101,7 @@ def problems(values: Values) -> Iterator[str]:
     if readout.readouts and readout.localizers and readout.sparsities:
         yield from not_among(values, "readout.localizers", "sweep.localizers")
         yield from not_among(values, "readout.sparsities", "sweep.sparsities")
-    if (
-        is_on(values, "paradigm")
-        and values["model"].mode == "standard"
-        and "standard" in values["paradigm"].paradigms
-    ):
+    if is_on(values, "paradigm") and values["model"].mode == "standard" and "standard" in values["paradigm"].paradigms:
         yield "paradigm.paradigms: 'standard' is what model.mode=standard does anyway, as 'sgd'; take it out"
     if is_on(values, "sweep"):
         yield from unknown_localizers(values, "sweep.localizers", sweep.localizers)

@@ -99,8 +99,6 @@ TASKS = (
     Choice("arithmetic.negation.controls", "talos.tasks"),
     Choice("disentangle.grid.pairs", "talos.tasks"),
 )
-# shares of the region that a mask has at least one parameter of
-SPARSITIES = {"talos.sparsity": None}
 
 
 def problems(values: Values) -> Iterator[str]:

@@ -22,12 +22,12 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks, unknown_tasks
-from stages.lib.entry import COMPARISONS, guarded
+from stages.lib.entry import guarded
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem, shown
 from stages.lib.localizers.names import NAMES, localizer_in
 from stages.lib.settings import Params, Section, at
 from stages.lib.yaml12 import load_yaml
-from stages.workflow.rules import Values, is_on
+from stages.workflow.rules import Values
 
 PROJECT = Path(__file__).parents[2]
 # what of the section `runtime` counts for what a stage computes with the model; the rest of it is no param of any stage
@@ -54,22 +54,17 @@ def load_params(*keys: str, folder: Path = Path()) -> Params:
     """
     # their classes are looked at by those that import torch anyway
     localizers = any(key.startswith(("localizer", "runtime.device")) for key in keys)
-    pipelines = pipelines_of(keys)
-    values, _ = checked(read_files(pipelines, folder), localizers)
+    values, _ = checked(read_files(pipelines_of(keys), folder), localizers)
     chosen = _chosen(values, keys)
     READ.append((folder, keys, copy(chosen)))  # stages may put more beside what they were given
-    if {*RUNTIME} <= {*keys}:  # what computes with the model comes after the stage that imports it
-        require_measurable(values, pipelines)
-        chosen.runtime.gradient_checkpointing = values["runtime"].gradient_checkpointing  # changes no result
+    if {*RUNTIME} <= {*keys}:
+        more = values["runtime"].gradient_checkpointing  # changes no result
+        chosen.runtime = Params(**vars(chosen.runtime), gradient_checkpointing=more)
     return chosen
 
 
-def load_localizer(name: str) -> Any:
-    """The section `localizer` with the settings of the localizer in this name alone, or of none if there is none in it.
-
-    A stage that asks for them depends on a file of digests that bears this name and has them (stages/code.py): DVC
-    knows no params for `learned_0.1`, or for a name that is no localizer.
-    """
+def load_localizer(name: str) -> Params | None:
+    """The section `localizer` with the settings of the localizer in this name alone (learned of learned_0.1), or None."""
     found = localizer_in(name)
     return load_params(f"localizer.{found}").localizer if found in NAMES else None
 
@@ -131,9 +126,7 @@ def checked(files: Mapping[str, dict[str, Any]], localizers: bool = False) -> tu
 def _require_none(problems: dict[str, list[str]]) -> None:
     found = {params_file(name): lines for name, lines in problems.items() if lines}
     if found:
-        texts = [
-            "\n  ".join([f"{file} has {len(lines)} problem(s):", *lines]) for file, lines in found.items()
-        ]
+        texts = ["\n  ".join([f"{file} has {len(lines)} problem(s):", *lines]) for file, lines in found.items()]
         raise ParamsError("\n".join(texts))
 
 
@@ -204,7 +197,8 @@ def flat(values: object, key: str = "") -> dict[str, Any]:
 
 def _chosen(values: Values, keys: Iterable[str]) -> Params:
     chosen = Params()
-    for key in (re.sub(r"\$\{([\w.]+)\}", lambda name: str(at(values, name[1])), key) for key in keys):
+    for named in keys:
+        key = re.sub(r"\$\{([\w.]+)\}", lambda name, values=values: str(at(values, name[1])), named)
         section, _, setting = key.partition(".")
         if section == "localizer":
             values = with_localizers(values, [setting] if setting else NAMES)
@@ -216,21 +210,13 @@ def _chosen(values: Values, keys: Iterable[str]) -> Params:
     return chosen
 
 
-def require_unchanged() -> None:
-    """Raise ParamsError where this process has read settings that are others by now.
-
-    DVC looks at the settings only when a stage has ended, and would record a result as made under the new ones.
-    """
-    for folder, keys, before in READ[:]:
-        old, new = flat(before), flat(_chosen(checked(read_files(pipelines_of(keys), folder))[0], keys))
-        if changed := [key for key in new if old.get(key) != new[key]]:
-            file, told = params_file(pipelines_of(changed)[-1]), [f"{key} {shown(old.get(key))}, now {shown(new[key])}" for key in changed]
-            raise ParamsError(
-                f"{file} was edited while this ran: {'; '.join(told)}; nothing is recorded, run `dvc repro` again"
-            )
-
-
-COMPARISONS.append(require_unchanged)
+def edited() -> list[str]:
+    """The sections that this process has read whose values are others by now, by file and name."""
+    changed = []
+    for folder, keys, before in READ:
+        now = vars(_chosen(checked(read_files(pipelines_of(keys), folder))[0], keys))
+        changed += [name for name, value in vars(before).items() if flat(now[name]) != flat(value)]
+    return [f"{params_file(OWNERS[name])}: {name}" for name in dict.fromkeys(changed)]
 
 
 def require_listed(module: str, arguments: dict[str, Any]) -> None:
@@ -249,50 +235,14 @@ def require_listed(module: str, arguments: dict[str, Any]) -> None:
             raise ParamsError(f"--{axis}: {given!r} is not among {place} ({', '.join(allowed)}){near}")
 
 
-def require_measurable(values: Values, pipelines: Iterable[str]) -> None:
-    """Raise ParamsError for shares in the settings of these pipelines that are less than one parameter of the imported model."""
-    from stages.lib.models.anatomy import FILE, read_anatomy
-
-    if not (paths.PRETRAINED / FILE).is_file():
-        return
-    region = read_anatomy(paths.PRETRAINED).region(values["graft"].region)
-    shares = {
-        place: at(values, place)
-        for name in pipelines
-        for place, needed in getattr(PIPELINES[name], "SPARSITIES", {}).items()
-        if is_on(values, place.partition(".")[0]) and (not needed or at(values, needed))
-    }
-    found = [(place, share) for place, given in shares.items() for share in _shares(given) if not region.budget(share)]
-    if found:
-        size, lines = region.size, "".join(f"\n  {place}: {share} is less than one of them" for place, share in found)
-        raise ParamsError(
-            f"the model has {size:,} graftable parameters, so the smallest share is {1 / size:.2g}:{lines}"
-        )
-
-
-def _shares(value: object) -> Iterator[float]:
-    """Of a setting that is one, a list of them, or a list of names some of which end with one."""
-    for item in value if isinstance(value, list) else [value]:
-        if not isinstance(item, str):
-            yield item
-        elif share := re.search(r"_([0-9.]+)$", item):
-            yield float(share[1])
-
-
-def data_files(name: str) -> dict[str, Any]:
-    """The YAML file of this name of each pipeline's folder, by pipeline; those that have none are left out."""
-    files = {pipeline: PROJECT / paths.PIPELINES / pipeline / name for pipeline in PIPELINES}
-    return {pipeline: load_yaml(file, ParamsError) for pipeline, file in files.items() if file.is_file()}
-
-
 def main() -> None:
     """Print the checked settings as JSON."""
-    values = load_all()
-    print(json.dumps({name: _plain(value) for name, value in values.items()}, indent=2))
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump() if isinstance(value, BaseModel) else value
+    sections = load_all().items()
+    print(
+        json.dumps(
+            {name: part.model_dump() if isinstance(part, BaseModel) else part for name, part in sections}, indent=2
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ from stages.commands.page.results import MAIN, Result, read_results
 from stages.commands.plan.stage_status import UNCHANGED, Step
 from stages.lib import paths
 from stages.lib.errors import GraftError, ParamsError, StorageError
-from stages.workflow.settings import PIPELINES, load_all
 from stages.lib.report.differences import NOT_THERE, Entry, compare, written
 from stages.lib.report.document import HOW_JUDGED, Verdict
 from stages.lib.report.format import counted, model_title
 from stages.lib.yaml12 import load_yaml, parse_yaml
+from stages.workflow.settings import PIPELINES, load_all
 
 TITLE = "Skill localization by grafting: what this run shows"
 # the class that marks a claim, and the order in which the caveats have those that don't hold

@@ -9,9 +9,9 @@ from stages.commands.page.results import MAIN, read_results
 from stages.lib import paths
 from stages.lib.entry import guarded
 from stages.lib.io import write_text
-from stages.workflow.settings import PIPELINES, load_all
 from stages.lib.report.differences import told
 from stages.lib.report.document import HOW_JUDGED
+from stages.workflow.settings import PIPELINES, load_all
 
 PAGE = Path("stages/REPRODUCTION.md")
 INTRO = f"""# What reproduces and what does not

@@ -9,13 +9,21 @@ from typing import Any
 
 from stages.commands.page.provenance import made_on
 from stages.lib import paths
+from stages.lib.errors import ParamsError
 from stages.lib.io import read_json
-from stages.workflow.settings import PIPELINES, data_files
 from stages.lib.report.differences import Entry, other_settings, told
 from stages.lib.report.document import Report, read_report
+from stages.lib.yaml12 import load_yaml
+from stages.workflow.settings import PIPELINES
 
 MAIN = "summary"
 DATA = "data"  # in captions.yaml: figure -> the CSV files behind it
+
+
+def data_files(name: str) -> dict[str, Any]:
+    """The YAML file of this name of each pipeline's folder, by pipeline; those that have none are left out."""
+    files = {pipeline: paths.PIPELINES / pipeline / name for pipeline in PIPELINES}
+    return {pipeline: load_yaml(file, ParamsError) for pipeline, file in files.items() if file.is_file()}
 
 
 @dataclass(frozen=True)

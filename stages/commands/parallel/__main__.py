@@ -27,7 +27,6 @@ from stages.commands.parallel.bound import bound
 from stages.commands.parallel.lock import RUNNER, held
 from stages.lib import paths
 from stages.lib.entry import guarded
-from stages.lib.errors import ParamsError
 
 if TYPE_CHECKING:
     from stages.lib.settings import RuntimeParams
@@ -128,8 +127,7 @@ def _run_all(asked: argparse.Namespace) -> int:
     from stages.commands.parallel.tasks import find_tasks
     from stages.commands.plan.costs import Costs, measure_slowness
     from stages.commands.plan.format import line
-    from stages.commands.plan.stage_status import keeps_model
-    from stages.workflow.settings import checked, with_localizers, read_files, require_measurable
+    from stages.workflow.settings import checked, read_files, with_localizers
 
     pipelines = _pipelines_of(asked.targets)
     values, left_out = checked(read_files(pipelines))
@@ -137,8 +135,6 @@ def _run_all(asked: argparse.Namespace) -> int:
     asked.workers = asked.workers or (1 if asked.scheduler else workers_for(runtime.threads, runtime.processes))
     costs = Costs(with_localizers(values), measure_slowness(runtime.threads))
     steps, tasks = find_tasks(asked.targets, costs, runtime.processes)
-    if keeps_model(steps):
-        require_measurable(values, pipelines)
     print(*left_out, line(steps, costs), sep="\n", flush=True)
     if not tasks:
         return 0

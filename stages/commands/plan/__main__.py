@@ -37,13 +37,10 @@ def main() -> None:
     from stages.commands.plan.costs import Costs, measure_slowness
     from stages.commands.plan.format import line, single_table, table
     from stages.commands.plan.predicted_steps import predict_steps
-    from stages.commands.plan.stage_status import keeps_model
-    from stages.workflow.settings import checked, with_localizers, read_files, require_measurable
+    from stages.workflow.settings import checked, read_files, with_localizers
 
     values, left_out = checked(read_files(["", *pipelines]))
     steps = predict_steps(files)
-    if keeps_model(steps):
-        require_measurable(values, ["", *pipelines])
     costs = Costs(with_localizers(values), measure_slowness(values["runtime"].threads))
     sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)

@@ -23,8 +23,8 @@ from typing import Any
 from stages.lib import paths
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import ModelError
-from stages.workflow.settings import PIPELINES
 from stages.lib.settings import ModelParams, at
+from stages.workflow.settings import PIPELINES
 
 # test rows where a setting says "all": nobody has counted them yet
 ALL_ROWS = 2000
@@ -112,12 +112,12 @@ def _token_time(precision: str) -> float:
         return 1.0
     import torch
 
-    from stages.lib.models.precision import FLOAT32, has_bfloat16, read_precision
+    from stages.lib.models.precision import FLOAT32, native_precision, read_precision
 
     if precision == "auto":
         with suppress(ModelError):  # there is none yet, or a damaged one, which is made anew
             precision = read_precision(paths.PRETRAINED)
-    return BFLOAT16 if precision != FLOAT32 and has_bfloat16(torch.device("cpu")) else 1.0
+    return BFLOAT16 if FLOAT32 not in (precision, native_precision(torch.device("cpu"))) else 1.0
 
 
 def _model_size(model: ModelParams, models: dict[str, dict[str, int]]) -> dict[str, float]:

@@ -12,10 +12,11 @@ from math import prod
 from time import thread_time
 from typing import Any
 
+from stages.commands.page.results import data_files
 from stages.commands.plan.cost_factors import BYTES, amounts
 from stages.commands.plan.stage_status import RUNS, Step
 from stages.lib.localizers.names import NAMES, localizer_in
-from stages.workflow.settings import PIPELINES, data_files
+from stages.workflow.settings import PIPELINES
 
 FILE = "costs.yaml"
 # one copy in the workspace, one in DVC's cache
