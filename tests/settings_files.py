@@ -1,12 +1,17 @@
 """The project's params.yaml files for tests, with other values."""
 
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
+from ruamel.yaml import YAML
+
 from stages.commands import profile
 from stages.lib.yaml12 import load_yaml
-from stages.workflow.settings import OWNERS, PIPELINES, Values, checked, params_file, read_files
+from stages.workflow.rules import Values
+from stages.workflow.settings import OWNERS, PIPELINES, checked, load_all, params_file, read_files
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,8 +26,17 @@ def lay_out_settings(*several: dict[str, Any], folder: Path = Path()) -> None:
 
 
 def lay_over(settings: dict[str, Any], folder: Path = Path()) -> None:
-    """Change the files of a folder by these settings."""
-    profile.apply(profile.flags(settings), folder)
+    """Change the files of a folder by these settings, which have to be right."""
+    yaml = YAML()
+    for section, part in settings.items():
+        file = folder / params_file(OWNERS[section])
+        document = yaml.load(file)
+        kind = PIPELINES[OWNERS[section]].SECTIONS[section]
+        for key, value in profile.flatten(section, part, kind).items():
+            *above, last = key.split(".")
+            reduce(getitem, above, document)[last] = value
+        yaml.dump(document, file)
+    load_all(folder)
 
 
 def own_settings(pipelines: tuple[str, ...] = ("",), folder: Path = ROOT) -> Values:

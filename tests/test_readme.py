@@ -13,8 +13,8 @@ from stages.commands import profile
 from stages.lib import paths
 from stages.lib.errors import ParamsError
 from stages.workflow.settings import OWNERS as SECTIONS
-from stages.workflow.settings import PIPELINES, flat
-from tests.settings_files import lay_out_settings, own_settings
+from stages.workflow.settings import PIPELINES, flat, load_all
+from tests.settings_files import lay_out_settings
 from tests.test_dvc_yaml import ALL, lies_in, output_paths
 
 ROOT = Path(__file__).parents[1]
@@ -116,7 +116,8 @@ def test_every_piece_of_settings_fits_params_yaml(tmp_path):
 def test_every_setting_that_is_named_exists():
     named = {text.split(":")[0].split("=")[0] for text in quoted() if re.match(r"[a-z]+\.[a-z_0-9]+\b(?!/)", text)}
     settings = {name for name in named if name.split(".")[0] in SECTIONS and not re.search(rf"\.({ENDINGS})$", name)}
-    known = flat(own_settings((*PIPELINES,)))
+    fields = {name: getattr(kind, "model_fields", ()) for one in PIPELINES.values() for name, kind in one.SECTIONS.items()}
+    known = {*flat(load_all(ROOT)), *(f"{name}.{field}" for name, own in fields.items() for field in own)}
     parts = {key.rpartition(".")[0] for key in known}
     assert settings and settings <= {*known} | parts
 

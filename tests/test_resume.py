@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stages import code
-from stages.lib import checkpoint, entry, params
+from stages.lib import checkpoint, entry
 from stages.lib.checkpoint import Loop, State, keeping
 from stages.lib.errors import StorageError
 from stages.lib.graft.mask import GraftMask
@@ -30,6 +30,7 @@ from stages.lib.models.evidence import evidence_of
 from stages.lib.settings import Params
 from stages.lib.training.finetuning import finetune, train_again
 from stages.lib.training.training import train
+from stages.workflow import settings as params
 from tests import test_joint, test_sequencing
 from tests.dvc_project import ROOT, lay_out_cell, start_stage, wait_for
 from tests.pico import finetune_settings, localizer_settings, same, values_of
