@@ -201,7 +201,7 @@ def localizer_settings(name: str, **changes: Any) -> Section:
 
 def all_localizers(**changes: Any) -> LocalizerParams:
     """The `localizer` section."""
-    return LocalizerParams(**{name: localizer_settings(name, **changes) for name in NAMES})
+    return LocalizerParams.model_construct(**{name: localizer_settings(name, **changes) for name in NAMES})
 
 
 def random_mask(region: Region, k: int, seed: int) -> GraftMask:
