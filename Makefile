@@ -16,8 +16,7 @@
 # make test                  the tests
 # make test-all              the slow ones too: every pipeline from nothing with the real DVC
 # make bench                 ratios within one run: learning, fine-tuning, start of a stage, stages side by side, patches in turn
-# make lint                  ruff, and advisories about the pinned packages
-# make update                newest versions of all dependencies into pyproject.toml and requirements.txt
+# make lint                  ruff
 # make chaos                 a seeded campaign: odd input, damaged files, kills (CASES=10000 KILLS=200)
 # make clean                 remove every generated artefact, but not the cache
 
@@ -32,7 +31,7 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 # container images often set it, and every stage would compile torch and transformers anew, which takes longer than the stage
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help repro study multitask continual merge talos surgical smallest plan verify report test test-all bench chaos lint update clean
+.PHONY: setup help repro study multitask continual merge talos surgical smallest plan verify report test test-all bench chaos lint clean
 
 setup: $(READY)
 
@@ -76,10 +75,6 @@ chaos: $(READY)
 lint: $(READY)
 	python -m pip install --quiet --disable-pip-version-check ruff==0.17.6
 	ruff check stages tests
-	@python -m stages.commands.dependencies audit
-
-update: $(READY)
-	@python -m stages.commands.dependencies update
 
 clean:
 	git clean -fdXq data models masks metrics plots

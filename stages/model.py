@@ -2,16 +2,11 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stages.lib.io import replacing
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
-
-if TYPE_CHECKING:
-    from stages.lib.models.anatomy import Anatomy
-    from stages.lib.settings import RuntimeParams
 
 
 @stage
@@ -23,29 +18,21 @@ def main() -> None:
     )  # fmt: skip
     model = params.model
 
+    from stages.lib.models.precision import native_precision, write_precision
     from stages.lib.models.sources import import_model, obtain
+    from stages.lib.runtime import device_of
 
     with tempfile.TemporaryDirectory() as downloads, replacing(paths.PRETRAINED) as folder:
         source = obtain(model.source, model.name, model.revision, Path(model.root), Path(downloads))
         anatomy = import_model(source, model, folder)
-        if params.runtime.precision == "auto":
-            choose(anatomy, params.runtime, folder)
+        precision = params.runtime.precision
+        if precision == "auto":
+            precision = native_precision(device_of(params.runtime.device))
+            write_precision(precision, folder)
     graftable = anatomy.region(["layers"]).size
-    print(f"model: {anatomy.name}, {anatomy.parameters:,} parameters, {graftable:,} of them in the layers")
-
-
-def choose(anatomy: "Anatomy", runtime: "RuntimeParams", folder: Path) -> None:
-    """Measure which precision is faster here, with as many threads as stages have, and keep it with the model."""
-    import torch
-
-    from stages.lib.models.precision import choose_precision, write_precision
-    from stages.lib.runtime import device_of
-
-    if runtime.threads:
-        torch.set_num_threads(runtime.threads)
-    name, reason = choose_precision(anatomy, device_of(runtime.device))
-    write_precision(name, folder)
-    print(f"model: runtime.precision auto is {name} ({reason})")
+    print(
+        f"model: {anatomy.name}, {anatomy.parameters:,} parameters, {graftable:,} of them in the layers, in {precision}"
+    )
 
 
 if __name__ == "__main__":

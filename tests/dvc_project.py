@@ -20,6 +20,7 @@ from ruamel.yaml import YAML
 from stages.commands import profile
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED
 from stages.lib.forks import ADDRESS
+from tests.settings_files import lay_out_settings
 
 ROOT = Path(__file__).parents[1]
 CELL_STAGES = ("sample", "finetune", "movement", "mask", "evaluate")
@@ -296,9 +297,7 @@ def make_original(folder: Path, settings: dict[str, Any] = TINY) -> Copy:
     for name in sorted(names - made - kept) + sorted(kept if "study" in settings else ()):
         (original.folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, original.folder / name)
-    params = original.folder / "params.yaml"
-    text = profile.apply(params.read_text(encoding="utf-8"), profile.profile_settings("bert_tiny"))
-    params.write_text(profile.apply(text, settings), encoding="utf-8")
+    lay_out_settings(profile.profile_settings("bert_tiny"), settings, folder=original.folder)
     original.run("git", "init", "-q", "-b", "main")
     if "study" in settings:
         original.run("git", "add", "-f", *kept)  # in folders that git ignores otherwise

@@ -18,7 +18,8 @@ from transformers import (
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
-from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings
+from stages.lib.localizers.names import NAMES
+from stages.lib.localizers.registry import localizer_of
 from stages.lib.models.label_model import LabelModel
 from stages.lib.runtime import Runtime
 from stages.lib.settings import FinetuneParams, ModelParams, Section
@@ -195,12 +196,12 @@ def localizer_settings(name: str, **changes: Any) -> Section:
         "fish": {"examples": 12}, "talos": talos,
     }.get(name, {})  # fmt: skip
     known = {key: value for key, value in changes.items() if key in plain}
-    return SETTINGS.get(name, NoSettings)(**{**plain, **known})
+    return localizer_of(name).settings(**{**plain, **known})
 
 
 def all_localizers(**changes: Any) -> LocalizerParams:
     """The `localizer` section."""
-    return LocalizerParams(**{name: localizer_settings(name, **changes) for name in NAMES})
+    return LocalizerParams.model_construct(**{name: localizer_settings(name, **changes) for name in NAMES})
 
 
 def random_mask(region: Region, k: int, seed: int) -> GraftMask:

@@ -11,8 +11,8 @@ from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import DataError, ModelError
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
+from stages.lib.localizers.names import NAMES
 from stages.lib.localizers.registry import Budget, find_mask
-from stages.lib.localizers.settings import NAMES
 from stages.lib.metrics.classification import accuracy, agreement, reliability, standard_error
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.metrics.scores import classification_scores, score_rows

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from stages import fetch
-from stages.commands import profile
 from stages.lib.data.local import load_local
 from stages.lib.data.tasks import Prompt, TaskSpec
 from stages.lib.errors import DataError
 from stages.workflow.core import paths
-from tests.dvc_project import ROOT
+from tests.settings_files import lay_out_settings
 
 SINGLE = TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"])
 PROMPT = Prompt(template="{sentence1} {mask} {sentence2}", verbalizer={"negative": "No", "positive": "Yes"})
@@ -206,8 +205,7 @@ def test_all_data_sets_that_can_not_be_read_are_named_at_once(project, capsys):
         "data": {"source": "local"},
         "ood": {"sets": {"other": ["away"]}},
     }
-    text = (ROOT / paths.PARAMS).read_text(encoding="utf-8")
-    paths.PARAMS.write_text(profile.apply(text, settings), encoding="utf-8")
+    lay_out_settings(settings)
     (project / "data/local/mine").mkdir(parents=True)
     (project / "data/local/mine/train.csv").write_text("sentence1,label\nfine,good\n", encoding="utf-8")
     with pytest.raises(SystemExit) as end:

@@ -17,10 +17,10 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from stages.lib.data.tasks import registry
-from stages.lib.localizers.settings import NAMES, SHARED
+from stages.lib.localizers.names import NAMES, SHARED
 from stages.lib.settings import RuntimeParams
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, RUNTIME
+from stages.workflow.core.settings import MODEL, OWNERS, RUNTIME, params_file
 from stages.workflow.core.stage import _script_module
 from tests.imports import closure, imports, module_file
 
@@ -62,6 +62,13 @@ REPORTS = {name: (paths.report(name), paths.report_plots(name)) for name in ("su
 @pytest.fixture(autouse=True)
 def in_the_top_folder(monkeypatch):
     monkeypatch.chdir(ROOT)
+
+
+def keys_of(entry: dict[str, Any]) -> list[str]:
+    """Every setting under `params` of a stage; one of a further pipeline stands under the file that has it."""
+    found = [part if isinstance(part, dict) else {str(paths.PARAMS): [part]} for part in entry.get("params", [])]
+    assert all(params_file(OWNERS[key.partition(".")[0]]) == Path(file) for part in found for file in part for key in part[file])
+    return [key for part in found for keys in part.values() for key in keys]
 
 
 def module(name: str) -> str:
@@ -180,7 +187,7 @@ def test_a_stage_that_asks_for_a_localizer_depends_on_its_module(name):
             for call in calls(ROOT / path, "find_mask")
             if isinstance(node := call.args[0], ast.Constant)
         }
-        assert loads_a_localizer_by_name(name) or "localizer" in ALL[name]["params"] or fixed, name
+        assert loads_a_localizer_by_name(name) or "localizer" in keys_of(ALL[name]) or fixed, name
         assert fixed <= {*SHARED}
 
 
@@ -216,10 +223,11 @@ def calls(path: Path, *functions: str) -> list[ast.Call]:
 
 
 def asked_for(name: str) -> list[str]:
-    """The keys of the one load_params(...) call in a script, or none, as dvc.yaml spells them."""
+    """The keys of the one load_params(...) call in a script, or none, as dvc.yaml spells them, and what load_localizer reads of."""
     found = calls(script(name), "load_params")
     assert len(found) <= 1
-    return [name for call in found for key in call.args for name in spelt(key)]
+    localizer = ["localizer"] if calls(script(name), "load_localizer") else []
+    return [name for call in found for key in call.args for name in spelt(key)] + localizer
 
 
 def spelt(key: ast.expr) -> list[str]:
@@ -236,11 +244,11 @@ def spelt(key: ast.expr) -> list[str]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_stage_declares_exactly_the_settings_it_asks_for(name):
-    assert asked_for(name) == ALL[name].get("params", [])
+    assert sorted(asked_for(name)) == sorted(keys_of(ALL[name]))
 
 
 def test_what_changes_no_result_is_a_param_of_no_stage():
-    asked = {key for name in ALL for key in ALL[name].get("params", []) if key.partition(".")[0] == "runtime"}
+    asked = {key for name in ALL for key in keys_of(ALL[name]) if key.partition(".")[0] == "runtime"}
     assert asked == {*RUNTIME}  # not the section as a whole
     # what is read all the same, by no stage's script
     unlisted = {"checkpoint_seconds", "gradient_checkpointing", "resources"}
@@ -249,8 +257,8 @@ def test_what_changes_no_result_is_a_param_of_no_stage():
 
 
 def test_stages_that_ask_for_the_runtime_come_after_the_model():
-    # their settings are held against models/pretrained (stages/workflow/core/settings.py), which has to be the one they are about
-    asking = {name for name in ALL if {*RUNTIME} <= {*ALL[name].get("params", [])}}
+    # how they compute hangs on what is in models/pretrained, which has to be the one they are about
+    asking = {name for name in ALL if {*RUNTIME} <= {*keys_of(ALL[name])}}
     assert asking == {name for name in ALL if str(paths.PRETRAINED) in data_deps(name)} - {"movement"}
 
 
@@ -281,7 +289,7 @@ def test_the_summary_follows_from_all_stages_of_its_pipeline_and_from_no_other()
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_asks_for_every_setting_that_a_stage_before_it_does(name):
     # they are stored with it, and say whether it belongs to params.yaml; of the runtime only the precision matters
-    asked = {key for stage in upstream(name) for key in ALL[stage].get("params", [])}
+    asked = {key for stage in upstream(name) for key in keys_of(ALL[stage])}
     asked -= {*RUNTIME} - {"runtime.precision"}
     missing = {key for key in asked if not any(f"{key}.".startswith(f"{own}.") for own in asked_for(name))}
     assert missing == set()
@@ -290,7 +298,7 @@ def test_a_report_asks_for_every_setting_that_a_stage_before_it_does(name):
 
 @pytest.mark.parametrize("name", sorted({*ALL} - {*REPORTS}))
 def test_a_stage_declares_the_lists_that_its_tasks_are_chosen_from(name):
-    asked = ALL[name].get("params", [])
+    asked = keys_of(ALL[name])
     for choice in importlib.import_module(settings_module(name)).TASKS:
         if any(key in (choice.place, choice.place.partition(".")[0]) for key in asked):
             assert choice.source in asked, f"{choice.place} depends on {choice.source}"
@@ -312,7 +320,7 @@ def test_a_command_runs_the_script_of_its_stage_with_the_arguments_it_takes(name
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_stage_runs_for_lists_of_its_pipelines_settings_and_last_for_its_seeds(name):
-    settings, matrix = pipeline("params.yaml"), ALL[name].get("matrix", {})
+    matrix = ALL[name].get("matrix", {})
     if PIPELINE_OF[name] == MAIN:
         assert matrix == {axis: f"${{{axis}s}}" for axis in matrix}
         return
@@ -324,7 +332,7 @@ def test_a_stage_runs_for_lists_of_its_pipelines_settings_and_last_for_its_seeds
         section, setting = re.fullmatch(r"\$\{(\w+)\.(\w+)\}", place).groups()
         assert section in sections
         assert setting == (f"{axis[:-1]}ies" if axis.endswith("y") else f"{axis}s")
-        assert isinstance(settings[section][setting], list)
+        assert isinstance(pipeline(str(params_file(PIPELINE_OF[name])))[section][setting], list)
     assert [*matrix][-1:] == ([] if name in REPORTS else ["seed"])
 
 

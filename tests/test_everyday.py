@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from stages.commands import profile
 from stages.workflow.core import paths
 from tests.browser import Look, look_at, needs_chromium
 from tests.dvc_project import ROOT, TINY, Copy, Run, clone, make_original
 from tests.pico import save_bert, save_causal
+from tests.settings_files import lay_over
 from tests.test_dvc_yaml import STAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -62,8 +62,7 @@ def follow(copy: Copy, blocks: list[tuple[str, str]]) -> Iterator[tuple[str, Any
     """Every block as it is printed: settings are laid over params.yaml, commands are run; `dvc repro` with a plan before."""
     for language, block in blocks:
         if language == "yaml":
-            params = copy.folder / "params.yaml"
-            params.write_text(profile.apply(params.read_text(), YAML(typ="safe").load(block)))
+            lay_over(YAML(typ="safe").load(block), copy.folder)
             yield block, None
         elif language == "python":
             yield block, copy.run("python", "-c", block)

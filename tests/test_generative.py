@@ -12,7 +12,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stages.commands import profile
 from stages.lib.errors import ParamsError
 from stages.lib.io import read_rows
 from stages.lib.metrics.variants import CONTROLS, FINETUNED, GRAFT_TEMPERED, GRAFTED, TEMPERED, VARIANTS
@@ -23,13 +22,12 @@ from stages.lib.patches.live import load_graft
 from stages.lib.patches.locations import PATCH
 from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.taking_over import take_over
-from stages.lib.yaml12 import load_yaml
 from stages.workflow.core import paths
-from stages.workflow.core.settings import sections_of, validate
 from stages.workflow.core.stored import read_cell, read_task
 from tests.dvc_project import SEED_STAGES
 from tests.pico import finetune_settings, model_settings, runtime, same, toy_rows
 from tests.sealed import read_patch
+from tests.settings_files import lay_out_settings, own_settings
 
 ROOT = Path(__file__).parents[1]
 SEED = 13
@@ -68,8 +66,7 @@ def write_data() -> None:
 
 
 def write_params(changes: dict) -> None:
-    text = profile.apply((ROOT / "params.yaml").read_text(encoding="utf-8"), SETTINGS)
-    Path("params.yaml").write_text(profile.apply(text, changes), encoding="utf-8")
+    lay_out_settings(SETTINGS, changes)
 
 
 def run(stage: str, *words: object) -> None:
@@ -283,11 +280,10 @@ def test_a_task_without_labels_is_refused_in_other_modes(elsewhere, mode):
 
 def test_other_pipelines_are_refused_in_one_line(elsewhere):
     write_params({"tasks": ["film"], "ood": {"sets": {}}})
-    raw = load_yaml(Path("params.yaml"), ParamsError)
-    validate(raw)  # the control
-    words = "model.mode: generative is for the main pipeline .*; merge, study read logits of labels"
+    assert own_settings(folder=Path())  # the control
+    words = "model.mode: generative is for the main pipeline .*; this one reads logits of labels"
     with pytest.raises(ParamsError, match=words):
-        validate(raw, asked=sections_of(["study", "merge"]))
+        own_settings(("", "merge"), Path())
 
 
 @pytest.mark.parametrize(("changes", "line"), [

@@ -15,10 +15,9 @@ from stages.lib.graft.apply import graft, transplant
 from stages.lib.graft.mask import GraftMask
 from stages.lib.graft.region import Region
 from stages.lib.localizers.evidence import DevRating, Evidence
-from stages.lib.localizers.learned import LEARNED, MOVEMENT, LearnedMask, MaskLogits, learn_from, learn_mask
+from stages.lib.localizers.learned import LEARNED, MOVEMENT, LearnedMask, Learning, MaskLogits, learn_from, learn_mask
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask
-from stages.lib.localizers.settings import Learning
 from stages.lib.models.predicting import dev_score
 from stages.workflow.core.cells import GraftCell, evidence_of
 from tests.memory import PeakBytes

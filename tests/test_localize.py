@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
@@ -31,15 +30,15 @@ from stages.lib.graft.region import Region
 from stages.lib.graft.select import top_k
 from stages.lib.io import write_text
 from stages.lib.localizers.movement import movement
+from stages.lib.localizers.names import NAMES
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-from stages.lib.localizers.settings import NAMES
 from stages.lib.models.anatomy import HEAD, anatomy_of
 from stages.lib.models.checkpoints import Checkpoint, skeleton
 from stages.lib.models.evidence import draws, from_tensors
 from stages.lib.models.label_model import LabelModel
 from stages.lib.patches.format import render
 from stages.lib.patches.live import load_graft
-from stages.lib.patches.localize import DEFAULTS, needs_data, settings_of
+from stages.lib.patches.localize import needs_data, settings_of
 from stages.lib.patches.locations import PATCH
 from stages.lib.patches.pair import open_pair, survey
 from stages.lib.patches.room import bytes_needed
@@ -616,11 +615,9 @@ def test_the_walk_through_of_own_md_works_as_it_is_printed(project, pico_bert, c
     assert stored.mask.selected == stored.mask.region.budget(0.02)
 
 
-def test_default_settings_are_those_of_the_pipeline():
-    known = YAML(typ="safe").load((ROOT / "params.yaml").read_text(encoding="utf-8"))["localizer"]
-    ours = YAML(typ="safe").load(DEFAULTS.read_text(encoding="utf-8"))
-    assert ours == {name: settings for name, settings in known.items() if settings}
-    assert all(settings_of(name, []) for name in NAMES) and settings_of("grown", ["rounds=1"]).rounds == 1
+def test_settings_are_those_of_the_localizer_s_class_but_for_the_changes():
+    assert all(settings_of(name, []) == localizer_of(name).settings() for name in NAMES)
+    assert settings_of("grown", ["rounds=1"]).rounds == 1 != settings_of("grown", []).rounds
 
 
 def test_a_region_is_told_without_any_values(pico_bert, make_cell):

@@ -1,4 +1,4 @@
-"""params.yaml is read as DVC reads it, profiles fit it, and every mistake in it is named in plain words."""
+"""The params.yaml files are read as DVC reads them, profiles fit them, and every mistake in them is named in plain words."""
 
 import copy
 import json
@@ -9,13 +9,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from dvc.utils.cli_parse import to_path_overrides
 from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
@@ -24,96 +23,67 @@ from stages.commands import profile
 from stages.lib.command import guarded
 from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
-from stages.lib.localizers.settings import NAMES, SHARED
+from stages.lib.localizers.names import NAMES, SHARED
 from stages.lib.merging.names import NAMES as MERGING
-from stages.lib.models.anatomy import Anatomy, write_anatomy
 from stages.lib.settings import at
 from stages.lib.yaml12 import load_yaml
 from stages.workflow.core import paths
-from stages.workflow.core.settings import PIPELINES, RUNTIME, SECTIONS, checked, load_params, validate
-from tests.test_dvc_yaml import FILES, MAIN, pipeline
+from stages.workflow.core.settings import (
+    OWNERS,
+    PIPELINES,
+    checked,
+    flat,
+    load_all,
+    load_params,
+    params_file,
+    read_files,
+)
+from tests.test_dvc_yaml import FILES, pipeline
 
 ROOT = Path(__file__).parents[1]
-PARAMS = ROOT / "params.yaml"
-TEXT = PARAMS.read_text(encoding="utf-8")
-RAW = load_yaml(PARAMS, ParamsError)
-PROFILES = sorted(path.stem for path in (ROOT / "stages/profiles").glob("*.yaml"))
-
-PROBES = """
-    1e-05 5e-4 1e5 1E5 1.0e7 1.0e-5 1.0E+7 0.0001 .5 5. -.5 +.5 00.5 -1e-3 +1e3 1e+3 1.e3 12e03 .inf -.INF +.inf .nan .NaN
-    0 -0 +3 -3 007 010 017 0x10 0xfF 0o17 0o9 0x1G 1.2.3 1e 1.5e .e3 . 1:30 12:30:45 1,000 1e1_0 - ""
-    yes Yes no No NO on On off y n Y N true True TRUE tRue false False FALSE null Null NULL nUll ~ nul abc a.b a-b
-    '1e-5' "5" 'null' "true" '' '0x10' [1,1e-5] {x:&nbsp;1e-5}
-""".replace("&nbsp;", "\u00a0").split()
-
-# ruamel goes beyond YAML 1.2's core schema here.  To us these are text, which a number setting refuses.
-EXOTIC = ["1_000", "1__0", "0.1_0", "0b11", "-0o7", "-0x1f", "2001-12-14", "2001-12-14t21:59:43.10-05:00"]
+TEXTS = {name: (ROOT / params_file(name)).read_text(encoding="utf-8") for name in PIPELINES}
+RAW = {section: part for text in TEXTS.values() for section, part in parse_yaml(text, "").items()}
+MAIN = [*PIPELINES[""].SECTIONS]
+PROFILES = sorted(path.stem for path in (ROOT / paths.PROFILES).glob("*.yaml"))
 
 
-def parsed_by_us(text: str, folder: Path) -> Any:
-    path = folder / "probe.yaml"
-    path.write_text(text, encoding="utf-8")
-    return load_yaml(path, ParamsError)
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The project's settings and profiles in an empty folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / paths.PROFILES, paths.PROFILES)
+    write_files(Path())
+    return tmp_path
 
 
-def parsed_by_dvc(text: str) -> Any:
-    return parse_yaml(text, "probe.yaml")
+def write_files(folder: Path) -> None:
+    for name, text in TEXTS.items():
+        write_text(folder / params_file(name), text)
 
 
-def outcome(parse: Callable[..., Any], *arguments: Any) -> str:
-    """The value read, or that it is refused; in words, which tell 1 from true and in which nan equals nan."""
-    try:
-        return repr(parse(*arguments))
-    except Exception:
-        return "refused"
+def texts() -> dict[str, str]:
+    return {name: params_file(name).read_text(encoding="utf-8") for name in PIPELINES}
 
 
-@pytest.mark.parametrize("probe", PROBES)
-def test_a_value_is_read_as_dvc_reads_it(probe, tmp_path):
-    text = f"a:\n  b: {probe}\n"
-    assert outcome(parsed_by_us, text, tmp_path) == outcome(parsed_by_dvc, text)
+# --- The files and their profiles ------------------------------------------------------------------------------
 
 
-def test_a_yaml_1_1_reader_would_fail_these_probes():
-    texts = {probe: f"a: {probe}" for probe in PROBES}
-    wrong = {probe for probe, text in texts.items() if outcome(yaml.safe_load, text) != outcome(parsed_by_dvc, text)}
-    assert {"1e-05", "1.0e7", "yes", "No", "on", "010", "1:30"} <= wrong
+def test_the_files_have_every_section_in_the_place_of_its_pipeline():
+    assert {name: {*parse_yaml(text, "")} for name, text in TEXTS.items()} == {
+        name: {*one.SECTIONS} for name, one in PIPELINES.items()
+    }
+    assert len(OWNERS) == sum(len(one.SECTIONS) for one in PIPELINES.values()), "no section in two pipelines"
+    assert TEXTS[""].count("\n") <= 280
 
 
-@pytest.mark.parametrize("probe", EXOTIC)
-def test_what_only_dvc_takes_for_a_number_or_a_date_is_text_and_so_refused(probe, tmp_path):
-    assert parsed_by_us(f"a: {probe}\n", tmp_path) == {"a": probe}
-    assert not isinstance(parsed_by_dvc(f"a: {probe}\n")["a"], str)
-    assert "data.k: " in problems_of({"data.k": probe})[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [("a: 1\nb: 2\na: 3\n", 3), ("a:\n  b: 1\n  b: 1\n", 3), ("a: {b: 1, b: 2}\n", 1), ("1: x\n1: y\n", 2), ("l:\n  - {x: 1, x: 1}\n", 2)],
-)  # fmt: skip
-def test_a_key_that_stands_twice_is_refused_with_its_line(text, line, tmp_path):
-    with pytest.raises(ParamsError, match=rf"probe\.yaml: not valid YAML: .*stands twice, again in line {line}"):
-        parsed_by_us(text, tmp_path)
-
-
-def test_equal_keys_of_two_sections_anchors_and_merges_are_read_as_dvc_reads_them(tmp_path):
-    text = "a: &one {x: 1e-5, y: 2}\nb: {<<: *one, y: 3}\nc: *one\n"
-    known = {"a": {"x": 1e-5, "y": 2}, "b": {"x": 1e-5, "y": 3}, "c": {"x": 1e-5, "y": 2}}
-    assert parsed_by_us(text, tmp_path) == parsed_by_dvc(text) == known
-
-
-# --- The file and its profiles ---------------------------------------------------------------------------------
-
-
-def test_the_file_of_the_project_is_valid_and_read_as_dvc_reads_it():
-    assert {*validate(RAW, asked=SECTIONS)} == {*SECTIONS} == {*RAW}
-    assert parsed_by_dvc(TEXT) == RAW
+def test_the_paper_s_localizer_stands_in_the_file_with_the_defaults_of_its_class():
+    assert at(load_all(ROOT), "localizer.learned") == type(at(load_all(ROOT), "localizer.learned"))()
 
 
 @pytest.mark.parametrize("key", ["graft.sparsity=0.0005", "model.mode=standard", "runtime.threads=2"])
-def test_dvc_changes_one_line_of_the_file_and_no_other(key, tmp_path):
-    override(tmp_path, key)
-    lines = zip(TEXT.splitlines(), (tmp_path / "params.yaml").read_text().splitlines(), strict=True)
+def test_dvc_changes_one_line_of_the_file_and_no_other(key, files):
+    apply_overrides(paths.PARAMS, [key])
+    lines = zip(TEXTS[""].splitlines(), texts()[""].splitlines(), strict=True)
     assert sum(old != new for old, new in lines) == 1
 
 
@@ -125,109 +95,46 @@ def listed(value: Any, key: str = "") -> Iterator[str]:
         yield from listed(part, f"{key}.{name}".removeprefix("."))
 
 
-def around(section: str) -> str:
-    """The text of a section and of the next one, whose comments stand at its end."""
-    starts = [found.start() for found in re.finditer(r"^\w+:", TEXT, re.MULTILINE)] + [len(TEXT)] * 2
-    place = starts.index(re.search(rf"^{section}:", TEXT, re.MULTILINE).start())
-    return TEXT[starts[place] : starts[place + 2]]
-
-
-LISTED = [*listed(RAW)]
-
-
-@pytest.mark.parametrize("keys", [*([key] for key in LISTED), LISTED], ids=[*LISTED, "all"])
-def test_dvc_can_empty_every_list_and_every_comment_stays(keys, tmp_path):
+@pytest.mark.parametrize("name", PIPELINES)
+def test_dvc_can_empty_every_list_and_every_comment_stays(name, files):
     # ruamel.yaml runs lines together where an empty list takes the place of one with a comment beside it
-    path, text = tmp_path / "params.yaml", TEXT if keys == LISTED else around(keys[0].partition(".")[0])
-    path.write_text(text, encoding="utf-8")
+    file, keys = params_file(name), [*listed(parse_yaml(TEXTS[name], ""))]
     for value in ("[]", "[1]", "[]"):
-        apply_overrides(path, [f"{key}={value}" for key in keys])
-    after = load_yaml(path, ParamsError)
-    assert after == {section: changed({key: [] for key in keys})[section] for section in after}
-    assert comments(path.read_text(encoding="utf-8")) == comments(text)
-
-
-@pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_writes_what_dvc_writes_and_applies_to_what_dvc_wrote(name, tmp_path):
-    read = override(tmp_path, *flags_of(name))
-    written = (tmp_path / "params.yaml").read_text(encoding="utf-8")
-    assert applied(name) == written == profile.apply(written, profile.profile_settings(name))
-    assert read == parsed_by_dvc(applied(name))
-
-
-@cache
-def applied(name: str) -> str:
-    """The text of params.yaml with a profile."""
-    return profile.apply(TEXT, profile.profile_settings(name))
-
-
-def flags_of(name: str) -> list[str]:
-    """The arguments of `-S` that set a profile."""
-    settings = profile.flatten(profile.profile_settings(name))
-    return [flag for key, value in settings.items() for flag in profile.flags(key, value)]
+        apply_overrides(file, [f"{key}={value}" for key in keys])
+    assert load_yaml(file, ParamsError) == changed({key: [] for key in keys})[name]
+    assert comments(texts()[name]) == comments(TEXTS[name]) != []
 
 
 def comments(text: str) -> list[str]:
     return sorted(line.partition("# ")[2] for line in text.splitlines() if "# " in line)
 
 
-@pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_is_valid_keeps_every_comment_and_changes_nothing_else(name):
-    settings, after = profile.flatten(profile.profile_settings(name)), parsed_by_dvc(applied(name))
-    assert comments(applied(name)) == comments(TEXT) != []
-    old, new = profile.flatten(RAW), profile.flatten(after)
-    assert {key: new[key] for key in settings} == settings
-    assert {**new, **dict.fromkeys(settings)} == {**old, **dict.fromkeys(settings)} and new != old
-    # the rules of a pipeline are for those profiles that have something to say about it
-    assert validate(after, asked={key.partition(".")[0] for key in settings})
+@cache
+def leaves(text: str) -> list[str]:
+    """Settings of a file, a table of the user's names as one."""
+    return [*flat(parse_yaml(text, ""))]
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_the_flags_of_a_profile_are_those_that_give_dvc_the_same_settings(name, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["profile", name, "--flags"])
-    profile.main()
-    flags = shlex.split(capsys.readouterr().out)
-    assert {*flags[::2]} == {"-S"} and flags[1::2] == flags_of(name)
-    assert [*to_path_overrides(flags[1::2])] == ["params.yaml"]  # what stands before a colon may be another file to DVC
-
-
-def override(folder: Path, *overrides: str) -> dict[str, Any]:
-    """The settings that our reader finds after DVC's `-S` has rewritten a copy of params.yaml; it has to be valid."""
-    path = shutil.copyfile(PARAMS, folder / "params.yaml")
-    apply_overrides(path, list(overrides))
-    raw = load_yaml(path, ParamsError)
-    validate(raw)
-    return raw
-
-
-@pytest.mark.parametrize("written", ["0.00005", "5e-5", "5.0e-05", "5E-5"])
-def test_a_tiny_number_survives_dvcs_rewriting_as_a_number(written, tmp_path):
-    sparsity = override(tmp_path, f"graft.sparsity={written}")["graft"]["sparsity"]
-    assert (type(sparsity), sparsity) == (float, 0.00005)
-    assert "5e-05" in (tmp_path / "params.yaml").read_text(encoding="utf-8")  # which YAML 1.1 takes for text
-
-
-@pytest.mark.parametrize("text", ["1234567", "1e10", "0x10", "null", "true", "007"])
-def test_text_that_looks_like_something_else_survives_dvcs_rewriting(text, tmp_path):
-    raw = override(tmp_path, f"model.revision='{text}'", "graft.sparsity=0.0005")
-    assert raw["model"]["revision"] == text
-
-
-def test_a_stage_gets_the_settings_it_asks_for_and_no_others():
-    chosen = load_params("tasks", "graft", "data.k", "data.scarce", path=PARAMS)
-    assert ({*vars(chosen)}, {*vars(chosen.data)}) == ({"tasks", "graft", "data"}, {"k", "scarce"})
-    assert chosen.data.k == 64 and chosen.graft.sparsity == 0.01
-    with pytest.raises(ValueError, match="frozen"):
-        chosen.graft.sparsity = 0.5
-    chosen = load_params("order.domain_first", "method.replay", path=PARAMS)
-    assert vars(chosen.order) == {"domain_first": RAW["order"]["domain_first"]} and [*vars(chosen.method)] == ["replay"]
+def test_a_profile_is_valid_keeps_every_comment_and_is_what_its_flags_give_dvc(name, files, choose):
+    assert choose(name)[0] == 0
+    written = texts()
+    assert [comments(text) for text in written.values()] == [comments(text) for text in TEXTS.values()]
+    wanted = flat({"set": profile.profile_settings(name)})
+    now = {**flat({"set": {s: part for text in written.values() for s, part in parse_yaml(text, "").items()}})}
+    assert {key: now.get(key) for key in wanted} == wanted
+    write_files(files)
+    words = shlex.split(choose(name, "--flags")[1])
+    assert {*words[::2]} == {"-S"}
+    for file, items in to_path_overrides(words[1::2]).items():
+        apply_overrides(file, items)
+    assert texts() == written != TEXTS
+    assert choose(name)[0] == 0 and texts() == written, "it applies to what DVC wrote"
 
 
 @pytest.fixture
-def choose(project, monkeypatch, capsys):
-    """choose(*words): `profile` with these words in a folder with profiles and a params.yaml; exit code, output, errors."""
-    shutil.copytree(ROOT / paths.PROFILES, paths.PROFILES)
-    shutil.copyfile(PARAMS, "params.yaml")
+def choose(files, monkeypatch, capsys):
+    """choose(*words): `profile` with these words; exit code, output, errors."""
 
     def run(*words: str) -> tuple[int, str, str]:
         code = 0
@@ -241,71 +148,71 @@ def choose(project, monkeypatch, capsys):
     return run
 
 
-def test_a_profile_is_written_with_the_settings_changed_as_dvc_changes_them(choose, tmp_path):
-    changes = ["graft.sparsity=0.0005", "seeds=[1,2]", "ood.sets={movies:[tweets]}"]
+def test_a_profile_is_written_with_settings_of_several_files_changed_as_dvc_changes_them(choose, files):
+    talos = "stages/talos/params.yaml:talos.sparsity=0.05"
+    changes = ["graft.sparsity=0.0005", "seeds=[1,2]", "ood.sets={movies:[tweets]}", talos, "localizer.grown.rounds=5"]
     code, out, _ = choose("bert_tiny", *(word for change in changes for word in ("-S", change)))
-    assert code == 0 and f"has the profile bert_tiny with {', '.join(changes)}; " in out
-    written = (tmp_path / "params.yaml").read_text(encoding="utf-8")
-    (tmp_path / "params.yaml").write_text(applied("bert_tiny"), encoding="utf-8")
-    apply_overrides(tmp_path / "params.yaml", changes)
-    assert written == (tmp_path / "params.yaml").read_text(encoding="utf-8") != applied("bert_tiny")
+    assert code == 0 and f"has the profile bert_tiny with {', '.join(changes)}" in out
+    values = load_all()
+    assert (values["graft"].sparsity, values["talos"].sparsity, values["localizer"].grown.rounds) == (0.0005, 0.05, 5)
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("graft.sparsty=0.1", "profile: -S graft.sparsty=0.1: unknown setting 'graft.sparsty' (did you mean 'graft.sparsity'?)"),
-        ("graft.sparsity", "profile: -S graft.sparsity: KEY=VALUE is wanted, as in graft.sparsity=0.0005"),
+        ("graft.sparsty=0.1", "  graft.sparsty: unknown setting (did you mean 'sparsity'?); known: localizer, "),
+        ("talos.sparsity=0.1", "  talos: this section belongs in stages/talos/params.yaml"),
         ("graft.sparsity=abc", "  graft.sparsity: 'abc' is not allowed: should be a number"),
-        ("smallest.localizers=[nix]", "  smallest.localizers: unknown localizer 'nix'; known: "),
+        ("localizer.learned.steps=-1", "  localizer.learned.steps: -1 is not allowed: should be greater than or equal to 0"),
+        ("stages/smallest/params.yaml:smallest.localizers=[nix]", "  smallest.localizers: unknown localizer 'nix'; known: "),
         ("~graft.rule", "  graft.rule: this setting is missing"),
-        *((bad, f"profile: -S data.test_max=7 -S {bad}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005")
-          for bad in ("data.k=1,2", "data.k=range(1,3)", "data.k=${x}", "~nix")),
+        *((bad, f"profile: -S {bad}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005")
+          for bad in ("data.k", "data.k=1,2", "data.k=range(1,3)", "data.k=${x}", "~nix")),
     ],
 )  # fmt: skip
-def test_a_wrong_change_of_a_profile_is_told_and_nothing_is_written(choose, change, told, tmp_path):
-    code, _, error = choose("bert_tiny", "-S", "data.test_max=7", "-S", change)
+def test_a_wrong_change_of_a_profile_is_told_and_nothing_is_written(choose, change, told, monkeypatch):
+    monkeypatch.setattr(profile, "flags", lambda _: [])
+    code, _, error = choose("bert_tiny", "-S", change)
     assert code == 2 and error.splitlines()[-1].startswith(told)
-    assert (tmp_path / "params.yaml").read_bytes() == PARAMS.read_bytes()
-
-
-def test_a_profile_replaces_all_orders():
-    assert parsed_by_dvc(profile.apply(TEXT, {"order": ORDERS, "sequence": {"orders": ["back"]}}))["order"] == ORDERS
-
-
-def test_an_unknown_profile_names_the_nearest_and_all():
-    told = f"unknown profile 'bert_tinny' (did you mean 'bert_tiny'?); known: {', '.join(PROFILES)}"
-    with pytest.raises(ParamsError, match=f"^{re.escape(told)}$"):
-        profile.profile_settings("bert_tinny")
+    assert texts() == TEXTS
 
 
 @pytest.mark.parametrize(("text", "told"), [
-    ("tasks: [movies]", "should have `about`, a line on it, and `set`, its settings by section"),
-    ("{about: mine, set: [1]}", "should have `about`, a line on it, and `set`, its settings by section"),
-    ("{about: mine, set: {data: {kk: 8}, foo: {a: 1}}}", "no setting is called 'data.kk' (did you mean 'data.k'?), 'foo.a'"),
+    ("tasks: [movies]", "stages/profiles/mine.yaml: should have `about`, a line on it, and `set`, its settings by section"),
+    ("{about: mine, set: [1]}", "stages/profiles/mine.yaml: should have `about`, a line on it, and `set`, its settings by section"),
+    ("{about: mine, set: {data: {kk: 8}}}", "data.kk: unknown setting (did you mean 'k'?); known: "),
+    ("{about: mine, set: {talo: {a: 1}}}", "stages/profiles/mine.yaml: unknown section 'talo' (did you mean 'talos'?)"),
+    (None, f"unknown profile 'mine' (did you mean 'minilm'?); known: {', '.join(PROFILES)}"),
 ])  # fmt: skip
-def test_what_is_no_profile_is_told_in_one_line(text, told, project):
-    write_text(paths.PROFILES / "mine.yaml", text)
-    with pytest.raises(ParamsError) as error:
-        profile.profile_settings("mine")
-    assert str(error.value) == f"{paths.PROFILES}/mine.yaml: {told}"
+def test_what_is_no_profile_is_told_in_one_line(text, told, choose):
+    if text:
+        write_text(paths.PROFILES / "mine.yaml", text)
+    code, _, error = choose("mine")
+    assert code == 2 and told in error.splitlines()[-1] and texts() == TEXTS
 
 
-def test_settings_that_a_profile_before_it_has_left_are_told(choose):
-    before = choose("bert_tiny")
-    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "all"]):
-        subprocess.run(["git", *words], check=True)
-    assert "left as they were" not in before[1] + choose("bert_tiny")[1]
-    choose("smollm2")
-    plain, named = (choose("base", *words)[1].splitlines()[-1] for words in ([], ["-S", "finetune.optimizer=adamw"]))
-    told = "left as they were, which is neither the profile's nor as committed: "
-    assert plain.startswith(told) and named.startswith(told)
-    assert "finetune.optimizer" in plain and "finetune.optimizer" not in named, "asked for, so not left"
+@pytest.mark.parametrize("written", ["0.00005", "5e-5", "5.0e-05", "5E-5"])
+def test_a_tiny_number_survives_dvcs_rewriting_as_a_number(written, files):
+    apply_overrides(paths.PARAMS, [f"graft.sparsity={written}"])
+    assert load_params("graft.sparsity").graft.sparsity == 0.00005
+    assert "5e-05" in texts()[""]  # which YAML 1.1 takes for text
 
 
-def test_a_profile_over_a_broken_file_writes_nothing():
-    with pytest.raises(ParamsError, match=r"finetune\.optimizer: 'sdg'"):
-        profile.apply(TEXT.replace("optimizer: sgd ", "optimizer: sdg "), {"data": {"k": 3}})
+@pytest.mark.parametrize("text", ["1234567", "1e10", "0x10", "null", "true", "007"])
+def test_text_that_looks_like_something_else_survives_dvcs_rewriting(text, files):
+    apply_overrides(paths.PARAMS, [f"model.revision='{text}'", "graft.sparsity=0.0005"])
+    assert load_params("model").model.revision == text
+
+
+def test_a_stage_gets_the_settings_it_asks_for_and_no_others():
+    chosen = load_params("tasks", "graft", "data.k", "data.scarce", folder=ROOT)
+    assert ({*vars(chosen)}, {*vars(chosen.data)}) == ({"tasks", "graft", "data"}, {"k", "scarce"})
+    assert chosen.data.k == 64 and chosen.graft.sparsity == 0.01
+    with pytest.raises(ValueError, match="frozen"):
+        chosen.graft.sparsity = 0.5
+    chosen = load_params("order.domain_first", "method.replay", "localizer.${graft.localizer}", folder=ROOT)
+    assert vars(chosen.order) == {"domain_first": RAW["order"]["domain_first"]} and [*vars(chosen.method)] == ["replay"]
+    assert [*vars(chosen.localizer)] == ["learned"] and chosen.localizer.learned.steps == 20
 
 
 # --- Mistakes --------------------------------------------------------------------------------------------------
@@ -315,8 +222,8 @@ PROMPT = {"template": "{sentence1} It was {mask}.", "verbalizer": {"bad": "terri
 LABELS = {"labels": ["bad", "good"]}
 
 
-def changed(changes: dict[str, Any]) -> dict[str, Any]:
-    """params.yaml once these dotted keys have these values."""
+def changed(changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What stands in the files, by pipeline, once these dotted keys have these values; an unknown section is in the main one."""
     raw = copy.deepcopy(RAW)
     for key, value in changes.items():
         *sections, last = key.split(".")
@@ -326,16 +233,23 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
         place[last] = value
         if value is ABSENT:
             del place[last]
-    return raw
+    found: dict[str, dict[str, Any]] = {name: {} for name in PIPELINES}
+    for section, part in raw.items():
+        found[OWNERS.get(section, "")][section] = part
+    return found
 
 
-def problems_of(changes: dict[str, Any], asked: Collection[str] = ()) -> list[str]:
-    """The problems that params.yaml has once these dotted keys have these values."""
+def problems_of(changes: dict[str, Any], *pipelines: str) -> list[str]:
+    """The problems of these pipelines' files, by default all, once these dotted keys have these values."""
     with pytest.raises(ParamsError) as problem:
-        validate(changed(changes), asked=asked)
-    head, *lines = str(problem.value).split("\n")
-    assert head == f"params.yaml has {len(lines)} problem(s):"
-    return [line.removeprefix("  ") for line in lines]
+        checked(
+            {name: part for name, part in changed(changes).items() if not (pipelines and name) or name in pipelines}
+        )
+    lines = str(problem.value).split("\n")
+    heads = [line for line in lines if not line.startswith("  ")]
+    told = [int(re.fullmatch(r"[\w/]*params.yaml has (\d+) problem\(s\):", line)[1]) for line in heads]
+    assert sum(told) == len(lines) - len(heads)
+    return [line.removeprefix("  ") for line in lines if line not in heads]
 
 
 def own(**fields: Any) -> dict[str, Any]:
@@ -354,7 +268,7 @@ ONCE = "should be a template with {mask} once, and otherwise only {sentence1} an
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     # sections and settings
-    ({"grafts": {}}, f"grafts: unknown section (did you mean 'graft'?); known: {', '.join(SECTIONS)}"),
+    ({"grafts": {}}, f"grafts: unknown section (did you mean 'graft'?); known: {', '.join(MAIN)}"),
     ({"movement": ABSENT}, "movement: this section is missing"),
     ({"movement": None}, "movement: null is not allowed: should be `name: value` pairs"),
     ({"movement": [1]}, "movement: [1] is not allowed: should be `name: value` pairs"),
@@ -438,11 +352,12 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"task": {"reviews": {}}}, "task.reviews.labels: this setting is missing"),
     ({"task": None}, "task: null is not allowed: should be `name: value` pairs"),
 ]  # fmt: skip
+MISTAKES_BY_NAME = [pytest.param(*one, id=f"{number}-{next(iter(one[0]))}") for number, one in enumerate(MISTAKES)]
 
 
-@pytest.mark.parametrize(("changes", "expected"), MISTAKES, ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISTAKES)])  # fmt: skip
+@pytest.mark.parametrize(("changes", "expected"), MISTAKES_BY_NAME)
 def test_a_mistake_is_named_by_key_value_and_what_is_allowed(changes, expected):
-    assert problems_of(changes) == [expected]
+    assert problems_of(changes, "") == [expected]
 
 
 AXES = {
@@ -455,10 +370,9 @@ AXES = {
 
 @pytest.mark.parametrize(("name", "axis"), sorted(AXES))
 def test_no_axis_takes_what_a_shell_would_run(name, axis):
-    asked = [*PIPELINES["" if name == MAIN else name].SECTIONS]
-    first = at(changed({}), axis)[0]
+    first = at(RAW, axis)[0]
     bad = [f"{first} $(touch x)", f"{first};touch x", f"{first}\n", "-x", "../x", "a b", ["`touch x`"], {"a": "$x"}]
-    assert len([line for line in problems_of({axis: [first, *bad]}, asked) if line.startswith(f"{axis}.")]) == len(bad)
+    assert len([line for line in problems_of({axis: [first, *bad]}) if line.startswith(f"{axis}.")]) == len(bad)
 
 
 def test_no_message_speaks_the_validators_language():
@@ -466,52 +380,12 @@ def test_no_message_speaks_the_validators_language():
     assert [message for _, message in MISTAKES if any(word in message for word in jargon)] == []
 
 
-def test_all_problems_come_in_one_message_in_the_order_of_the_file():
-    wrong = {"ood.sets": {"movies": ["movies"]}, "finetune.l1": -1, "finetune.optimizer": "x", "data.k": 0, "seeds": []}
-    places = ["grafts", "seeds", "data.k", "finetune.optimizer", "finetune.l1", "ood.sets.movies"]
-    assert [line.split(":")[0] for line in problems_of({"grafts": {}, **wrong})] == places
-
-
-ROUNDS: list[tuple[dict[str, Any], list[str]]] = [
-    # other sections, further settings of the section, and rules between sections
-    ({"movement": None, "graft.sparsity": 0.9, "tasks": ["nix"], "ood": None, "task": {"x": {"labels": ["a"]}}}, ["movement", "ood", "tasks", "task.x.labels"]),
-    ({"graft.rule": "x", "graft.sparsity": 0.2, "graft.region": ["pooler"]}, ["graft.rule", "graft.sparsity", "graft.region"]),
-    ({"graft.localizer": "lerned", "graft.region": 5}, ["graft.region", "graft.localizer"]),
-    ({"data.k": 0, "data.columns": {"sentence1": "label"}}, ["data.k", "data.columns"]),
-    ({"finetune.l1": -1, "finetune.batch_sizes": [8, 8], "finetune.train": ["pooler"]}, ["finetune.l1", "finetune.batch_sizes", "graft.region"]),
-    ({"ood.test_max": -1, "ood.sets": {"movies": ["movies"], "bbc": ["nix"]}}, ["ood.test_max", "ood.sets.movies", "ood.sets.bbc"]),
-    ({"ood.sets": {"movies": ["movies"], "bbc": 5}}, ["ood.sets.bbc", "ood.sets.movies"]),
-    ({"localizer.learned.steps": -1, "localizer.tensorwise": ABSENT, "graft.localizer": "tensorwise"}, ["localizer.learned.steps", "localizer.tensorwise"]),
-    ({"sweep.localizers": "x", "sweep.sparsities": [0.5], "readout.readouts": []}, ["sweep.localizers", "sweep.sparsities"]),
-    ({"paradigm.max_steps": 0, "paradigm.paradigms": ["standard"], "model.mode": "standard", "model.max_length": 1}, ["model.max_length", "paradigm.max_steps", "paradigm.paradigms"]),
-    ({"edit.training.clip_norm": -1, "edit.methods": ["talas"], "arithmetic.methods": [], "disentangle.methods": []}, ["edit.training.clip_norm", "edit.methods"]),
-    ({"arithmetic.points": 0, "arithmetic.negation.retention": 5, "arithmetic.negation.controls": {"bbc": "bbc"}}, ["arithmetic.points", "arithmetic.negation.retention", "arithmetic.negation.controls.bbc"]),
-    ({"surgery.training.l1": -1, "surgery.training.warmup_steps": 99, "surgery.score.target": "x", "surgery.score.examples": 9}, ["surgery.score.target", "surgery.training.l1", "surgery.score.examples", "surgery.training.warmup_steps"]),
-    ({"sequence.test_max": -1, "sequence.orders": ["a.b"]}, ["sequence.test_max", "sequence.orders", "order"]),
-    ({"multitask.test_max": -1, "multitask.groups": {"movies": ["movies", "bbc"]}, "skill.sparsities": 3, "skill.localizers": ["nix"]}, ["multitask.test_max", "skill.sparsities", "multitask.groups.movies", "skill.localizers"]),
-    ({"combination.search.dev_max": -1, "combination.methods": ["tise"]}, ["combination.search.dev_max", "combination.methods"]),
-    # tasks of the user's
-    (own(metric="f2"), ["task.reviews.metric", "task.reviews.prompt"]),
-    ({"task": {"My": {"labels": ["a"]}, "b": 5}, "tasks": ["movies", "b", "nix"]}, ["task", "task.b", "tasks", "task.My.labels"]),
-    # nothing follows from what is wrong
-    ({"graft.localizer": 5, "graft.sparsity": 0, "movement.keep": 0}, ["movement.keep", "graft.localizer", "graft.sparsity"]),
-    ({"localizer.movement": None, "localizer.grown": ABSENT, "sweep.localizers": ["movement", "grown"], "readout.readouts": []}, ["localizer.grown", "localizer.movement"]),
-    ({"data.columns": {"label": 5, "sentence1": "label"}}, ["data.columns.label"]),
-    ({"sweep.localizers": ["Learned"]}, ["sweep.localizers.0"]),
-    ({"order.domain_last": ["Domain"]}, ["order.domain_last.0"]),
-    ({"fim.scores.examples": 5, "surgery.score.examples": 9}, ["fim.scores.examples"]),
-    ({"edit": None, "disentangle.grid.pairs": {"bbc": "bbc"}}, ["edit", "disentangle.grid.pairs.bbc"]),
-    ({"study.tasks": 5, "readout.localizers": ["nix"]}, ["study.tasks", "readout.localizers"]),
-    ({"task": {"b": {"labels": ["a"]}, "c": LABELS | {"parts": ["b", "d"]}, "d": LABELS}}, ["task.b.labels"]),
-    ({"task": {"b": LABELS | {"prompt": 5}}, "tasks": ["b"], "ood.sets": {}}, ["task.b.prompt"]),
-    ({"talos": ABSENT, "seeds": None, "movement": 3}, ["seeds", "movement", "talos"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "places"), ROUNDS, ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(ROUNDS)])  # fmt: skip
-def test_a_wrong_value_hides_nothing_but_what_follows_from_it(changes, places):
-    found = problems_of(changes, asked=SECTIONS)
-    assert [line.split(":")[0] for line in found] == places
+def test_all_problems_by_kind_come_at_once_and_those_between_settings_after_them():
+    kinds = {"finetune.l1": -1, "finetune.optimizer": "x", "data.k": 0, "seeds": [], "task": {"b": {"labels": ["a"]}}}
+    rules = {"ood.sets": {"movies": ["movies"]}, "talos.tasks": ["nix"], "graft.sparsity": 0.2}
+    places = ["seeds", "data.k", "finetune.optimizer", "finetune.l1", "grafts", "task.b.labels", "talos.dev_max"]
+    assert [line.split(":")[0] for line in problems_of({"grafts": {}, **kinds, **rules, "talos.dev_max": -1})] == places
+    assert [line.split(":")[0] for line in problems_of(rules)] == ["ood.sets.movies", "graft.sparsity", "talos.tasks"]
 
 
 # --- Other pipelines -------------------------------------------------------------------------------------------
@@ -520,13 +394,13 @@ def test_a_wrong_value_hides_nothing_but_what_follows_from_it(changes, places):
 @pytest.mark.parametrize("tasks", [["reviews"], ["reviews", "movies"]], ids=["one task", "two tasks"])
 def test_own_tasks_and_seeds_are_two_lines_and_then_no_pipeline_complains(tasks):
     changes = {"tasks": tasks, "seeds": [1], "task": {"reviews": LABELS | {"prompt": PROMPT}}}
-    values, lines = checked(changed(changes), asked=SECTIONS)
+    values, lines = checked(changed(changes))
     assert values["study"].tasks == values["trajectory"].tasks == values["surgery"].tasks == tasks
     several = tasks if len(tasks) > 1 else []
     assert values["talos"].tasks == values["multitask"].tasks == several
     assert [*values["merge"].groups.values()] == [several] * bool(several)
     assert {line.partition(":")[0] for line in lines} >= {"order"}
-    assert checked(RAW, asked=SECTIONS)[1] == [], "the control: all tasks that the file names are there"
+    assert checked(changed({}))[1] == [], "the control: all tasks that the file names are there"
 
 
 @pytest.mark.parametrize(
@@ -546,7 +420,7 @@ def test_own_tasks_and_seeds_are_two_lines_and_then_no_pipeline_complains(tasks)
     ],
 )  # fmt: skip
 def test_tasks_that_are_not_there_are_left_out_in_one_line(changes, key, expected, said):
-    values, lines = checked(changed(changes), asked=SECTIONS)
+    values, lines = checked(changed(changes))
     assert at(values, key) == expected
     assert len(lines) == bool(said) and "".join(lines).startswith(said)
 
@@ -586,9 +460,9 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("changes", "expected"), MISFITS, ids=[f"{number}-{next(iter(changes))}" for number, (changes, _) in enumerate(MISFITS)])  # fmt: skip
 def test_what_does_not_fit_is_named_where_the_pipeline_is_used_and_nowhere_else(changes, expected):
-    [own] = [{*one.SECTIONS} for one in PIPELINES.values() if next(iter(changes)).partition(".")[0] in one.SECTIONS]
-    assert problems_of({"model.mode": "standard"} | changes, asked=own) == expected
-    assert validate(changed(changes)) and validate(changed(changes), asked={*SECTIONS} - own)
+    name = OWNERS[next(iter(changes)).partition(".")[0]]
+    assert problems_of({"model.mode": "standard"} | changes, name) == expected
+    assert checked({other: part for other, part in changed(changes).items() if other != name})
 
 
 @pytest.mark.parametrize(
@@ -612,43 +486,42 @@ def test_what_does_not_fit_is_named_where_the_pipeline_is_used_and_nowhere_else(
     ids=lambda changes: next(iter(changes)),
 )  # fmt: skip
 def test_other_settings_of_a_stage_that_is_off_do_not_matter(changes):
-    assert validate(changed(changes), asked=SECTIONS)
+    assert checked(changed(changes))
 
 
 def test_a_warmup_matters_as_long_as_one_stage_trains_by_it():
-    asked, long = ["surgical"], {"surgery.training.warmup_steps": 99}
+    long = {"surgery.training.warmup_steps": 99}
     offs = {"surgery.tasks": []}, {"robustness.tasks": []}, {}
-    [one], [other], [both] = (problems_of(long | off, asked) for off in offs)
+    [one], [other], [both] = (problems_of(long | off) for off in offs)
     assert one == other == both
     assert one.startswith("surgery.training.warmup_steps: a warm-up of 99 steps is longer than training's 40")
 
 
 def test_a_parameter_efficient_method_without_its_size_is_told_what_there_is():
     expected = "is not allowed: should be lora_RANK, houlsby_SIZE or pfeiffer_SIZE, for instance lora_8"
-    told = problems_of({"peft.methods": ["lora8", "lora_8", "adapter_0"]}, asked=["study"])
+    told = problems_of({"peft.methods": ["lora8", "lora_8", "adapter_0"]})
     assert told == [f"peft.methods.0: 'lora8' {expected}", f"peft.methods.2: 'adapter_0' {expected}"]
 
 
-def test_a_stage_is_stopped_by_mistakes_of_its_own_pipeline_alone(tmp_path):
-    override(tmp_path, "trajectory.checkpoints.every=no", "talos.sparsity=7")
-    assert load_params("movement", "graft.region", path=tmp_path / "params.yaml").movement.keep
+def test_a_stage_is_stopped_by_mistakes_of_its_own_pipeline_alone(files):
+    for name, change in (("study", "trajectory.checkpoints.every=no"), ("talos", "talos.sparsity=7")):
+        apply_overrides(params_file(name), [change])
+    assert load_params("movement", "graft.region").movement.keep
     for key, line in (("anchor", r"trajectory\.checkpoints\.every: 'no'"), ("edit", r"talos\.sparsity: 7")):
-        with pytest.raises(ParamsError, match=rf"1 problem\(s\):\n  {line}"):
-            load_params("model", key, path=tmp_path / "params.yaml")
+        with pytest.raises(ParamsError, match=rf"/params.yaml has 1 problem\(s\):\n  {line}"):
+            load_params("model", key)
 
 
-def test_no_two_pipelines_have_a_section_of_the_same_name():
-    parts = [pipeline.SECTIONS for pipeline in PIPELINES.values()]
-    assert [name for part in parts for name in part] == [*SECTIONS] and len(parts) >= 2
+def test_a_model_that_completes_has_the_main_pipeline_alone():
+    [told] = problems_of({"model.mode": "generative"}, "talos")
+    assert told.startswith("model.mode: generative is for the main pipeline")
+    assert checked({"": changed({"model.mode": "generative"})[""]})
 
 
 def test_own_tasks_and_other_values_for_built_in_ones_are_fine():
     tasks = {"reviews": LABELS | {"prompt": PROMPT}, "movies": {"title": "Mine"}}
-    assert validate(changed({"tasks": [*tasks], "task": tasks, "model.mode": "prompt"}))["tasks"] == [*tasks]
-
-
-# a few lines that stand for ten million values
-BOMB = b"".join(b"a%d: &a%d [%s]\n" % (n, n, b",".join([b"*a%d" % (n - 1)] * 10) if n else b"{}") for n in range(8))
+    files = changed({"tasks": [*tasks], "task": tasks, "model.mode": "prompt"})
+    assert checked({"": files[""]})[0]["tasks"] == [*tasks]
 
 
 @pytest.mark.parametrize(
@@ -657,31 +530,26 @@ BOMB = b"".join(b"a%d: &a%d [%s]\n" % (n, n, b",".join([b"*a%d" % (n - 1)] * 10)
         (None, "params.yaml: no such file; run this from the project's top folder"),
         (b"tasks: [\xff]\n", "params.yaml: not UTF-8 text (byte 8)"),
         (b"tasks: [movies\nseeds: 3\n", "params.yaml: not valid YAML: .*line 2"),
-        (b"tasks: [movies]\ntask: {{mask}}\n", "params.yaml: not valid YAML: a key that is no plain name in line 2; put braces in quotes"),
+        (b"tasks: [movies]\ntask: {{mask}}\n", "params.yaml: not valid YAML: .*key in line 2; put braces in quotes"),
         (b"tasks:\n\t- movies\n", "params.yaml: not valid YAML: .*line 2"),
+        (b"a: 1\nb: 2\na: 3\n", 'params.yaml: not valid YAML: .*found duplicate key "a" .*in line 3'),
         (b"", "params.yaml: expected sections (tasks, seeds, .*, found nothing"),
         (b"- movies\n", "params.yaml: expected sections (tasks, seeds, .*, found ['movies']"),
-        (b"tasks: !!int x\n", "params.yaml: not valid YAML: the type 'int' in line 1; write the value alone"),
-        (b"a: " + b"[" * 200_000, "params.yaml: not valid YAML: deeper nesting in line 1 than any settings need"),
-        (b"a: " + b"9" * 5000, "params.yaml: not valid YAML: a number of 5,000 digits in line 1"),
-        (b'model: "\\0"', "params.yaml: not valid YAML: the character \\0 in line 1"),
+        (b"tasks: !!int x\n", "params.yaml: not valid YAML: "),
+        (b"a: " + b"[" * 3000, "params.yaml: not valid YAML: "),
+        (b"a: 2001-99-99", "params.yaml: not valid YAML: month must be in 1..12"),
         (b'model: "\\ud800"', "params.yaml: not valid YAML: .*invalid Unicode"),
-        (BOMB, "params.yaml: not valid YAML: more values in line 6 than any settings need"),
-        (BOMB.replace(b"[", b"{<<: [").replace(b"]", b"]}"), "params.yaml: not valid YAML: more values in line 6 than"),
-        (b"#" * (1 << 21), "params.yaml: too large to be settings (2,097,152 bytes; at most 1,048,576)"),
         (b"tasks: !!python/object/apply:os.system ['echo']\n", "params.yaml: not valid YAML: "),
     ],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
-def test_a_file_that_is_not_settings_is_named_with_the_place(content, expected, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_file_that_is_not_settings_is_named_with_the_place(content, expected, tmp_path):
     if content is not None:
-        Path("params.yaml").write_bytes(content)
+        (tmp_path / "params.yaml").write_bytes(content)
     with pytest.raises(ParamsError) as problem:
-        load_params("data")
-    start, _, rest = expected.partition(".*")
-    assert str(problem.value).startswith(start) and rest in str(problem.value)
-    assert "\n" not in str(problem.value)
+        read_files([""], tmp_path)
+    said = str(problem.value).replace(f"{tmp_path}/", "")
+    assert re.match(".*".join(map(re.escape, expected.split(".*"))), said) and "\n" not in said
 
 
 def run_stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
@@ -695,91 +563,45 @@ def run_stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     [
         ("mask@movies-13", ["stages.mask", "--task", "movies", "--seed", "13"]),
         ("sweep@learned-13", ["stages.study.sweep", "--localizer", "learned", "--seed", "13"]),
-        ("params", ["stages.workflow.core.settings"]),
+        ("settings", ["stages.workflow.core.settings"]),
     ],
 )  # fmt: skip
-def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arguments, tmp_path):
-    text = TEXT.replace("optimizer: sgd ", "optimizer: sdg ").replace("k: 64 ", "k: -64 ")
-    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
-    result = run_stage(tmp_path, *arguments)
+def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arguments, files):
+    write_text(paths.PARAMS, TEXTS[""].replace("optimizer: sgd ", "optimizer: sdg ").replace("k: 64 ", "k: -64 "))
+    before = sorted(files.rglob("*"))
+    result = run_stage(files, *arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.splitlines() == [
         f"{label}: params.yaml has 2 problem(s):",
         "  data.k: -64 is not allowed: should be greater than or equal to 1",
         "  finetune.optimizer: 'sdg' is not allowed: should be 'sgd' or 'adamw' (did you mean 'sgd'?)",
     ]
-    assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
-
-
-@pytest.mark.parametrize("module", ["stages.mask", "stages.study.sweep"])
-def test_a_stage_says_how_it_is_run(module, tmp_path):
-    result = run_stage(tmp_path, module, "--nonsense")
-    assert result.returncode == 2
-    assert result.stderr.startswith(f"usage: python -m {module} ")
-    assert f"python -m {module}: error: " in result.stderr
+    assert sorted(files.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
     ("arguments", "told", "near"),
     [
+        (["stages.mask", "--nonsense"], "usage: python -m stages.mask ", None),
         (["stages.mask", "--task", "movis", "--seed", "13"], "mask@movis-13: --task: 'movis' is not among tasks (movies, ", "movies"),
         (["stages.merge.combination", "--method", "tise", "--seed", "13"], "combination@tise-13: --method: 'tise' is not among combination.methods", "ties"),
     ],
 )  # fmt: skip
-def test_a_name_on_the_command_line_that_is_not_there_is_told_the_nearest(arguments, told, near):
+def test_a_wrong_argument_is_told_with_the_nearest(arguments, told, near):
     result = run_stage(ROOT, *arguments)
-    assert result.returncode == 2 and result.stderr.startswith(told) and result.stderr.count("\n") == 1
-    assert result.stderr.endswith(f" (did you mean {near!r}?)\n")
+    assert result.returncode == 2 and result.stderr.startswith(told)
+    assert near is None or (result.stderr.endswith(f" (did you mean {near!r}?)\n") and result.stderr.count("\n") == 1)
 
 
-# --- The model in models/pretrained ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def imported(tmp_path, monkeypatch):
-    """A project in which a model of 1,000 graftable parameters was imported."""
-    monkeypatch.chdir(tmp_path)
-    shape = {"layer.0.weight": [10, 100]}
-    write_anatomy(Anatomy("mine", "local", None, "standard", dict.fromkeys(shape, "layers"), shape), paths.PRETRAINED)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "asked", "off"),
-    [
-        ("graft.sparsity", 0.0009, "finetune", None),
-        ("sweep.sparsities", [0.01, 0.0009], "anchor", {"study.tasks": []}),
-        ("skill.sparsities", [0.0009], "joint.step_factor", {"multitask.tasks": []}),
-        ("talos.sparsity", 0.0009, "edit", {"talos.tasks": []}),
-        ("paradigm.sparsities", [0.0009], "paradigm", {"paradigm.paradigms": []}),
-        ("combination.methods", ["stitch_0.0009"], "combination", {"merge.groups": {}}),
-    ],
-)
-def test_too_small_a_share_is_told_before_anything_is_trained(imported, place, value, asked, off):
-    def set_to(now: Any, **more: Any) -> None:
-        (imported / "params.yaml").write_text(json.dumps(changed({"readout.readouts": [], place: now} | more)))
-
-    set_to(value)
-    load_params("model", asked)  # the stage that imports another model is not stopped by this one
-    with pytest.raises(ParamsError, match=rf"1,000 graftable.*smallest share is 0\.001:\n  {place}: 0\.0009 is less"):
-        load_params(*RUNTIME, asked)
-    set_to(json.loads(json.dumps(value).replace("0.0009", "0.001")))
-    assert load_params(*RUNTIME, asked)
-    if off:
-        set_to(value, **off)
-        assert load_params(*RUNTIME, asked)
-
-
-def test_the_check_looks_at_all_pipelines(tmp_path):
-    override(tmp_path, "study.tasks=[nix]")
-    result = run_stage(tmp_path, "stages.workflow.core.settings")
-    assert result.returncode == 2 and "study.tasks: unknown task 'nix'" in result.stderr
-
-
-def test_the_check_prints_every_resolved_setting(tmp_path):
-    shutil.copyfile(PARAMS, tmp_path / "params.yaml")
-    result = run_stage(tmp_path, "stages.workflow.core.settings")
+def test_the_check_looks_at_all_files_and_prints_every_resolved_setting(files):
+    result = run_stage(files, "stages.workflow.core.settings")
     assert (result.returncode, result.stderr) == (0, "")
     shown = json.loads(result.stdout)
     assert shown["finetune"] == RAW["finetune"] and shown["study"]["tasks"] == RAW["tasks"]
-    assert profile.flatten(shown).keys() == profile.flatten(RAW).keys()
+    assert (
+        shown["localizer"]["stitch"] | {"base_share": 1e-5, "steps": 10, "eval_steps": 0}
+        == shown["localizer"]["stitch"]
+    )
+    apply_overrides(params_file("study"), ["study.tasks=[nix]"])
+    result = run_stage(files, "stages.workflow.core.settings")
+    assert result.returncode == 2 and "study.tasks: unknown task 'nix'" in result.stderr

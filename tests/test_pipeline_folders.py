@@ -1,42 +1,45 @@
-"""A pipeline is a folder and its sections of params.yaml: one can be taken away, and a new one is found everywhere."""
+"""A pipeline is a folder: one can be taken away, and a new one is found everywhere."""
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
-from stages.commands.settings_reference import markdown
 from stages.workflow.core.settings import PIPELINES
-from tests.dvc_project import ROOT, TINY, TINY_STUDY, Copy, make_original
+from tests.dvc_project import TINY, TINY_STUDY, Copy, make_original
+from tests.settings_files import lay_out_settings
 
-REFERENCE = "from stages.commands.settings_reference import markdown; print(markdown(open('params.yaml').read()))"
+SETTINGS = ("python", "-m", "stages.workflow.core.settings")
 OTHERS = [name for name in PIPELINES if name]
 QUICK = "talos"
 
 TOY = {
     "__init__.py": "",
     "settings.py": """
-from pydantic import Field
 from stages.lib.settings import Section
 
 class ToyParams(Section):
-    sizes: list[int] = Field(description="how large the toys are")
+    sizes: list[int]
 
 SECTIONS = {"toy": ToyParams}
 
 def problems(values):
-    return [] if "toy" not in values or values["toy"].sizes else ["toy.sizes: there is no toy"]
+    return [] if values["toy"].sizes else ["toy.sizes: there is no toy"]
+""",
+    "params.yaml": """
+toy:
+  sizes:
+  - 2
+  - 3
 """,
     "toy.py": '''
 """toy: how large toys are."""
 
 from pathlib import Path
 
-from stages.workflow.core.stage import stage
 from stages.workflow.core.settings import load_params
+from stages.workflow.core.stage import stage
 
 @stage
 def main() -> None:
@@ -71,11 +74,10 @@ stages:
     cmd: exec python -m stages.toy.toy
     deps:
       - stages/toy/toy.py
-      - stages/toy/claims.yaml
       - stages/toy/settings.py
       - stages/workflow/core
       - stages/lib
-    params: [toy]
+    params: [{stages/toy/params.yaml: [toy]}]
     metrics:
       - metrics/toy.json:
           cache: false
@@ -94,7 +96,7 @@ stages:
 def whole_copy(folder: Path) -> Copy:
     """A copy of the project with the settings that it comes with."""
     copy = make_original(folder, TINY | TINY_STUDY)
-    shutil.copy(ROOT / "params.yaml", copy.folder)
+    lay_out_settings(folder=copy.folder)
     return copy
 
 
@@ -104,41 +106,30 @@ def run_own_tests(copy: Copy, which: str = "") -> None:
     copy.run(sys.executable, "-m", "pytest", *quiet, "-k", which, "tests/test_dvc_yaml.py")
 
 
-def change_params(folder: Path, drop: tuple[str, ...] = (), **new: object) -> None:
-    yaml = YAML()
-    params = yaml.load(folder / "params.yaml")
-    for section in drop:
-        del params[section]
-    yaml.dump({**params, **new}, folder / "params.yaml")
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name != QUICK else []) for name in OTHERS]
 )
 def test_a_pipeline_can_be_taken_away(tmp_path, name):
     copy = whole_copy(tmp_path)
-    sections = tuple(PIPELINES[name].SECTIONS)
-    assert f"`{sections[0]}." in markdown((ROOT / "params.yaml").read_text()), "control"
+    section = next(iter(PIPELINES[name].SECTIONS))
+    assert f'"{section}": {{' in copy.run(*SETTINGS).text, "control"
     copy.run("rm", "-r", f"stages/{name}")
-    change_params(copy.folder, drop=sections)
-    assert f"`{sections[0]}." not in copy.run("python", "-c", REFERENCE).text
+    assert f'"{section}": {{' not in copy.run(*SETTINGS).text
     rest = [other for other in OTHERS if other != name]
     assert "stages to run" in copy.run("python", "-m", "stages.commands.plan", *rest, "--line").text
     run_own_tests(copy)
 
 
 @pytest.mark.timeout(300)
-def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_reference(tmp_path):
+def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_settings(tmp_path):
     copy = whole_copy(tmp_path)
-    assert "toy" not in markdown((ROOT / "params.yaml").read_text()), "control"
+    assert '"toy": {' not in copy.run(*SETTINGS).text, "control"
     (copy.folder / "stages/toy").mkdir()
     for name, text in TOY.items():
         (copy.folder / "stages/toy" / name).write_text(text.lstrip())
-    change_params(copy.folder, toy={"sizes": [2, 3]})
     copy.commit()
-    row = "| `toy.sizes` | list of (whole number) | how large the toys are |"
-    assert row in copy.run("python", "-c", REFERENCE).text
+    assert '"toy": {' in copy.run(*SETTINGS).text
     plan = ("python", "-m", "stages.commands.plan", "toy", "--line")
     assert "1 stage to run" in copy.run(*plan).text
     assert copy.repro("stages/toy/dvc.yaml").run_at_all == ["toy"]

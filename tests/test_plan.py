@@ -6,8 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from dvc.utils.hydra import apply_overrides
+from stages.commands.page.results import data_files
 
-from stages.commands import profile
 from stages.commands.plan import __main__ as plan
 from stages.commands.plan.costs import COPIES, FILE, Costs, measure_slowness
 from stages.commands.plan.format import line, single_table, table
@@ -16,10 +17,9 @@ from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
 from stages.lib.errors import ParamsError, StorageError
 from stages.lib.io import write_text
 from stages.lib.models.precision import write_precision
-from stages.lib.yaml12 import load_yaml
-from stages.workflow.core import paths
-from stages.workflow.core.settings import data_files, validate
-from tests.test_dvc_yaml import MAIN, PIPELINES, ROOT, STAGES
+from stages.workflow.core.settings import checked, load_all, params_file, read_files, with_localizers
+from tests.settings_files import lay_out_settings, with_section
+from tests.test_dvc_yaml import MAIN, PIPELINES, STAGES
 
 pytestmark = pytest.mark.usefixtures("project")
 # the run that was measured, from `dvc repro` to its end, and its settings as far as costs depend on them
@@ -42,9 +42,8 @@ TUNING, LEARNING = 300 * 8 + LOOK, 5 * 96 + 3 * LOOK
 
 
 def costs(slowness: float = 1.0, **changed) -> Costs:
-    text = profile.apply((ROOT / paths.PARAMS).read_text(encoding="utf-8"), MEASURED)
-    paths.PARAMS.write_text(profile.apply(text, changed))
-    return Costs(validate(load_yaml(paths.PARAMS, ParamsError)), slowness)
+    lay_out_settings(MEASURED, changed)
+    return Costs(load_all(), slowness)
 
 
 def variable(stage: str, **changed) -> float:
@@ -83,10 +82,9 @@ def test_the_measured_run_comes_out_as_it_was():
 @pytest.mark.parametrize("name", ["study", "paradigm", "trajectory", "joint", "talos"])
 def test_a_mistake_in_another_pipeline_changes_no_cost(name):
     measured = costs().total(steps())
-    raw = load_yaml(paths.PARAMS, ParamsError)
     with pytest.raises(ParamsError, match=name):
-        validate(raw | {name: {}}, asked=[name])  # control
-    assert Costs(validate(raw | {name: {}}), 1.0).total(steps()) == measured
+        checked(with_section(name, {}))  # control
+    assert Costs(with_localizers(checked(read_files([""]))[0]), 1.0).total(steps()) == measured
 
 
 @pytest.mark.parametrize(
@@ -233,8 +231,8 @@ def test_mistakes_are_one_clear_line(project, monkeypatch, capsys):
 
 
 def test_a_plan_of_a_pipeline_checks_the_rules_of_its_own_sections(project, monkeypatch):
-    text = (ROOT / paths.PARAMS).read_text(encoding="utf-8")
-    paths.PARAMS.write_text(profile.apply(text, {"sequence": {"orders": ["nowhere"]}}))
+    lay_out_settings()
+    apply_overrides(params_file("continual"), ["sequence.orders=[nowhere]"])
     for name in ("continual", "talos"):
         write_text(paths.PIPELINES / name / "dvc.yaml", "")
     for named in ("continual", "stages/continual/dvc.yaml"):

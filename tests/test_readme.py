@@ -1,22 +1,20 @@
 """Whatever README.md and the pages that it leads to tell a reader to type, open or set is there."""
 
-import copy
 import os
 import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
 from stages.commands import profile
 from stages.lib.errors import ParamsError
-from stages.lib.yaml12 import load_yaml
 from stages.workflow.core import paths
-from stages.workflow.core.settings import SECTIONS, validate
+from stages.workflow.core.settings import OWNERS as SECTIONS
+from stages.workflow.core.settings import PIPELINES, flat, load_all
+from tests.settings_files import lay_out_settings
 from tests.test_dvc_yaml import ALL, lies_in, output_paths
 
 ROOT = Path(__file__).parents[1]
@@ -96,31 +94,23 @@ def test_every_override_is_allowed(tmp_path):
     overrides = [words[number + 1] for words in commands() for number, word in enumerate(words) if word == "-S"]
     assert overrides
     for override in overrides:
-        target = tmp_path / "params.yaml"
-        target.write_bytes((ROOT / "params.yaml").read_bytes())
-        apply_overrides(target, [override])
-        validate(load_yaml(target, ParamsError))
+        lay_out_settings(folder=tmp_path)
+        profile.apply([override], tmp_path)
 
 
-def test_every_piece_of_settings_fits_params_yaml():
+def test_every_piece_of_settings_fits_params_yaml(tmp_path):
     for block in fences("yaml"):
         settings = YAML(typ="safe").load(block.replace(", ...}", "}"))
-        validate(laid_over(load_yaml(ROOT / "params.yaml", ParamsError), settings))
+        lay_out_settings(settings, folder=tmp_path)
     with pytest.raises(ParamsError):  # the control
-        validate(laid_over(load_yaml(ROOT / "params.yaml", ParamsError), {"data": {"source": "nowhere"}}))
-
-
-def laid_over(params: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    params = copy.deepcopy(params)
-    for name, value in settings.items():
-        params[name] = {**params[name], **value} if isinstance(value, dict) and name != "task" else value
-    return params
+        lay_out_settings({"data": {"source": "nowhere"}}, folder=tmp_path)
 
 
 def test_every_setting_that_is_named_exists():
     named = {text.split(":")[0].split("=")[0] for text in quoted() if re.match(r"[a-z]+\.[a-z_0-9]+\b(?!/)", text)}
     settings = {name for name in named if name.split(".")[0] in SECTIONS and not re.search(rf"\.({ENDINGS})$", name)}
-    known = profile.flatten(load_yaml(ROOT / "params.yaml", ParamsError))
+    fields = {name: getattr(kind, "model_fields", ()) for one in PIPELINES.values() for name, kind in one.SECTIONS.items()}
+    known = {*flat(load_all(ROOT)), *(f"{name}.{field}" for name, own in fields.items() for field in own)}
     parts = {key.rpartition(".")[0] for key in known}
     assert settings and settings <= {*known} | parts
 

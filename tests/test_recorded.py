@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.dvc_project import Copy
-from tests.test_pipeline_folders import TOY, change_params, whole_copy
+from tests.test_pipeline_folders import TOY, whole_copy
 
 SCRIPT = '''
 """toy: the largest size."""
@@ -36,7 +36,7 @@ if __name__ == "__main__":
 '''
 ENTRY = TOY["dvc.yaml"].replace("      - stages/toy/claims.yaml\n", "")
 FILES = {**TOY, "toy.py": SCRIPT, "dvc.yaml": ENTRY[: ENTRY.index("    outs:\n      - metrics/toy.md")]}
-SETTING = "params.yaml|sizes:\n  - 2|sizes:\n  - 9"
+SETTING = "stages/toy/params.yaml|sizes:\n  - 2|sizes:\n  - 9"
 SAID = "edited while this ran; nothing is recorded, run `dvc repro` again"
 # of another length: Python takes a .pyc for that of a source of equal size and second
 CODE = "stages/toy/toy.py|max(|-max("
@@ -46,9 +46,8 @@ CODE = "stages/toy/toy.py|max(|-max("
 def copy(tmp_path_factory) -> Copy:
     copy = whole_copy(tmp_path_factory.mktemp("recorded"))
     (copy.folder / "stages/toy").mkdir()
-    for name in ("__init__.py", "settings.py", "toy.py", "dvc.yaml"):
+    for name in ("__init__.py", "params.yaml", "settings.py", "toy.py", "dvc.yaml"):
         (copy.folder / "stages/toy" / name).write_text(FILES[name].lstrip())
-    change_params(copy.folder, toy={"sizes": [2, 3]})
     copy.commit()
     copy.repro("stages/toy/dvc.yaml")
     copy.commit()
@@ -69,7 +68,7 @@ def _as_committed(copy):
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        (SETTING, f"toy: params.yaml: toy: {SAID}\n"),
+        (SETTING, f"toy: stages/toy/params.yaml: toy: {SAID}\n"),
         (CODE, f"toy: stages/toy/toy.py: {SAID}\n"),
         ("stages/lib/errors.py|LONGEST_LINE = 1|LONGEST_LINE = 2", f"toy: stages/lib/errors.py: {SAID}\n"),
         ("stages/lib/data/tasks.yaml|title|titles", f"toy: stages/lib/data/tasks.yaml: {SAID}\n"),
@@ -88,10 +87,11 @@ def test_a_stage_that_nobody_records_may_be_edited(copy):
 
 def test_dvc_records_nothing_of_a_run_under_settings_that_changed_on_its_way(copy):
     before = copy.lock("stages/toy")
-    change_params(copy.folder, toy={"sizes": [2, 4]})
+    file = copy.folder / "stages/toy/params.yaml"
+    file.write_text(file.read_text().replace("3", "4"))
     stopped = copy.repro("stages/toy/dvc.yaml", fails=True, TEST_EDIT=SETTING.replace("3", "4"))
-    assert f"params.yaml: toy: {SAID}" in stopped.text
+    assert f"stages/toy/params.yaml: toy: {SAID}" in stopped.text
     assert copy.lock("stages/toy") == before
     assert copy.repro("stages/toy/dvc.yaml").executed == ["toy"]
     assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"largest": 9}
-    assert copy.lock("stages/toy")["toy"]["params"]["params.yaml"] == {"toy": {"sizes": [9, 4]}}
+    assert copy.lock("stages/toy")["toy"]["params"]["stages/toy/params.yaml"] == {"toy": {"sizes": [9, 4]}}

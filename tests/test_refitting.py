@@ -19,6 +19,7 @@ from stages.workflow.core.sections import SECTIONS
 from stages.workflow.core.stored import read_cell
 from tests import test_generative as other
 from tests.pico import TOY, finetune_settings, toy_rows, values_of
+from tests.settings_files import lay_over
 from tests.test_params import problems_of
 
 STEPS, SEED = 12, other.SEED
@@ -33,8 +34,7 @@ FILES = [paths.predictions(stage, "film", SEED) for stage in ("controls", "evalu
 
 def run_with(steps: int) -> dict[Path, bytes]:
     """Run all that reads the setting; gives what the models predict."""
-    text = Path("params.yaml").read_text()
-    Path("params.yaml").write_text(other.profile.apply(text, {"calibration": {"refit_head_steps": steps}}))
+    lay_over({"calibration": {"refit_head_steps": steps}})
     for stage, *words in (("controls",), ("evaluate", "--task", "film"), ("calibration",)):
         other.run(stage, *words, "--seed", SEED)
     other.run("summary")

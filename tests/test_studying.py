@@ -14,8 +14,8 @@ from stages.lib.graft.mask_file import read_mask, read_order
 from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.localizers import learned
 from stages.lib.localizers.evidence import Evidence, counted
+from stages.lib.localizers.names import NAMES
 from stages.lib.localizers.registry import Localizer
-from stages.lib.localizers.settings import NAMES
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED
 from stages.lib.models.evaluation import Evaluation

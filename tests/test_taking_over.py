@@ -9,22 +9,19 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from stages.lib.data.tasks import TaskSpec, resolve_tasks
-from stages.lib.errors import ModelError, ParamsError
+from stages.lib.errors import ModelError
 from stages.lib.io import write_json
 from stages.lib.models import sources
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict
 from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.taking_over import label_order, take_over
-from stages.lib.yaml12 import load_yaml
 from stages.workflow.core import paths
 from stages.workflow.core.sections import problems
-from stages.workflow.core.settings import validate
 from stages.workflow.core.stored import chosen_point
 from tests.pico import TOY, VOCABULARY, finetune_settings
 from tests.sealed import edit_tensors, set_config
-
-PARAMS = Path(__file__).parents[1] / "params.yaml"
+from tests.settings_files import own_settings
 
 
 @pytest.fixture
@@ -167,16 +164,16 @@ def test_stages_that_train_as_it_was_trained_refuse_it(project):
 
 
 def test_each_task_and_seed_needs_a_checkpoint():
-    values = validate(load_yaml(PARAMS, ParamsError))
-    assert problems(values) == []
+    values = own_settings()
+    assert [*problems(values)] == []
     values |= {"finetune": values["finetune"].model_copy(update={"source": "local"})}
     values |= {"tasks": ["movies"], "seeds": [13, 21]}
     needed = "task.movies.checkpoint: finetune.source=local needs one for the seed(s)"
-    assert problems(values) == [f"{needed} 13, 21"]
+    assert [*problems(values)] == [f"{needed} 13, 21"]
     values["task"] = {"movies": {"checkpoint": {13: "a"}}}
-    assert problems(values) == [f"{needed} 21"]
+    assert [*problems(values)] == [f"{needed} 21"]
     values["task"] = {"movies": {"checkpoint": "a"}}
-    assert problems(values) == []
+    assert [*problems(values)] == []
     spec = resolve_tasks(values["task"])[0]["movies"]
     assert spec.checkpoint_of(5) == "a"
 

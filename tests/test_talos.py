@@ -20,9 +20,8 @@ from stages.lib.graft.region import Region
 from stages.lib.graft.select import top_k
 from stages.lib.io import write_json
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
-from stages.lib.localizers.registry import Budget, find_mask
-from stages.lib.localizers.settings import NoSettings, Talos
-from stages.lib.localizers.talos import calibrate, least_sensitive, round_sizes, sensitivity
+from stages.lib.localizers.registry import Budget, LocalizerSettings, find_mask
+from stages.lib.localizers.talos import Talos, calibrate, least_sensitive, round_sizes, sensitivity
 from stages.lib.merging.arithmetic import combined, task_vector
 from stages.lib.merging.vectors import summed
 from stages.lib.metrics.composition import by_tensor
@@ -181,11 +180,11 @@ def test_lota_is_the_movement_mask_and_never_padded(triple):
     region, pretrained, finetuned = triple
     evidence = SimpleNamespace(region=region, pretrained=pretrained, finetuned=finetuned)
     wanted = movement_mask(region, movement_order(pretrained, finetuned, region, 20), 20)
-    assert find_mask("lota", evidence, NoSettings(), Budget(20)).mask.equals(wanted)
+    assert find_mask("lota", evidence, LocalizerSettings(), Budget(20)).mask.equals(wanted)
     scaled = {name: pretrained[name] + 4 * (finetuned[name] - pretrained[name]) for name in pretrained}
     assert top_k(region, movement(pretrained, scaled, region), 20).equals(wanted), "a longer vector has the same ticket"
     evidence.finetuned = finetuned | {name: pretrained[name] for name in ("b.weight", "c.weight")}
-    few = find_mask("lota", evidence, NoSettings(), Budget(30)).mask
+    few = find_mask("lota", evidence, LocalizerSettings(), Budget(30)).mask
     assert few.selected == 12 and "b.weight" not in few.indices
 
 

@@ -10,7 +10,7 @@ import torch
 from stages.lib.graft.apply import graft
 from stages.lib.graft.mask import GraftMask
 from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.settings import NAMES
+from stages.lib.localizers.names import NAMES
 from stages.lib.metrics.gain import add_gain, gained, relative_gain, scores_of_ends
 from stages.lib.models.evidence import from_tensors
 from stages.multitask.experiment.unions import purify, summed_gradient, union

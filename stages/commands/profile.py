@@ -1,29 +1,26 @@
-"""profile: put a named set of settings into params.yaml, or print it for `dvc exp run`.
+"""profile: put a named set of settings into the params.yaml files, or print it for `dvc exp run`.
 
 python -m stages.commands.profile                      lists the profiles
-python -m stages.commands.profile bert_tiny            writes its settings into params.yaml, comments kept
+python -m stages.commands.profile bert_tiny            writes its settings, comments kept
 python -m stages.commands.profile bert_tiny -S data.k=8                 with this setting changed, as `dvc exp run -S` does
-dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one experiment, params.yaml untouched before
+dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one experiment, nothing changed before
 """
 
 import argparse
-import io
 import json
-from collections.abc import Sequence
-from functools import cache, reduce
-from operator import getitem
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from stages.commands.mend import committed
-from stages.commands.overrides import keys_in, overridden, sections_in
-from stages.commands.settings_reference import leaves
 from stages.lib.command import guarded
 from stages.lib.errors import ParamsError, did_you_mean
 from stages.lib.io import write_text
-from stages.lib.yaml12 import load_yaml, parse_yaml
+from stages.lib.yaml12 import load_yaml
 from stages.workflow.core import paths
-from stages.workflow.core.settings import SECTIONS, validate
+from stages.workflow.core.settings import OWNERS, PIPELINES, load_all, params_file
 
 
 def main() -> None:
@@ -32,130 +29,101 @@ def main() -> None:
         prog="python -m stages.commands.profile", description="Choose a named set of settings."
     )
     parser.add_argument("name", nargs="?", help="a file of stages/profiles, without .yaml")
-    parser.add_argument(
-        "--flags", action="store_true", help="print -S flags for `dvc exp run` instead of writing params.yaml"
-    )
-    told = "changes a setting of the profile; more than once for several"
-    parser.add_argument(
-        "-S", "--set-param", dest="changes", metavar="KEY=VALUE", action="append", default=[], help=told
-    )
+    parser.add_argument("--flags", action="store_true", help="print -S flags for `dvc exp run` instead")
+    about = "changes a setting of the profile, [FILE:]KEY=VALUE as `dvc exp run` takes it; more than once for several"
+    parser.add_argument("-S", "--set-param", dest="changes", action="append", default=[], help=about)
     arguments = parser.parse_args()
     if arguments.name is None and arguments.changes:
         parser.error("-S changes a setting of a profile, so name one")
     if arguments.name is None:
         print("\n".join(f"{name:16} {profile['about']}" for name, profile in profiles().items()))
         return
-    settings = profile_settings(arguments.name)
+    overrides = [*flags(profile_settings(arguments.name)), *arguments.changes]
     if arguments.flags:
-        own = [flag for key, value in flatten(settings).items() for flag in flags(key, value)]
-        print(*(f"-S {flag}" for flag in own + arguments.changes))
+        print(*(f"-S {override}" for override in overrides))
         return
-    before = load_yaml(paths.PARAMS, ParamsError)
-    try:
-        text = apply(paths.PARAMS.read_text(encoding="utf-8"), settings, arguments.changes)
-    except (KeyError, TypeError):  # there is no place for a setting of the profile
-        validate(before)
-        raise
-    write_text(paths.PARAMS, text)
+    apply(overrides)
     changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""
-    back = "`git checkout params.yaml` brings the committed one back"
-    print(f"params.yaml now has the profile {arguments.name}{changed}; {back}")
-    if others := _left(before, settings, keys_in(arguments.changes)):
-        print(f"left as they were, which is neither the profile's nor as committed: {', '.join(others)}")
-
-
-def _left(before: dict[str, Any], settings: dict[str, Any], named: Sequence[str]) -> list[str]:
-    """Settings that are not the profile's nor `named`, and were other than those of the last commit: of a profile before it, perhaps."""
-    if (text := committed(paths.PARAMS)) is None:
-        return []
-    theirs, own = flatten(parse_yaml(text, str(paths.PARAMS), ParamsError)), {*flatten(settings), *named}
-    return [key for key, value in flatten(before).items() if key not in own and theirs.get(key) != value]
+    print(f"{paths.PARAMS} now has the profile {arguments.name}{changed}, and so have those of the further pipelines")
+    print(
+        "`git diff -- '*params.yaml'` shows what differs from the committed settings, `git checkout` brings them back"
+    )
 
 
 def profiles() -> dict[str, dict[str, Any]]:
-    """Every profile by name: `about` and `set`."""
-    return {path.stem: _profile(path) for path in sorted(paths.PROFILES.glob("*.yaml"))}
-
-
-def _profile(path: Path) -> dict[str, Any]:
-    """Raises ParamsError for a file that is none."""
-    values = load_yaml(path, ParamsError)
-    if not isinstance(values, dict) or {*values} != {"about", "set"} or not isinstance(values["set"], dict):
-        raise ParamsError(f"{path}: should have `about`, a line on it, and `set`, its settings by section")
-    return values
+    """Every profile by name: `about` and `set`.  Raises ParamsError for a file that is none."""
+    found = {path: load_yaml(path, ParamsError) for path in sorted(paths.PROFILES.glob("*.yaml"))}
+    for path, values in found.items():
+        if not isinstance(values, dict) or {*values} != {"about", "set"} or not isinstance(values["set"], dict):
+            raise ParamsError(f"{path}: should have `about`, a line on it, and `set`, its settings by section")
+    return {path.stem: values for path, values in found.items()}
 
 
 def profile_settings(name: str) -> dict[str, Any]:
-    """The settings of a profile; raises ParamsError with the nearest name, of its settings, too."""
-    known = profiles()
-    if name not in known:
+    """The settings of a profile; raises ParamsError with the nearest name, of its sections, too."""
+    if name not in (known := profiles()):
         raise ParamsError(f"unknown profile {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
     settings = known[name]["set"]
-    if unknown := [key for key in flatten(settings) if key not in schemas()]:
-        told = ", ".join(f"{key!r}{did_you_mean(key, schemas())}" for key in unknown)
-        raise ParamsError(f"{paths.PROFILES / name}.yaml: no setting is called {told}")
+    if strange := [f"{section!r}{did_you_mean(section, OWNERS)}" for section in settings if section not in OWNERS]:
+        raise ParamsError(f"{paths.PROFILES / name}.yaml: unknown section {', '.join(strange)}")
     return settings
 
 
-@cache
-def schemas() -> dict[str, dict[str, Any]]:
-    """Dotted key of every setting -> its JSON schema."""
-    return {key: schema for section, kind in SECTIONS.items() for key, schema, _ in leaves(section, kind)}
+def flags(settings: dict[str, Any]) -> list[str]:
+    """The arguments of `-S` that set these; a table is removed first, since DVC would only add to it."""
+    found = []
+    for section, part in settings.items():
+        file = params_file(OWNERS[section])
+        kind = PIPELINES[OWNERS[section]].SECTIONS[section]
+        for key, value in flatten(section, part, kind).items():
+            found += [f"{file}:~{key}"] * isinstance(value, dict) + [f"{file}:++{key}={_flag(value)}"]
+    return found
 
 
-@cache
-def tables() -> set[str]:
-    """Settings that are tables whose keys are the user's own names."""
-    return {key for key, schema in schemas().items() if schema.get("type") == "object"}
+def flatten(key: str, value: object, kind: object) -> dict[str, Any]:
+    """Dotted key -> value of the settings in a section of this kind; tables whose keys are the user's own names stay whole."""
+    fields = getattr(kind, "model_fields", {})
+    if not isinstance(value, dict) or not (fields or kind is Any):
+        return {key: value}
+    kinds = {name: fields[name].annotation if name in fields else None for name in value}
+    return {
+        place: end for name, part in value.items() for place, end in flatten(f"{key}.{name}", part, kinds[name]).items()
+    }
 
 
-def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value; `tables` stay whole."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        dotted = f"{prefix}{key}"
-        if isinstance(value, dict) and dotted not in tables():
-            flat |= flatten(value, f"{dotted}.")
-        else:
-            flat[dotted] = value
-    return flat
+def apply(overrides: Sequence[str], place: Path = Path()) -> None:
+    """Change settings as DVC's -S does; raises ParamsError, and writes nothing, if the result is not valid."""
+    with overridden(overrides, place) as folder:
+        load_all(folder)
+        for file in map(params_file, PIPELINES):
+            write_text(place / file, (folder / file).read_text(encoding="utf-8"))
 
 
-def apply(text: str, settings: dict[str, Any], changes: Sequence[str] = ()) -> str:
-    """params.yaml with these settings and then these changes (KEY=VALUE), written as DVC writes it.
+@contextmanager
+def overridden(overrides: Sequence[str], place: Path = Path()) -> Iterator[Path]:
+    """A folder with a copy of each params.yaml, changed as DVC's -S does; what is unknown is added, for a check to name it."""
+    from dvc.utils.cli_parse import to_path_overrides
+    from dvc.utils.hydra import apply_overrides
 
-    Raises ParamsError if the result is not valid, by the rules of the pipelines that are changed, too.
-    """
-    from ruamel.yaml import YAML
-
-    yaml = YAML()
-    yaml.default_flow_style = False
-    document = yaml.load(text)
-    # a copy: what YAML's anchors share would come out as anchors again
-    for key, value in json.loads(json.dumps(flatten(settings))).items():
-        *sections, last = key.split(".")
-        place = reduce(getitem, sections, document)
-        if isinstance(place[last], dict):
-            place[last].clear()
-            place[last].update(value)
-        else:
-            place[last] = value
-    out = io.StringIO()
-    yaml.dump(document, out)
-    text = overridden(out.getvalue(), changes) if changes else out.getvalue()
-    validate(json.loads(json.dumps(yaml.load(text) if changes else document)), asked=sections_in(changes))
-    return text
-
-
-def flags(key: str, value: object) -> list[str]:
-    """The argument of `-S` that sets a value; a table is removed first, since DVC would only add to it."""
-    return [f"~{key}", f"++{key}={_flag(value)}"] if isinstance(value, dict) else [f"{key}={_flag(value)}"]
+    with TemporaryDirectory() as folder:
+        for file in map(params_file, PIPELINES):
+            (copy := Path(folder, file)).parent.mkdir(parents=True, exist_ok=True)
+            copyfile(place / file, copy)
+        try:
+            for file, items in to_path_overrides([*overrides]).items():
+                apply_overrides(Path(folder, file), [item if item[0] in "+~" else f"++{item}" for item in items])
+        except Exception:  # of DVC, and of OmegaConf and ruamel.yaml what slips through it
+            words = " ".join(f"-S {override}" for override in overrides)
+            raise ParamsError(
+                f"{words}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005"
+            ) from None
+        yield Path(folder)
 
 
 def _flag(value: object) -> str:
     """A value in the grammar of `dvc exp run -S`, without spaces so that the shell keeps it in one piece."""
     if isinstance(value, list):
-        return "[" + ",".join(_flag(item) for item in value) + "]"
+        return "[" + ",".join(map(_flag, value)) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{_flag(item)}" for key, item in value.items()) + "}"
     return json.dumps(value) if value is None or isinstance(value, bool | int | float) else str(value)

@@ -79,16 +79,20 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
 
 
 def plain_problem(problem: dict, section: str, kind: object) -> str:
-    """One line for one finding of pydantic in a `section` of this `kind`: dotted key, value, what is allowed, nearest name."""
+    """One line for one finding of pydantic in a `section` of this `kind`: dotted key, value, what is allowed, nearest name.
+
+    Without a section the kind is of a whole file of them.
+    """
     path = [part for part in problem["loc"] if part != "[key]"]
     if "[key]" in problem["loc"]:
         path.pop()  # the name itself is what is wrong, and stands in the message as the value
-    where = ".".join([section, *map(str, path)])
+    where = ".".join([*filter(None, [section]), *map(str, path)])
+    what = "setting" if section or len(path) > 1 else "section"
     if problem["type"] == "missing":
-        return f"{where}: this setting is missing"
+        return f"{where}: this {what} is missing"
     if problem["type"] == "extra_forbidden":
         known = [*getattr(_model_at(kind, path[:-1]), "model_fields", ())]
-        return f"{where}: unknown setting{did_you_mean(path[-1], known)}; known: {', '.join(known) or 'none'}"
+        return f"{where}: unknown {what}{did_you_mean(path[-1], known)}; known: {', '.join(known) or 'none'}"
     whole_prompt = problem["type"] == "value_error" and isinstance(problem["input"], dict)
     or_null = "" if problem["type"] == "value_error" else _or_null(kind, path)
     given = "" if whole_prompt else f"{shown(problem['input'])} is not allowed: "

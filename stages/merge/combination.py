@@ -2,7 +2,7 @@
 
 from stages.lib.io import make_folders
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
 
 
@@ -11,8 +11,9 @@ def main(method: str, seed: int) -> None:
     """Merge, choose the weight on dev if there is one, and measure on the test set of every task."""
     params = load_params(
         "tasks", *MODEL, "finetune.train", "graft.region", "graft.rule", "calibration.bins", "merge",
-        "combination.search", "combination.shares", "localizer",
+        "combination.search", "combination.shares",
     )  # fmt: skip
+    params.localizer = load_localizer(method)
     make_folders(paths.reading_dir("combination", (method,), seed))
 
     from stages.lib import runtime

@@ -1,13 +1,15 @@
 """Settings of multi-task learning, and the rules between them and the main pipeline."""
 
 import re
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import Field
 
 from stages.lib.errors import did_you_mean
-from stages.lib.localizers.settings import NAMES, SHARED, name_problems
-from stages.lib.settings import AdamWParams, Choice, Name, Section, Share, Tasks, is_on, told
+from stages.lib.localizers.names import NAMES, SHARED
+from stages.lib.settings import AdamWParams, Count, Name, Positive, Section, Share, Tasks
+from stages.workflow.core.rules import Choice, Values, is_on, unknown_localizers
 
 # These learn from a base.  The paper takes none (figure 8), and shows larger ones (figures 11 and 12).
 FROM_A_BASE = ("learned", "attribution_learned")
@@ -16,28 +18,26 @@ WITH_SHARE = re.compile(rf"({'|'.join(FROM_A_BASE)})_(0|1|[01]\.[0-9]+)")
 
 class MultitaskParams(Section):
     tasks: Tasks
-    test_max: int = Field(ge=0, description="rows of every test set that are used; 0 for all")
-    groups: dict[Name, list[Name]] = Field(description="tasks that are alike, by a name for them")
+    test_max: Count
+    groups: dict[Name, list[Name]]
 
 
 class JointParams(Section):
-    paradigms: list[Literal["sgd", "adamw", "adamw_l1"]] = Field(description="ways to fine-tune")
-    step_factor: float | None = Field(
-        gt=0, le=1000, description="steps as a multiple of those of a single task; null for the number of tasks"
-    )
-    eval_steps: int = Field(ge=0, description="steps between mean dev scores, best one kept; 0 keeps the last")
+    paradigms: list[Literal["sgd", "adamw", "adamw_l1"]]
+    step_factor: float | None = Field(gt=0, le=1000)
+    eval_steps: Count
     adamw: AdamWParams
 
 
 class SkillParams(Section):
-    localizers: list[Name] = Field(description="ways to find the region of each task")
-    sparsities: list[Share] = Field(description="selected / graftable parameters")
+    localizers: list[Name]
+    sparsities: list[Share]
 
 
 class TransferParams(Section):
-    unions: dict[Name, list[Name]] = Field(description="further unions, of tasks that need not be alike")
-    purify_steps: int = Field(ge=0, description="gradient steps on each union for all its tasks; 0 for none")
-    purify_batch_size: int = Field(ge=1, description="examples per task and step")
+    unions: dict[Name, list[Name]]
+    purify_steps: Count
+    purify_batch_size: Positive
 
 
 SECTIONS: dict[str, Any] = {
@@ -46,8 +46,6 @@ SECTIONS: dict[str, Any] = {
     "skill": SkillParams,
     "transfer": TransferParams,
 }
-
-
 TASKS = (
     Choice("multitask.tasks", least=2),
     Choice("multitask.groups", "multitask.tasks", least=2),
@@ -55,7 +53,7 @@ TASKS = (
 )
 
 
-def step_factor(values: dict[str, Any]) -> float:
+def step_factor(values: Values) -> float:
     """Steps of joint training as a multiple of those of a single task (JointPlan.factor)."""
     return values["joint"].step_factor or len(values["multitask"].tasks)
 
@@ -76,33 +74,29 @@ def read_name(name: str) -> tuple[str, float] | None:
     return (match[1], float(match[2])) if match and float(match[2]) <= 1 else None
 
 
-# shares of the region that a mask has at least one parameter of, each with what else switches its stage off by being empty
-SPARSITIES = {"skill.sparsities": "multitask.tasks"}
-
-
-def problems(values: dict[str, Any]) -> list[str]:
+def problems(values: Values) -> Iterator[str]:
     """Names of groups and unions, and localizers.  Without joint models there are no rules."""
-    rules = [_name_problems, _localizer_problems] if is_on(values, "joint") and is_on(values, "multitask") else []
-    return told(rules, values)
+    if is_on(values, "joint") and is_on(values, "multitask"):
+        yield from _name_problems(values)
+        yield from _localizer_problems(values)
 
 
-def _name_problems(values: dict[str, Any]) -> list[str]:
+def _name_problems(values: Values) -> Iterator[str]:
     places = {f"multitask.groups.{name}": name for name in values["multitask"].groups}
     places |= {f"transfer.unions.{name}": name for name in values["transfer"].unions}
-    taken = [*(values["multitask"].tasks or []), *places.values()]  # null where `tasks` is no list itself
-    return [
-        f"{place}: the name is taken, by a task or by another group or union"
-        for place, name in places.items()
-        if taken.count(name) > 1
-    ]
+    taken = [*values["multitask"].tasks, *places.values()]
+    for place, name in places.items():
+        if taken.count(name) > 1:
+            yield f"{place}: the name is taken, by a task or by another group or union"
 
 
-def _localizer_problems(values: dict[str, Any]) -> list[str]:
+def _localizer_problems(values: Values) -> Iterator[str]:
     named = values["skill"].localizers
     used = [read_name(name)[0] for name in named if read_name(name)]
-    return name_problems(values, "skill.localizers", used, SHARED) + [
-        f"skill.localizers: unknown localizer {name!r}{did_you_mean(name, SHARED)}; known: {', '.join(SHARED)}, "
-        "and learned_SHARE, such as learned_0.1"
-        for name in named
-        if read_name(name) is None
-    ]
+    yield from unknown_localizers(values, "skill.localizers", used, SHARED)
+    for name in named:
+        if read_name(name) is None:
+            yield (
+                f"skill.localizers: unknown localizer {name!r}{did_you_mean(name, SHARED)}; known: {', '.join(SHARED)}, "
+                "and learned_SHARE, such as learned_0.1"
+            )

@@ -2,16 +2,15 @@
 
 from stages.lib.io import write_json
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
 
 
 @stage
 def main(paradigm: str, localizer: str, seed: int) -> None:
     """Find the regions and store them as mask files."""
-    params = load_params(
-        "tasks", *MODEL, "graft.region", "graft.rule", "multitask.tasks", "skill.sparsities", "localizer"
-    )
+    params = load_params("tasks", *MODEL, "graft.region", "graft.rule", "multitask.tasks", "skill.sparsities")
+    params.localizer = load_localizer(localizer)
     if not params.multitask.tasks:
         # DVC keeps no empty folder within an output, and the next stage depends on one for each size
         for size in params.skill.sparsities:

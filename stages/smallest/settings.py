@@ -4,27 +4,22 @@ from typing import Any
 
 from pydantic import Field
 
-from stages.lib.localizers.settings import name_problems
-from stages.lib.settings import Choice, Name, Section, Share, Tasks
+from stages.lib.settings import Name, Section, Share, Tasks
+from stages.workflow.core.rules import Choice, Values, unknown_localizers
 
 
 class SmallestParams(Section):
-    localizers: list[Name] = Field(description="ways to find the region")
+    localizers: list[Name]
     tasks: Tasks
-    gain: float = Field(gt=0, le=1, description="relative gain on dev that a graft has to bring")
-    largest: Share = Field(description="share of the region beyond which nobody looks")
-    precision: float = Field(
-        gt=1, description="ratio of the size found to one that is too small, at most; 1 parameter is the least step"
-    )
+    gain: Share
+    largest: Share
+    precision: float = Field(gt=1)
 
 
 SECTIONS: dict[str, Any] = {"smallest": SmallestParams}
-
 TASKS = (Choice("smallest.tasks"),)
-# shares of the region that a mask has at least one parameter of
-SPARSITIES = {"smallest.largest": None}
 
 
-def problems(values: dict[str, Any]) -> list[str]:
+def problems(values: Values) -> list[str]:
     """Localizers have sections of their own."""
-    return name_problems(values, "smallest.localizers", values["smallest"].localizers)
+    return unknown_localizers(values, "smallest.localizers", values["smallest"].localizers)

@@ -2,7 +2,7 @@
 
 from stages.lib.io import make_folders
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_params
+from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
 
 
@@ -11,8 +11,9 @@ def main(method: str, seed: int) -> None:
     """Train them, or take them from the main pipeline, and see what each does to every task."""
     params = load_params(
         "tasks", *MODEL, "finetune.optimizer", "finetune.momentum", "graft.region", "graft.rule", "talos.tasks",
-        "talos.sparsity", "talos.test_max", "edit.training", "localizer",
+        "talos.sparsity", "talos.test_max", "edit.training",
     )  # fmt: skip
+    params.localizer = load_localizer(method)
     make_folders(paths.EDIT / method / str(seed), paths.reading_dir("edit", (method,), seed))
     if not params.talos.tasks:
         return

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from stages.commands import profile
-from tests.dvc_project import ROOT, Copy, clone, make_original
+from tests.dvc_project import Copy, clone, make_original
+from tests.settings_files import lay_out_settings
 
 # what task arithmetic costs is measured in seconds, too
 TIMED = ("metrics/edit/", "metrics/talos", "plots/talos")
@@ -17,7 +18,7 @@ def fresh_copies(folder: Path, *names: str) -> list[Copy]:
     original = make_original(folder, profile.profile_settings("whole"))
     copies = [clone(original, name) for name in names]
     for copy in copies:
-        (copy.folder / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+        lay_out_settings(folder=copy.folder)
         copy.run("python", "-m", "stages.commands.profile", "whole")
     return copies
 

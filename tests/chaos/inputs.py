@@ -13,13 +13,11 @@ from ruamel.yaml import YAML
 from stages.lib.data.local import ENDINGS, load_local
 from stages.lib.data.tables import build_table
 from stages.lib.data.tasks import TaskSpec
-from stages.lib.errors import GraftError
 from stages.lib.io import read_rows, write_rows
-from stages.lib.yaml12 import LARGEST, load_yaml
-from stages.workflow.core.settings import SECTIONS, validate
+from stages.workflow.core.settings import PIPELINES, checked, params_file, read_files
 from tests.chaos.campaign import Check
 
-PARAMS = Path(__file__).parents[2] / "params.yaml"
+ROOT = Path(__file__).parents[2]
 TASK = TaskSpec(name="mine", title="Mine", kind="test", labels=["bad", "good"])
 ODD: list[Any] = [
     None, True, False, 0, -1, 1.5, 10**30, 1e308, float("inf"), float("nan"), "", " ", "\0", "\ud800", "13 $(touch x)", "../x", "é",
@@ -30,8 +28,12 @@ BYTES = [b"\0", b"\xff", b"\t", b"[", b"{", b'"', b"&a ", b"*a", b"<<: ", b"!!in
 
 def params(chance: random.Random, folder: Path) -> None:
     """Settings with odd values, names or sections, or a torn file, as `load_params` reads and checks them."""
-    path = folder / "params.yaml"
-    raw = PARAMS.read_bytes()
+    files = {name: folder / params_file(name) for name in PIPELINES}
+    for name, path in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((ROOT / params_file(name)).read_bytes())
+    path = files[chance.choice([*files])]
+    raw = path.read_bytes()
     if chance.random() < 0.5:
         path.write_bytes(torn(chance, raw))
     else:
@@ -39,7 +41,7 @@ def params(chance: random.Random, folder: Path) -> None:
         for _ in range(chance.randint(1, 4)):
             disturb(chance, values)
         path.write_text(json.dumps(values), encoding="utf-8")
-    validate(load_yaml(path, GraftError), path, asked=SECTIONS)
+    checked(read_files(PIPELINES, folder), localizers=True)
 
 
 def rows(chance: random.Random, folder: Path) -> None:
@@ -92,7 +94,7 @@ def torn(chance: random.Random, content: bytes) -> bytes:
         content = content[:start] + middle + content[start + length :]
         if chance.random() < 0.1:
             content = content[: chance.randint(0, len(content))]
-    return content if chance.random() < 0.99 else content * (LARGEST // max(len(content), 1) + 2)
+    return content
 
 
 def as_jsonl(made: list[dict[str, Any]]) -> bytes:

@@ -5,7 +5,7 @@ params.yaml and are laid over the built-in one of the same name, field by field.
 """
 
 import string
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from ..errors import DataError, did_you_mean, plain_problem
-from ..settings import Section, WrongSetting, fine_part, told
+from ..settings import Section
 from ..yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("tasks.yaml")
@@ -234,36 +234,24 @@ def unknown_tasks(place: str, names: Iterable[str], custom: Mapping[str, Any]) -
 
 
 def resolve_tasks(custom: dict[str, dict[str, Any]]) -> tuple[dict[str, TaskSpec], list[str]]:
-    """Give every known task by name, the user's own laid over the built-in, and the problems found.
-
-    A task with a problem is named in the problems, and in the result without what is wrong in it, or not if its labels are.
-    """
-    specs, problems, known = {}, [], {*registry(), *custom}
-    for name in [*registry(), *(name for name in custom if name not in registry())]:
+    """Give every known task by name, the user's own laid over the built-in, without those that have a problem, and the problems."""
+    specs, problems = {}, []
+    for name in {**registry(), **custom}:
         try:
             merged = {"title": name, "kind": name, **registry().get(name, {}), **custom.get(name, {}), "name": name}
             specs[name] = TaskSpec.model_validate(merged)
-        except WrongSetting:  # no table at all
-            continue
         except ValidationError as error:
-            problems.extend(plain_problem(problem, f"task.{name}", TaskSpec) for problem in error.errors())
-            places = [problem["loc"] for problem in error.errors()]
-            if not {"labels", "name"} & {place[0] for place in places}:
-                specs[name] = fine_part(TaskSpec, merged, places)
-    problems += [problem for spec in specs.values() for problem in told([_part_problems], spec, specs, known)]
-    return specs, problems
+            problems += [plain_problem(problem, f"task.{name}", TaskSpec) for problem in error.errors()]
+    return specs, problems or [line for spec in specs.values() for line in _part_problems(spec, specs)]
 
 
-def _part_problems(spec: TaskSpec, specs: dict[str, TaskSpec], known: Collection[str]) -> list[str]:
-    place, problems = f"task.{spec.name}.parts", []
+def _part_problems(spec: TaskSpec, specs: dict[str, TaskSpec]) -> Iterator[str]:
+    place = f"task.{spec.name}.parts"
     for part in spec.parts or ():
-        if part not in known:
-            problems.append(f"{place}: unknown task {part!r}{did_you_mean(part, known)}")
-        elif part not in specs:
-            continue  # its own problem
+        if part not in specs:
+            yield f"{place}: unknown task {part!r}{did_you_mean(part, specs)}"
         elif specs[part].parts:
-            problems.append(f"{place}: {part} has parts itself; name those")
+            yield f"{place}: {part} has parts itself; name those"
         elif {*specs[part].labels} != {*spec.labels}:
             theirs, ours = (", ".join(task.labels) for task in (specs[part], spec))
-            problems.append(f"{place}: {part} has the labels {theirs}, {spec.name} has {ours}")
-    return problems
+            yield f"{place}: {part} has the labels {theirs}, {spec.name} has {ours}"

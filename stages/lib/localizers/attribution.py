@@ -7,14 +7,29 @@ an integrated gradient: over the whole path its mean would add up to the loss th
 
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ..graft.select import RunningSelection
 from .evidence import Evidence
-from .registry import Localizer
-from .settings import Attribution
+from .registry import Localizer, LocalizerSettings
+
+
+class Attribution(LocalizerSettings):
+    """Gradients on the path from the pretrained to the fine-tuned model."""
+
+    path_points: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        [0.0, 0.1, 0.3],
+        min_length=1,
+        description="points between pretrained (0) and fine-tuned (1) where it takes a gradient",
+    )
+    sign: Literal["signed", "magnitude"] = Field("magnitude", description="signed: harmful movement comes last")
+
+    def gradient_examples(self, rows: float, size: float) -> float:
+        return len(self.path_points) * rows
 
 
 def rank_by_attribution(evidence: Evidence, settings: Attribution, k: int) -> Tensor:
@@ -49,4 +64,6 @@ def each_attribution(evidence: Evidence, path_points: list[float], use: Callable
     evidence.each_gradient([partial(evidence.put_between, alpha) for alpha in path_points], take)
 
 
-LOCALIZER = Localizer("saves most loss, to first order", rank_by_attribution, rank_needs_model=True)
+LOCALIZER = Localizer(
+    "saves most loss, to first order", rank_by_attribution, rank_needs_model=True, settings=Attribution
+)

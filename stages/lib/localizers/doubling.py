@@ -1,15 +1,29 @@
 """Doubling masks: growth from a few parameters, every round as many again, so that masks of all sizes are nested."""
 
+from math import ceil, log2
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ..graft.mask import GraftMask
 from ..graft.select import ranking
+from ..settings import Positive
 from .evidence import Evidence
 from .grown import gains_beyond
 from .movement import movement_order
-from .registry import Localizer
-from .settings import Doubling
+from .registry import Localizer, LocalizerSettings
+
+
+class Doubling(LocalizerSettings):
+    """Masks that grow to twice their size in every round."""
+
+    start: Positive = Field(
+        32, description="parameters of the first graft; each of log2(budget / start) rounds takes a gradient"
+    )
+
+    def gradient_examples(self, rows: float, size: float) -> float:
+        return max(0, ceil(log2(size / self.start))) * rows
 
 
 def rank_by_doubling(evidence: Evidence, settings: Doubling, k: int) -> Tensor:
@@ -29,5 +43,9 @@ def rank_by_doubling(evidence: Evidence, settings: Doubling, k: int) -> Tensor:
 
 
 LOCALIZER = Localizer(
-    "moved most, then twice as many by what the graft gains most from", rank_by_doubling, rank_needs_model=True
+    "moved most, then twice as many by what the graft gains most from",
+    rank_by_doubling,
+    rank_needs_model=True,
+    settings=Doubling,
+    arrays=1,
 )

@@ -1,11 +1,21 @@
 """FISH: rank parameters by their empirical Fisher information before fine-tuning (Sung et al., 2021)."""
 
+from pydantic import Field
 from torch import Tensor
 
 from ..graft.select import ranking
+from ..settings import Positive
 from .evidence import Evidence
-from .registry import Localizer
-from .settings import Fish
+from .registry import Localizer, LocalizerSettings
+
+
+class Fish(LocalizerSettings):
+    """How many gradients."""
+
+    examples: Positive = Field(1024, description="training examples, all if there are fewer.  FISH: 1024")
+
+    def gradient_examples(self, rows: float, size: float) -> float:
+        return min(self.examples, rows)
 
 
 def rank_by_fisher(evidence: Evidence, settings: Fish, k: int) -> Tensor:
@@ -18,4 +28,10 @@ def rank_by_fisher(evidence: Evidence, settings: Fish, k: int) -> Tensor:
     return ranking(evidence.region, evidence.squared_gradients(settings.examples), k)
 
 
-LOCALIZER = Localizer("largest empirical Fisher information before fine-tuning", rank_by_fisher, rank_needs_model=True)
+LOCALIZER = Localizer(
+    "largest empirical Fisher information before fine-tuning",
+    rank_by_fisher,
+    rank_needs_model=True,
+    settings=Fish,
+    arrays=2,
+)

@@ -2,18 +2,35 @@
 
 import math
 
+from pydantic import Field
 from torch import Tensor
 
 from ..graft.mask import GraftMask
 from ..graft.select import LazyTensors, RunningSelection
+from ..settings import Positive
 from .evidence import Evidence
 from .movement import movement_mask, rank_by_movement
-from .registry import Budget, FoundMask, Localizer
-from .settings import Grown
+from .registry import Budget, FoundMask, Localizer, LocalizerSettings
 
 # The start is this part of the budget; the rounds add the rest in equal portions.
 START_PART = 3
 ERROR = 0.05
+
+
+class Grown(LocalizerSettings):
+    """Masks that grow in rounds."""
+
+    rounds: Positive = Field(3, description="gradients, each at the graft so far")
+    enough: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="agreement with the fine-tuned model at which growth ends before its budget, if dev shows at least as "
+        "much with 95 % confidence (too much where dev also chose that model); null: never",
+    )
+
+    def gradient_examples(self, rows: float, size: float) -> float:
+        return self.rounds * rows
 
 
 def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> FoundMask:
@@ -73,4 +90,4 @@ def _gain_beyond(evidence: Evidence, mask: GraftMask, name: str, gradient: Tenso
     return gain
 
 
-LOCALIZER = Localizer("moved most, then what the graft gains most from", rank_by_movement, grow)
+LOCALIZER = Localizer("moved most, then what the graft gains most from", rank_by_movement, grow, settings=Grown)

@@ -20,8 +20,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ..graft.apply import graft_into
@@ -30,12 +32,41 @@ from ..graft.region import Region, Tensors
 from ..graft.select import kth_largest, top_k
 from ..loops import State
 from ..loops import loop as kept_loop
+from ..settings import Count, Positive, Rate, Weight
 from .evidence import DevRating, Evidence
 from .movement import movement_mask, rank_by_movement
-from .registry import Budget, FoundMask, Localizer
-from .settings import Learning
+from .registry import Budget, FoundMask, Localizer, LocalizerSettings
 
 LEARNED, MOVEMENT = "learned", "movement"
+
+
+class Learning(LocalizerSettings):
+    """Gradient steps on a mask."""
+
+    base_share: float = Field(0.1, ge=0, le=1, description="size of the base as a share of the budget")
+    # beyond, the slope of a mask value this near 1 is lost in float32
+    offset: float = Field(10.0, gt=0, le=12, description="mask logits start at -offset, on the base at +offset")
+    l1: Weight = Field(
+        0.0,
+        description="weight of the sum of all mask values in the loss; relative: 1 would keep the last of the budget out",
+    )
+    steps: Count = Field(20, description="gradient steps on the mask logits; 0 keeps the base alone")
+    rate_kind: Literal["relative", "absolute"] = Field(
+        "relative", description="relative: scale-free; absolute: as the paper's"
+    )
+    learning_rate: Rate = Field(
+        4.0,
+        description="relative: 1 would let the last of the budget in at the last step, 4 after a quarter; absolute: step size",
+    )
+    batch_size: Positive = Field(1024, description="examples per step; the whole training set if it is smaller")
+    eval_steps: Count = Field(
+        2,
+        description="steps between ratings by agreement on dev: the best mask is kept, or movement where that is better; "
+        "0 keeps the last and asks nothing",
+    )
+
+    def gradient_examples(self, rows: float, size: float) -> float:
+        return max(self.steps, 1) * min(self.batch_size, rows)
 
 
 @dataclass(frozen=True)
@@ -230,4 +261,6 @@ def learn_from(base: GraftMask, evidence: Evidence, settings: Learning, budget: 
     return FoundMask(moved if loses else learned.mask, record)
 
 
-LOCALIZER = Localizer("learned from a base of those that moved most", rank_by_movement, refine_by_learning)
+LOCALIZER = Localizer(
+    "learned from a base of those that moved most", rank_by_movement, refine_by_learning, settings=Learning, arrays=2
+)

@@ -50,15 +50,24 @@ class FoundMask:
     record: dict[str, Any] = field(default_factory=dict)
 
 
+class LocalizerSettings(Section):
+    """Settings of a localizer with their defaults; a class of its own stands in its file."""
+
+    def gradient_examples(self, rows: float, size: float) -> float:
+        """Training examples, of so many `rows` of them, that it takes a gradient of for a mask of `size` parameters."""
+        return 0.0
+
+
 @dataclass(frozen=True)
 class Localizer:
     """One way to find the parameters that carry a skill.
 
     rank(evidence, settings, k) gives region indices (int64), best first, exactly min(k, the number
     it has an opinion about) of them.  refine(evidence, settings, order, budget), where there is one, gives the
-    mask of that size, starting from that order.  `settings` is the localizer's own section of `localizer`.
+    mask of that size, starting from that order.  `settings` is the class of what both are given, with its defaults.
     `rank_needs_model` says whether the rank needs the model, or only the two sets of weights, and
-    `refines_rank` whether refine looks at the order, so that it has to be made first.
+    `refines_rank` whether refine looks at the order, so that it has to be made first.  `arrays` is how many float32 arrays
+    of the region's size it makes at once, gradients among them, beside live weights.
     """
 
     about: str
@@ -66,6 +75,8 @@ class Localizer:
     refine: Callable[[Evidence, Any, Tensor | None, Budget], FoundMask] | None = None
     rank_needs_model: bool = False
     refines_rank: bool = True
+    settings: type[LocalizerSettings] = LocalizerSettings
+    arrays: int = 0
 
     def find(self, evidence: Evidence, settings: Section, budget: Budget, order: Tensor | None = None) -> FoundMask:
         """The mask: the first k of the ranking, made here unless given, or what it is refined to."""
@@ -79,7 +90,7 @@ class Localizer:
 
 
 def localizer_of(name: str) -> Localizer:
-    """The localizer of this name, one of settings.NAMES."""
+    """The localizer of this name, one of names.NAMES."""
     return import_module(f".{name}", __package__).LOCALIZER
 
 

@@ -1,14 +1,30 @@
 """Stable masks: what most draws of half as many examples would graft (complementary pairs: Shah and Samworth, 2013)."""
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ..graft.apply import values_at
 from ..graft.select import top_k
+from ..settings import Positive
 from .evidence import Evidence
 from .movement import rank_by_movement
-from .registry import Budget, FoundMask, Localizer
-from .settings import Stable
+from .registry import Budget, FoundMask, Localizer, LocalizerSettings
+
+
+class Stable(LocalizerSettings):
+    """The draws of examples."""
+
+    draws: int = Field(10, ge=1, le=1000, description="gradients, each of other training examples")
+    batch_size: Positive = Field(
+        64, description="examples of a draw; half of the training set gives complementary pairs"
+    )
+    path_point: float = Field(
+        0.1, ge=0, le=1, description="where between pretrained (0) and fine-tuned (1) gradients are taken"
+    )
+
+    def gradient_examples(self, rows: float, size: float) -> float:
+        return self.draws * min(self.batch_size, rows)
 
 
 def select_stable(evidence: Evidence, settings: Stable, _order: Tensor | None, budget: Budget) -> FoundMask:
@@ -37,4 +53,11 @@ def select_stable(evidence: Evidence, settings: Stable, _order: Tensor | None, b
     return FoundMask(mask, {"draws": settings.draws, "stable": int((chosen > settings.draws / 2).sum())})
 
 
-LOCALIZER = Localizer("gain most in most halves of the data", rank_by_movement, select_stable, refines_rank=False)
+LOCALIZER = Localizer(
+    "gain most in most halves of the data",
+    rank_by_movement,
+    select_stable,
+    refines_rank=False,
+    settings=Stable,
+    arrays=5,
+)

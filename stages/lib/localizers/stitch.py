@@ -3,14 +3,29 @@
 Their data-free variant takes the 5 % that moved most: the localizer `movement` at 0.05.
 """
 
+from typing import Literal
+
+from pydantic import Field
 from torch import Tensor
 
 from ..graft.mask import GraftMask
+from ..settings import Count, Rate, Weight
 from .evidence import Evidence
-from .learned import learn_from
+from .learned import Learning, learn_from
 from .movement import rank_by_movement
 from .registry import Budget, FoundMask, Localizer
-from .settings import Stitching
+
+
+class Stitching(Learning):
+    """As its authors learn: `base_share` is a share of the region here."""
+
+    base_share: float = Field(1e-5, ge=0, le=1, description="size of the base as a share of the region")
+    offset: float = Field(5.0, gt=0, le=12)
+    l1: Weight = 6.25e-7
+    steps: Count = 10
+    rate_kind: Literal["relative", "absolute"] = "absolute"
+    learning_rate: Rate = 1.6e7
+    eval_steps: Count = 0
 
 
 def refine_by_stitching(evidence: Evidence, settings: Stitching, order: Tensor, budget: Budget) -> FoundMask:
@@ -20,5 +35,9 @@ def refine_by_stitching(evidence: Evidence, settings: Stitching, order: Tensor, 
 
 
 LOCALIZER = Localizer(
-    "learned from the very few that moved most, with an l1 penalty", rank_by_movement, refine_by_stitching
+    "learned from the very few that moved most, with an l1 penalty",
+    rank_by_movement,
+    refine_by_stitching,
+    settings=Stitching,
+    arrays=2,
 )

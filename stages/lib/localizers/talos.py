@@ -7,16 +7,41 @@ still in, so the last round has the share that was asked for.
 """
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ..graft.mask import GraftMask
 from ..graft.region import Tensors
 from ..graft.select import ranking, top_k
+from ..settings import Positive
 from .evidence import Evidence
-from .registry import Budget, FoundMask, Localizer
-from .settings import Talos
+from .registry import Budget, FoundMask, Localizer, LocalizerSettings
+
+
+class Talos(LocalizerSettings):
+    """Sensitivity, and the rounds in which the least of it is found."""
+
+    examples: Positive = Field(64, description="training examples that it is measured on.  TaLoS: 32 or more")
+    mode: Literal["expected", "sampled", "empirical", "sampled_logit", "label_logit"] = Field(
+        "sampled",
+        description="whose gradient is squared: of the model's own labels, of the true one, or of a raw logit.  TaLoS: sampled",
+    )
+    draws: int = Field(
+        1, ge=1, le=100_000, description="labels drawn for each example, of the sampled modes.  TaLoS: 1"
+    )
+    score: Literal["fisher", "fisher_times_theta2"] = Field(
+        "fisher", description="squared gradients, or times squared weights"
+    )
+    rounds: int = Field(4, ge=1, le=100, description="rounds in which the least sensitive are found.  TaLoS: 4")
+    attenuation: float = Field(
+        0.1, ge=0, le=1, description="what weights that are out are multiplied by (rho).  TaLoS: 0.1"
+    )
+
+    def gradient_examples(self, rows: float, size: float) -> float:
+        return self.rounds * min(self.examples, rows) * self.draws
 
 
 def rank_by_insensitivity(evidence: Evidence, settings: Talos, k: int) -> Tensor:
@@ -88,4 +113,12 @@ def put_attenuated(evidence: Evidence, alive: GraftMask, factor: float) -> None:
 
 
 ABOUT = "least sensitive before fine-tuning, found in rounds"
-LOCALIZER = Localizer(ABOUT, rank_by_insensitivity, refine_by_rounds, rank_needs_model=True, refines_rank=False)
+LOCALIZER = Localizer(
+    ABOUT,
+    rank_by_insensitivity,
+    refine_by_rounds,
+    rank_needs_model=True,
+    refines_rank=False,
+    settings=Talos,
+    arrays=6,
+)

@@ -103,9 +103,8 @@ def _run(command: str, /, **arguments: Any) -> None:
     try:
         print(getattr(import_module(f".{COMMANDS[command][0]}", __package__), command)(**arguments))
     except ModuleNotFoundError as error:
-        missing = missing_package(error)
         raise GraftError(
-            f"needs the package {missing}, which is not installed; pip install 'skill-grafting[{EXTRA}]'"
+            f"needs the package {missing_package(error)}, which is not installed; pip install 'skill-grafting[{EXTRA}]'"
         ) from error
 
 

@@ -15,14 +15,13 @@ from ..data.tasks import Prompt, TaskSpec
 from ..errors import DataError, ParamsError, did_you_mean, plain_problem
 from ..graft.mask_file import StoredMask
 from ..graft.region import Region
-from ..localizers.registry import Budget, FoundMask, Localizer, find_mask, localizer_of
-from ..localizers.settings import ARRAYS, NAMES, SETTINGS, NoSettings
+from ..localizers.names import NAMES
+from ..localizers.registry import Budget, FoundMask, Localizer, LocalizerSettings, find_mask, localizer_of
 from ..models.anatomy import CLASSES, HEAD
 from ..models.checkpoints import listed
 from ..models.evidence import draws, from_tensors
 from ..progress import progress
 from ..settings import Section
-from ..yaml12 import load_yaml
 from .base import Base
 from .build_patch import new_patch
 from .export import write_patch
@@ -32,7 +31,6 @@ from .locations import AS_PATCH, free, mask_at
 from .pair import Pair, carried, open_pair, survey
 from .room import WIDTHS, PeakMemory, require_room
 
-DEFAULTS = Path(__file__).parents[1] / "localizers/defaults.yaml"
 GROUPS = ("layers", "embeddings", "pooler", "lm_head")
 # of a model that says no limit itself
 MOST_TOKENS = 512
@@ -105,7 +103,7 @@ def _checked(request: Namespace) -> Section:
         *_verbalizer_problems(request.verbalizer or ()),
         *(["--test: is for the rows of --data"] if request.test and request.data is None else ()),
     ]
-    settings: Section = NoSettings()
+    settings: Section = LocalizerSettings()
     if request.localizer in NAMES:
         try:
             settings = settings_of(request.localizer, request.changes)
@@ -134,8 +132,9 @@ def _localizer_problems(request: Namespace) -> Iterator[str]:
     localizer = request.localizer
     if request.dtype not in WIDTHS:
         yield f"--dtype: {request.dtype!r} is not allowed; one of {', '.join(WIDTHS)}"
-    elif request.dtype != "float32" and localizer in ARRAYS:
-        slim = ", ".join(name for name in NAMES if name not in ARRAYS and needs_data(localizer_of(name)))
+    elif request.dtype != "float32" and localizer in NAMES and localizer_of(localizer).arrays:
+        found = {name: localizer_of(name) for name in NAMES}
+        slim = ", ".join(name for name, one in found.items() if not one.arrays and needs_data(one))
         yield f"--dtype: {localizer} works in float32; {request.dtype} is for {slim}"
     if localizer not in NAMES:
         yield f"--localizer: unknown localizer {localizer!r}{did_you_mean(localizer, NAMES)}; known: {', '.join(NAMES)}"
@@ -173,14 +172,14 @@ def needs_data(localizer: Localizer) -> bool:
 
 def settings_of(localizer: str, changes: list[str]) -> Section:
     """The default settings of a localizer with these changes, each NAME=VALUE; raises ParamsError."""
-    values = dict(load_yaml(DEFAULTS, ParamsError).get(localizer) or {})
+    values: dict[str, Any] = {}
     for change in changes:
         name, _, text = change.partition("=")
         try:
             values[name] = json.loads(text)
         except ValueError:
             values[name] = text
-    kind = SETTINGS.get(localizer, NoSettings)
+    kind = localizer_of(localizer).settings
     try:
         return kind.model_validate(values)
     except ValidationError as error:

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from ..data.tasks import TaskSpec
 from ..errors import GraftError, ParamsError
 from ..io import read_json
 from ..metrics import variants
+from ..settings import ModelParams
 from ..yaml12 import load_yaml
 
 SETTINGS = Path("params.yaml")
@@ -23,10 +26,13 @@ def task_of(name: str) -> TaskSpec:
 
 
 def max_length() -> int:
-    """The longest input in tokens; raises GraftError outside of a project."""
+    """The longest input in tokens; raises GraftError outside of a project, ParamsError for one whose settings lack it."""
     if not SETTINGS.is_file():
         raise GraftError("takes settings from a project's params.yaml; run it there")
-    return load_yaml(SETTINGS, ParamsError)["model"]["max_length"]
+    try:
+        return ModelParams.model_validate(load_yaml(SETTINGS, ParamsError)["model"]).max_length
+    except (LookupError, TypeError, ValidationError):
+        raise ParamsError(f"{SETTINGS}: has no valid section `model`") from None
 
 
 def pipeline_scores(mask: Path, task: str) -> dict[str, dict[str, Any]]:

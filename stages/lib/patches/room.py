@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..errors import ParamsError
 from ..graft.region import Region
-from ..localizers.settings import ARRAYS
+from ..localizers.registry import localizer_of
 from ..models.anatomy import Anatomy
 
 GIBIBYTE = 2**30
@@ -54,7 +54,7 @@ def bytes_needed(localizer: str, width: int, tokens: int, anatomy: Anatomy, regi
     matrices = [shape for shape in region.shapes.values() if len(shape) == 2]
     live = anatomy.parameters + tokens * sum(map(sum, matrices))
     numbers = COPIES * max(map(prod, region.shapes.values())) + max(map(prod, anatomy.shapes.values()))
-    numbers += ARRAYS.get(localizer, 0) * region.size + (min(MOST, region.size) if width else 0)
+    numbers += localizer_of(localizer).arrays * region.size + (min(MOST, region.size) if width else 0)
     return BESIDE + width * live + FLOAT * numbers + CANDIDATE * k
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..settings import Params, at, is_partial
+from ..settings import Params, at
 
 SHOWN = 4
 NOT_THERE = "not there"
@@ -53,7 +53,7 @@ def plain(params: Params) -> dict[str, Any]:
     """Settings that a stage asked for, under the dotted keys it asked with: {"tasks": [...], "graft.region": [...], "model": {...}}."""
     found: dict[str, Any] = {}
     for name, value in vars(params).items():
-        parts = {f"{name}.{key}": part for key, part in vars(value).items()} if is_partial(value) else {name: value}
+        parts = {f"{name}.{key}": part for key, part in vars(value).items()} if isinstance(value, Params) else {name: value}
         found |= {key: _dumped(part) for key, part in parts.items()}
     return found
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from stages.lib.graft.mask import GraftMask
 from stages.lib.localizers.evidence import Evidence
-from stages.lib.localizers.learned import MaskLogits, learn_mask
+from stages.lib.localizers.learned import Learning, MaskLogits, learn_mask
 from stages.lib.localizers.registry import Budget
-from stages.lib.localizers.settings import Learning
 
 
 def union(masks: Sequence[GraftMask]) -> GraftMask:

@@ -14,8 +14,7 @@ from stages.lib.graft.select import top_k
 from stages.lib.io import read_rows, write_json
 from stages.lib.localizers.evidence import Evidence
 from stages.lib.localizers.random import rank_at_random
-from stages.lib.localizers.registry import Budget
-from stages.lib.localizers.settings import NoSettings
+from stages.lib.localizers.registry import Budget, LocalizerSettings
 from stages.lib.localizers.talos import calibrate, least_sensitive, sensitivity
 from stages.lib.metrics.classification import accuracy, majority_share
 from stages.lib.metrics.overlap import chance_iou, iou
@@ -85,7 +84,7 @@ def masks(evidence: Evidence, params: Params) -> dict[str, GraftMask]:
     scores = sensitivity(evidence, params.localizer.talos)
     return {
         LEAST: least_sensitive(scores, GraftMask.full(region), k),
-        RANDOM: GraftMask.from_region_indices(region, rank_at_random(evidence, NoSettings(), k)),
+        RANDOM: GraftMask.from_region_indices(region, rank_at_random(evidence, LocalizerSettings(), k)),
         MOST: top_k(region, scores, k),
     }
 

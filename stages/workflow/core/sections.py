@@ -3,14 +3,16 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model
+from pydantic import AfterValidator, Field, create_model
+from pydantic_core import PydanticCustomError
 
-from stages.lib.data.tasks import COMPLETING, TaskSpec, resolve_tasks, unknown_tasks
-from stages.lib.localizers.settings import NAMES, SETTINGS, NoSettings, name_problems
+from stages.lib.data.tasks import COMPLETING, resolve_tasks, unknown_tasks
+from stages.lib.localizers.names import NAMES
 from stages.lib.settings import (
-    Choice,
+    Count,
     DataParams,
     FinetuneParams,
+    Group,
     ModelParams,
     Name,
     OodParams,
@@ -19,48 +21,43 @@ from stages.lib.settings import (
     Seed,
     Share,
     at,
-    told,
 )
+from stages.workflow.core.rules import Choice, Values, unknown_localizers
 
 
 class MovementParams(Section):
-    keep: Share = Field(description="share of the region whose order by movement is stored")
+    keep: Share
 
 
 class GraftParams(Section):
-    localizer: Name = Field(description="way to find the mask")
-    region: list[Literal["layers", "embeddings", "pooler", "lm_head"]] = Field(min_length=1)
-    sparsity: Share = Field(description="selected / graftable parameters, the final budget")
+    localizer: Name
+    region: list[Group] = Field(min_length=1)
+    sparsity: Share
     rule: Literal["top_k", "threshold"]
 
 
-# one section for each file of the folder
+def _table(value: object) -> object:
+    if not isinstance(value, dict):
+        raise PydanticCustomError("dict_type", "a table")
+    return value
+
+
+# Settings by each localizer's own class (stages/lib/localizers), which is looked at where torch is loaded anyway.
 LocalizerParams = create_model(
-    "LocalizerParams",
-    __base__=Section,
-    **{name: (SETTINGS[name], ...) if name in SETTINGS else (NoSettings, NoSettings()) for name in NAMES},
+    "LocalizerParams", __base__=Section, **{name: (Annotated[Any, AfterValidator(_table)], {}) for name in NAMES}
 )
 
 
 class CalibrationParams(Section):
-    bins: int = Field(ge=2, le=1000, description="equal-width confidence bins of ECE")
-    histogram_bins: int = Field(ge=2, le=1000, description="bars of the confidence histogram")
-    wise_alphas: list[Annotated[float, Field(ge=0, le=1)]] = Field(
-        min_length=1, description="weights of the fine-tuned model among which dev chooses that of WiSE-FT"
-    )
-    graft_alphas: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
-        description="weights of the graft between the pretrained model and the graft, for the frontier"
-    )
-    refit_head_steps: int = Field(
-        ge=0,
-        description="steps of training, as in fine-tuning, for a new head alone, on the graft and as a control on the fine-tuned model; 0 for none",
-    )
+    bins: int = Field(ge=2, le=1000)
+    histogram_bins: int = Field(ge=2, le=1000)
+    wise_alphas: list[Annotated[float, Field(ge=0, le=1)]] = Field(min_length=1)
+    graft_alphas: list[Annotated[float, Field(gt=0, lt=1)]]
+    refit_head_steps: Count
 
 
 class SummaryParams(Section):
-    least_gain: Share = Field(
-        description="score that training has to gain over the pretrained model for a relative gain to be said"
-    )
+    least_gain: Share
 
 
 SECTIONS: dict[str, Any] = {
@@ -78,95 +75,63 @@ SECTIONS: dict[str, Any] = {
     "ood": OodParams,
     "summary": SummaryParams,
 }
-
-
 TASKS = (Choice("tasks"), Choice("ood.sets", by_key=True))
-# shares of the region that a mask has at least one parameter of
-SPARSITIES = {"graft.sparsity": None}
 
 
-def problems(values: dict[str, Any]) -> list[str]:
+def problems(values: Values) -> Iterator[str]:
     """Errors between settings that are fine by themselves."""
-    rules = (
-        lambda values: resolve_tasks(values["task"])[1],
-        _set_problems,
-        _label_problems,
-        _mode_problems,
-        lambda values: size_problems(values, "graft.sparsity", [values["graft"].sparsity]),
-        _column_problems,
-        lambda values: name_problems(values, "graft.localizer", [values["graft"].localizer]),
-        _checkpoint_problems,
-        _region_problems,
-        lambda values: _refit_problems(values, "model.mode", "standard"),
-        lambda values: _refit_problems(values, "finetune.source", "train"),
-    )
-    return told(rules, values)
+    yield from _set_problems(values)
+    yield from _task_problems(values)
+    yield from beyond_order(values, "graft.sparsity", [values["graft"].sparsity])
+    yield from _column_problems(values)
+    yield from unknown_localizers(values, "graft.localizer", [values["graft"].localizer])
+    yield from _region_problems(values)
+    if steps := values["calibration"].refit_head_steps:
+        for key, needed in (("model.mode", "standard"), ("finetune.source", "train")):
+            if (found := at(values, key)) != needed:
+                yield f"calibration.refit_head_steps: {steps} needs {key}={needed}, and that is {found}; 0 refits no head"
 
 
-def size_problems(values: dict[str, Any], place: str, sparsities: list[float]) -> list[str]:
+def beyond_order(values: Values, place: str, sparsities: list[float]) -> Iterator[str]:
     """A problem for each of these shares of the region, which stand at `place`, that the stored orders are too short for."""
     keep, beyond = values["movement"].keep, "; raise movement.keep to at least that"
-    return [f"{place}: {share} is more than movement.keep ({keep}){beyond}" for share in sparsities if share > keep]
+    yield from (f"{place}: {share} is more than movement.keep ({keep}){beyond}" for share in sparsities if share > keep)
 
 
-def _region_problems(values: dict[str, Any]) -> list[str]:
-    if values["finetune"].source != "train":
-        return []
+def _region_problems(values: Values) -> Iterator[str]:
     trained = values["finetune"].train
     where = f"finetune.train ({', '.join(trained) or 'nothing'})"
-    strange = [group for group in values["graft"].region if group not in trained]
-    return [f"graft.region: {group!r} is not among {where}, so it never moves" for group in strange]
+    for group in values["graft"].region:
+        if values["finetune"].source == "train" and group not in trained:
+            yield f"graft.region: {group!r} is not among {where}, so it never moves"
 
 
-def _column_problems(values: dict[str, Any]) -> list[str]:
-    problems, columns = [], values["data"].columns
+def _column_problems(values: Values) -> Iterator[str]:
+    columns = values["data"].columns
     for group in (("sentence1", "label", "sentence2"), COMPLETING):
         names = {name: columns.get(name, name) for name in group if name in columns or name != "sentence2"}
         twice = [name for name in dict.fromkeys(names.values()) if [*names.values()].count(name) > 1]
-        problems += [f"data.columns: two of {', '.join(names)} are the column {name!r}" for name in twice]
-    return problems
+        yield from (f"data.columns: two of {', '.join(names)} are the column {name!r}" for name in twice)
 
 
-def _set_problems(values: dict[str, Any]) -> Iterator[str]:
+def _set_problems(values: Values) -> Iterator[str]:
+    specs, _ = resolve_tasks(values["task"])
     for train, tests in values["ood"].sets.items():
         if train in tests:
             yield f"ood.sets.{train}: {train} is the task itself"
-
-
-def _label_problems(values: dict[str, Any]) -> Iterator[str]:
-    specs, _ = resolve_tasks(values["task"])
-    for train, tests in values["ood"].sets.items():
         yield from unknown_tasks(f"ood.sets.{train}", tests, values["task"])
         for test in tests:
-            if train in specs and test in specs and set(specs[train].labels) != set(specs[test].labels):
+            if train in specs and test in specs and {*specs[train].labels} != {*specs[test].labels}:
                 theirs, ours = (", ".join(specs[name].labels) or "none" for name in (test, train))
                 yield f"ood.sets.{train}: {test} has the labels {theirs}, {train} has {ours}"
 
 
-def _checkpoint_problems(values: dict[str, Any]) -> list[str]:
-    if (source := values["finetune"].source) == "train":
-        return []
-    (specs, _), seeds = resolve_tasks(values["task"]), values["seeds"]
-    return [
-        problem
-        for name in values["tasks"]
-        if name in specs
-        for problem in told([_lacking_checkpoints], specs[name], seeds, source)
-    ]
-
-
-def _lacking_checkpoints(spec: TaskSpec, seeds: list[int], source: str) -> Iterator[str]:
-    if lacking := [str(seed) for seed in seeds if not spec.checkpoint_of(seed)]:
-        yield f"task.{spec.name}.checkpoint: finetune.source={source} needs one for the seed(s) {', '.join(lacking)}"
-
-
-def _refit_problems(values: dict[str, Any], key: str, needed: str) -> Iterator[str]:
-    steps = values["calibration"].refit_head_steps
-    if steps and (found := at(values, key)) != needed:
-        yield f"calibration.refit_head_steps: {steps} needs {key}={needed}, and that is {found}; 0 refits no head"
-
-
-def _mode_problems(values: dict[str, Any]) -> list[str]:
-    specs, _ = resolve_tasks(values["task"])
-    used = [specs[name] for name in dict.fromkeys(values["tasks"]) if name in specs]
-    return [problem for spec in used for problem in told([spec.prompt_problems], values["model"].mode)]
+def _task_problems(values: Values) -> Iterator[str]:
+    (specs, _), source = resolve_tasks(values["task"]), values["finetune"].source
+    for spec in (specs[name] for name in values["tasks"] if name in specs):
+        yield from spec.prompt_problems(values["model"].mode)
+        lacking = [str(seed) for seed in values["seeds"] if not spec.checkpoint_of(seed)]
+        if source != "train" and lacking:
+            yield (
+                f"task.{spec.name}.checkpoint: finetune.source={source} needs one for the seed(s) {', '.join(lacking)}"
+            )

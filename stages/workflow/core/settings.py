@@ -1,92 +1,222 @@
-"""The one validated params object, and the only reader of params.yaml.
+"""The one reader of params.yaml, and of the params.yaml in the folder of each further pipeline.
 
-`load_params("model", "finetune.optimizer")` checks the whole file, reports every problem in one message, and hands out
-just the settings that were asked for.  So a stage cannot read a setting that its entry in dvc.yaml doesn't list (a test
-compares the two).  What there is to set stands in the settings.py of each pipeline, which is found by its folder.
+`load_params("model", "finetune.optimizer")` hands out just the settings that were asked for, so a stage cannot read one that
+its entry in dvc.yaml doesn't list (a test compares the two).  Before that the files that they stand in are checked in two
+steps: each setting by its kind, all problems at once; then, if there were none, the rules between settings.  What there is
+to set stands in the settings.py of each pipeline, which is found by its folder.
 
-    python -m stages.workflow.core.settings        checks params.yaml and prints every resolved setting
+    python -m stages.workflow.core.settings        checks all files and prints every resolved setting
 """
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 
 from stages.lib.command import guarded
-from stages.lib.data.tasks import unknown_tasks
+from stages.lib.data.tasks import resolve_tasks, unknown_tasks
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem, shown
-from stages.lib.settings import WRONG, Choice, Params, Table, at, fine_part, is_on, lists, told
+from stages.lib.localizers.names import NAMES, localizer_in
+from stages.lib.settings import Params, Section, at
 from stages.lib.yaml12 import load_yaml
 from stages.workflow.core import paths
+from stages.workflow.core.rules import Values
 
 PROJECT = Path(__file__).parents[3]
 # what of the section `runtime` counts for what a stage computes with the model; the rest of it is no param of any stage
 RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.batch_tokens")
 MODEL = ("model.mode", "model.max_length", *RUNTIME)
 # name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml: SECTIONS, the
-# TASKS that they name, and problems() between sections.  An extension's are looked at only where one of its sections is asked
-# for, so that none of them stops another pipeline.
+# TASKS that they name, and problems() between sections
 PIPELINES: dict[str, ModuleType] = {"": import_module("stages.workflow.core.sections")} | {
     path.parent.name: import_module(f"stages.{path.parent.name}.settings")
     for path in sorted((PROJECT / paths.PIPELINES).glob("*/dvc.yaml"))
 }
-# what this process has read of which file, by which keys
+OWNERS = {section: name for name, pipeline in PIPELINES.items() for section in pipeline.SECTIONS}
+# what this process has read, by which keys, in which folder
 READ: list[tuple[Path, tuple[str, ...], Params]] = []
-SECTIONS: dict[str, Any] = {name: kind for pipeline in PIPELINES.values() for name, kind in pipeline.SECTIONS.items()}
 
 
-def load_params(*keys: str, path: Path = paths.PARAMS) -> Params:
-    """Check params.yaml as far as these pipelines read it, and give the settings named by `keys`, as attributes.
+def load_params(*keys: str, folder: Path = Path()) -> Params:
+    """Check the files that these settings stand in, and give the settings named by `keys`, as attributes.
 
     A key is a section (`"graft"`), a setting (`"graft.region"`) or a section within one, which may be named by
     another setting as in dvc.yaml (`"localizer.${graft.localizer}"`).  A section is an object of its class, with
     those settings that were asked for.  Lists of tasks hold those of `tasks` that are meant: all for null.
-    Raises ParamsError with every problem of the main pipeline's sections and of the pipelines that the keys belong to.
+    Raises ParamsError with every problem of the main pipeline's settings and of the pipelines that the keys belong to.
     """
-    values = _values(path, keys)
+    # their classes are looked at by those that import torch anyway
+    localizers = any(key.startswith(("localizer", "runtime.device")) for key in keys)
+    values, _ = checked(read_files(pipelines_of(keys), folder), localizers)
     chosen = _chosen(values, keys)
-    READ.append((path, keys, copy(chosen)))  # stages may put more beside what they were given
-    if {*RUNTIME} <= {*keys}:  # what computes with the model comes after the stage that imports it
-        require_measurable(values, _sections_of_keys(keys), path)
-        chosen.runtime = _more(chosen.runtime, values["runtime"], "gradient_checkpointing")  # changes no result
+    READ.append((folder, keys, copy(chosen)))  # stages may put more beside what they were given
+    if {*RUNTIME} <= {*keys}:
+        more = values["runtime"].gradient_checkpointing  # changes no result
+        chosen.runtime = Params(**vars(chosen.runtime), gradient_checkpointing=more)
     return chosen
+
+
+def load_localizer(name: str) -> Params | None:
+    """The section `localizer` with the settings of the localizer in this name alone (learned of learned_0.1), or None."""
+    found = localizer_in(name)
+    return load_params(f"localizer.{found}").localizer if found in NAMES else None
+
+
+def load_all(folder: Path = Path()) -> Values:
+    """Every section of every pipeline that model.mode allows."""
+    main = read_files([""], folder)
+    names = [""] if at(checked(main)[0], "model.mode") == "generative" else PIPELINES
+    return with_localizers(checked(read_files(names, folder), localizers=True)[0])
+
+
+def with_localizers(values: Values, names: Iterable[str] = NAMES) -> Values:
+    """The same with all settings of these localizers, by the defaults of their classes."""
+    section = values["localizer"]
+    rest = [name for name in names if not isinstance(getattr(section, name), Section)]
+    found = {name: _settings_class(name).model_validate(getattr(section, name)) for name in rest}
+    return values | {"localizer": section.model_copy(update=found)}
 
 
 def checkpoint_seconds() -> float:
     """`runtime.checkpoint_seconds`, which a stage may read without listing it: it changes no result (a test knows it)."""
-    return _values(paths.PARAMS, ())["runtime"].checkpoint_seconds
+    return checked(read_files([""]))[0]["runtime"].checkpoint_seconds
+
+
+def params_file(pipeline: str) -> Path:
+    """Where the settings of a pipeline stand; "" is the main one."""
+    return paths.PIPELINES / pipeline / paths.PARAMS if pipeline else paths.PARAMS
+
+
+def pipelines_of(keys: Iterable[str]) -> list[str]:
+    """The pipelines whose settings these are, the main one first and in any case."""
+    owners = {OWNERS.get(key.partition(".")[0], "") for key in keys}
+    return [name for name in PIPELINES if not name or name in owners]
+
+
+def read_files(pipelines: Iterable[str], folder: Path = Path()) -> dict[str, Any]:
+    """What stands in the files of these pipelines, by pipeline; raises ParamsError for one that can't be read or has no sections."""
+    found = {name: load_yaml(folder / params_file(name), ParamsError) for name in pipelines}
+    for name, content in found.items():
+        if not isinstance(content, dict):
+            known, what = ", ".join(PIPELINES[name].SECTIONS), shown(content) if content else "nothing"
+            raise ParamsError(f"{params_file(name)}: expected sections ({known}), found {what}")
+    return found
+
+
+def checked(files: Mapping[str, dict[str, Any]], localizers: bool = False) -> tuple[Values, list[str]]:
+    """The sections of these pipelines, the main one among them, and a line on each list whose tasks `tasks` doesn't have.
+
+    With `localizers` those that have settings in the file are checked by their classes, too.  Raises ParamsError with all
+    problems of the first step that finds any.
+    """
+    values: Values = {}
+    _require_none({name: [*_by_kind(name, content, localizers, values)] for name, content in files.items()})
+    left_out: list[str] = []
+    _require_none({name: [*_by_rules(name, values, left_out)] for name in files})
+    return values, left_out
+
+
+def _require_none(problems: dict[str, list[str]]) -> None:
+    found = {params_file(name): lines for name, lines in problems.items() if lines}
+    if found:
+        texts = ["\n  ".join([f"{file} has {len(lines)} problem(s):", *lines]) for file, lines in found.items()]
+        raise ParamsError("\n".join(texts))
+
+
+def _by_kind(pipeline: str, content: dict[str, Any], localizers: bool, values: Values) -> Iterator[str]:
+    """Problems of a file's settings by themselves; without any they are in `values`."""
+    own = content.get("localizer") if localizers else None
+    loaded = frozenset(name for name in NAMES if isinstance(own, dict) and own.get(name))
+    kind, wrong = _kind(pipeline, loaded), set()
+    try:
+        values |= dict(kind.model_validate(content))
+    except ValidationError as error:
+        for problem in error.errors():
+            wrong.add(problem["loc"][0])
+            yield _line(problem, kind, pipeline)
+    if not pipeline and "task" not in wrong:
+        yield from resolve_tasks(content["task"])[1]
+
+
+def _line(problem: dict[str, Any], kind: type[Section], pipeline: str) -> str:
+    name = problem["loc"][0]
+    if problem["type"] == "extra_forbidden" and OWNERS.get(name, pipeline) != pipeline:
+        return f"{name}: this section belongs in {params_file(OWNERS[name])}"
+    return plain_problem(problem, "", kind)
+
+
+@cache
+def _kind(pipeline: str, localizers: frozenset[str]) -> type[Section]:
+    """The class of a pipeline's file; of these localizers with their settings, which loads torch."""
+    kinds = {name: (kind, ...) for name, kind in PIPELINES[pipeline].SECTIONS.items()}
+    if localizers:
+        classes = {name: (_settings_class(name), ...) for name in localizers}
+        kinds["localizer"] = create_model("Localizers", __base__=kinds["localizer"][0], **classes), ...
+    return create_model("Settings", __base__=Section, **kinds)
+
+
+def _settings_class(localizer: str) -> type[Section]:
+    from stages.lib.localizers.registry import localizer_of
+
+    return localizer_of(localizer).settings
+
+
+def _by_rules(pipeline: str, values: Values, left_out: list[str]) -> Iterator[str]:
+    """Problems between settings that are fine by themselves.  Lists of tasks in `values` get the tasks that are meant."""
+    module = PIPELINES[pipeline]
+    # what a task of the user's says is checked by its own class
+    own = {name: values[name] for name in module.SECTIONS if name != "task"}
+    for key, items in flat(own).items():
+        if isinstance(items, list):
+            yield from (f"{key}: {item} stands twice" for item in dict.fromkeys(items) if items.count(item) > 1)
+    for choice in getattr(module, "TASKS", ()):
+        yield from unknown_tasks(choice.place, choice.named(values), values["task"])
+    for choice in getattr(module, "TASKS", ()):
+        left_out += choice.fit(values)
+    yield from module.problems(values)
+    if pipeline and values["model"].mode == "generative":
+        yield "model.mode: generative is for the main pipeline and `graft localize`; this one reads logits of labels"
+
+
+def flat(values: object, key: str = "") -> dict[str, Any]:
+    """Dotted key -> value of every setting in these sections and tables."""
+    parts = dict(values) if isinstance(values, BaseModel) else vars(values) if isinstance(values, Params) else values
+    if not isinstance(parts, dict):
+        return {key: values}
+    return {
+        place: end for name, part in parts.items() for place, end in flat(part, f"{key}.{name}".lstrip(".")).items()
+    }
+
+
+def _chosen(values: Values, keys: Iterable[str]) -> Params:
+    chosen = Params()
+    for named in keys:
+        key = re.sub(r"\$\{([\w.]+)\}", lambda name, values=values: str(at(values, name[1])), named)
+        section, _, setting = key.partition(".")
+        if section == "localizer":
+            values = with_localizers(values, [setting] if setting else NAMES)
+        if not setting:
+            setattr(chosen, section, values[section])
+        else:
+            vars(chosen).setdefault(section, Params())
+            setattr(getattr(chosen, section), setting, at(values, key))
+    return chosen
 
 
 def edited() -> list[str]:
     """The sections that this process has read whose values are others by now, by file and name."""
     changed = []
-    for path, keys, before in READ:
-        now = vars(_chosen(_values(path, keys), keys))
-        changed += [f"{path}: {name}" for name, value in vars(before).items() if now[name] != value]
-    return [*dict.fromkeys(changed)]
-
-
-def _values(path: Path, keys: Iterable[str]) -> dict[str, Any]:
-    return validate(load_yaml(path, ParamsError), path, _sections_of_keys(keys))
-
-
-def _sections_of_keys(keys: Iterable[str]) -> list[str]:
-    return [key.partition(".")[0] for key in keys]
-
-
-def _chosen(values: dict[str, Any], keys: tuple[str, ...]) -> Params:
-    chosen = Params()
-    for key in (re.sub(r"\$\{([\w.]+)\}", lambda name: str(at(values, name[1])), key) for key in keys):
-        section, _, setting = key.partition(".")
-        part = values[section] if not setting else _more(getattr(chosen, section, None), values[section], setting)
-        setattr(chosen, section, part)
-    return chosen
+    for folder, keys, before in READ:
+        now = vars(_chosen(checked(read_files(pipelines_of(keys), folder))[0], keys))
+        changed += [name for name, value in vars(before).items() if flat(now[name]) != flat(value)]
+    return [f"{params_file(OWNERS[name])}: {name}" for name in dict.fromkeys(changed)]
 
 
 def require_listed(module: str, arguments: dict[str, Any]) -> None:
@@ -97,7 +227,7 @@ def require_listed(module: str, arguments: dict[str, Any]) -> None:
     axes = {axis: place[2:-1] for axis, place in stages.get(name, {}).get("matrix", {}).items()}
     if not axes:
         return
-    values = _values(paths.PARAMS, axes.values())
+    values, _ = checked(read_files(pipelines_of(axes.values())))
     for axis, place in axes.items():
         allowed = [*map(str, at(values, place))]
         if isinstance(given := arguments[axis], str) and given not in allowed:
@@ -105,130 +235,15 @@ def require_listed(module: str, arguments: dict[str, Any]) -> None:
             raise ParamsError(f"--{axis}: {given!r} is not among {place} ({', '.join(allowed)}){near}")
 
 
-def require_measurable(values: dict[str, Any], asked: Collection[str], path: Path = paths.PARAMS) -> None:
-    """Raise ParamsError for shares of the main and `asked` pipelines that are less than one parameter."""
-    from stages.lib.models.anatomy import FILE, read_anatomy
-
-    if not (paths.PRETRAINED / FILE).is_file():
-        return
-    region = read_anatomy(paths.PRETRAINED).region(values["graft"].region)
-    used = [one for name, one in PIPELINES.items() if not name or {*asked} & {*one.SECTIONS}]
-    places = [
-        place
-        for one in used
-        for place, needed in getattr(one, "SPARSITIES", {}).items()
-        if is_on(values, place.partition(".")[0]) and (not needed or at(values, needed))
-    ]
-    found = [(place, share) for place in places for share in _shares(at(values, place)) if not region.budget(share)]
-    if found:
-        size, lines = region.size, "".join(f"\n  {place}: {share} is less than one of them" for place, share in found)
-        least = f"so the smallest share is {1 / size:.2g}"
-        raise ParamsError(f"{path}: the model has {size:,} graftable parameters, {least}:{lines}")
-
-
-def _shares(value: object) -> Iterator[float]:
-    """Of a setting that is one, a list of them, or a list of names some of which end with one."""
-    for item in value if isinstance(value, list) else [value]:
-        if not isinstance(item, str):
-            yield item
-        elif share := re.search(r"_([0-9.]+)$", item):
-            yield float(share[1])
-
-
-def _more(part: object, section: object, setting: str) -> Any:
-    """The part of a section that was asked for so far, with one more setting."""
-    kind = type(section).model_construct if isinstance(section, BaseModel) else Params
-    return kind(**(vars(part) if part else {}), **{setting: at(section, setting)})
-
-
-def validate(raw: object, path: Path = paths.PARAMS, asked: Collection[str] = ()) -> dict[str, Any]:
-    """Turn the parsed file into checked sections; raise ParamsError with all problems at once.
-
-    The main pipeline's sections are always checked, another pipeline's where one of them is among those `asked` for.
-    """
-    return checked(raw, path, asked)[0]
-
-
-def checked(raw: object, path: Path = paths.PARAMS, asked: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """The settings as `validate` gives them, and a line on each section left out, whose tasks `tasks` doesn't have."""
-    if not isinstance(raw, dict):
-        raise ParamsError(
-            f"{path}: expected sections ({', '.join(SECTIONS)}), found {shown(raw) if raw else 'nothing'}"
-        )
-    strange, known = [name for name in raw if name not in SECTIONS], ", ".join(SECTIONS)
-    problems = [f"{name}: unknown section{did_you_mean(name, SECTIONS)}; known: {known}" for name in strange]
-    values = Table()
-    rules, left_out, broken = [], [], set()
-    for name, pipeline in PIPELINES.items():
-        found = _sections(raw, pipeline, values)
-        broken |= found.keys()
-        tasks = getattr(pipeline, "TASKS", ())
-        wrong = _twice(values, pipeline) + [line for choice in tasks for line in told([_unknown], choice, values)]
-        left = told([choice.fit for choice in tasks], values)
-        if not name or {*asked} & {*pipeline.SECTIONS}:
-            problems, left_out = problems + [line for lines in found.values() for line in lines], left_out + left
-            rules += wrong + told([pipeline.problems], values)
-    others = [name for name, pipeline in PIPELINES.items() if name and {*asked} & {*pipeline.SECTIONS}]
-    if others and _completes(raw):
-        use = "generative is for the main pipeline and `graft localize`"
-        rules.append(f"model.mode: {use}; {', '.join(others)} read logits of labels")
-    if problems or rules:
-        lines = "".join(f"\n  {line}" for line in problems + rules)
-        raise ParamsError(f"{path} has {len(problems + rules)} problem(s):{lines}")
-    return {name: section for name, section in values.items() if name not in broken}, left_out
-
-
-def _unknown(choice: Choice, values: dict[str, Any]) -> list[str]:
-    return unknown_tasks(choice.place, choice.named(values), values["task"])
-
-
-def _completes(raw: dict[str, Any]) -> bool:
-    """True if the model completes prompts, of which the main pipeline alone knows."""
-    return isinstance(model := raw.get("model"), dict) and model.get("mode") == "generative"
-
-
-def _twice(values: dict[str, Any], pipeline: ModuleType) -> list[str]:
-    # what a task of the user's says is checked by its own class
-    sections = [(name, part) for name, part in values.items() if name in pipeline.SECTIONS and name != "task"]
-    found = [pair for name, part in sections for pair in lists(name, part)]
-    twice = [(key, item) for key, items in found for item in dict.fromkeys(items) if items.count(item) > 1]
-    return [f"{key}: {item} stands twice" for key, item in twice]
-
-
-def _sections(raw: dict[str, Any], pipeline: ModuleType, values: dict[str, Any]) -> dict[str, list[str]]:
-    """Add what is fine by itself of a pipeline's sections to `values`; gives the problems of those that are not."""
-    problems = {}
-    for name, kind in pipeline.SECTIONS.items():
-        if name not in raw:
-            values[name], problems[name] = WRONG, [f"{name}: this section is missing"]
-            continue
-        try:
-            # strict: a `true` among the seeds is not a 1
-            values[name] = TypeAdapter(kind).validate_python(raw[name], strict=True)
-        except ValidationError as error:
-            problems[name] = [plain_problem(problem, name, kind) for problem in error.errors()]
-            values[name] = fine_part(kind, raw[name], [problem["loc"] for problem in error.errors()])
-    return problems
-
-
-def sections_of(pipelines: Iterable[str]) -> list[str]:
-    """The sections of these pipelines, by their folders' names."""
-    return [section for name in pipelines for section in PIPELINES[name].SECTIONS]
-
-
-def data_files(name: str) -> dict[str, Any]:
-    """The YAML file of this name of each pipeline's folder, by pipeline; those that have none are left out."""
-    files = {pipeline: PROJECT / paths.PIPELINES / pipeline / name for pipeline in PIPELINES}
-    return {pipeline: load_yaml(file, ParamsError) for pipeline, file in files.items() if file.is_file()}
-
-
 def main() -> None:
     """Print the checked settings as JSON."""
-    raw = load_yaml(paths.PARAMS, ParamsError)
-    values = validate(raw, asked=() if isinstance(raw, dict) and _completes(raw) else SECTIONS)
-    plain = {name: value.model_dump() if isinstance(value, BaseModel) else value for name, value in values.items()}
-    print(json.dumps(plain, indent=2))
+    sections = load_all().items()
+    print(
+        json.dumps(
+            {name: part.model_dump() if isinstance(part, BaseModel) else part for name, part in sections}, indent=2
+        )
+    )
 
 
 if __name__ == "__main__":
-    guarded("params", main)
+    guarded("settings", main)

@@ -1,0 +1,16 @@
+"""Names of all localizers, which a list of settings is checked against without loading torch."""
+
+import re
+from pathlib import Path
+
+# files of this folder that are no localizers
+SUPPORT = ("__init__", "evidence", "names", "registry")
+NAMES = tuple(sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {*SUPPORT}))
+# Those that other code calls, which are part of what every stage depends on (.dvcignore).  A stage that is told of a localizer by
+# another name than its own (`learned_0.1`, a method) can't depend on its file, and takes these alone.
+SHARED = ("attribution", "attribution_learned", "grown", "learned", "lota", "movement", "random", "stitch", "talos")
+
+
+def localizer_in(name: str) -> str:
+    """The localizer that a name with a share at its end is about: `learned` of learned_0.1."""
+    return re.sub(r"_[0-9.]+$", "", name)

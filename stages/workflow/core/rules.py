@@ -1,0 +1,84 @@
+"""What rules between settings are made of; they are asked only of settings that are fine by themselves."""
+
+from typing import Any, NamedTuple
+
+from stages.lib.errors import did_you_mean
+from stages.lib.localizers.names import NAMES
+from stages.lib.settings import at
+
+Values = dict[str, Any]
+
+
+class Choice(NamedTuple):
+    """A setting that names tasks: `place` takes them from the list `source`, null takes all; fewer than `least` are none.
+
+    It is a list of tasks, a table of such lists, a table from task to task, or, `by_key`, one whose keys are the tasks.
+    """
+
+    place: str
+    source: str = "tasks"
+    least: int = 1
+    by_key: bool = False
+
+    def named(self, values: Values) -> list[str]:
+        """Every task that it names."""
+        found = at(values, self.place)
+        if isinstance(found, dict):
+            found = [name for key, part in found.items() for name in self._entry(key, part)]
+        return [*dict.fromkeys(found or [])]
+
+    def _entry(self, key: str, part: str | list[str] | None) -> list[str]:
+        return [key] if self.by_key else [key, part] if isinstance(part, str) else part or []
+
+    def fit(self, values: Values) -> list[str]:
+        """Leave in `values` what the source has of it; gives what to tell the user about the rest, in one line or none."""
+        known, found = at(values, self.source) or [], at(values, self.place)
+        strange = [name for name in self.named(values) if name not in known]
+        usable = self._usable(found, known) if isinstance(found, dict) else self._enough(found, known)
+        values |= with_setting(values, self.place, usable)
+        if not known or usable == found or (found is None and usable):
+            return []
+        if strange:
+            return [f"{self.place}: {', '.join(strange)} left out, not among {self.source} ({', '.join(known)})"]
+        return [f"{self.place}: off, since it takes {self.least} tasks or more"] * (not usable)
+
+    def _usable(self, found: dict[str, Any], known: list[str]) -> dict[str, Any]:
+        if self.by_key or any(isinstance(part, str) for part in found.values()):
+            return {key: part for key, part in found.items() if {*self._entry(key, part)} <= {*known}}
+        lists = {key: self._enough(part, known) for key, part in found.items()}
+        # entries of a section are asked for by their names
+        return {key: part for key, part in lists.items() if part or "." not in self.place}
+
+    def _enough(self, tasks: list[str] | None, known: list[str]) -> list[str]:
+        here = known if tasks is None else [task for task in tasks if task in known]
+        return here if len(here) >= self.least else []
+
+
+def with_setting(section: Any, key: str, value: object) -> Any:
+    """A copy of a section, or of a table of them, in which a dotted key has this value."""
+    name, _, rest = key.partition(".")
+    part = with_setting(at(section, name), rest, value) if rest else value
+    return section | {name: part} if isinstance(section, dict) else section.model_copy(update={name: part})
+
+
+def not_among(values: Values, place: str, source: str) -> list[str]:
+    """A problem for each item of the list `place`, or for what else stands there, that isn't in the list `source`."""
+    allowed, chosen = at(values, source), at(values, place)
+    names = ", ".join(map(str, allowed)) or "empty"
+    strange = [item for item in (chosen if isinstance(chosen, list) else [chosen]) if item not in allowed]
+    return [f"{place}: {item!r} is not among {source} ({names}){did_you_mean(item, allowed)}" for item in strange]
+
+
+def is_on(values: Values, section: str, *empty: Any) -> bool:
+    """True if none of a section's lists, or of what else may be `empty`, is: that switches its stage off."""
+    return all(item not in ([], *empty) for item in vars(values[section]).values())
+
+
+def unknown_localizers(values: Values, place: str, names: list[str], among: tuple[str, ...] = NAMES) -> list[str]:
+    """A problem for each of these names, which stand at `place`, that is none of these localizers or has no section, which DVC wants."""
+    unknown, known = [name for name in names if name not in among], ", ".join(among)
+    return [f"{place}: unknown localizer {name!r}{did_you_mean(name, among)}; known: {known}" for name in unknown] + [
+        f"localizer.{name}: this section is missing, and {place} names it; write `{name}: {{}}` under `localizer`"
+        for name in names
+        if name in among and name not in values["localizer"].model_fields_set
+    ]

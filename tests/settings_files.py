@@ -1,0 +1,57 @@
+"""The project's params.yaml files for tests, with other values."""
+
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from stages.commands import profile
+from stages.lib.yaml12 import load_yaml
+from stages.workflow.core.rules import Values
+from stages.workflow.core.settings import OWNERS, PIPELINES, checked, load_all, params_file, read_files
+
+ROOT = Path(__file__).parents[1]
+
+
+def lay_out_settings(*several: dict[str, Any], folder: Path = Path()) -> None:
+    """Copy the project's own files into a folder, and lay these settings, by section, over them."""
+    for file in map(params_file, PIPELINES):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        copyfile(ROOT / file, folder / file)
+    for settings in several:
+        lay_over(settings, folder)
+
+
+def lay_over(settings: dict[str, Any], folder: Path = Path()) -> None:
+    """Change the files of a folder by these settings, which have to be right."""
+    yaml = YAML()
+    for section, part in settings.items():
+        file = folder / params_file(OWNERS[section])
+        document = yaml.load(file)
+        kind = PIPELINES[OWNERS[section]].SECTIONS[section]
+        for key, value in profile.flatten(section, part, kind).items():
+            *above, last = key.split(".")
+            reduce(getitem, above, document)[last] = value
+        yaml.dump(document, file)
+    load_all(folder)
+
+
+def own_settings(pipelines: tuple[str, ...] = ("",), folder: Path = ROOT) -> Values:
+    """The checked settings of these pipelines."""
+    return checked(read_files(pipelines, folder))[0]
+
+
+def all_written(folder: Path = ROOT) -> dict[str, Any]:
+    """What stands in all files, by section."""
+    found = [load_yaml(folder / params_file(name), ValueError) for name in PIPELINES]
+    return {section: part for content in found for section, part in content.items()}
+
+
+def with_section(section: str, value: object) -> dict[str, Any]:
+    """What stands in the files of the main pipeline and of this section's, with another section."""
+    files = read_files({"": 0, OWNERS[section]: 0}, ROOT)
+    files[OWNERS[section]][section] = value
+    return files
