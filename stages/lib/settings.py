@@ -121,11 +121,12 @@ class ModelParams(Section):
 
 
 class ResourceParams(Section):
-    """The resources that stages side by side may use together (stages/commands/parallel); no stage reads it."""
+    """The resources that stages side by side may use together (stages/workflow/run.py); no stage reads it."""
 
     gpus: int | None = Field(
         ge=0, description="GPUs, of which a stage with a model has one; null for all that there are"
     )
+    stages_per_gpu: int = Field(ge=1, description="stages with a model that share a GPU at a time")
     memory_mib: int | None = Field(ge=1, description="MiB for all stages that run at once; null for what is free")
 
 

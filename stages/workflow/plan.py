@@ -1,0 +1,142 @@
+"""plan: what `dvc repro` would do, why, and how long each stage took the last time on this machine.
+
+python -m stages.workflow.plan                    the main pipeline
+python -m stages.workflow.plan study              another pipeline, with what it needs of the main one
+python -m stages.workflow.plan study --stages     every single stage
+
+Nothing is executed, fetched or written.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stages.lib import paths
+from stages.lib.entry import guarded
+from stages.lib.errors import ParamsError, did_you_mean
+
+if TYPE_CHECKING:
+    from dvc.stage import Stage
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stage and why `dvc repro` would look at it again; no reasons if nothing has changed.
+
+    A stage that needs one with reasons has one, too, though it may turn out that that one makes what it made before.
+    """
+
+    name: str
+    reasons: tuple[str, ...] = ()
+
+
+def last_runs() -> dict[str, tuple[float, float]]:
+    """Seconds and MiB of the last run of each stage on this machine."""
+    try:
+        lines = [json.loads(line) for line in paths.DURATIONS.read_text(encoding="utf-8").splitlines()]
+        return {line["stage"]: (line["seconds"], line.get("mib", 0.0)) for line in lines}
+    except (OSError, ValueError, LookupError):
+        return {}
+
+
+def steps_of(targets: Sequence[str]) -> list[Step]:
+    """The stages of `dvc repro TARGETS` in an order in which they may run; raises StorageError if DVC can't read them."""
+    from stages.workflow.repro import Repro, repository, with_readable_locks
+
+    with repository() as repo:
+        repro = with_readable_locks(lambda: Repro(repo, targets))
+        due: dict[Stage, Step] = {}
+        for stage in repro.steps:
+            makers = [other for other in repro.graph.successors(stage) if due[other].reasons]
+            with repo.lock:
+                reasons = [*_changes(stage), *(f"after {other.name}" for other in makers)]
+            due[stage] = Step(stage.name, tuple(dict.fromkeys(reasons)))
+        return [*due.values()]
+
+
+def _changes(stage: "Stage") -> list[str]:
+    """DVC's own status of a stage, in words."""
+    if not any(out.hash_info for out in stage.outs):
+        return ["not run yet"]
+    found = stage.status().get(stage.addressing, [])
+    parts = [part for entry in found if isinstance(entry, dict) for part in entry.values()]
+    words = {"changed checksum": "its command changed"}
+    return [words.get(entry, entry) for entry in found if isinstance(entry, str)] + [
+        line for part in parts for place, state in part.items() for line in _lines(place, state)
+    ]
+
+
+def _lines(place: str, state: object) -> list[str]:
+    """A setting by its name, anything else with what happened to it."""
+    return [f"{name} is {how}" for name, how in state.items()] if isinstance(state, dict) else [f"{place} is {state}"]
+
+
+def main() -> None:
+    """Parse the command line and do what it says."""
+    parser = argparse.ArgumentParser(prog="python -m stages.workflow.plan", description="Say what a run would do.")
+    parser.add_argument("pipelines", nargs="*", help="folders of stages with a dvc.yaml; none for the main pipeline")
+    parser.add_argument("--stages", action="store_true", help="every single stage")
+    asked = parser.parse_args()
+
+    from rich.console import Console
+
+    from stages.workflow.run import check_settings
+
+    targets = [*map(pipeline_file, asked.pipelines)] or [str(paths.PIPELINE)]
+    _, left_out = check_settings(targets)
+    sys.stdout.reconfigure(errors="replace")
+    console, steps = Console(highlight=False), steps_of(targets)
+    print(*left_out, sep="\n", end="\n" * bool(left_out))
+    console.print(table(steps, asked.stages))
+    print(line(steps))
+
+
+def table(steps: Sequence[Step], single: bool) -> "Table":
+    """One line for all cells of a stage, or for every `single` one."""
+    from rich import box
+    from rich.table import Table
+
+    drawn, known = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), last_runs()
+    for title in ("stage", "to do", "of", "last time", "why"):
+        drawn.add_column(title, justify="left" if title in ("stage", "why") else "right", overflow="fold")
+    groups: dict[str, list[Step]] = {}
+    for step in steps:
+        groups.setdefault(step.name if single else step.name.partition("@")[0], []).append(step)
+    for name, group in groups.items():
+        due = [step for step in group if step.reasons]
+        seconds = [known[step.name][0] for step in due if step.name in known]
+        why = [*dict.fromkeys(reason for step in due for reason in step.reasons)]
+        more = f" and {len(why) - 1} more" * (len(why) > 1 and not single)
+        took = f"{sum(seconds):.0f} s" if seconds else "?" if due else ""
+        drawn.add_row(name, str(len(due) or ""), str(len(group)), took, ", ".join(why if single else why[:1]) + more)
+    return drawn
+
+
+def line(steps: Sequence[Step]) -> str:
+    """The stages that have something to do, and how long they took, in one line."""
+    due, known = [step for step in steps if step.reasons], last_runs()
+    if not due:
+        return f"Nothing to run: {len(steps)} stages unchanged."
+    seconds = [known[step.name][0] for step in due if step.name in known]
+    took = f"they took {sum(seconds) / 60:.1f} minutes the last time" if seconds else "none ran on this machine before"
+    new = f", {len(due) - len(seconds)} of them are not in that" if 0 < len(seconds) < len(due) else ""
+    return f"{len(due)} of {len(steps)} stages to run, or to take from the cache: {took}{new}."
+
+
+def pipeline_file(name: str) -> str:
+    """The dvc.yaml of a pipeline, or that file itself; raises ParamsError with the nearest name."""
+    known = {path.parent.name: str(path) for path in sorted(paths.PIPELINES.glob("*/dvc.yaml"))}
+    if name in (str(paths.PIPELINE), *known.values()):
+        return name
+    if name not in known:
+        raise ParamsError(f"unknown pipeline {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
+    return known[name]
+
+
+if __name__ == "__main__":
+    guarded("plan", main)
