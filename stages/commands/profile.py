@@ -9,14 +9,13 @@ dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one expe
 import argparse
 import io
 import json
+import subprocess
 from collections.abc import Sequence
 from functools import cache, reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from stages.commands.mend import committed
-from stages.commands.overrides import keys_in, overridden, sections_in
 from stages.commands.settings_reference import leaves
 from stages.lib import paths
 from stages.lib.entry import guarded
@@ -24,6 +23,7 @@ from stages.lib.errors import ParamsError, did_you_mean
 from stages.lib.io import write_text
 from stages.lib.params import SECTIONS, validate
 from stages.lib.yaml12 import load_yaml, parse_yaml
+from stages.workflow.run import change_settings
 
 
 def main() -> None:
@@ -50,25 +50,30 @@ def main() -> None:
         own = [flag for key, value in flatten(settings).items() for flag in flags(key, value)]
         print(*(f"-S {flag}" for flag in own + arguments.changes))
         return
-    before = load_yaml(paths.PARAMS, ParamsError)
+    before, text = load_yaml(paths.PARAMS, ParamsError), paths.PARAMS.read_text(encoding="utf-8")
     try:
-        text = apply(paths.PARAMS.read_text(encoding="utf-8"), settings, arguments.changes)
+        write_text(paths.PARAMS, apply(text, settings))
+        change_settings(arguments.changes, ())
     except (KeyError, TypeError):  # there is no place for a setting of the profile
         validate(before)
         raise
-    write_text(paths.PARAMS, text)
+    except ParamsError:
+        write_text(paths.PARAMS, text)
+        raise
     changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""
     back = "`git checkout params.yaml` brings the committed one back"
     print(f"params.yaml now has the profile {arguments.name}{changed}; {back}")
-    if others := _left(before, settings, keys_in(arguments.changes)):
+    named = [change.partition("=")[0].lstrip("+~") for change in arguments.changes]
+    if others := _left(before, settings, named):
         print(f"left as they were, which is neither the profile's nor as committed: {', '.join(others)}")
 
 
 def _left(before: dict[str, Any], settings: dict[str, Any], named: Sequence[str]) -> list[str]:
     """Settings that are not the profile's nor `named`, and were other than those of the last commit: of a profile before it, perhaps."""
-    if (text := committed(paths.PARAMS)) is None:
+    shown = subprocess.run(["git", "show", f"HEAD:./{paths.PARAMS}"], capture_output=True, text=True, check=False)
+    if shown.returncode:
         return []
-    theirs, own = flatten(parse_yaml(text, str(paths.PARAMS), ParamsError)), {*flatten(settings), *named}
+    theirs, own = flatten(parse_yaml(shown.stdout, str(paths.PARAMS), ParamsError)), {*flatten(settings), *named}
     return [key for key, value in flatten(before).items() if key not in own and theirs.get(key) != value]
 
 
@@ -121,11 +126,8 @@ def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def apply(text: str, settings: dict[str, Any], changes: Sequence[str] = ()) -> str:
-    """params.yaml with these settings and then these changes (KEY=VALUE), written as DVC writes it.
-
-    Raises ParamsError if the result is not valid, by the rules of the pipelines that are changed, too.
-    """
+def apply(text: str, settings: dict[str, Any]) -> str:
+    """params.yaml with these settings, written as DVC writes it; raises ParamsError if the result is not valid."""
     from ruamel.yaml import YAML
 
     yaml = YAML()
@@ -142,9 +144,8 @@ def apply(text: str, settings: dict[str, Any], changes: Sequence[str] = ()) -> s
             place[last] = value
     out = io.StringIO()
     yaml.dump(document, out)
-    text = overridden(out.getvalue(), changes) if changes else out.getvalue()
-    validate(json.loads(json.dumps(yaml.load(text) if changes else document)), asked=sections_in(changes))
-    return text
+    validate(json.loads(json.dumps(document)))
+    return out.getvalue()
 
 
 def flags(key: str, value: object) -> list[str]:

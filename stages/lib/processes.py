@@ -100,7 +100,7 @@ def _start_others(count: int) -> None:
     os.environ |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "RANK": "0", "LOCAL_RANK": "0"}
     command = [sys.executable, *sys.orig_argv[sys.orig_argv.index("-m") :]]
     for rank in range(1, count):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "STAGE_FORK_SERVER": ""}
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         # what they would say the first one says
         silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         other = subprocess.Popen(command, env=os.environ | own, **silent)

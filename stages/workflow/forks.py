@@ -22,10 +22,10 @@ STAGE = ["exec", "python", "-m"]
 Wait = Callable[[float], int | None]
 
 
-def start(command: str, folder: str, environment: dict[str, str], printed: str, forks: bool) -> tuple[int, Wait]:
+def start(command: str, folder: str, environment: dict[str, str], printed: str, may_fork: bool) -> tuple[int, Wait]:
     """Start a command in a folder, its output in the file `printed`, as a fork if it is a stage's; gives its process group."""
     words = shlex.split(command)
-    if forks and words[:3] == STAGE:
+    if may_fork and words[:3] == STAGE:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
         # what Arrow's allocator would start is a thread, and what has threads can't be forked safely

@@ -34,6 +34,11 @@ class Step:
     name: str
     reasons: tuple[str, ...] = ()
 
+    @property
+    def stage(self) -> str:
+        """Its name without the cell."""
+        return self.name.partition("@")[0]
+
 
 def last_runs() -> dict[str, tuple[float, float]]:
     """Seconds and MiB of the last run of each stage on this machine."""
@@ -46,34 +51,28 @@ def last_runs() -> dict[str, tuple[float, float]]:
 
 def steps_of(targets: Sequence[str]) -> list[Step]:
     """The stages of `dvc repro TARGETS` in an order in which they may run; raises StorageError if DVC can't read them."""
-    from stages.workflow.repro import Repro, repository, with_readable_locks
+    from stages.workflow.repro import Repro, repository, with_readable_notes
 
     with repository() as repo:
-        repro = with_readable_locks(lambda: Repro(repo, targets))
+        repro = with_readable_notes(repo, lambda: Repro(repo, targets))
         due: dict[Stage, Step] = {}
         for stage in repro.steps:
             makers = [other for other in repro.graph.successors(stage) if due[other].reasons]
-            with repo.lock:
-                reasons = [*_changes(stage), *(f"after {other.name}" for other in makers)]
+            reasons = [*_changes(stage), *(f"after {other.name}" for other in makers)]
             due[stage] = Step(stage.name, tuple(dict.fromkeys(reasons)))
         return [*due.values()]
 
 
 def _changes(stage: "Stage") -> list[str]:
-    """DVC's own status of a stage, in words."""
+    """DVC's own status of a stage, a line for each change: a setting by its name, a file with what happened to it."""
     if not any(out.hash_info for out in stage.outs):
         return ["not run yet"]
-    found = stage.status().get(stage.addressing, [])
-    parts = [part for entry in found if isinstance(entry, dict) for part in entry.values()]
-    words = {"changed checksum": "its command changed"}
-    return [words.get(entry, entry) for entry in found if isinstance(entry, str)] + [
-        line for part in parts for place, state in part.items() for line in _lines(place, state)
-    ]
-
-
-def _lines(place: str, state: object) -> list[str]:
-    """A setting by its name, anything else with what happened to it."""
-    return [f"{name} is {how}" for name, how in state.items()] if isinstance(state, dict) else [f"{place} is {state}"]
+    lines: list[str] = []
+    for entry in stage.status().get(stage.addressing, []):
+        changes = entry if isinstance(entry, dict) else {"": {"its command": entry.removesuffix(" checksum")}}
+        for place, state in (item for part in changes.values() for item in part.items()):
+            lines += [f"{state} {place}"] if isinstance(state, str) else [f"{how} {name}" for name, how in state.items()]
+    return lines
 
 
 def main() -> None:
@@ -101,30 +100,29 @@ def table(steps: Sequence[Step], single: bool) -> "Table":
     from rich import box
     from rich.table import Table
 
-    drawn, known = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), last_runs()
+    drawn, known, groups = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), last_runs(), {}
     for title in ("stage", "to do", "of", "last time", "why"):
         drawn.add_column(title, justify="left" if title in ("stage", "why") else "right", overflow="fold")
-    groups: dict[str, list[Step]] = {}
     for step in steps:
-        groups.setdefault(step.name if single else step.name.partition("@")[0], []).append(step)
+        groups.setdefault(step.name if single else step.stage, []).append(step)
     for name, group in groups.items():
         due = [step for step in group if step.reasons]
         seconds = [known[step.name][0] for step in due if step.name in known]
-        why = [*dict.fromkeys(reason for step in due for reason in step.reasons)]
-        more = f" and {len(why) - 1} more" * (len(why) > 1 and not single)
         took = f"{sum(seconds):.0f} s" if seconds else "?" if due else ""
+        why = [*dict.fromkeys(reason if single else reason.partition("@")[0] for step in due for reason in step.reasons)]
+        more = "" if single or len(why) < 2 else f" and {len(why) - 1} more"
         drawn.add_row(name, str(len(due) or ""), str(len(group)), took, ", ".join(why if single else why[:1]) + more)
     return drawn
 
 
 def line(steps: Sequence[Step]) -> str:
     """The stages that have something to do, and how long they took, in one line."""
-    due, known = [step for step in steps if step.reasons], last_runs()
+    due, known = [step.name for step in steps if step.reasons], last_runs()
     if not due:
-        return f"Nothing to run: {len(steps)} stages unchanged."
-    seconds = [known[step.name][0] for step in due if step.name in known]
-    took = f"they took {sum(seconds) / 60:.1f} minutes the last time" if seconds else "none ran on this machine before"
-    new = f", {len(due) - len(seconds)} of them are not in that" if 0 < len(seconds) < len(due) else ""
+        return f"Nothing to run: {len(steps)} stages are as they should be."
+    seconds = [known[name][0] for name in due if name in known]
+    took = f"{sum(seconds) / 60:.1f} minutes the last time" if seconds else "never run on this machine"
+    new = f", without {len(due) - len(seconds)} that never ran here" if 0 < len(seconds) < len(due) else ""
     return f"{len(due)} of {len(steps)} stages to run, or to take from the cache: {took}{new}."
 
 
