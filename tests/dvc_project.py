@@ -24,6 +24,7 @@ CELL_STAGES = ("sample", "finetune", "movement", "mask", "evaluate")
 SEED_STAGES = ("reference", "controls", "calibration", "ood")
 RUNS, CACHED, UNCHANGED = "runs", "cached", "unchanged"
 WORDS = {RUNS: "Running stage '%s':", CACHED: "Stage '%s' is cached", UNCHANGED: "Stage '%s' didn't change"}
+BY_RUNNER = r"done (\S+) \("
 PLAN = """
 import json, sys
 from stages.workflow.plan import steps_of
@@ -127,8 +128,8 @@ class Run:
     @property
     def fates(self) -> dict[str, str]:
         """The outcome of each stage, without the file that it stands in."""
-        words = {fate: line.replace("%s", "(?:[^':]+:)?([^']+)") for fate, line in WORDS.items()}
-        return {name: fate for fate, line in words.items() for name in re.findall(f"^{line}", self.text, re.MULTILINE)}
+        words = {line.replace("%s", "(?:[^':]+:)?([^']+)"): fate for fate, line in WORDS.items()} | {BY_RUNNER: RUNS}
+        return {name: fate for line, fate in words.items() for name in re.findall(f"^{line}", self.text, re.MULTILINE)}
 
     @property
     def run_at_all(self) -> list[str]:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from stages.commands.plan.stage_status import CACHED, RUNS
-from tests.dvc_project import ROOT, TINY, TINY_STUDY, Copy, Run, bash_blocks
+from tests.dvc_project import CACHED, ROOT, TINY, TINY_STUDY, Copy, Run, bash_blocks
 from tests.pretended import pretended
 
 FILES = ("dvc.yaml", "stages/study/dvc.yaml")
@@ -112,9 +111,14 @@ def refused(copy: Copy, axis: str, value: str, file: str, *plan: str) -> tuple[b
     params, marker = copy.folder / "params.yaml", copy.folder / "touched"
     before = params.read_bytes()
     copy.set(f"{axis}=['{value} $(touch {marker})']")
-    runs = copy.repro(file, fails=True), copy.run("python", "-m", "stages.commands.plan", *plan, "--line", fails=True)
+    runs = copy.repro(file, fails=True), copy.run("python", "-m", "stages.workflow.plan", *plan, fails=True)
     params.write_bytes(before)
     return marker.exists(), *runs
+
+
+def due(plan: dict[str, list[str]]) -> set[str]:
+    """Stages that have a reason to run."""
+    return {stage for stage, reasons in plan.items() if reasons}
 
 
 EXPECTED = {
@@ -131,8 +135,9 @@ EXPECTED = {
 @pytest.mark.parametrize(("step", "expected"), EXPECTED.items())
 def test_exactly_what_an_edit_concerns_is_planned_and_made_anew(story, step, expected):
     plan, run = story[step]
-    assert {stage for stage, (fate, _) in plan.items() if fate == RUNS} == {*run.run_at_all} == expected
-    assert CACHED not in run.fates.values()
+    assert {*run.run_at_all} == expected and CACHED not in run.fates.values()
+    # what follows a stage that runs may turn out to be as it was
+    assert expected <= due(plan) and (expected or not due(plan))
 
 
 @pytest.mark.slow
@@ -147,7 +152,7 @@ def test_what_stands_on_an_axis_never_reaches_a_shell_also_where_nothing_else_ch
 @pytest.mark.timeout(1200)
 def test_the_first_plan_names_all_that_runs_and_a_later_one_the_files_that_changed(story):
     plan, run = story["first"]
-    assert {*plan} == {*run.run_at_all} and len(plan) > 20
-    assert story["code"][0]["readout@reset-learned-0.01-13"] == [RUNS, ["stages/study/readouts.py"]]
-    assert len([name for name, (fate, _) in story["due"].items() if fate == RUNS]) > 10
+    assert {*plan} == due(plan) == {*run.run_at_all} and len(plan) > 20
+    assert "modified stages/study" in story["code"][0]["study_code"]
+    assert len(due(story["due"])) > 10
     assert "up to date" in story["accepted"]

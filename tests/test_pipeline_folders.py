@@ -131,7 +131,7 @@ def test_a_pipeline_can_be_taken_away(tmp_path, name):
     change_params(copy.folder, drop=sections)
     assert f"`{sections[0]}." not in copy.run("python", "-c", REFERENCE).text
     rest = [other for other in OTHERS if other != name]
-    assert "stages to run" in copy.run("python", "-m", "stages.commands.plan", *rest, "--line").text
+    assert "stages to run" in copy.run("python", "-m", "stages.workflow.plan", *rest).text
     run_own_tests(copy)
 
 
@@ -146,8 +146,8 @@ def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_reference(tmp_path
     copy.commit()
     row = "| `toy.sizes` | list of (whole number) | how large the toys are |"
     assert row in copy.run("python", "-c", REFERENCE).text
-    plan = ("python", "-m", "stages.commands.plan", "toy", "--line")
-    assert "2 stages to run" in copy.run(*plan).text
+    plan = ("python", "-m", "stages.workflow.plan", "toy")
+    assert "2 of 2 stages to run" in copy.run(*plan).text
     assert copy.repro("stages/toy/dvc.yaml").run_at_all == ["toy_code", "toy"]
     assert "Nothing to run" in copy.run(*plan).text
     assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"size": 2.5}

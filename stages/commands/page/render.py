@@ -13,7 +13,6 @@ from markupsafe import Markup
 
 from stages.commands.page import provenance
 from stages.commands.page.results import MAIN, Result, read_results
-from stages.commands.plan.stage_status import UNCHANGED, Step
 from stages.lib import paths
 from stages.lib.errors import GraftError, ParamsError, StorageError
 from stages.lib.params import sections_of, validate
@@ -21,6 +20,7 @@ from stages.lib.report.differences import NOT_THERE, Entry, compare, written
 from stages.lib.report.document import HOW_JUDGED, Verdict
 from stages.lib.report.format import counted, model_title
 from stages.lib.yaml12 import load_yaml, parse_yaml
+from stages.workflow.plan import Step
 
 TITLE = "Skill localization by grafting: what this run shows"
 # the class that marks a claim, and the order in which the caveats have those that don't hold
@@ -142,10 +142,10 @@ def _about(params: dict[str, Any], ran: Sequence[Result]) -> str:
 
 def _steps(ran: Sequence[Result]) -> list[Step]:
     """The plan of DVC for every stage that the results come from; nothing where it can't tell."""
-    from stages.commands.plan.predicted_steps import predict_steps
+    from stages.workflow.plan import steps_of
 
     try:
-        return predict_steps([result.pipeline for result in ran])
+        return steps_of([str(result.pipeline) for result in ran])
     except GraftError:
         return []
 
@@ -156,7 +156,7 @@ def _remarks(params: dict[str, Any], results: Sequence[Result], steps: Sequence[
     if not steps:
         yield "DVC can't tell whether the results belong to this code and data (`dvc status` says why)."
     # a stage that only looks at the code makes nothing that is reported
-    due = [step for step in steps if step.fate != UNCHANGED and not step.stage.endswith("code")]
+    due = [step for step in steps if step.reasons and not step.stage.endswith("code")]
     if due:
         names = ", ".join(dict.fromkeys(step.stage for step in due))
         yield f"Earlier data, models or code: {counted(len(due), 'stage')} would be made anew ({names})."
