@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,7 @@ from ruamel.yaml import YAML
 from stages.lib.errors import ParamsError
 from stages.workflow import dispatch
 from stages.workflow.run import change_settings, workers_for
-from tests.dvc_project import ROOT, dvc, lay_out_toy, wait_for
+from tests.dvc_project import ROOT, lay_out_toy, wait_for
 
 # DVC imports what is deprecated
 pytestmark = [pytest.mark.timeout(280), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -305,7 +304,9 @@ def test_a_second_run_in_a_folder_is_refused_in_one_line_and_leaves_the_first_al
     assert first.wait(60) == 0 and {*runs()} == {"parent"}
 
 
-@pytest.mark.parametrize("content", ["", "stages:\n  left:\n    cmd: exec py", "<<<<<<< HEAD\n", "schema: '2.0'\nstages: 1\n"])
+@pytest.mark.parametrize(
+    "content", ["", "stages:\n  left:\n    cmd: exec py", "<<<<<<< HEAD\n", "schema: '2.0'\nstages: 1\n"]
+)
 def test_a_dvc_lock_that_a_kill_cut_short_is_set_aside_and_nothing_runs_anew(toy, content):
     write_graph({"left": [], "right": ["left"]}, 0.1)
     assert run()[0] == 0
@@ -476,7 +477,8 @@ def test_a_worker_in_another_folder_and_an_address_where_nobody_is_are_one_line_
     code, _, error = run("--scheduler", address, "--workers", "1")
     assert code == 2 and f"stands in {elsewhere}: start it in the folder of this run" in error
     code, _, error = run("--scheduler", "tcp://127.0.0.1:9", "--workers", "1")
-    assert code == 2 and error.startswith("run: no scheduler of Dask answers at tcp://127.0.0.1:9") and error.count("\n") == 1
-
-
-Waiting = Callable[[], Any]
+    assert (
+        code == 2
+        and error.startswith("run: no scheduler of Dask answers at tcp://127.0.0.1:9")
+        and error.count("\n") == 1
+    )

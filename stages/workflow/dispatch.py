@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from dask import config
@@ -24,6 +24,8 @@ from stages.workflow import forks
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
+
+    from stages.lib.settings import Section
 
 MEMORY, GPU = "MEMORY", "GPU"
 GPUS, NO_GPU = Path("/proc/driver/nvidia/gpus"), ("", "-1", "none", "NoDevFiles")
@@ -37,7 +39,7 @@ Outcome = tuple[int, str, float]
 _free_gpus: queue.SimpleQueue[str] = queue.SimpleQueue()
 
 
-def gpus_of(runtime: Any) -> list[str]:
+def gpus_of(runtime: "Section") -> list[str]:
     """GPUs as CUDA_VISIBLE_DEVICES names them, each once for each stage that it may have at a time."""
     resources, seen = runtime.resources, os.environ.get("CUDA_VISIBLE_DEVICES")
     names = map(str, range(len([*GPUS.glob("*")]))) if seen is None else map(str.strip, seen.split(","))

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 PRELOAD = ["torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto", "pydantic", "ruamel.yaml"]
 PRELOAD += ["pandas", "scipy.stats", "safetensors.torch"]
@@ -33,7 +34,7 @@ def start(command: str, folder: str, environment: dict[str, str], printed: str, 
         process = context.Process(target=_run_module, args=(words[3:], folder, environment, printed))
         process.start()
         return process.pid, lambda seconds: process.join(seconds) or process.exitcode
-    with open(printed, "a") as file:
+    with Path(printed).open("a") as file:
         streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
         more = {"cwd": folder, "env": os.environ | environment, "start_new_session": True}
         plain = subprocess.Popen(command, shell=True, **streams, **more)

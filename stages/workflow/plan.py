@@ -4,7 +4,7 @@ python -m stages.workflow.plan                    the main pipeline
 python -m stages.workflow.plan study              another pipeline, with what it needs of the main one
 python -m stages.workflow.plan study --stages     every single stage
 
-Nothing is executed, fetched or written.
+Nothing is executed or fetched.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages.lib import paths
@@ -71,7 +70,9 @@ def _changes(stage: "Stage") -> list[str]:
     for entry in stage.status().get(stage.addressing, []):
         changes = entry if isinstance(entry, dict) else {"": {"its command": entry.removesuffix(" checksum")}}
         for place, state in (item for part in changes.values() for item in part.items()):
-            lines += [f"{state} {place}"] if isinstance(state, str) else [f"{how} {name}" for name, how in state.items()]
+            lines += (
+                [f"{state} {place}"] if isinstance(state, str) else [f"{how} {name}" for name, how in state.items()]
+            )
     return lines
 
 
@@ -109,7 +110,9 @@ def table(steps: Sequence[Step], single: bool) -> "Table":
         due = [step for step in group if step.reasons]
         seconds = [known[step.name][0] for step in due if step.name in known]
         took = f"{sum(seconds):.0f} s" if seconds else "?" if due else ""
-        why = [*dict.fromkeys(reason if single else reason.partition("@")[0] for step in due for reason in step.reasons)]
+        why = [
+            *dict.fromkeys(reason if single else reason.partition("@")[0] for step in due for reason in step.reasons)
+        ]
         more = "" if single or len(why) < 2 else f" and {len(why) - 1} more"
         drawn.add_row(name, str(len(due) or ""), str(len(group)), took, ", ".join(why if single else why[:1]) + more)
     return drawn

@@ -21,16 +21,23 @@ from stages.lib.errors import ParamsError, did_you_mean
 if TYPE_CHECKING:  # each fork of a stage imports this module anew
     from dvc.stage import Stage
 
+    from stages.lib.settings import Section
     from stages.workflow.repro import Repro
 
 
 def main() -> None:
     """Parse the command line and do what it says."""
-    parser = argparse.ArgumentParser(prog="python -m stages.workflow.run", description="dvc repro, several stages at once.")
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.workflow.run", description="dvc repro, several stages at once."
+    )
     add = parser.add_argument
     add("targets", nargs="*", default=[str(paths.PIPELINE)], help="stages or files, as `dvc repro` takes them")
     add("--all-pipelines", action="store_true", help="every dvc.yaml")
-    add("--workers", type=_count, help="stages at once, if not as many as the cores allow; of a cluster, those to wait for")
+    add(
+        "--workers",
+        type=_count,
+        help="stages at once, if not as many as the cores allow; of a cluster, those to wait for",
+    )
     add("--scheduler", metavar="ADDRESS", help="a scheduler of Dask, whose workers stand in this folder")
     told = "changes a setting and keeps the run as an experiment, as `dvc exp run` does; more than once for several"
     add("-S", "--set-param", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=told)
@@ -39,8 +46,6 @@ def main() -> None:
     if asked.name and not asked.settings:
         parser.error("--name is of an experiment, which changes a setting (-S KEY=VALUE)")
     targets = None if asked.all_pipelines else asked.targets
-    if asked.settings:
-        change_settings(asked.settings, targets)
     failed = _run(targets, asked)
     if asked.settings and not failed:
         from dvc.repo import Repo
@@ -94,12 +99,12 @@ def change_settings(settings: Sequence[str], targets: Sequence[str] | None) -> N
 
 def _run(targets: Sequence[str] | None, asked: argparse.Namespace) -> int:
     """Run what has to run; gives 1 if something failed, which is told last."""
-    values, left_out = check_settings(targets)
-    print(*left_out, sep="\n", end="\n" * bool(left_out), flush=True)
-
     from stages.workflow.repro import Repro, repository, with_readable_notes
 
-    with repository() as repo:
+    with repository() as repo:  # another run may read the settings until it has ended
+        change_settings(asked.settings, targets)
+        values, left_out = check_settings(targets)
+        print(*left_out, sep="\n", end="\n" * bool(left_out), flush=True)
         repro = with_readable_notes(repo, lambda: Repro(repo, targets))
         try:
             if first := repro.begin():
@@ -115,7 +120,7 @@ def _run(targets: Sequence[str] | None, asked: argparse.Namespace) -> int:
     return int(bool(repro.failed))
 
 
-def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: Any, asked: argparse.Namespace) -> None:
+def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", asked: argparse.Namespace) -> None:
     """Run these stages' commands and all that can start after them; raises KeyboardInterrupt once all were called off."""
     import psutil
 
@@ -145,7 +150,7 @@ def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: Any, asked: ar
                 stages = repro.begin()
 
 
-def workers_for(runtime: Any, scheduler: str | None = None) -> int:
+def workers_for(runtime: "Section", scheduler: str | None = None) -> int:
     """Stages at once for which there are cores; one where torch chooses the threads, which its last digits depend on."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores // runtime.threads) if runtime.threads and not scheduler else 1

@@ -37,7 +37,9 @@ def stages_at_work(folder: Path) -> list[tuple[int, str]]:
     found = [one for one in psutil.process_iter(["cmdline", "cwd"]) if one.info["cwd"] == str(folder.resolve())]
     words = {one.pid: " ".join(one.info["cmdline"] or ()) for one in found}
     forks = {one.pid for one in found if "forkserver" in words[one.pid] and "forkserver" in words.get(one.ppid(), "")}
-    return [(pid, said) for pid, said in words.items() if pid in forks or ("-m stages." in said and "workflow" not in said)]
+    return [
+        (pid, said) for pid, said in words.items() if pid in forks or ("-m stages." in said and "workflow" not in said)
+    ]
 
 
 def pipelines(copy: Copy) -> list[str]:
