@@ -68,11 +68,12 @@ def _changes(stage: "Stage") -> list[str]:
         return ["not run yet"]
     lines: list[str] = []
     for entry in stage.status().get(stage.addressing, []):
-        changes = entry if isinstance(entry, dict) else {"": {"its command": entry.removesuffix(" checksum")}}
-        for place, state in (item for part in changes.values() for item in part.items()):
-            lines += (
-                [f"{state} {place}"] if isinstance(state, str) else [f"{how} {name}" for name, how in state.items()]
-            )
+        if isinstance(entry, str):
+            lines.append(entry)
+            continue
+        for place, state in (item for changes in entry.values() for item in changes.items()):
+            states = state.items() if isinstance(state, dict) else [(place, state)]
+            lines += [f"{how} {name}" for name, how in states]
     return lines
 
 
