@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from stages.lib import paths
-from stages.lib.errors import ParamsError, StorageError
-from stages.workflow.plan import Step, last_runs, line, pipeline_file, steps_of, table
+from stages.lib.errors import StorageError
+from stages.workflow.plan import Step, last_runs, line, steps_of, table
 from tests.dvc_project import Run, dvc, lay_out_toy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports
@@ -73,6 +73,14 @@ def test_a_pipeline_that_dvc_cannot_read_is_one_line(toy):
         plan()
 
 
+def test_an_unknown_target_is_told_the_nearest_one(toy):
+    for target, near in (("lefd", "left"), ("dvcc.yaml", "dvc.yaml")):
+        with pytest.raises(
+            StorageError, match=re.escape(f"{target}: there is no such target (did you mean '{near}'?)")
+        ):
+            steps_of([target])
+
+
 STEPS = [Step("fetch"), Step("mask@a-1", ("modified graft.sparsity", "after fetch")), Step("mask@b-1", ("not run yet",)), Step("ood@1", ("after mask@a-1", "after mask@b-1"))]  # fmt: skip
 
 
@@ -103,13 +111,3 @@ def test_notes_that_a_kill_cut_short_are_no_obstacle(project):
     paths.DURATIONS.parent.mkdir(parents=True)
     paths.DURATIONS.write_text('{"stage": "mask@a-1", "seco')
     assert last_runs() == {}
-
-
-def test_an_unknown_pipeline_is_told_the_nearest_one(project):
-    for name in ("study", "talos"):
-        Path(f"stages/{name}").mkdir(parents=True)
-        Path(f"stages/{name}/dvc.yaml").touch()
-    assert pipeline_file("study") == pipeline_file("stages/study/dvc.yaml") == "stages/study/dvc.yaml"
-    assert pipeline_file("dvc.yaml") == "dvc.yaml"
-    with pytest.raises(ParamsError, match=re.escape("unknown pipeline 'studi' (did you mean 'study'?); known: study, talos")):
-        pipeline_file("studi")

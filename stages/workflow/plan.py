@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from stages.lib import paths
 from stages.lib.entry import guarded
-from stages.lib.errors import ParamsError, did_you_mean
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
@@ -88,7 +87,7 @@ def main() -> None:
 
     from stages.workflow.run import check_settings
 
-    targets = [*map(pipeline_file, asked.pipelines)] or [str(paths.PIPELINE)]
+    targets = [f"{paths.PIPELINES}/{name}/{paths.PIPELINE}" for name in asked.pipelines] or [str(paths.PIPELINE)]
     _, left_out = check_settings(targets)
     sys.stdout.reconfigure(errors="replace")
     console, steps = Console(highlight=False), steps_of(targets)
@@ -128,16 +127,6 @@ def line(steps: Sequence[Step]) -> str:
     took = f"{sum(seconds) / 60:.1f} minutes the last time" if seconds else "never run on this machine"
     new = f", without {len(due) - len(seconds)} that never ran here" if 0 < len(seconds) < len(due) else ""
     return f"{len(due)} of {len(steps)} stages to run, or to take from the cache: {took}{new}."
-
-
-def pipeline_file(name: str) -> str:
-    """The dvc.yaml of a pipeline, or that file itself; raises ParamsError with the nearest name."""
-    known = {path.parent.name: str(path) for path in sorted(paths.PIPELINES.glob("*/dvc.yaml"))}
-    if name in (str(paths.PIPELINE), *known.values()):
-        return name
-    if name not in known:
-        raise ParamsError(f"unknown pipeline {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
-    return known[name]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ What dvc.lock doesn't say yet the run cache knows, so dvc.lock, which DVC reads 
 """
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -139,8 +140,8 @@ def _steps(repo: Repo, targets: Sequence[str] | None) -> tuple:
         chosen = collect_stages(repo, targets)
     except (StageNotFound, StageFileDoesNotExistError) as problem:
         known = [name for stage in repo.index.stages for name in (stage.name, stage.relpath)]
-        near = did_you_mean(getattr(problem, "name", problem.file), known)
-        raise StorageError(f"{problem}{near}") from None
+        wanted = getattr(problem, "name", None) or os.path.relpath(problem.file)
+        raise StorageError(f"{wanted}: there is no such target{did_you_mean(wanted, known)}") from None
     main = str(paths.PIPELINE.absolute())
     # the main pipeline takes nothing of others, so it can do without DVC reading them
     index = Index.from_file(repo, main) if {stage.path for stage in chosen} == {main} else repo.index
