@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +92,12 @@ def run(*words: str) -> tuple[int, str, str]:
     process = start(*words)
     out, error = process.communicate()
     return process.returncode, out, error
+
+
+def ended(process: subprocess.Popen) -> int:
+    """Exit code, once it has ended."""
+    process.communicate(timeout=60)
+    return process.returncode
 
 
 def runs() -> dict[str, dict]:
@@ -244,19 +251,23 @@ def test_nothing_listens_but_a_page_for_this_machine():
 HOW = ["python stage.py", "python -m stage"]
 
 
-def working(folder: Path, *words: str) -> subprocess.Popen:
-    """A run of two stages, one of which has a child, once all of them are there."""
+CHILD_OF_STAGE = "time.sleep(100)"
+
+
+def working(folder: Path, *words: str, until: str = CHILD_OF_STAGE) -> subprocess.Popen:
+    """A run, once there is a process with this in its command: the child of a stage."""
     process = start("--workers", "2", *words)
-    wait_for(lambda: len([pid for pid in at_work(folder) if is_of_stage(pid)]) >= 1, 120)
+    wait_for(lambda: has_process(folder, until), 120)
     time.sleep(1.5)
     return process
 
 
-def is_of_stage(pid: int) -> bool:
-    try:
-        return "time.sleep(100)" in " ".join(psutil.Process(pid).cmdline())
-    except psutil.Error:
-        return False
+def has_process(folder: Path, words: str) -> bool:
+    found = []
+    for pid in at_work(folder):
+        with suppress(psutil.Error):
+            found.append(" ".join(psutil.Process(pid).cmdline()))
+    return any(words in line for line in found)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
@@ -284,9 +295,8 @@ def test_forks_end_with_a_runner_that_was_killed(toy):
 
 
 def test_what_was_done_before_a_kill_comes_back_from_the_run_cache(toy):
-    write_graph({"left": [], "right": ["left"]})
-    process = start()
-    wait_for(lambda: "left" in kept_runs() if Path(".dvc/cache/runs").exists() else False, 120)
+    write_graph({"left": [], "right": ["left"]}, seconds=4)
+    process = working(toy, until="stage.py right")
     process.kill()
     process.communicate(timeout=60)
     assert not Path("dvc.lock").exists(), "the control: it is written once a minute"
@@ -297,11 +307,13 @@ def test_what_was_done_before_a_kill_comes_back_from_the_run_cache(toy):
 
 
 def test_a_second_run_in_a_folder_is_refused_in_one_line_and_leaves_the_first_alone(toy):
-    write_graph({"parent": []}, 5, HOW[0])
-    first = working(toy)
-    code, _, error = run()
+    write_graph({"parent": []}, 100)
+    first, before = working(toy), Path("params.yaml").read_bytes()
+    code, _, error = run("-S", "seeds=[7]")
     assert (code, error) == (2, "run: DVC, or another run, is at work in this folder: wait for its end\n")
-    assert first.wait(60) == 0 and {*runs()} == {"parent"}
+    assert first.poll() is None and has_process(toy, CHILD_OF_STAGE) and Path("params.yaml").read_bytes() == before
+    first.send_signal(signal.SIGINT)
+    assert ended(first) == 130
 
 
 @pytest.mark.parametrize(
@@ -337,7 +349,7 @@ def test_a_run_goes_on_after_a_sleep(toy, monkeypatch):
     process.send_signal(signal.SIGSTOP)
     time.sleep(7)
     process.send_signal(signal.SIGCONT)
-    assert process.wait(60) == 0 and {*runs()} == {"parent", "right"}
+    assert ended(process) == 0 and {*runs()} == {"parent", "right"}
 
 
 PARENT = """
@@ -465,8 +477,8 @@ def test_a_stop_ends_the_stages_of_all_workers_and_leaves_these(toy, cluster):
     workers = [worker(), worker()]
     process = working(toy, "--scheduler", address)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 130
-    wait_for(lambda: not any(map(is_of_stage, at_work(toy))), 20)
+    assert ended(process) == 130
+    wait_for(lambda: not has_process(toy, CHILD_OF_STAGE), 20)
     assert all(one.poll() is None for one in workers)
 
 
