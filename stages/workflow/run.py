@@ -88,7 +88,8 @@ def change_settings(settings: Sequence[str], targets: Sequence[str] | None) -> N
             try:
                 apply_overrides(file, override)
             except Exception:  # of DVC, and of Hydra, OmegaConf and ruamel.yaml what slips through it
-                near = did_you_mean(key, flat(parse_yaml(before[file], file, ParamsError)))
+                known = flat(parse_yaml(before[file], file, ParamsError))
+                near = "" if key in known else did_you_mean(key, known)
                 raise ParamsError(f"-S {setting}: DVC can't set this{near}; KEY=VALUE is wanted") from None
         check_settings(targets, keys)
     except ParamsError:
