@@ -316,17 +316,15 @@ def test_a_second_run_in_a_folder_is_refused_in_one_line_and_leaves_the_first_al
     assert ended(first) == 130
 
 
-@pytest.mark.parametrize(
-    "content", ["", "stages:\n  left:\n    cmd: exec py", "<<<<<<< HEAD\n", "schema: '2.0'\nstages: 1\n"]
-)
-def test_a_dvc_lock_that_a_kill_cut_short_is_set_aside_and_nothing_runs_anew(toy, content):
+def test_a_dvc_lock_that_a_kill_cut_short_is_set_aside_and_nothing_runs_anew(toy):
     write_graph({"left": [], "right": ["left"]}, 0.1)
     assert run()[0] == 0
     before = Path("dvc.lock").read_text()
-    Path("dvc.lock").write_text(content)
-    code, _, error = run()
-    assert code == 0 and re.fullmatch(r"dvc\.lock can't be read, .* dvc\.lock\.torn; .*run cache\n", error)
-    assert Path("dvc.lock").read_text() == before and Path("dvc.lock.torn").read_text() == content
+    for content in ("", "stages:\n  left:\n    cmd: exec py", "schema: '2.0'\nstages: 1\n"):
+        Path("dvc.lock").write_text(content)
+        code, _, error = run()
+        assert code == 0 and re.fullmatch(r"dvc\.lock can't be read, .* dvc\.lock\.torn; .*run cache\n", error)
+        assert Path("dvc.lock").read_text() == before and Path("dvc.lock.torn").read_text() == content
     assert {*runs()} == {"left", "right"}, "once each"
     Path("dvc.yaml").write_text("stages: 1\n")
     code, _, error = run()
