@@ -2,7 +2,7 @@
 # make setup                 .venv with the pinned libraries; what needs it makes it
 # make repro                 the whole pipeline on params.yaml, from nothing
 # make repro PROFILE=NAME    the same with a named set of settings (stages/profiles)
-# make repro WORKERS=1       one stage after another, by a plain `dvc repro`; so with all pipelines below
+# make repro WORKERS=1       one stage after another; so with all pipelines below
 # make study                 the single-task study: localizers, read-outs, baselines, sweeps; make repro first
 # make multitask             one model for all tasks: regions, relative gains, overlap; make repro first
 # make continual             one task after another: naive, grafting, replay, EWC; make repro first
@@ -10,12 +10,11 @@
 # make talos                 TaLoS: sparse fine-tuning and task arithmetic; make repro first
 # make surgical              fine-tuning of single layers by Fisher score; make repro first
 # make smallest              the fewest parameters that bring most of the gain; make repro first
-# make plan PIPELINE=study   what would run and what it costs (no PIPELINE: the main one)
-# make verify                hash the cache, remove what is damaged, say what will run again
+# make plan PIPELINE=study   what would run and why, and how long it took the last time (no PIPELINE: the main one)
 # make report                everything that has run, as one web page
 # make test                  the tests
 # make test-all              the slow ones too: every pipeline from nothing with the real DVC
-# make bench                 ratios within one run: learning, fine-tuning, start of a stage, stages side by side, patches in turn
+# make bench                 ratios within one run: learning, fine-tuning, stages side by side, patches in turn
 # make lint                  ruff
 # make chaos                 a seeded campaign: odd input, damaged files, kills (CASES=10000 KILLS=200)
 # make clean                 remove every generated artefact, but not the cache
@@ -26,12 +25,12 @@ READY := $(VENV)/.ready
 # a file's tests stay together, as they share what they make; in the files' order, or the longest would come last
 XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # as many stages at once as there are cores for, unless a number is given
-REPRO = $(if $(filter 1,$(WORKERS)),python -m stages.commands.plan $(filter-out repro,$@) --line && dvc repro,python -m stages.commands.parallel $(addprefix --workers ,$(WORKERS)))
+REPRO = python -m stages.workflow.run $(addprefix --workers ,$(WORKERS))
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 # container images often set it, and every stage would compile torch and transformers anew, which takes longer than the stage
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help repro study multitask continual merge talos surgical smallest plan verify report test test-all bench chaos lint clean
+.PHONY: setup help repro study multitask continual merge talos surgical smallest plan report test test-all bench chaos lint clean
 
 setup: $(READY)
 
@@ -52,10 +51,7 @@ study multitask continual merge talos surgical smallest: repro
 	$(REPRO) stages/$@/dvc.yaml
 
 plan: $(READY)
-	@python -m stages.commands.plan $(PIPELINE)
-
-verify: $(READY)
-	@python -m stages.commands.verify
+	@python -m stages.workflow.plan $(PIPELINE)
 
 report: $(READY)
 	python -m stages.workflow.page

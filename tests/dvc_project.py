@@ -18,19 +18,18 @@ from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
 from stages.commands import profile
-from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED
-from stages.lib.forks import ADDRESS
 from tests.settings_files import lay_out_settings
 
 ROOT = Path(__file__).parents[1]
 CELL_STAGES = ("sample", "finetune", "movement", "mask", "evaluate")
 SEED_STAGES = ("reference", "controls", "calibration", "ood")
+RUNS, CACHED, UNCHANGED = "runs", "cached", "unchanged"
 WORDS = {RUNS: "Running stage '%s':", CACHED: "Stage '%s' is cached", UNCHANGED: "Stage '%s' didn't change"}
+BY_RUNNER = r"done (\S+) \("
 PLAN = """
 import json, sys
-from pathlib import Path
-from stages.commands.plan.predicted_steps import predict_steps
-print(json.dumps({step.name: [step.fate, step.reasons] for step in predict_steps([*map(Path, sys.argv[1:])])}))
+from stages.workflow.plan import steps_of
+print(json.dumps({step.name: step.reasons for step in steps_of(sys.argv[1:])}))
 """
 
 # The profile bert_tiny, made smaller.
@@ -64,12 +63,10 @@ TINY_STUDY = {
 }  # fmt: skip
 
 # Python imports this module by itself wherever it is on the path.  Without the variables it does nothing; with them
-# a stage notes which files it opens, as a fork too, or is held up or torn apart where it is about to give an output its final
+# a stage that is no fork notes which files it opens, or is held up or torn apart where it is about to give an output its final
 # name.
 HOOK = """
-import gc, os, signal, sys, time
-
-gc.set_threshold(10_000, 20, 50)  # as in stages: what DVC imports is no garbage either
+import os, signal, sys, time
 
 notes = None
 
@@ -92,15 +89,11 @@ def safe_open(path, *others, **named):
     note(path)
     return opens(path, *others, **named)
 
-serves = any(word.endswith("fork_server.py") for word in sys.orig_argv)
-if serves or (stage() and os.environ.get("TEST_LOG")):
+if stage() and os.environ.get("TEST_LOG"):
     import safetensors
 
     opens, safetensors.safe_open = safetensors.safe_open, safe_open  # which opens files behind Python's back
-    if serves:
-        os.register_at_fork(after_in_child=lambda: sys.addaudithook(hear))
-    else:
-        sys.addaudithook(hear)
+    sys.addaudithook(hear)
 
 def tear(place):
     inside = (os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names)
@@ -136,8 +129,8 @@ class Run:
     @property
     def fates(self) -> dict[str, str]:
         """The outcome of each stage, without the file that it stands in."""
-        words = {fate: line.replace("%s", "(?:[^':]+:)?([^']+)") for fate, line in WORDS.items()}
-        return {name: fate for fate, line in words.items() for name in re.findall(f"^{line}", self.text, re.MULTILINE)}
+        words = {line.replace("%s", "(?:[^':]+:)?([^']+)"): fate for fate, line in WORDS.items()} | {BY_RUNNER: RUNS}
+        return {name: fate for line, fate in words.items() for name in re.findall(f"^{line}", self.text, re.MULTILINE)}
 
     @property
     def run_at_all(self) -> list[str]:
@@ -173,8 +166,7 @@ class Copy:
 
     def start(self, *words: str, **more: str) -> subprocess.Popen:
         """Start a command in this copy; its output goes to output.txt beside the copy."""
-        # a fork is not held up or torn apart
-        variables = self.environment | ({ADDRESS: ""} if "TEST_TARGET" in more else {}) | more
+        variables = self.environment | more
         with self.folder.with_suffix(".txt").open("w") as output:
             pipes = {"stdout": output, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
             return subprocess.Popen(words, cwd=self.folder, env=variables, **pipes)
@@ -192,8 +184,8 @@ class Copy:
         """`dvc repro`, of everything in dvc.yaml or of these targets and what they need."""
         return self.run("dvc", "repro", *targets, fails=fails, **more)
 
-    def plan(self, *files: str) -> dict[str, tuple[str, list[str]]]:
-        """The prediction for each stage of these pipelines, and its reasons."""
+    def plan(self, *files: str) -> dict[str, list[str]]:
+        """Why each stage of these pipelines would be looked at again."""
         return json.loads(self.run("python", "-c", PLAN, *files).text.splitlines()[-1])
 
     def set(self, *overrides: str) -> None:
@@ -223,7 +215,6 @@ def environment(folder: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("DVC", "GIT", "PYTHON", "PYTEST"))}
     return kept | of_tests(folder) | {
         "PYTHONPATH": str(hook), "HF_HUB_OFFLINE": "1", "COLUMNS": "100",
-        ADDRESS: "",  # each stage by itself, where a test doesn't say more
     }  # fmt: skip
 
 

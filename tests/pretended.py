@@ -53,7 +53,7 @@ for out in outs:
 class Pretended(Copy):
     """A copy of the project in which stages pretend."""
 
-    def planned(self, *files: str) -> tuple[dict[str, tuple[str, list[str]]], Run]:
+    def planned(self, *files: str) -> tuple[dict[str, list[str]], Run]:
         """The plan of these pipelines, and `dvc repro` of them."""
         entries = self.run("python", "-c", ENTRIES).text.splitlines()[-1]
         Path(self.environment["ENTRIES"]).write_text(entries)

@@ -99,8 +99,6 @@ def output_paths(name: str, *kinds: str) -> list[str]:
 
 # --- Code --------------------------------------------------------------------------------------------------------
 
-# the start of a process, of which no result depends; it is to become empty with the fork server
-STARTS_A_PROCESS = {Path("stages/__init__.py"), Path("stages/lib/forks.py")}
 MOST_ENTRIES = 6
 
 
@@ -129,7 +127,7 @@ def needed(name: str, localizer: str = "") -> set[Path]:
     """The files that a stage imports: from its script, from its pipeline's settings, and from a localizer that it loads by name."""
     roots = [script(name).relative_to(ROOT), module_file(settings_module(name))]
     roots += [Path(f"stages/lib/localizers/{localizer}.py")] if localizer else []
-    return closure(*roots) - STARTS_A_PROCESS
+    return closure(*roots)
 
 
 def lacking(name: str, deps: Iterable[str], localizer: str = "") -> set[Path]:
@@ -173,7 +171,7 @@ def test_a_localizer_that_only_its_own_stages_load_is_no_part_of_the_library_tha
     library = files_of("stages/lib")
     inside = {name for name in NAMES if Path(f"stages/lib/localizers/{name}.py") in library}
     assert inside == {*SHARED} < {*NAMES}
-    assert closure(*(Path(f"stages/lib/localizers/{name}.py") for name in SHARED)) - STARTS_A_PROCESS <= library
+    assert closure(*(Path(f"stages/lib/localizers/{name}.py") for name in SHARED)) <= library
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -197,7 +195,7 @@ def test_the_library_imports_nothing_of_the_project_outside_itself():
     outside = {
         str(path): others
         for path in inside
-        if (others := {other for other in imports(path) if other.parts[1] != "lib"} - STARTS_A_PROCESS)
+        if (others := {other for other in imports(path) if other.parts[1] != "lib"})
     }
     assert outside == {} and len(inside) > 80
 
@@ -367,8 +365,8 @@ def test_starting_a_stage_loads_no_heavy_library():
 
     assert loaded(*map(module, ALL), "stages.commands.profile") == set()
     assert loaded("stages.lib.metrics.predictions") >= {"numpy"}
-    plan = ("stages.commands.plan.costs", "stages.commands.plan.predicted_steps", "stages.lib.models.anatomy")
-    assert not loaded(*plan) & {"torch", "transformers"}, "which would take most of the plan's time"
+    assert not loaded("stages.workflow.plan", "stages.workflow.repro") & {"torch", "transformers"}
+    assert loaded("stages.workflow.run") == set(), "which each fork of a stage imports anew"
 
 
 def test_a_script_has_its_module_s_name_wherever_the_project_lies(tmp_path):

@@ -117,7 +117,7 @@ def test_a_pipeline_can_be_taken_away(tmp_path, name):
     copy.run("rm", "-r", f"stages/{name}")
     assert f'"{section}": {{' not in copy.run(*SETTINGS).text
     rest = [other for other in OTHERS if other != name]
-    assert "stages to run" in copy.run("python", "-m", "stages.commands.plan", *rest, "--line").text
+    assert "stages to run" in copy.run("python", "-m", "stages.workflow.plan", *rest).text
     run_own_tests(copy)
 
 
@@ -130,8 +130,8 @@ def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_settings(tmp_path)
         (copy.folder / "stages/toy" / name).write_text(text.lstrip())
     copy.commit()
     assert '"toy": {' in copy.run(*SETTINGS).text
-    plan = ("python", "-m", "stages.commands.plan", "toy", "--line")
-    assert "1 stage to run" in copy.run(*plan).text
+    plan = ("python", "-m", "stages.workflow.plan", "toy")
+    assert "1 of 1 stages to run" in copy.run(*plan).text
     assert copy.repro("stages/toy/dvc.yaml").run_at_all == ["toy"]
     assert "Nothing to run" in copy.run(*plan).text
     assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"size": 2.5}

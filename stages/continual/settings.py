@@ -1,7 +1,6 @@
 """Settings of continual learning, and the rules between them and the main pipeline."""
 
 from collections.abc import Iterator
-from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -42,16 +41,6 @@ class MethodParams(Section):
 
 SECTIONS: dict[str, Any] = {"sequence": SequenceParams, "order": dict[Name, Tasks], "method": MethodParams}
 TASKS = (Choice("order", least=2),)
-
-
-def order_tasks(values: Values) -> float:
-    """Tasks of a sequence, a mean over the orders that are learned."""
-    chosen = [len(values["order"][name]) for name in values["sequence"].orders if name in values["order"]]
-    return fmean(chosen) if chosen else 0
-
-
-# what the costs of stages grow with, besides single settings
-COST_FACTORS = {"order_tasks": order_tasks}
 
 
 def problems(values: Values) -> Iterator[str]:

@@ -51,7 +51,10 @@ class ModelParams(Section):
 
 
 class ResourceParams(Section):
+    """The resources that stages side by side may use together (stages/workflow/run.py); no stage reads it."""
+
     gpus: Count | None
+    stages_per_gpu: Positive
     memory_mib: Positive | None
 
 

@@ -38,15 +38,6 @@ SECTIONS: dict[str, Any] = {"merge": MergeParams, "combination": CombinationPara
 TASKS = (Choice("merge.groups", least=2),)
 
 
-def group_tasks(values: Values) -> int:
-    """Tasks that are merged, of all groups together."""
-    return sum(map(len, values["merge"].groups.values()))
-
-
-# what the costs of stages grow with, besides single settings
-COST_FACTORS = {"group_tasks": group_tasks}
-
-
 def problems(values: Values) -> Iterator[str]:
     """Methods are names of rules, or of a localizer and a share.  Without groups no rules."""
     if not is_on(values, "merge", {}):

@@ -53,15 +53,6 @@ TASKS = (
 )
 
 
-def step_factor(values: Values) -> float:
-    """Steps of joint training as a multiple of those of a single task (JointPlan.factor)."""
-    return values["joint"].step_factor or len(values["multitask"].tasks)
-
-
-# what the costs of stages grow with, besides single settings
-COST_FACTORS = {"step_factor": step_factor}
-
-
 def read_name(name: str) -> tuple[str, float] | None:
     """(localizer, base as a share of the budget): `learned` has the base 0, `learned_0.1` one of 0.1.
 

@@ -1,7 +1,7 @@
 """bench: what the project's own work costs beside what nobody can do without, as ratios within one run.
 
 python -m tests.bench                      all of it, about 25 minutes
-python -m tests.bench learning starting    some of it
+python -m tests.bench learning swaps       some of it
 python -m tests.bench --json FILE          also as JSON, with facts about the machine
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from stages.lib.io import write_json
 from tests.bench.results import Row, machine
 
-BENCHES = ("learning", "finetuning", "swaps", "starting", "side_by_side")
+BENCHES = ("learning", "finetuning", "swaps", "side_by_side")
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def measure() -> Iterator[Row]:
         seconds = {}
         for workers in WORKERS:
             copy = twin(original, f"with_{workers}")
-            words = ("python", "-m", "stages.commands.parallel", UP_TO, "--workers", str(workers))
+            words = ("python", "-m", "stages.workflow.run", UP_TO, "--workers", str(workers))
             seconds[workers] = copy.run(*words).seconds
             yield Row(f"default's cells with {workers} workers", seconds[workers], "s")
         halves = [twin(original, f"half_{number}") for number in range(2)]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import psutil
+
 from stages.commands import profile
 from tests.dvc_project import Copy, clone, make_original
 from tests.settings_files import lay_out_settings
@@ -9,8 +11,8 @@ from tests.settings_files import lay_out_settings
 # what task arithmetic costs is measured in seconds, too
 TIMED = ("metrics/edit/", "metrics/talos", "plots/talos")
 EVERYTHING = ("dvc", "repro", "--all-pipelines")
-# as `make repro` does first: mends what a kill left of DVC's own files, and takes away what stages left half-written
-MENDED = ("python", "-m", "stages.commands.plan", "--line")
+# sets a dvc.lock aside that a kill cut short, of any pipeline
+READABLE = ("python", "-m", "stages.workflow.plan", "study")
 
 
 def fresh_copies(folder: Path, *names: str) -> list[Copy]:
@@ -29,6 +31,16 @@ def differences(one: Copy, other: Copy) -> list[str]:
     first, second = ({out["path"]: out["md5"] for out in outs} for outs in kept)
     partial = [str(path) for path in other.folder.rglob("*.partial") if ".dvc" not in path.parts]
     return sorted(path for path in first.keys() | second.keys() if first.get(path) != second.get(path)) + partial
+
+
+def stages_at_work(folder: Path) -> list[tuple[int, str]]:
+    """Number and words of processes of stages in a folder, by themselves or as forks of the runner."""
+    found = [one for one in psutil.process_iter(["cmdline", "cwd"]) if one.info["cwd"] == str(folder.resolve())]
+    words = {one.pid: " ".join(one.info["cmdline"] or ()) for one in found}
+    forks = {one.pid for one in found if "forkserver" in words[one.pid] and "forkserver" in words.get(one.ppid(), "")}
+    return [
+        (pid, said) for pid, said in words.items() if pid in forks or ("-m stages." in said and "workflow" not in said)
+    ]
 
 
 def pipelines(copy: Copy) -> list[str]:

@@ -2,8 +2,8 @@
 or in need of hands.
 
 In a copy in which everything has run, a few stages of a pipeline that DVC has been made to forget run again and are killed, once
-or more often, until a start that nobody disturbs: that ends well, with the same bytes.  They are processes of their own, or
-forks as under the runner, or forks as under a plain DVC.
+or more often, until a start that nobody disturbs: that ends well, with the same bytes.  They are processes of their own under
+plain DVC, and forks under the runner.
 """
 
 import os
@@ -16,15 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 from ruamel.yaml import YAML
 
-from stages.commands.mend import stages_at_work
-from stages.lib.forks import ADDRESS, fork_server
 from stages.lib.progress import progress
 from tests.chaos.campaign import Row
-from tests.chaos.copies import EVERYTHING, MENDED, TIMED, differences, locks
+from tests.chaos.copies import EVERYTHING, READABLE, TIMED, differences, locks, stages_at_work
 from tests.dvc_project import Copy, twin
 
 # seconds, at most, between a start and a kill: of a stage from its own start on, of DVC and the runner from theirs
@@ -36,7 +33,7 @@ ENOUGH = 0.3
 Victim = tuple[str, signal.Signals]
 VICTIMS: list[Victim] = [(who, how) for who in PAUSES for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)]
 REPRO = ("dvc", "repro")
-RUNNER = ("python", "-m", "stages.commands.parallel", "--workers", "2")
+RUNNER = ("python", "-m", "stages.workflow.run", "--workers", "2")
 FORGOTTEN = 4
 
 
@@ -51,18 +48,15 @@ def run(finished: Copy, cases: int, number: int) -> Iterator[Row]:
     chance = random.Random(number)
     # a shell has what it starts in the background pass over Ctrl-C, and so would all that this starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    plain = {name: text for name, text in copy.environment.items() if name != ADDRESS}
-    with progress("kills", cases, "kill") as bar, fork_server(copy.environment) as server:
-        ways = [copy.environment, plain | server, plain]
+    with progress("kills", cases, "kill") as bar:
         while counts.total() < cases:
             folder = min(known, key=reached.__getitem__)
             others = [name for name in known[folder] if not name.endswith("code")]
             names = chance.sample(others, min(FORGOTTEN, len(others)))
             targets = _forget(copy, folder, names)
-            copy = replace(copy, environment=chance.choice(ways))
             disturbed = True
             while disturbed:
-                copy.run(*MENDED)
+                copy.run(*READABLE)
                 victim = chance.choice(VICTIMS)
                 found = _kill(copy, targets, victim, chance)
                 if found is None:  # it came to its end before
@@ -102,7 +96,7 @@ def _forget(copy: Copy, folder: str, names: list[str]) -> list[str]:
 
 def _finish(copy: Copy, *words: str) -> list[str]:
     """Start it once more, as users would, and nobody disturbs it."""
-    copy.run(*MENDED)
+    copy.run(*READABLE)
     with copy.start(*words) as dvc:
         return [_last_words(copy)] if dvc.wait() else []
 

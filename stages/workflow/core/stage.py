@@ -5,7 +5,10 @@ import contextlib
 import inspect
 import json
 import os
+import resource
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -35,6 +38,8 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
         arguments = vars(parser.parse_args(argv))
         cell = "-".join(str(value) for value in arguments.values())
         label, started = f"{name}@{cell}" if cell else name, time.monotonic()
+        if "DVC_STAGE" in os.environ:
+            threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
         guarded(label, lambda: _run(function, module, label, arguments))
         _note(label, time.monotonic() - started)
 
@@ -91,11 +96,19 @@ def require_unchanged(code: dict[str, str]) -> None:
         raise GraftError(f"{', '.join(edited)}: edited while this ran; nothing is recorded, run `dvc repro` again")
 
 
+def _end_with(parent: int) -> None:
+    """End this process soon after the one that started it, so that a DVC that was killed leaves no second writer."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _note(label: str, seconds: float) -> None:
-    """Keep how long a stage took beside DVC's own notes on this machine: no result, so no output of a stage."""
+    """Keep seconds and MiB of a stage beside DVC's own notes on this machine: no result, so no output of a stage."""
+    mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> (20 if sys.platform == "darwin" else 10)
     if paths.DURATIONS.parent.is_dir():
         with contextlib.suppress(OSError), paths.DURATIONS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"stage": label, "seconds": round(seconds, 1)}) + "\n")
+            file.write(json.dumps({"stage": label, "seconds": round(seconds, 1), "mib": mib}) + "\n")
 
 
 def _script_module(function: Callable[..., None]) -> str:

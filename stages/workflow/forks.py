@@ -1,0 +1,65 @@
+"""Runs the command of a stage as a process that ends with the one that started it.
+
+A stage is a fork of one process that has torch and transformers imported, since importing them takes longer than most stages:
+multiprocessing's own fork server.  It runs the project's code as it is at that moment.
+"""
+
+import multiprocessing
+import os
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+PRELOAD = ["torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto", "pydantic", "ruamel.yaml"]
+PRELOAD += ["pandas", "scipy.stats", "safetensors.torch"]
+STAGE = ["exec", "python", "-m"]
+# gives the exit code, or None if the process still runs after so many seconds
+Wait = Callable[[float], int | None]
+
+
+def start(command: str, folder: str, environment: dict[str, str], printed: str, may_fork: bool) -> tuple[int, Wait]:
+    """Start a command in a folder, its output in the file `printed`, as a fork if it is a stage's; gives its process group."""
+    words = shlex.split(command)
+    if may_fork and words[:3] == STAGE:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        # what Arrow's allocator would start is a thread, and what has threads can't be forked safely
+        os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+        process = context.Process(target=_run_module, args=(words[3:], folder, environment, printed))
+        process.start()
+        return process.pid, lambda seconds: process.join(seconds) or process.exitcode
+    with Path(printed).open("a") as file:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+        more = {"cwd": folder, "env": os.environ | environment, "start_new_session": True}
+        plain = subprocess.Popen(command, shell=True, **streams, **more)
+
+    def wait(seconds: float) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            plain.wait(seconds)
+        return plain.returncode
+
+    return plain.pid, wait
+
+
+def _run_module(words: list[str], folder: str, environment: dict[str, str], printed: str) -> None:
+    """Be `python -m WORDS`, in a process group of its own."""
+    os.setsid()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.dup2(os.open(printed, os.O_WRONLY | os.O_APPEND), 1)
+    os.dup2(1, 2)
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    sys.orig_argv, sys.argv = [sys.executable, "-m", *words], [words[0], *words[1:]]
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os.killpg(0, signal.SIGTERM)

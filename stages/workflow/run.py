@@ -1,0 +1,159 @@
+"""run: `dvc repro` with stages that need nothing of each other side by side.
+
+python -m stages.workflow.run                                     the main pipeline, on all cores
+python -m stages.workflow.run stages/study/dvc.yaml               targets as `dvc repro` takes them
+python -m stages.workflow.run --all-pipelines --workers 4         every pipeline, at most four stages at once
+python -m stages.workflow.run -S graft.sparsity=0.0005            as an experiment of DVC, like `dvc exp run`
+python -m stages.workflow.run --scheduler tcp://10.0.0.1:8786     on a cluster whose workers share this folder
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.lib.command import guarded
+from stages.lib.errors import ParamsError, did_you_mean
+from stages.workflow.core import paths
+
+if TYPE_CHECKING:  # each fork of a stage imports this module anew
+    from dvc.stage import Stage
+
+    from stages.lib.settings import Section
+    from stages.workflow.repro import Repro
+
+
+def main() -> None:
+    """Parse the command line and do what it says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.workflow.run", description="dvc repro, several stages at once."
+    )
+    add = parser.add_argument
+    add("targets", nargs="*", default=[str(paths.PIPELINE)], help="stages or files, as `dvc repro` takes them")
+    add("--all-pipelines", action="store_true", help="every dvc.yaml")
+    add(
+        "--workers",
+        type=_count,
+        help="stages at once, if not as many as the cores allow; of a cluster, those to wait for",
+    )
+    add("--scheduler", metavar="ADDRESS", help="a scheduler of Dask, whose workers stand in this folder")
+    told = "changes a setting and keeps the run as an experiment, as `dvc exp run` does; more than once for several"
+    add("-S", "--set-param", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=told)
+    add("-n", "--name", help="of the experiment")
+    asked = parser.parse_args()
+    if asked.name and not asked.settings:
+        parser.error("--name is of an experiment, which changes a setting (-S KEY=VALUE)")
+    targets = None if asked.all_pipelines else asked.targets
+    failed = _run(targets, asked)
+    if asked.settings and not failed:
+        from dvc.repo import Repo
+
+        with Repo() as repo:
+            print("kept as an experiment:", repo.experiments.save(targets=targets, name=asked.name)[:7])
+    sys.exit(failed)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def check_settings(targets: Sequence[str] | None, files: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
+    """The checked settings of the main pipeline, of those of these targets and of these files, and a line on each list left out."""
+    from stages.workflow.core.settings import PIPELINES, checked, params_file, read_files
+
+    folders = {"", *(Path(target.partition(":")[0]).parent.name for target in targets or ())}
+    asked = [name for name in PIPELINES if targets is None or name in folders or str(params_file(name)) in files]
+    return checked(read_files(asked))
+
+
+def change_settings(settings: Sequence[str], targets: Sequence[str] | None) -> None:
+    """Change settings, each KEY=VALUE as `dvc exp run -S` takes it; raises ParamsError, with nothing changed, if one is wrong."""
+    from dvc.utils.cli_parse import to_path_overrides
+    from dvc.utils.hydra import apply_overrides
+
+    from stages.lib.yaml12 import parse_yaml
+    from stages.workflow.core.settings import flat
+
+    before = {file: Path(file).read_text(encoding="utf-8") for file in to_path_overrides(settings)}
+    keys = [setting.partition("=")[0].rpartition(":")[2].lstrip("+~") for setting in settings]
+    try:
+        for setting, key in zip(settings, keys, strict=True):
+            [(file, override)] = to_path_overrides([setting]).items()
+            try:
+                apply_overrides(file, override)
+            except Exception:  # of DVC, and of Hydra, OmegaConf and ruamel.yaml what slips through it
+                known = flat(parse_yaml(before[file], file, ParamsError))
+                near = "" if key in known else did_you_mean(key, known)
+                raise ParamsError(f"-S {setting}: DVC can't set this{near}; KEY=VALUE is wanted") from None
+        check_settings(targets, before)
+    except ParamsError:
+        for file, text in before.items():
+            Path(file).write_text(text, encoding="utf-8")
+        raise
+
+
+def _run(targets: Sequence[str] | None, asked: argparse.Namespace) -> int:
+    """Run what has to run; gives 1 if something failed, which is told last."""
+    from stages.workflow.repro import Repro, repository, with_readable_notes
+
+    with repository() as repo:  # another run may read the settings until it has ended
+        change_settings(asked.settings, targets)
+        values, left_out = check_settings(targets)
+        print(*left_out, sep="\n", end="\n" * bool(left_out), flush=True)
+        repro = with_readable_notes(repo, lambda: Repro(repo, targets))
+        try:
+            if first := repro.begin():
+                _side_by_side(repro, first, values["runtime"], asked)
+            elif not repro.failed:
+                print(f"Nothing to run: {len(repro.steps)} stages are as they should be.")
+        finally:
+            repro.write_locks()
+    for stage, why in repro.failed.items():
+        print(f"\n{stage.addressing} failed:\n{why.strip()}", file=sys.stderr)
+    if waiting := ", ".join(stage.addressing for stage, others in repro.waits_for.items() if others):
+        print(f"\nnot started, as they need what failed: {waiting}", file=sys.stderr)
+    return int(bool(repro.failed))
+
+
+def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", asked: argparse.Namespace) -> None:
+    """Run these stages' commands and all that can start after them; raises KeyboardInterrupt once all were called off."""
+    import psutil
+
+    from stages.lib.progress import progress
+    from stages.workflow.dispatch import Commands, cluster_at, gpus_of, this_machine
+    from stages.workflow.plan import last_runs
+    from stages.workflow.repro import is_kept
+
+    workers, known = asked.workers or workers_for(runtime, asked.scheduler), last_runs()
+    memory = runtime.resources.memory_mib or psutil.virtual_memory().available / 2**20
+    gpus = [] if asked.scheduler else gpus_of(runtime)
+    machine = cluster_at(asked.scheduler, workers) if asked.scheduler else this_machine(workers, memory, gpus)
+    with machine as client, progress("run", len(repro.steps), "stage") as bar:
+        commands = Commands(client, bool(gpus))
+        with commands.stoppable():
+            while stages or commands.running:
+                for stage in stages:
+                    _, mib = known.get(stage.name, (0.0, 0.0))
+                    commands.start(stage, mib or memory / workers, repro.hash_outputs)
+                bar.set_postfix_str(", ".join(stage.addressing for stage in commands.running.values()))
+                bar.update(repro.finished - bar.n)
+                stage, (code, printed, seconds) = commands.next()
+                repro.end(stage, printed or f"exit code {code}" if code else None)
+                said = "failed" if stage in repro.failed else "done"
+                report = "" if is_kept(stage) or code else f"\n{printed.rstrip()}"
+                bar.write(f"{said} {stage.addressing} ({seconds:.1f} s){report}")
+                stages = repro.begin()
+
+
+def workers_for(runtime: "Section", scheduler: str | None = None) -> int:
+    """Stages at once for which there are cores; one where torch chooses the threads, which its last digits depend on."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, cores // runtime.threads) if runtime.threads and not scheduler else 1
+
+
+if __name__ == "__main__":
+    guarded("run", main)
