@@ -68,7 +68,7 @@ def test_other_words_change_no_digest_and_an_edit_those_of_its_stages(copy):
     append(copy / "stages/talos/task_vectors.py")
     edits = {place for place in before if place.startswith("metrics/code/talos/edit/")}
     assert changed(copy, before) == edits != set()
-    append(copy / "stages/talos/claims.yaml", "\n")
+    append(copy / "stages/talos/report.yaml", "\n")
     assert changed(copy, before) == edits | {"metrics/code/talos/talos.json"}
 
 

@@ -34,7 +34,7 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 '''
-ENTRY = TOY["dvc.yaml"].replace("      - stages/toy/claims.yaml\n", "")
+ENTRY = TOY["dvc.yaml"].replace("      - stages/toy/frames.py\n", "").replace("      - stages/toy/report.yaml\n", "")
 FILES = {**TOY, "toy.py": SCRIPT, "dvc.yaml": ENTRY[: ENTRY.index("    outs:\n      - metrics/toy.md")]}
 SETTING = "params.yaml|sizes:\n  - 2|sizes:\n  - 9"
 EDITED = "toy: stages/toy/toy.py: edited since `code` took its digest; nothing is recorded, run `dvc repro` again\n"
@@ -71,7 +71,7 @@ def _as_committed(copy):
     [
         (SETTING, "toy: params.yaml was edited while this ran: toy.sizes [2, 3], now [9, 3]; nothing is recorded, run `dvc repro` again\n"),
         (CODE, EDITED),
-        ("stages/lib/report/differences.py|SHOWN = 4|SHOWN = 5", ""),
+        ("stages/lib/differences.py|SHOWN = 4|SHOWN = 5", ""),
         ("params.yaml|bins: 15|bins: 10", ""),
         ("stages/toy/toy.py|the largest size|its size", ""),
     ],

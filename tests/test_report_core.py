@@ -11,6 +11,7 @@ from scipy.stats import t, ttest_1samp
 
 from stages.lib.errors import DataError
 from stages.lib.io import write_json
+from stages.lib.words import percent, points
 from stages.workflow.records import Records, frame_of, grid, require_files
 from stages.workflow.report.claims import Verdict, judge
 from stages.workflow.report.plots import draw_all
@@ -18,7 +19,6 @@ from stages.workflow.report.publish import headline, markdown, publish
 from stages.workflow.report.spec import Spec, SpecError, read_spec
 from stages.workflow.report.stats import estimate, holm, paired
 from stages.workflow.report.tables import render
-from stages.workflow.report.words import percent, points
 
 MADE_BY = "`dvc repro stages/toy/dvc.yaml:edit@full-13` makes it"
 

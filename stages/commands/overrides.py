@@ -5,8 +5,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from stages.lib import paths
+from stages.lib.differences import flat
 from stages.lib.errors import ParamsError, did_you_mean
-from stages.lib.report.differences import flat
 from stages.lib.yaml12 import parse_yaml
 
 # of Hydra's grammar: a setting that is added, and one that is taken away

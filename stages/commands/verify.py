@@ -17,7 +17,7 @@ from stages.commands.mend import lock_files, mend_locks
 from stages.lib.entry import guarded
 from stages.lib.errors import StorageError
 from stages.lib.progress import progress
-from stages.lib.report.format import counted
+from stages.lib.words import counted
 from stages.lib.yaml12 import load_yaml
 
 FOLDER = ".dir"

@@ -72,7 +72,7 @@ def require_unchanged() -> None:
     for path, keys, before in READ:
         now = _chosen(_values(path, keys), keys)
         if now != before:
-            from .report.differences import compare, plain, told
+            from .differences import compare, plain, told
 
             raise ParamsError(
                 f"{path} was edited while this ran: {told(compare(plain(before), plain(now)))}; "

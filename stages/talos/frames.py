@@ -14,8 +14,8 @@ from stages.lib.metrics.composition import KEY, QUERY, by_tensor
 from stages.lib.metrics.gain import relative_gain
 from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.metrics.variants import PRETRAINED
-from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.lib.settings import Params
+from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 
 # these have no mask that was chosen by looking at the model
 WHOLE = ("full", "full_matched", "linear")

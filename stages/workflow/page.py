@@ -14,13 +14,13 @@ from typing import Any
 from stages.lib.entry import guarded
 from stages.lib.errors import StorageError
 from stages.lib.io import write_text
+from stages.lib.words import percent, points
 
 from .report.claims import HOW_JUDGED, Judged, judge
 from .report.publish import load_report
 from .report.spec import Frames, Spec, fill
 from .report.stats import Estimate
 from .report.tables import Rendered, facts_of, render
-from .report.words import percent, points
 
 HERE = Path(__file__).parent
 PAGE, REPRODUCTION = Path("metrics/report.html"), Path("stages/REPRODUCTION.md")
@@ -80,7 +80,7 @@ def read_sections() -> list[Section]:
     for folder in folders:
         name = MAIN if folder == Path("stages") else folder.name
         plots = Path("plots") if name == MAIN else Path("plots") / name
-        if (plots / "run.csv").exists():
+        if any(plots.glob("*.csv")):
             found.append(Section(name, *load_report(folder, plots), plots, status.get(name, "")))
     if not found:
         raise StorageError("nothing to report: `make repro` makes the first one")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.lib import paths
+from stages.lib.differences import flat
 from stages.lib.errors import ParamsError, StorageError, shown
-from stages.lib.report.differences import flat
 from stages.lib.yaml12 import load_yaml
 
 if TYPE_CHECKING:

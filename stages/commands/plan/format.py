@@ -8,7 +8,7 @@ from rich.table import Table
 
 from stages.commands.plan.costs import Costs
 from stages.commands.plan.stage_status import CACHED, RUNS, UNCHANGED, Step
-from stages.lib.report.format import counted
+from stages.lib.words import counted
 
 HOUR = 60
 LEAST = 0.1

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from stages.lib.errors import did_you_mean
+from stages.lib.words import points
 
 from .spec import Claim, Frames, Paper, Spec, SpecError, fill, groups_of, named, rows_of
 from .stats import CONFIDENCE, Estimate, estimate, holm
 from .tables import facts_of, show
-from .words import points
 
 # of each scale but percent: what a value is of, how numbers of it are written, and a mark before those of tasks
 SCALES: dict[str, tuple[Callable[[float], float], str, str]] = {
