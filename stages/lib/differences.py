@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..settings import Params, at, is_partial
+from .settings import Params, at, is_partial
 
 SHOWN = 4
 NOT_THERE = "not there"
