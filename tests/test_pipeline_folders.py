@@ -154,5 +154,5 @@ def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_reference(tmp_path
     assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"size": 2.5}
     copy.run("python", "-m", "stages.workflow.page")
     html = (copy.folder / "metrics/report.html").read_text()
-    assert "Sizes of toys" in html and "Toys are large" in html
+    assert "Toys have a size of 2.5" in html
     run_own_tests(copy, "toy")

@@ -1,5 +1,6 @@
 """What all reports share: the records they read, statistics, and how a report.yaml becomes tables, claims and figures."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -202,7 +203,7 @@ def test_holm_keeps_the_order_raises_none_above_1_and_lowers_none(p_values):
     corrected = holm(p_values)
     assert all(p - 1e-12 <= new <= 1 for p, new in zip(p_values, corrected, strict=True))
     ranked = sorted(zip(p_values, corrected, strict=True))
-    assert all(first[1] <= second[1] + 1e-12 for first, second in zip(ranked, ranked[1:], strict=False))
+    assert all(first[1] <= second[1] + 1e-12 for first, second in pairwise(ranked))
     if p_values:
         assert min(corrected) == pytest.approx(min(1, len(p_values) * min(p_values)))
 

@@ -14,12 +14,10 @@ from typing import Any
 from stages.lib.entry import guarded
 from stages.lib.errors import StorageError
 from stages.lib.io import write_text
-from stages.lib.words import percent, points
 
 from .report.claims import HOW_JUDGED, Judged, judge
 from .report.publish import load_report
 from .report.spec import Frames, Spec, fill
-from .report.stats import Estimate
 from .report.tables import Rendered, facts_of, render
 
 HERE = Path(__file__).parent
@@ -102,16 +100,6 @@ def _changed(parts: list[Any]) -> str:
     return "as committed; its stages have not run in this folder" if missing else "made under other settings or code than today's"
 
 
-def ours(claim: Judged) -> str:
-    """What was measured, with its interval: "94.6 % (88.1 to 101.1)"."""
-    value = claim.value
-    if not isinstance(value, Estimate) or not value.units:
-        return ""
-    write, unit = (percent, " %") if claim.limit else (points, " points")
-    interval = "" if value.error is None else f" ({write(value.low)} to {write(value.high)})"
-    return f"{write(value.mean)}{unit}{interval}"
-
-
 def uncommitted() -> list[str]:
     """Tracked files that differ from the last commit."""
     asked = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False)
@@ -134,7 +122,7 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
             loader=loader, autoescape=path is PAGE, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
         made = environment.get_template(template).render(
-            sections=sections, facts={section.name: section.facts for section in sections}, ours=ours,
+            sections=sections, facts={section.name: section.facts for section in sections},
             how=HOW_JUDGED, commit=commit(), uncommitted=uncommitted(),
         )  # fmt: skip
         yield path, made
