@@ -28,10 +28,10 @@ from stages.lib.metrics.variants import (
     WISE_GRAFT,
 )
 from stages.lib.settings import Params
+from stages.lib.words import MARKS, counts, small_percent
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task
 from stages.workflow.records import Records, Row, frame_of, grid, require_files, run_frame
-from stages.workflow.report.words import MARKS, counts, small_percent
 
 MEASURES = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
 KEYS = ["task", "test_set", "seed", "variant"]

@@ -159,12 +159,6 @@ def triple():
 
 
 @pytest.fixture
-def bare(monkeypatch):
-    """Figures without the values for the page's pointer, which take longer than all else (tests/test_page.py has them)."""
-    monkeypatch.setattr("stages.lib.report.hover.values_of", lambda drawn: "[]")
-
-
-@pytest.fixture
 def project(tmp_path, monkeypatch):
     """An empty project folder to stand in."""
     monkeypatch.chdir(tmp_path)

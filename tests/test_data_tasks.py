@@ -6,7 +6,7 @@ from stages.lib.data.packaged import READERS
 from stages.lib.data.packages import find_package, packages
 from stages.lib.data.tasks import packaged_tasks, registry, resolve_tasks
 from stages.lib.errors import DataError, ModelError
-from stages.lib.report.format import TITLES
+from stages.workflow.records import TITLES
 
 PAPER = "sst2 cr mr mpqa trec ag_news subj qnli snli mnli rte mrpc qqp imdb yelp amazon snli_2 mnli_2".split()
 BENCHMARKS = "cola wnli boolq cb copa multirc record wic wsc".split()

@@ -91,7 +91,6 @@ def project(tmp_path_factory, pico_llama) -> Path:
         Path("stages").symlink_to(ROOT / "stages")  # whose digests tell checkpoints apart
         write_data()
         write_params({"model": {"root": str(pico_llama)}})
-        patch.setattr("stages.lib.report.hover.values_of", lambda drawn: "[]")
         run_all()
     return folder
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stages.lib.errors import StorageError
-from stages.workflow.page import PAGE, REPRODUCTION, build, ours, read_sections
+from stages.workflow.page import PAGE, REPRODUCTION, build, read_sections
 from tests.browser import look_at, needs_chromium
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ def test_each_claim_is_a_row_with_its_verdict_and_folded_details(made):
     sections, texts = made
     for section in sections:
         for claim in section.claims:
-            assert ours(claim) in texts[REPRODUCTION] and f"{claim.verdict} |" in texts[REPRODUCTION]
+            assert claim.short in texts[REPRODUCTION] and f"{claim.verdict} |" in texts[REPRODUCTION]
     assert texts[PAGE].count('class="verdict') == sum(len(section.claims) for section in sections)
 
 

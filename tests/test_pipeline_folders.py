@@ -48,23 +48,25 @@ def main() -> None:
 
     import pandas as pd
 
-    from stages.lib.report.claims import Finding, judge, read_statements
-    from stages.lib.report.document import Report
-    from stages.lib.report.publish import plot_data, publish
-    from stages.lib.report.table import Line, Table, number
+    from stages.workflow.report.publish import publish
 
-    frame = pd.DataFrame({"size": params.toy.sizes})
-    columns = [number("size", "size", ".1f", key="size")]
-    table = Table("Sizes of toys", ["toy"], columns, [Line("all", frame, "all")], stored=["size"])
-    measures = {"size": lambda frame: Finding(float(frame["size"].mean()))}
-    claims = judge(read_statements(Path(__file__).with_name("claims.yaml")), measures, frame)
-    report = Report("Toys", "all", [table.text()], [], claims)
-    publish("toy", report, {"size": float(frame["size"].mean())}, {"toy": table.numbers()}, plot_data({"toys": frame}), settings=params)
+    publish("toy", {"toys": pd.DataFrame({"toy": "all", "size": params.toy.sizes})}, Path("stages/toy"), Path("plots/toy"))
 
 if __name__ == "__main__":
     main()
 ''',
-    "claims.yaml": '- {words: "Toys are large", measure: size, rule: above, limit: 2, figure: "{value:.1f}"}\n',
+    "frames.py": """
+def derive(frames):
+    return frames
+""",
+    "report.yaml": """
+title: Toys
+sentence: Toys have a size of {size}
+setting: all toys
+facts: {size: {data: toys, number: size, format: .1f}}
+headline: {size: {data: toys, number: size}}
+tables: {sizes: {title: Sizes of toys, data: toys, by: [toy], columns: {size: {number: size, format: .1f}}}}
+""",
     "dvc.yaml": """
 vars:
   - ../../params.yaml
@@ -74,18 +76,18 @@ stages:
     cmd: exec python -m stages.toy.toy
     deps:
       - stages/toy/toy.py
+      - stages/toy/frames.py
+      - stages/toy/report.yaml
       - stages/toy/settings.py
       - stages/workflow/core
+      - stages/workflow/report
       - stages/lib
     params: [{stages/toy/params.yaml: [toy]}]
     metrics:
       - metrics/toy.json:
           cache: false
     outs:
-      - metrics/toy.md
-      - metrics/toy.report.json:
-          cache: false
-      - metrics/toy.details.json:
+      - metrics/toy.md:
           cache: false
       - plots/toy:
           cache: false
@@ -137,5 +139,5 @@ def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_settings(tmp_path)
     assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"size": 2.5}
     copy.run("python", "-m", "stages.workflow.page")
     html = (copy.folder / "metrics/report.html").read_text()
-    assert "Sizes of toys" in html and "Toys are large" in html
+    assert "Toys have a size of 2.5" in html
     run_own_tests(copy, "toy")

@@ -34,7 +34,7 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 '''
-ENTRY = TOY["dvc.yaml"].replace("      - stages/toy/claims.yaml\n", "")
+ENTRY = TOY["dvc.yaml"].replace("      - stages/toy/frames.py\n", "").replace("      - stages/toy/report.yaml\n", "")
 FILES = {**TOY, "toy.py": SCRIPT, "dvc.yaml": ENTRY[: ENTRY.index("    outs:\n      - metrics/toy.md")]}
 SETTING = "stages/toy/params.yaml|sizes:\n  - 2|sizes:\n  - 9"
 SAID = "edited while this ran; nothing is recorded, run `dvc repro` again"
@@ -72,7 +72,7 @@ def _as_committed(copy):
         (CODE, f"toy: stages/toy/toy.py: {SAID}\n"),
         ("stages/lib/errors.py|LONGEST_LINE = 1|LONGEST_LINE = 2", f"toy: stages/lib/errors.py: {SAID}\n"),
         ("stages/lib/data/tasks.yaml|title|titles", f"toy: stages/lib/data/tasks.yaml: {SAID}\n"),
-        ("stages/lib/report/differences.py|SHOWN = 4|SHOWN = 5", ""),
+        ("stages/lib/patches/room.py|GIBIBYTE = 2|GIBIBYTE = 4", ""),
         ("params.yaml|bins: 15|bins: 10", ""),
     ],
 )  # fmt: skip

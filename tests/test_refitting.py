@@ -12,7 +12,6 @@ from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFT_REFITTED, GRAFTED, REFITS, REFITTED
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.predicting import loss_gradient
-from stages.lib.report import hover
 from stages.workflow.core import paths
 from stages.workflow.core.evaluation import refitting
 from stages.workflow.core.sections import SECTIONS
@@ -48,7 +47,6 @@ def project(tmp_path_factory, pico_bert) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(other, "SETTINGS", SETTINGS)
-        patch.setattr(hover, "values_of", lambda drawn: "[]")
         Path("stages").symlink_to(other.ROOT / "stages")
         rows = [[row["sentence1"], row["label"]] for row in toy_rows(200, 1)]
         other.write_csv(Path("data/local/film/train.csv"), ["sentence1", "label"], rows)

@@ -1,5 +1,6 @@
 """What all reports share: the records they read, statistics, and how a report.yaml becomes tables, claims and figures."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.stats import t, ttest_1samp
 
 from stages.lib.errors import DataError
 from stages.lib.io import write_json
+from stages.lib.words import percent, points
 from stages.workflow.records import Records, frame_of, grid, require_files
 from stages.workflow.report.claims import Verdict, judge
 from stages.workflow.report.plots import draw_all
@@ -18,7 +20,6 @@ from stages.workflow.report.publish import headline, markdown, publish
 from stages.workflow.report.spec import Spec, SpecError, read_spec
 from stages.workflow.report.stats import estimate, holm, paired
 from stages.workflow.report.tables import render
-from stages.workflow.report.words import percent, points
 
 MADE_BY = "`dvc repro stages/toy/dvc.yaml:edit@full-13` makes it"
 
@@ -202,7 +203,7 @@ def test_holm_keeps_the_order_raises_none_above_1_and_lowers_none(p_values):
     corrected = holm(p_values)
     assert all(p - 1e-12 <= new <= 1 for p, new in zip(p_values, corrected, strict=True))
     ranked = sorted(zip(p_values, corrected, strict=True))
-    assert all(first[1] <= second[1] + 1e-12 for first, second in zip(ranked, ranked[1:], strict=False))
+    assert all(first[1] <= second[1] + 1e-12 for first, second in pairwise(ranked))
     if p_values:
         assert min(corrected) == pytest.approx(min(1, len(p_values) * min(p_values)))
 

@@ -9,8 +9,8 @@ from stages.continual.forgetting import average_accuracy, backward_transfer, for
 from stages.lib.errors import DataError
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.settings import Params
+from stages.lib.words import counts, words
 from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, run_frame
-from stages.workflow.report.words import counts, words
 
 NAIVE, GRAFTING = "naive", "grafting"
 WALK = ["method", "order", "seed"]

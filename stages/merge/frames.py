@@ -9,8 +9,8 @@ from stages.lib.merging.names import MEAN, MERGED, read_localized
 from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.settings import Params
+from stages.lib.words import counted, counts, small_percent, words
 from stages.workflow.records import Records, Row, exact, frame_of, grid, require_files, run_frame
-from stages.workflow.report.words import counted, counts, small_percent, words
 
 STITCHED = f"stitch_{MEAN}"
 SINGLES = {

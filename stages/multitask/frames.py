@@ -16,9 +16,9 @@ from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_ove
 from stages.lib.metrics.predictions import first_rows, read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.settings import Params
+from stages.lib.words import percent, small_percent, words
 from stages.workflow.core import paths
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
-from stages.workflow.report.words import percent, small_percent, words
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 MOVEMENT = "movement"

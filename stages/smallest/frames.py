@@ -9,10 +9,10 @@ import pandas as pd
 from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import GRAFTED, SIGNS
 from stages.lib.settings import Params
+from stages.lib.words import percent, words
 from stages.smallest.experiment.code_length import certified_error, rows_for
 from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, require_files, run_frame
 from stages.workflow.report.stats import Estimate, estimate
-from stages.workflow.report.words import percent, words
 
 CELL = ["task", "seed"]
 SEARCH = ["localizer", *CELL]

@@ -14,10 +14,10 @@ from stages.lib.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
 from stages.lib.settings import Params
+from stages.lib.words import counted, small_percent
 from stages.study import bound
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.stats import estimate
-from stages.workflow.report.words import counted, small_percent
 
 # stage -> what the folders below metrics/<stage>, and then the file, are named after
 AXES: dict[str, tuple[str, ...]] = {

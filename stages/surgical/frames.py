@@ -12,6 +12,7 @@ from stages.lib.metrics.composition import composition
 from stages.lib.metrics.gain import gained
 from stages.lib.metrics.overlap import kendall
 from stages.lib.settings import Params
+from stages.lib.words import percent
 from stages.surgical.experiment.selections import order, parse
 from stages.surgical.rankings import (
     CELL,
@@ -27,7 +28,6 @@ from stages.surgical.rankings import (
     of_pairs,
 )  # fmt: skip
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
-from stages.workflow.report.words import percent
 
 FIM = [*CELL, "target", "examples", "used", "head", "aggregation", "layer", "score"]
 SURGERY = [

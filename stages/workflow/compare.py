@@ -41,8 +41,7 @@ def main() -> None:
     else:
         derived = {name: derive_with(folder, frames) for name, frames in runs.items()}
         spec, frames = by_run(spec), side_by_side(derived)
-        text = markdown(spec.model_copy(update={"claims": [], "sentence": ""}), frames)
-        write_text(asked.to / "report.md", f"{text}\n{verdicts(read_spec(folder / 'report.yaml'), derived)}")
+        write_text(asked.to / "report.md", f"{markdown(spec, frames)}\n{verdicts(read_spec(folder / 'report.yaml'), derived)}")
     save_figures(spec, frames, asked.to)
     print(f"compare: {asked.to / 'report.md'}")
 
@@ -73,7 +72,8 @@ def pooled(runs: Mapping[str, Frames]) -> Frames:
 
 def side_by_side(runs: Mapping[str, Frames]) -> Frames:
     """The derived frames of all runs with a column `run`, of the tasks that all have."""
-    tasks = set.intersection(*({*run["scores"].task} for run in runs.values() if "scores" in run))
+    about = [frame for run in runs.values() for name, frame in run.items() if name in ("scores", "addition", "anchor")]
+    tasks = set.intersection(*({*frame.task} for frame in about))
     if not tasks:
         raise DataError(f"{', '.join(runs)}: no task is in all of these")
     found = {}
@@ -84,22 +84,30 @@ def side_by_side(runs: Mapping[str, Frames]) -> Frames:
 
 
 def _common(runs: Mapping[str, Frames]) -> list[str]:
-    return [name for name in next(iter(runs.values())) if name != "paper" and all(name in run for run in runs.values())]
+    whole = {"paper", "run", "facts"}  # not about cells
+    return [name for name in next(iter(runs.values())) if name not in whole and all(name in run for run in runs.values())]
 
 
 def by_run(spec: Spec) -> Spec:
-    """The spec with a line and a row of dots for each run, and its other figures once for each."""
+    """The spec with a line and a row of dots for each run, and its other figures once for each; facts are of one run, so none is told."""
 
-    def table(one: Table) -> Table:
-        return one.model_copy(update={"by": ["run", *one.by], "lead": ["run", *(one.lead or one.by)], "average": "", "paper": ""})
+    def table(name: str, one: Table) -> Table:
+        lead = {"by": ["run", *one.by], "lead": ["run", *(one.lead or one.by)], "average": "", "paper": ""}
+        notes = [note for note in one.notes if "{" not in note]
+        return one.model_copy(update={**lead, "title": _plain(one.title, spec.label(name)), "notes": notes})
 
-    def figure(one: Figure) -> Figure:
-        changes = {"y": "run", "points": "task", "mean": ""} if one.kind == "dots" else {"split": "run"}
-        return one.model_copy(update=changes)
+    def figure(name: str, one: Figure) -> Figure:
+        place = {"y": "run", "points": "task", "mean": ""} if one.kind == "dots" else {"split": "run"}
+        title = f"{spec.label(name)}: {one.label}, by run"
+        return one.model_copy(update={**place, "title": title, "caption": _plain(one.caption, "")})
 
-    tables = {name: table(one) for name, one in spec.tables.items()}
-    figures = {name: figure(one) for name, one in spec.figures.items()}
-    return spec.model_copy(update={"tables": tables, "figures": figures})
+    tables = {name: table(name, one) for name, one in spec.tables.items()}
+    figures = {name: figure(name, one) for name, one in spec.figures.items()}
+    return spec.model_copy(update={"tables": tables, "figures": figures, "claims": [], "sentence": "", "setting": ""})
+
+
+def _plain(text: str, otherwise: str) -> str:
+    return otherwise if "{" in text else text
 
 
 def verdicts(spec: Spec, runs: Mapping[str, Frames]) -> str:

@@ -18,9 +18,7 @@ from stages.lib.io import write_text
 from .report.claims import HOW_JUDGED, Judged, judge
 from .report.publish import load_report
 from .report.spec import Frames, Spec, fill
-from .report.stats import Estimate
 from .report.tables import Rendered, facts_of, render
-from .report.words import percent, points
 
 HERE = Path(__file__).parent
 PAGE, REPRODUCTION = Path("metrics/report.html"), Path("stages/REPRODUCTION.md")
@@ -80,7 +78,7 @@ def read_sections() -> list[Section]:
     for folder in folders:
         name = MAIN if folder == Path("stages") else folder.name
         plots = Path("plots") if name == MAIN else Path("plots") / name
-        if (plots / "run.csv").exists():
+        if any(plots.glob("*.csv")):
             found.append(Section(name, *load_report(folder, plots), plots, status.get(name, "")))
     if not found:
         raise StorageError("nothing to report: `make repro` makes the first one")
@@ -100,16 +98,6 @@ def _changed(parts: list[Any]) -> str:
     states = [state for part in parts if isinstance(part, dict) for names in part.values() for state in names.values()]
     missing = any(state == "deleted" for state in states if isinstance(state, str))
     return "as committed; its stages have not run in this folder" if missing else "made under other settings or code than today's"
-
-
-def ours(claim: Judged) -> str:
-    """What was measured, with its interval: "94.6 % (88.1 to 101.1)"."""
-    value = claim.value
-    if not isinstance(value, Estimate) or not value.units:
-        return ""
-    write, unit = (percent, " %") if claim.limit else (points, " points")
-    interval = "" if value.error is None else f" ({write(value.low)} to {write(value.high)})"
-    return f"{write(value.mean)}{unit}{interval}"
 
 
 def uncommitted() -> list[str]:
@@ -134,7 +122,7 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
             loader=loader, autoescape=path is PAGE, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
         made = environment.get_template(template).render(
-            sections=sections, facts={section.name: section.facts for section in sections}, ours=ours,
+            sections=sections, facts={section.name: section.facts for section in sections},
             how=HOW_JUDGED, commit=commit(), uncommitted=uncommitted(),
         )  # fmt: skip
         yield path, made

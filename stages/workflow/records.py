@@ -16,7 +16,7 @@ import pandas as pd
 
 from stages.lib.errors import DataError
 from stages.lib.io import read_json
-from stages.workflow.report.words import small_percent
+from stages.lib.words import small_percent
 
 # frames are small here, and with strings of pyarrow's, which each take a call, a report takes a fifth more time
 pd.options.mode.string_storage = "python"

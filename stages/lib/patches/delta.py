@@ -21,7 +21,7 @@ from ..errors import MaskError
 from ..graft.apply import values_at
 from ..graft.mask_file import StoredMask, named_tensors
 from ..io import write_json
-from ..report.format import small_percent
+from ..words import small_percent
 from .base import Base
 from .build_patch import Use
 

@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from ..metrics.gain import relative_gain
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from ..report.format import counted, percent, small_percent, words
+from ..words import counted, percent, small_percent, words
 from .locations import AS_PATCH, MODEL, PATCH, PEFT, SPARSE_DELTA, WHOLE_DELTA
 
 if TYPE_CHECKING:

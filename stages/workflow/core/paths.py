@@ -114,16 +114,6 @@ def report(pipeline: str) -> Path:
     return METRICS / f"{pipeline}.json"
 
 
-def report_details(pipeline: str) -> Path:
-    """Every number that a pipeline reports."""
-    return METRICS / f"{pipeline}.details.json"
-
-
-def report_document(pipeline: str) -> Path:
-    """A pipeline's report as data: see stages/lib/report/document.py."""
-    return METRICS / f"{pipeline}.report.json"
-
-
 def report_plots(pipeline: str) -> Path:
     """Folder of that report's figures and of the data behind them."""
     return PLOTS if pipeline == "summary" else PLOTS / pipeline

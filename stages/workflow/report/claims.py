@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from stages.lib.errors import did_you_mean
+from stages.lib.words import points
 
 from .spec import Claim, Frames, Paper, Spec, SpecError, fill, groups_of, named, rows_of
 from .stats import CONFIDENCE, Estimate, estimate, holm
 from .tables import facts_of, show
-from .words import points
 
 # of each scale but percent: what a value is of, how numbers of it are written, and a mark before those of tasks
 SCALES: dict[str, tuple[Callable[[float], float], str, str]] = {
@@ -53,7 +53,7 @@ class Judged:
     paper: Paper | None
     plot: str
     property: bool
-    limit: float
+    short: str
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _judged(spec: Spec, candidate: _Candidate, p_value: float | None, family: in
     size = "; ".join(filter(None, (fill(spec, claim.size, key, **fields), value.sample() if value.units else "")))
     return Judged(
         fill(spec, claim.words, key, **fields), verdict, figure + candidate.void, value, size, exceptions, claim.paper,
-        fill(spec, claim.plot, key, **fields), claim.property, claim.limit,
+        fill(spec, claim.plot, key, **fields), claim.property, figure if claim.property else _short(claim, value),
     )  # fmt: skip
 
 
@@ -252,5 +252,20 @@ def _exceptions(claim: Claim, units: pd.Series, beyond: Callable[[pd.Series, flo
     if claim.scale != "percent":
         back, form, mark = SCALES[claim.scale]
         return {task: mark + form.format(back(amount)) for task, amount in wrong.items()}
-    apart = claim.statistic == "difference" and bool(claim.b or isinstance(claim.value, list))
-    return {task: f"{points(amount)} points" if apart else f"{100 * amount:.1f} %" for task, amount in wrong.items()}
+    return {task: f"{points(amount)} points" if _apart(claim) else f"{100 * amount:.1f} %" for task, amount in wrong.items()}
+
+
+def _apart(claim: Claim) -> bool:
+    """True if the value is a difference of two sides, which is told in points."""
+    return claim.statistic in ("difference", "contrast") and bool(claim.b or isinstance(claim.value, list))
+
+
+def _short(claim: Claim, value: Estimate) -> str:
+    """The value with its interval alone: "94.6 % (88.1 to 101.1)"; empty without cells."""
+    if not value.units:
+        return ""
+    in_points = _apart(claim) or not claim.limit
+    back, form, _ = SCALES.get(claim.scale, (lambda share: 100 * share, "{:+.1f}" if in_points else "{:.1f}", ""))
+    unit = "" if claim.scale != "percent" else " points" if in_points else " %"
+    ends = "" if value.error is None else f" ({form.format(back(value.low))} to {form.format(back(value.high))})"
+    return form.format(back(value.mean)) + unit + ends

@@ -18,10 +18,11 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from stages.lib.words import small_percent
+
 from .spec import Figure, Frames, Spec, fill, groups_of, named, only, rows_of
 from .stats import Estimate, estimate
 from .tables import facts_of
-from .words import small_percent
 
 COLOURS = ("#0072B2", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#56B4E9", "#444444", "#B8A800")
 MARKERS = ("s", "o", "D", "^", "v", "P", "X", "*")

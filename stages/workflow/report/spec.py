@@ -13,9 +13,8 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stages.lib.errors import GraftError, did_you_mean, plain_problem
+from stages.lib.words import Template, words
 from stages.lib.yaml12 import load_yaml
-
-from .words import Template, words
 
 Frames = dict[str, pd.DataFrame]
 KINDS = ("percent", "points", "number", "interval", "words", "count", "sum_of", "values", "text")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .words import counts, percent, points, spread
+from stages.lib.words import counts, percent, points, spread
 
 CONFIDENCE = 0.95
 # what two tasks may differ by and still be the same

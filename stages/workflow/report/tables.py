@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from stages.lib.words import points, small_percent, spread
+
 from .spec import KINDS, Cell, Frames, Spec, SpecError, Table, chosen, fill, groups_of, named, only, rows_of
 from .stats import Estimate, Mean, estimate, mean_of, paired
-from .words import points, small_percent, spread
 
 
 @dataclass(frozen=True)
