@@ -26,7 +26,14 @@ def module_file(name: str) -> Path | None:
     """File of a module of the project; None for any other name, and for a package that says nothing."""
     place = Path(*name.split("."))
     files = (place.with_suffix(".py"), place / "__init__.py") if name.partition(".")[0] == "stages" else ()
-    return next((path for path in files if (ROOT / path).is_file() and (ROOT / path).stat().st_size), None)
+    return next((path for path in files if (ROOT / path).is_file() and _says_something(path)), None)
+
+
+@cache
+def _says_something(path: Path) -> bool:
+    """Is there more in a file than its docstring?"""
+    tree = ast.parse((ROOT / path).read_bytes())
+    return len(tree.body) > (ast.get_docstring(tree) is not None)
 
 
 def closure(*paths: Path) -> set[Path]:

@@ -177,7 +177,9 @@ def test_a_localizer_that_only_its_own_stages_load_is_no_part_of_the_library_tha
 @pytest.mark.parametrize("name", ALL)
 def test_a_stage_that_asks_for_a_localizer_depends_on_its_module(name):
     """By its name, or, where a method or a share stands for it, as one of those that are part of the library."""
-    files = {path for path in needed(name) if path.parent != Path("stages/lib/localizers")}
+    # the check of settings asks each localizer what there is to set
+    check = Path("stages/workflow/core/settings.py")
+    files = {path for path in needed(name) - {check} if path.parent != Path("stages/lib/localizers")}
     if any(calls(ROOT / path, "find_mask", "localizer_of") for path in files):
         fixed = {
             node.value
@@ -429,7 +431,7 @@ def test_git_ignores_what_dvc_caches_and_nothing_else_that_is_written():
     kept = [path for name in REPORTS for path in for_git(name)]
     made = [path for name in ALL for path in output_paths(name, "outs") if path not in kept]
     filled = [re.sub(r"\$\{item\.(\w+)\}", r"\1", path) for path in made]
-    assert ignored(filled) == {*filled} and len(filled) >= len(ALL)
+    assert ignored(filled) == {*filled} and len(filled) >= len({*ALL} - {*REPORTS})
     files = ["dvc.yaml", "dvc.lock", "params.yaml", "data/local/reviews/train.csv", "stages/fetch.py"]
     of_others = ["stages/{}/dvc.yaml", "stages/{}/dvc.lock", "plots/{}/any.csv"]
     files += [file.format(name) for name in EXTENSIONS for file in of_others]
