@@ -75,7 +75,7 @@ stages:
       - stages/code.py
       - stages/lib
       - stages/workflow
-      - stages/toy/frames.py
+      - stages/toy/report.yaml
       - stages/toy/toy.py
     outs:
       - metrics/code/toy
@@ -85,7 +85,6 @@ stages:
     cmd: exec python -m stages.toy.toy
     deps:
       - metrics/code/toy/toy.json
-      - stages/toy/report.yaml
     params: [toy]
     metrics:
       - metrics/toy.json:

@@ -34,7 +34,7 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 '''
-ENTRY = TOY["dvc.yaml"].replace("      - stages/toy/frames.py\n", "").replace("      - stages/toy/report.yaml\n", "")
+ENTRY = TOY["dvc.yaml"].replace("      - stages/toy/report.yaml\n", "")
 FILES = {**TOY, "toy.py": SCRIPT, "dvc.yaml": ENTRY[: ENTRY.index("    outs:\n      - metrics/toy.md")]}
 SETTING = "params.yaml|sizes:\n  - 2|sizes:\n  - 9"
 EDITED = "toy: stages/toy/toy.py: edited since `code` took its digest; nothing is recorded, run `dvc repro` again\n"
