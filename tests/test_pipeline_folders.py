@@ -46,16 +46,20 @@ def main() -> None:
     """Report the sizes."""
     params = load_params("toy")
 
-    import pandas as pd
-
+    from stages.toy.frames import collect
     from stages.workflow.report.publish import publish
 
-    publish("toy", {"toys": pd.DataFrame({"toy": "all", "size": params.toy.sizes})}, Path("stages/toy"), Path("plots/toy"))
+    publish("toy", collect(params), Path("stages/toy"), Path("plots/toy"))
 
 if __name__ == "__main__":
     main()
 ''',
     "frames.py": """
+import pandas as pd
+
+def collect(params):
+    return {"toys": pd.DataFrame({"toy": "all", "size": params.toy.sizes})}
+
 def derive(frames):
     return frames
 """,

@@ -156,7 +156,8 @@ def _join(panel: Axes, rows: int) -> None:
 
 def _levels(spec: Spec, frames: Frames, figure: Figure, panel: Axes, part: dict[str, Any], upright: bool) -> None:
     """Lines across a panel, such as the fine-tuned model's score, each with a dash of its own."""
-    for level, dash in zip(figure.levels, ("-", ":", "--", "-."), strict=False):
+    for level, other in zip(figure.levels, ("-", "--", "-.", ":"), strict=False):
+        dash = {"fine-tuned": "-", "pretrained": ":"}.get(level.label, other)
         rows = rows_of(frames, level, figure.data)
         rows = only(rows, {name: value for name, value in part.items() if name in rows})
         mean = (1 if figure.log and upright else 100) * rows.groupby(figure.units)[level.value].mean().mean()

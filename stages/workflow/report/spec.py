@@ -175,7 +175,6 @@ class Figure(Rows):
     joined: bool = True
     box: float = 0
     centre: float | None = None
-    signed: bool = False
     split: str = ""
 
 

@@ -173,7 +173,7 @@ def _own_lines(spec: Spec, frames: Frames, table: Table, columns: Mapping[str, C
 def _published(frames: Frames, table: Table, cell: Cell, values: Mapping[str, Any]) -> str:
     """The publication's value below a cell: the same rows and column of paper.csv, with the deviation of <column>_sd."""
     column = cell.percent or cell.points or cell.number
-    if not table.paper or column not in frames["paper"]:
+    if not table.paper or column not in frames["paper"].select_dtypes("number"):
         return ""
     rows = chosen(only(chosen(frames["paper"], table.paper), values), cell.where).dropna(subset=column)
     deviation = rows.get(f"{column}_sd", pd.Series(np.nan, rows.index))
