@@ -26,7 +26,7 @@ WHOLE = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.m
 MOST_WORDS = 1300
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 # files inside folders that are made, a file of the user's, and one that every pipeline may have
-INSIDE = {"anatomy.json", "config.json", "model.safetensors", "tokenizer.json", "test.csv", "relative.py"}
+INSIDE = {"settings.py", "anatomy.json", "config.json", "model.safetensors", "tokenizer.json", "test.csv", "relative.py"}
 ENDINGS = "html|py|yaml|md|json|jsonl|csv|tsv|png|txt|toml|safetensors|lock"
 MADE = [path for name in ALL for path in output_paths(name, "outs", "metrics")]
 
