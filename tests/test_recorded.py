@@ -34,7 +34,7 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 '''
-ENTRY = TOY["dvc.yaml"].replace("      - stages/toy/report.yaml\n", "")
+ENTRY = TOY["dvc.yaml"].replace("      - stages/toy/frames.py\n      - stages/toy/report.yaml\n", "")
 FILES = {**TOY, "toy.py": SCRIPT, "dvc.yaml": ENTRY[: ENTRY.index("    outs:\n      - metrics/toy.md")]}
 SETTING = "stages/toy/params.yaml|sizes:\n  - 2|sizes:\n  - 9"
 SAID = "edited while this ran; nothing is recorded, run `dvc repro` again"

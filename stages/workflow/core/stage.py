@@ -23,6 +23,8 @@ from stages.workflow.core import paths
 PROJECT = Path(__file__).parents[3]
 # of the code: what a module says, and the tables that it reads
 CODE = (".py", ".yaml")
+# of which DVC knows by itself, and `settings` what a stage has read
+NO_CODE = (paths.PARAMS.name, paths.PIPELINE.name)
 
 
 def stage(function: Callable[..., None]) -> Callable[..., None]:
@@ -70,7 +72,7 @@ def _run(function: Callable[..., None], module: str, label: str, arguments: dict
 
 def code_digests() -> dict[str, str]:
     """Every file of the project's code: path -> a digest of its bytes."""
-    files = [path for path in (PROJECT / "stages").rglob("*") if path.suffix in CODE]
+    files = [path for path in (PROJECT / "stages").rglob("*") if path.suffix in CODE and path.name not in NO_CODE]
     return {str(path): sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
 
 
