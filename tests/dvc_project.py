@@ -18,6 +18,7 @@ from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
 from stages.commands import profile
+from stages.workflow.core.settings import OWNERS, params_file
 from tests.settings_files import lay_out_settings
 
 ROOT = Path(__file__).parents[1]
@@ -189,8 +190,10 @@ class Copy:
         return json.loads(self.run("python", "-c", PLAN, *files).text.splitlines()[-1])
 
     def set(self, *overrides: str) -> None:
-        """Change params.yaml as `dvc exp run -S` does."""
-        apply_overrides(self.folder / "params.yaml", list(overrides))
+        """Change settings as `dvc exp run -S` does, each in the file that has it."""
+        for override in overrides:
+            section = re.split(r"[.=]", override.lstrip("+~"))[0]
+            apply_overrides(self.folder / params_file(OWNERS[section]), [override])
 
     def commit(self) -> None:
         """Commit everything that git doesn't ignore."""

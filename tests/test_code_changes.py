@@ -75,7 +75,7 @@ EDITS = {
         "reversed(paths.ood_table",
         EVERYTHING,
     ),
-    "a report": ("stages/study/report.py", r"\Z", "\n# a remark\n", {"study"}),
+    "a report": ("stages/study/frames.py", r"\Z", "\n# a remark\n", {"study"}),
     "the words of a script": ("stages/study/wise.py", '^"""', '"""In other words: ', {"wise"}),
     "the words of an experiment": ("stages/study/readouts.py", '^"""', '"""In other words: ', {"readout"}),
     "a localizer": ("stages/lib/localizers/bias.py", r"\Z", "\n# a remark\n", set()),
