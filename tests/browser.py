@@ -19,10 +19,10 @@ const leaves = [...document.querySelectorAll("h1,h2,h3,p,li,td,th,summary,figcap
   .filter(part => !part.querySelector("p,li,td,img,table,a") && part.getClientRects().length);
 const name = part => `${part.tagName} ${(part.textContent || part.alt).trim().slice(0, 40)}`;
 const overlaps = [];
-for (const [number, one] of leaves.entries()) {
-  const a = one.getBoundingClientRect();
-  for (const other of leaves.slice(number + 1)) {
-    const b = other.getBoundingClientRect();
+const boxes = leaves.map(part => [part, part.getBoundingClientRect()]).sort((one, other) => one[1].top - other[1].top);
+for (const [number, [one, a]] of boxes.entries()) {
+  for (let next = number + 1; next < boxes.length && boxes[next][1].top < a.bottom; next++) {
+    const [other, b] = boxes[next];
     const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
     const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
     if (wide > 1 && high > 1) overlaps.push(`${name(one)} / ${name(other)}`);
