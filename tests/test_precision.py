@@ -34,12 +34,12 @@ def test_what_was_chosen_lies_with_the_model_and_is_what_stages_compute_in(tmp_p
     resources = {"batch_tokens": 64, "gradient_checkpointing": False}
     settings = SimpleNamespace(device="cpu", precision="auto", threads=1, **resources)
     with pytest.raises(ModelError, match=r"models/pretrained/precision.json: no such file"):
-        runtime.start(settings)
+        runtime.start(settings, paths.PRETRAINED)
     for name in ("bfloat16", "float32"):
         write_precision(name, paths.PRETRAINED)
-        assert runtime.start(settings).precision == getattr(torch, name)
+        assert runtime.start(settings, paths.PRETRAINED).precision == getattr(torch, name)
     settings.precision = "bfloat16"
-    assert runtime.start(settings).precision == torch.bfloat16  # the settings have the last word
+    assert runtime.start(settings, paths.PRETRAINED).precision == torch.bfloat16  # the settings have the last word
     write_precision("float64", paths.PRETRAINED)
     with pytest.raises(ModelError, match="damaged: the precision is 'float64', not float32 or bfloat16"):
         read_precision(paths.PRETRAINED)
