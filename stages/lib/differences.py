@@ -1,13 +1,12 @@
 """Nested settings or numbers as one flat table, beside those of a baseline or those that a report was made under."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
-from .settings import Params, at, is_partial
+from .settings import Params, is_partial
 
 SHOWN = 4
 NOT_THERE = "not there"
@@ -58,17 +57,6 @@ def plain(params: Params) -> dict[str, Any]:
     return found
 
 
-def other_settings(made_under: Mapping[str, Any], values: Mapping[str, Any]) -> list[Entry]:
-    """Differences between the settings stored with a report (`plain`) and the checked sections of params.yaml as it is now.
-
-    No entry means that the report belongs to params.yaml.  One that was stored without settings belongs to none.
-    """
-    if not made_under:
-        return [Entry("settings", "unknown", None, True)]
-    now = {key: _dumped(_at(values, key)) for key in made_under}
-    return [entry for entry in compare(dict(made_under), now) if entry.differs]
-
-
 def told(entries: list[Entry]) -> str:
     """The first of them in words: "model.name roberta-base, now mine; seeds [13], now [21]; and 3 more"."""
     sides = [(entry.name, _side(entry.before), _side(entry.after)) for entry in entries]
@@ -87,13 +75,6 @@ def _dumped(value: object) -> Any:
     if isinstance(value, dict):
         return {name: _dumped(part) for name, part in value.items()}
     return [_dumped(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def _at(values: Mapping[str, Any], key: str) -> Any:
-    try:
-        return at(values, key)
-    except (KeyError, AttributeError):
-        return None
 
 
 def written(value: object) -> str:

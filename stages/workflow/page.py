@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from stages.lib import paths
 from stages.lib.entry import guarded
 from stages.lib.errors import StorageError
 from stages.lib.io import write_text
@@ -22,7 +23,7 @@ from .report.spec import Frames, Spec, fill
 from .report.tables import Rendered, facts_of, render
 
 HERE = Path(__file__).parent
-PAGE, REPRODUCTION = Path("metrics/report.html"), Path("stages/REPRODUCTION.md")
+PAGE, REPRODUCTION = paths.PAGE, Path("stages/REPRODUCTION.md")
 MAIN = "summary"
 
 
