@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(900)
 
 BEFORE_MASK = ("data/", "models/", "masks/movement/", "metrics/reference/", "metrics/controls/")
 AFTER_MASK = {"stages": ("mask", "evaluate"), "of_seeds": ("calibration", "ood")}
-FOR_GIT = ["metrics/summary.json"]
+FOR_GIT = ["metrics/summary.json", "metrics/summary.md"]
 NOTES = {f"{folder}/README.md" for folder in ("data/local", "models/checkpoints", "models/local")}
 DRAWN = ("frontier", "ood", "reliability", "confidence")
 HEAD = {"SHA256SUMS", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
@@ -173,7 +173,7 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
         *(paths.movement(task, seed), paths.learned(task, seed)),
         *(*logits, *scores),
         *(paths.PRETRAINED / name for name in (*HEAD, "anatomy.json")),
-        *(paths.report("summary").with_suffix(".md"), *FOR_GIT, *NOTES),
+        *(*FOR_GIT, *NOTES),
         *(paths.PLOTS / f"{name}.{kind}" for kind, names in drawn.items() for name in names),
     ]
     return {*map(str, found)}
@@ -287,7 +287,7 @@ def test_dropping_a_task_runs_no_cell_and_leaves_no_trace_in_the_summary(story):
     assert {*dropped.run.executed} == {"summary"} | per_seed("13")
     assert dropped.run.cached == ["fetch"]
     told = dropped.files["metrics/summary.md"]
-    assert b"| movies |" in told and b"products" not in told
+    assert b"| movies |" in told and b"| products |" not in told
     assert b"products" not in dropped.files["plots/scores.csv"] and b"movies" in dropped.files["plots/scores.csv"]
     assert b"products" in story["task"].files["plots/scores.csv"]
     # control: the cell's own files are still there

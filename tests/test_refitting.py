@@ -56,7 +56,7 @@ def project(tmp_path_factory, pico_bert) -> Path:
 
 
 @pytest.fixture
-def inside(project, bare, monkeypatch):
+def inside(project, monkeypatch):
     monkeypatch.chdir(project)
 
 

@@ -8,12 +8,14 @@ import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from stages.lib.command import guarded
 from stages.lib.errors import StorageError
 from stages.lib.io import write_text
+from stages.workflow.core import paths
 
 from .report.claims import HOW_JUDGED, Judged, judge
 from .report.publish import load_report
@@ -21,7 +23,7 @@ from .report.spec import Frames, Spec, fill
 from .report.tables import Rendered, facts_of, render
 
 HERE = Path(__file__).parent
-PAGE, REPRODUCTION = Path("metrics/report.html"), Path("stages/REPRODUCTION.md")
+PAGE, REPRODUCTION = paths.PAGE, Path("stages/REPRODUCTION.md")
 MAIN = "summary"
 
 
@@ -35,32 +37,32 @@ class Section:
     plots: Path
     state: str
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, str]:
         """What its sentence and its titles name."""
         return facts_of(self.spec, self.frames)
 
-    @property
+    @cached_property
     def sentence(self) -> str:
         """The result."""
         return fill(self.spec, self.spec.sentence, "sentence", **self.facts)
 
-    @property
+    @cached_property
     def setting(self) -> str:
         """What all was measured with."""
         return fill(self.spec, self.spec.setting, "setting", **self.facts)
 
-    @property
+    @cached_property
     def tables(self) -> list[Rendered]:
         """All of them."""
         return render(self.spec, self.frames)
 
-    @property
+    @cached_property
     def claims(self) -> list[Judged]:
         """All of them, properties too."""
         return judge(self.spec, self.frames)
 
-    @property
+    @cached_property
     def figures(self) -> list[tuple[str, str]]:
         """Caption and content of each figure that was drawn, in the order of the spec."""
         names = [(name, file) for name in self.spec.figures for file in sorted(self.plots.glob(f"{name}*.png"))]

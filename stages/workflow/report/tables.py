@@ -33,7 +33,11 @@ class Rendered:
 
 def value_of(spec: Spec, frames: Frames, rows: pd.DataFrame, cell: Cell, line: Mapping[str, Any]) -> Any:
     """What a cell makes of rows: a Mean or an Estimate, a text, or a number of keys."""
-    rows = own_rows(frames, rows, cell, line)
+    return aggregate(spec, frames, own_rows(frames, rows, cell, line), cell, line)
+
+
+def aggregate(spec: Spec, frames: Frames, rows: pd.DataFrame, cell: Cell, line: Mapping[str, Any]) -> Any:
+    """The value of just these rows."""
     kind = next((kind for kind in KINDS if getattr(cell, kind)), "")
     column = getattr(cell, kind, "")
     if kind in ("interval", "words"):
@@ -160,26 +164,38 @@ def _lines(spec: Spec, frames: Frames, table: Table, rows: pd.DataFrame) -> Iter
 
 
 def _own_lines(spec: Spec, frames: Frames, table: Table, columns: Mapping[str, Cell], rows: pd.DataFrame) -> Iterator[Line]:
+    # conditions are looked at once for all lines
+    ours = {title: rows if cell.data else chosen(rows, cell.where) for title, cell in columns.items()}
+    papers = {title: _paper_rows(frames, table, cell) for title, cell in columns.items()}
     for values, own in groups_of(spec, rows, table.by):
         line = {"data": table.data, **values}
-        cells = [text_of(cell, value_of(spec, frames, own, cell, line)) for cell in columns.values()]
+        parts = [own_rows(frames, own, cell, line) if cell.data else only(ours[title], values) for title, cell in columns.items()]
+        cells = [text_of(cell, aggregate(spec, frames, part, cell, line)) for part, cell in zip(parts, columns.values(), strict=True)]
         labels = [small_percent(value) if isinstance(value, float) else spec.label(value) for value in values.values()]
         yield Line("ours", [*labels, *cells])
-        theirs = [_published(frames, table, cell, values) for cell in columns.values()]
+        theirs = [_published(papers[title], cell, values) for title, cell in columns.items()]
         if any(theirs):
             yield Line("paper", ["paper", *[""] * (len(table.by) - 1), *theirs])
 
 
-def _published(frames: Frames, table: Table, cell: Cell, values: Mapping[str, Any]) -> str:
-    """The publication's value below a cell: the same rows and column of paper.csv, with the deviation of <column>_sd."""
+def _paper_rows(frames: Frames, table: Table, cell: Cell) -> pd.DataFrame | None:
+    """The publication's rows that a column is about; None where it has none of its values."""
     column = cell.percent or cell.points or cell.number
     if not table.paper or column not in frames["paper"].select_dtypes("number"):
+        return None
+    return chosen(chosen(frames["paper"], table.paper), cell.where).dropna(subset=column)
+
+
+def _published(paper: pd.DataFrame | None, cell: Cell, values: Mapping[str, Any]) -> str:
+    """The publication's value below a cell: the same rows and column of paper.csv, with the deviation of <column>_sd."""
+    rows = None if paper is None else only(paper, values)
+    if rows is None or rows.empty:
         return ""
-    rows = chosen(only(chosen(frames["paper"], table.paper), values), cell.where).dropna(subset=column)
-    deviation = rows.get(f"{column}_sd", pd.Series(np.nan, rows.index))
+    column = cell.percent or cell.points or cell.number
     if cell.number:
-        return "" if rows.empty else format(rows[column].iloc[0], cell.format)
-    return "" if rows.empty else spread(rows[column].iloc[0], None if pd.isna(deviation.iloc[0]) else deviation.iloc[0])
+        return format(rows[column].iloc[0], cell.format)
+    deviation = rows.get(f"{column}_sd", pd.Series(np.nan, rows.index)).iloc[0]
+    return spread(rows[column].iloc[0], None if pd.isna(deviation) else deviation)
 
 
 def _average(
@@ -191,7 +207,8 @@ def _average(
     yield Line("average", [label, *[""] * (len(table.by) - 1), *shown])
     names, theirs = rows[table.by[0]].unique(), []
     for cell in columns.values():
-        values = [_published(frames, table, cell, {table.by[0]: name}).partition(" ")[0] for name in names]
+        paper = _paper_rows(frames, table, cell)
+        values = [_published(paper, cell, {table.by[0]: name}).partition(" ")[0] for name in names]
         theirs.append(f"{np.mean([*map(float, values)]):.1f}" if all(values) else "")
     if any(theirs):
         yield Line("paper", ["paper", *[""] * (len(table.by) - 1), *theirs])
