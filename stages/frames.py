@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from stages.lib.errors import DataError
-from stages.lib.graft.mask_indices import read_header
+from stages.lib.grafting.mask_indices import read_header
 from stages.lib.io import read_json, require
 from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import (

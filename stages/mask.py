@@ -11,7 +11,7 @@ def main(task: str, seed: int) -> None:
     params = load_params(*MODEL, "graft", "localizer.${graft.localizer}", "data.k")
 
     from stages.lib import runtime
-    from stages.lib.graft.mask_file import StoredMask, read_order, require_model, write_mask
+    from stages.lib.grafting.mask_file import StoredMask, read_order, require_model, write_mask
     from stages.lib.localizers.evidence import counted
     from stages.lib.localizers.movement import rank_by_movement
     from stages.lib.localizers.registry import Budget, find_mask, localizer_of

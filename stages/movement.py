@@ -10,7 +10,7 @@ def main(task: str, seed: int) -> None:
     """Store the order of the parameters that moved most, enough of them for any later sparsity."""
     params = load_params("movement", "graft.region")
 
-    from stages.lib.graft.mask_file import write_order
+    from stages.lib.grafting.mask_file import write_order
     from stages.lib.localizers.movement import movement_order
     from stages.lib.models.anatomy import read_anatomy
     from stages.lib.models.loading import read_tensors

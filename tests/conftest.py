@@ -20,8 +20,8 @@ from stages.workflow.core import paths
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from stages.lib.graft.region import Region
-    from stages.lib.models.anatomy import Anatomy
+    from stages.lib.grafting.region import Region
+    from stages.lib.models.anatomy import ModelSpec
     from stages.lib.models.label_model import LabelModel
     from stages.lib.training.finetuning import TrainingCell
 
@@ -37,7 +37,7 @@ class Cell:
     mode: str
     pretrained_folder: Path
     finetuned_folder: Path
-    anatomy: Anatomy
+    anatomy: ModelSpec
     rows: dict[str, list[dict]]
 
     @property
@@ -149,7 +149,7 @@ def triple():
     """(region, pretrained, finetuned) of seeded numbers; the region's order is not alphabetical."""
     import torch
 
-    from stages.lib.graft.region import Region
+    from stages.lib.grafting.region import Region
 
     region = Region({"b.weight": (7, 5), "a.bias": (11,), "c.weight": (3, 2, 4), "d.scale": (1,)})
     generator = torch.Generator().manual_seed(7)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from stages.lib.graft.apply import transplant, values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.grafting.apply import transplant, values_at
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import reset_to_pretrained

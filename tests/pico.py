@@ -16,8 +16,8 @@ from transformers import (
 )
 
 from stages.lib.data.tasks import TaskSpec
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Region
 from stages.lib.localizers.names import NAMES
 from stages.lib.localizers.registry import localizer_of
 from stages.lib.models.label_model import LabelModel

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from stages.lib.digest import UNSEALED, seal
-from stages.lib.graft.mask_file import StoredMask
+from stages.lib.grafting.mask_file import StoredMask
 from stages.lib.patches.build_patch import Use, read_graft, use_of
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from stages.lib.errors import DataError, MaskError
-from stages.lib.graft.apply import transplant, values_at
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.graft.select import top_k
+from stages.lib.grafting.apply import transplant, values_at
+from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.grafting.select import top_k
 from stages.lib.io import read_json, read_rows, write_json, write_rows
 from stages.lib.localizers.movement import movement
 from stages.lib.merging.names import LOCALIZED, MERGED

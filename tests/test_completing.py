@@ -9,14 +9,14 @@ import torch
 from stages.lib.data.encoding import Example, encode_completions, label_completions
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import DataError, ModelError
-from stages.lib.graft.apply import graft
-from stages.lib.graft.mask import GraftMask
+from stages.lib.grafting.apply import graft
+from stages.lib.grafting.mask import GraftMask
 from stages.lib.localizers.names import NAMES
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.classification import accuracy, agreement, reliability, standard_error
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.metrics.scores import classification_scores, score_rows
-from stages.lib.metrics.tokens import TARGETS, TOLD, error_over_rows, token_scores, usual_completion
+from stages.lib.metrics.tokens import TARGETS, TOKEN_RECORD, error_over_rows, token_scores, usual_completion
 from stages.lib.metrics.variants import FINETUNED, GRAFTED
 from stages.lib.models.evidence import evidence_about, with_dev
 from stages.lib.models.fisher import squared_gradients
@@ -276,7 +276,7 @@ def records(rows: list[list[tuple[int, int]]], confidence: float = 0.5) -> tuple
     """TOLD and TARGETS of rows of (predicted, target); the reference has the confidence where it is predicted, else 0.1."""
     pairs = [(number, *pair) for number, row in enumerate(rows) for pair in row]
     logs = [np.log(confidence if said == target else 0.1) for _, said, target in pairs]
-    told = np.array([(said, confidence, log) for (_, said, _), log in zip(pairs, logs, strict=True)], TOLD)
+    told = np.array([(said, confidence, log) for (_, said, _), log in zip(pairs, logs, strict=True)], TOKEN_RECORD)
     return told, np.array([(row, target) for row, _, target in pairs], TARGETS)
 
 

@@ -10,9 +10,9 @@ import torch
 from stages.continual.experiment.memory import Elastic, Piece, mixed, put_together, remainder, stored_rows
 from stages.continual.experiment.methods import Ewc
 from stages.continual.forgetting import average_accuracy, backward_transfer, forgetting, learning_accuracy
-from stages.lib.graft.apply import graft, values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region
+from stages.lib.grafting.apply import graft, values_at
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Region
 from stages.lib.training.training import TrainPlan
 from tests.pico import random_mask, same
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.lib.graft.apply import transplant
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.graft.region import Region
+from stages.lib.grafting.apply import transplant
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.grafting.region import Region
 from stages.lib.models.anatomy import CLASSES
 from stages.lib.patches.build_patch import KEY
 from stages.lib.patches.format import card_text, render

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from stages.lib import load_graft
 from stages.lib.digest import require_sealed
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, write_mask
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import StoredMask, write_mask
 from stages.lib.patches.delta import common_sparsity
 from tests.graft_project import MASK, Project, graft, make_project, refused
 from tests.pico import same

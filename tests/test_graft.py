@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from stages.lib.graft.apply import graft, transplant, values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region
-from stages.lib.graft.select import kth_largest, ranking, top_k
+from stages.lib.grafting.apply import graft, transplant, values_at
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Region
+from stages.lib.grafting.select import kth_largest, ranking, top_k
 from stages.lib.models.label_model import reset_to_pretrained
 from stages.lib.models.predicting import predict
 from tests.pico import same, values_of

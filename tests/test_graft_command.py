@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.graft.region import Region
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.grafting.region import Region
 from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.composition import kind_of, layer_of
 from stages.lib.models.sources import import_model

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.patches.build_patch import KEY
 from stages.lib.patches.locations import CARD, PATCH
 from tests.graft_project import MASK, ROOT, graft, make_project

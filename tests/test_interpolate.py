@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from stages.lib.graft.apply import graft, wise_ft, wise_graft
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region
+from stages.lib.grafting.apply import graft, wise_ft, wise_graft
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Region
 from tests.pico import random_mask, values_of
 
 ALPHAS = [0.0, 0.1, 0.25, 0.5, 0.7, 0.9, 1.0]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from stages.lib.errors import MaskError, ModelError, TrainingError
-from stages.lib.graft.mask_file import read_mask, write_mask
+from stages.lib.grafting.mask_file import read_mask, write_mask
 from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from stages.lib.errors import TrainingError
-from stages.lib.graft.apply import graft, transplant
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region
-from stages.lib.localizers.evidence import DevRating, Evidence
+from stages.lib.grafting.apply import graft, transplant
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Region
+from stages.lib.localizers.evidence import DevRating, LocalizerInput
 from stages.lib.localizers.learned import LEARNED, MOVEMENT, LearnedMask, Learning, MaskLogits, learn_from, learn_mask
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask
@@ -249,7 +249,7 @@ def test_the_last_step_is_rated_whatever_eval_steps_is_and_the_start_never():
 def test_a_learned_mask_that_loses_to_movement_on_dev_gives_way_and_says_so(learned, movement, kept):
     small = Small()
     ratings = iter([DevRating(*learned, 1.0), DevRating(*movement, 0.1)])
-    evidence = Evidence(
+    evidence = LocalizerInput(
         small.region, small.pretrained, small.finetuned, small.weights, lambda _size: small.loss_gradient,
         small.loss_gradient, lambda *_: {}, np.random.default_rng(0), lambda: next(ratings),
     )  # fmt: skip

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from stages.lib import grafted, load_graft, open_patch
 from stages.lib.errors import MaskError, ModelError
-from stages.lib.graft import mask_indices
-from stages.lib.graft.mask_file import StoredMask, write_mask
+from stages.lib.grafting import mask_indices
+from stages.lib.grafting.mask_file import StoredMask, write_mask
 from stages.lib.models.anatomy import CLASSES
 from stages.lib.patches import patch_file
 from stages.lib.patches.locations import PATCH

@@ -26,8 +26,8 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from stages.lib.graft.region import Region
-from stages.lib.graft.select import top_k
+from stages.lib.grafting.region import Region
+from stages.lib.grafting.select import top_k
 from stages.lib.io import write_text
 from stages.lib.localizers.movement import movement
 from stages.lib.localizers.names import NAMES

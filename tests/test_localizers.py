@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from stages.lib import localizers
-from stages.lib.graft.apply import graft
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region, Tensors
-from stages.lib.graft.select import top_k
+from stages.lib.grafting.apply import graft
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Region, Tensors
+from stages.lib.grafting.select import top_k
 from stages.lib.localizers.attribution import each_attribution
 from stages.lib.localizers.bias import biases
-from stages.lib.localizers.evidence import DevRating, Evidence, counted
+from stages.lib.localizers.evidence import DevRating, LocalizerInput, counted
 from stages.lib.localizers.learned import Learning, MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.names import NAMES
@@ -37,13 +37,13 @@ RANKED = [name for name in NAMES if LOCALIZERS[name].refine is None]
 WITHOUT_MODEL = [name for name in RANKED if not LOCALIZERS[name].rank_needs_model]
 
 
-def evidence_of(cell, seed: int = 0) -> Evidence:
+def evidence_of(cell, seed: int = 0) -> LocalizerInput:
     opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
     words = ("mask", "toy", seed)
     return evidence_about(opened.model, opened.region, opened.pretrained, opened.finetuned, cell.rows["train"], words)
 
 
-def mask_of(name: str, evidence: Evidence, k: int, **changes: Any) -> GraftMask:
+def mask_of(name: str, evidence: LocalizerInput, k: int, **changes: Any) -> GraftMask:
     return find_mask(name, evidence, localizer_settings(name, **changes), Budget(k)).mask
 
 
@@ -51,7 +51,7 @@ def moved_most(region: Region, pretrained: Tensors, finetuned: Tensors, k: int) 
     return movement_mask(region, movement_order(pretrained, finetuned, region, k), k)
 
 
-def ranked(name: str, evidence: Evidence, k: int) -> Tensor:
+def ranked(name: str, evidence: LocalizerInput, k: int) -> Tensor:
     return LOCALIZERS[name].rank(evidence, localizer_settings(name), k)
 
 
@@ -88,8 +88,8 @@ class Quadratic:
         start = MaskLogits.around(base, self.pretrained, self.finetuned, settings.offset)
         return learn_mask(self.weights, start, budget, settings, self.backward).mask
 
-    def evidence(self, squares: Tensors | None = None) -> Evidence:
-        return Evidence(
+    def evidence(self, squares: Tensors | None = None) -> LocalizerInput:
+        return LocalizerInput(
             self.region, self.pretrained, self.finetuned, self.weights, lambda _size: self.backward, self.backward,
             lambda *_: squares, np.random.default_rng(0),
         )  # fmt: skip

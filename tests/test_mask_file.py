@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 
 from stages.lib.digest import seal
 from stages.lib.errors import MaskError
-from stages.lib.graft.apply import values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import (
+from stages.lib.grafting.apply import values_at
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import (
     StoredMask,
     read_header,
     read_mask,
@@ -22,7 +22,7 @@ from stages.lib.graft.mask_file import (
     write_mask,
     write_order,
 )
-from stages.lib.graft.region import Region
+from stages.lib.grafting.region import Region
 from stages.lib.localizers.movement import movement_mask, movement_order
 from tests.sealed import flip_bit
 

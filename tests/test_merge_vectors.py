@@ -4,7 +4,7 @@ import pytest
 import torch
 from peft.utils import merge_utils
 
-from stages.lib.graft.region import Region
+from stages.lib.grafting.region import Region
 from stages.lib.merging.arithmetic import add, task_vector
 from stages.lib.merging.vectors import agreed, dared, elected, summed, tall_mask, within
 from tests.pico import same

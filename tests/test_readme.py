@@ -141,9 +141,9 @@ def is_there(path: str) -> bool:
 
 def test_every_path_that_is_named_exists_or_is_made():
     named = paths_named()
-    assert {"stages/lib/graft/apply.py", "metrics/summary.md", "params.yaml"} <= named
+    assert {"stages/lib/grafting/apply.py", "metrics/summary.md", "params.yaml"} <= named
     assert [path for path in sorted(named) if not is_there(path)] == []
-    assert not is_there("stages/lib/graft/applied.py") and not is_there("plots/nothing.png")
+    assert not is_there("stages/lib/grafting/applied.py") and not is_there("plots/nothing.png")
 
 
 def test_the_first_page_is_short_and_leads_to_all_others():

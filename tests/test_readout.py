@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lib.graft.apply import graft
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.readout import READOUTS, prune, reset
+from stages.lib.grafting.apply import graft
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.readout import READOUTS, prune, reset
 from stages.lib.models.predicting import predict
 from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune
 from stages.study.readouts import own_grid, read_out

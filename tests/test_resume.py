@@ -18,7 +18,7 @@ from torch import Tensor
 
 from stages.lib.digest import list_files
 from stages.lib.errors import StorageError
-from stages.lib.graft.mask import GraftMask
+from stages.lib.grafting.mask import GraftMask
 from stages.lib.io import read_rows, write_rows
 from stages.lib.localizers.movement import movement_order
 from stages.lib.localizers.registry import Budget, find_mask
@@ -300,7 +300,7 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
     now = [0.0]
     monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    course = train.__globals__["Course"]
+    course = train.__globals__["TrainerState"]
     step = course.step
 
     def run(took: float) -> None:

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.lib.graft import select
-from stages.lib.graft.region import Region
-from stages.lib.graft.select import LazyTensors, RunningSelection, ranking, top_k
+from stages.lib.grafting import select
+from stages.lib.grafting.region import Region
+from stages.lib.grafting.select import LazyTensors, RunningSelection, ranking, top_k
 from tests.memory import PeakBytes
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=6)

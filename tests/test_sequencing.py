@@ -20,9 +20,9 @@ from stages.continual.experiment.task_sequence import TaskSequence
 from stages.continual.settings import EwcParams, NoParams, ReplayParams
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.errors import MaskError, ModelError
-from stages.lib.graft.apply import values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.grafting.apply import values_at
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.localizers.movement import movement_order
 from stages.lib.metrics.predictions import read_predictions, write_predictions

@@ -11,10 +11,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stages.lib.graft.apply import graft
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.readout import signs
-from stages.lib.graft.region import Region
+from stages.lib.grafting.apply import graft
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.readout import signs
+from stages.lib.grafting.region import Region
 from stages.lib.io import read_json, read_rows, write_rows
 from stages.lib.metrics.predictions import dev_set, read_predictions, write_predictions
 from stages.smallest.experiment import smallest_graft

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from stages.lib.data.batching import shuffled
 from stages.lib.errors import ModelError
-from stages.lib.graft.mask import GraftMask
+from stages.lib.grafting.mask import GraftMask
 from stages.lib.training import course, finetuning, training
-from stages.lib.training.course import Leaves
+from stages.lib.training.course import MaskedParameters
 from stages.lib.training.finetuning import at_point, finetune, trained_names
 from stages.lib.training.training import Batches, Hooks, TrainPlan, train
 from tests.pico import finetune_settings, random_mask, same, values_of
@@ -168,9 +168,9 @@ def test_an_empty_mask_trains_a_new_head_alone(make_cell):
 def test_nothing_to_train_and_a_frozen_selection_are_refused(triple):
     region, pretrained, _ = triple
     with pytest.raises(ValueError, match="nothing to train"):
-        Leaves(dict(pretrained), GraftMask.empty(region))
+        MaskedParameters(dict(pretrained), GraftMask.empty(region))
     with pytest.raises(ValueError, match=r"selects from a\.bias, which is not trained"):
-        Leaves({"b.weight": pretrained["b.weight"]}, GraftMask(region, {"a.bias": torch.tensor([1])}))
+        MaskedParameters({"b.weight": pretrained["b.weight"]}, GraftMask(region, {"a.bias": torch.tensor([1])}))
 
 
 def finetuned(cell, only: GraftMask | None = None, **changes) -> dict[str, Tensor]:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from stages.lib.errors import MaskError
-from stages.lib.graft.apply import transplant, values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.graft.region import Region
+from stages.lib.grafting.apply import transplant, values_at
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.grafting.region import Region
 from stages.lib.merging.arithmetic import add, shifted, task_vector
 from stages.lib.merging.names import KINDS, LARGEST, MEAN, RULES, SEQUENCE, STITCHES, SUM
 from stages.lib.merging.stitch import stitch

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-from stages.lib.graft.mask_file import read_mask
+from stages.lib.grafting.mask_file import read_mask
 from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.workflow.core import paths

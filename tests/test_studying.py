@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from stages.lib.errors import DataError, GraftError, MaskError, ModelError
-from stages.lib.graft.mask_file import read_mask, read_order
+from stages.lib.grafting.mask_file import read_mask, read_order
 from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.localizers import learned
-from stages.lib.localizers.evidence import Evidence, counted
+from stages.lib.localizers.evidence import LocalizerInput, counted
 from stages.lib.localizers.names import NAMES
 from stages.lib.localizers.registry import Localizer
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
@@ -135,7 +135,7 @@ def test_only_ones_own_variants_get_a_row(project):
 
 def spent(*calls: tuple[str, int | None], train: int = TRAIN) -> int:
     """Examples counted for these calls of an evidence's functions."""
-    nothing = Evidence({}, {}, {}, {}, lambda _: lambda: 0.5, lambda: 0.25, lambda n: {"n": n}, None)  # type: ignore[arg-type]
+    nothing = LocalizerInput({}, {}, {}, {}, lambda _: lambda: 0.5, lambda: 0.25, lambda n: {"n": n}, None)  # type: ignore[arg-type]
     examples: list[int] = []
     evidence = counted(nothing, train, examples.append)
     for name, n in calls:

@@ -12,7 +12,7 @@ from torchmetrics.functional import kendall_rank_corrcoef, matthews_corrcoef, sp
 from transformers import BertModel, GPT2Model, LlamaModel, RobertaModel
 
 from stages.lib.errors import ParamsError, TrainingError
-from stages.lib.graft.region import Region
+from stages.lib.grafting.region import Region
 from stages.lib.io import read_json, write_json, write_rows
 from stages.lib.metrics.classification import mcc
 from stages.lib.metrics.overlap import kendall, spearman

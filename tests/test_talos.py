@@ -13,11 +13,11 @@ from torch import Tensor
 
 from stages.lib.data.batching import shuffled
 from stages.lib.errors import MaskError, TrainingError
-from stages.lib.graft.apply import transplant
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.graft.region import Region
-from stages.lib.graft.select import top_k
+from stages.lib.grafting.apply import transplant
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.grafting.region import Region
+from stages.lib.grafting.select import top_k
 from stages.lib.io import write_json
 from stages.lib.localizers.movement import movement, movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, LocalizerSettings, find_mask

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages.lib.graft.mask_file import read_mask
+from stages.lib.grafting.mask_file import read_mask
 from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.workflow.core import paths

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.select import top_k
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.select import top_k
 from stages.lib.localizers.attribution import each_attribution, rank_by_attribution
-from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.evidence import LocalizerInput
 from stages.lib.localizers.grown import gains_beyond, grown_to
 from stages.lib.models.evidence import evidence_about, in_portions
 from stages.lib.models.predicting import loss_gradient, portions, tensor_gradients
@@ -17,7 +17,7 @@ from tests.pico import localizer_settings
 BATCHES = {"one batch": 4096, "several batches": 64}
 
 
-def evidence_of(cell, batch_tokens: int, most: int | None = None) -> Evidence:
+def evidence_of(cell, batch_tokens: int, most: int | None = None) -> LocalizerInput:
     opened = GraftCell.of(cell.load(batch_tokens=batch_tokens), 0, ["layers"], cell.pretrained_folder)
     parts = (opened.model, opened.region, opened.pretrained, opened.finetuned, cell.rows["train"], ("mask", "toy", 0))
     evidence = evidence_about(*parts)

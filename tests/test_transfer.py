@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from stages.lib.graft.apply import graft
-from stages.lib.graft.mask import GraftMask
-from stages.lib.localizers.evidence import Evidence
+from stages.lib.grafting.apply import graft
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.localizers.evidence import LocalizerInput
 from stages.lib.localizers.names import NAMES
 from stages.lib.metrics.gain import add_gain, gained, relative_gain, scores_of_ends
 from stages.lib.models.evidence import from_tensors
@@ -85,7 +85,7 @@ def test_masks_of_different_regions_have_no_union(triple, make_cell):
         union([])
 
 
-def linear(triple, wanted: list[int], weights: dict | None = None) -> Evidence:
+def linear(triple, wanted: list[int], weights: dict | None = None) -> LocalizerInput:
     """Evidence about a loss that falls linearly in the entries `wanted` as they move, and rises in all others."""
     region, pretrained, finetuned = triple
     weights = weights or {name: values.clone().requires_grad_() for name, values in pretrained.items()}

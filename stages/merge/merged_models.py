@@ -8,9 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from stages.lib.data.encoding import Example
-from stages.lib.graft.apply import transplant
-from stages.lib.graft.mask_file import StoredMask, read_mask_for
-from stages.lib.graft.region import Tensors
+from stages.lib.grafting.apply import transplant
+from stages.lib.grafting.mask_file import StoredMask, read_mask_for
+from stages.lib.grafting.region import Tensors
 from stages.lib.io import read_rows, write_json
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.merging import names
@@ -21,7 +21,7 @@ from stages.lib.metrics.classification import accuracy
 from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
 from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED
-from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
+from stages.lib.models.anatomy import HEAD, ModelSpec, read_anatomy
 from stages.lib.models.loading import bytes_of, read_tensors
 from stages.lib.models.predicting import predict
 from stages.lib.models.shared import SharedModel
@@ -46,7 +46,7 @@ class Group:
 
     seed: int
     shared: SharedModel
-    anatomy: Anatomy
+    anatomy: ModelSpec
     pretrained: dict[str, Tensor]
     models: dict[str, dict[str, Tensor]]
     grafts: list[StoredMask]

@@ -9,7 +9,7 @@ from itertools import permutations, product
 
 import pandas as pd
 
-from stages.lib.graft.mask_indices import read_header, read_indices
+from stages.lib.grafting.mask_indices import read_header, read_indices
 from stages.lib.metrics.classification import accuracy
 from stages.lib.metrics.gain import gained, relative_gain
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stages.lib.errors import ParamsError
-from stages.lib.graft.apply import graft
+from stages.lib.grafting.apply import graft
 from stages.lib.localizers.registry import Budget, FoundMask, find_mask
 from stages.lib.metrics.variants import GRAFTED
 from stages.lib.models.anatomy import HEAD, read_anatomy

@@ -1,7 +1,7 @@
 """The models that variants of a cell are measured against: both ends of every graft, and pruning without retraining."""
 
-from stages.lib.graft.readout import prune
-from stages.lib.graft.select import top_k
+from stages.lib.grafting.readout import prune
+from stages.lib.grafting.select import top_k
 from stages.lib.io import read_rows
 from stages.lib.localizers.movement import movement
 from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stages.lib.graft.mask_file import read_mask
+from stages.lib.grafting.mask_file import read_mask
 from stages.lib.metrics.composition import BIAS as BIASES
 from stages.lib.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
 from stages.lib.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends

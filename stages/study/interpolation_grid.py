@@ -3,8 +3,8 @@
 from functools import partial
 from itertools import product
 
-from stages.lib.graft.apply import wise_ft, wise_graft
-from stages.lib.graft.mask_file import read_mask
+from stages.lib.grafting.apply import wise_ft, wise_graft
+from stages.lib.grafting.mask_file import read_mask
 from stages.lib.metrics.variants import WISE_FT, WISE_GRAFT
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from stages.lib.graft.apply import graft
-from stages.lib.graft.mask_file import StoredMask, read_order, require_model, write_mask, write_order
+from stages.lib.grafting.apply import graft
+from stages.lib.grafting.mask_file import StoredMask, read_order, require_model, write_mask, write_order
 from stages.lib.localizers.evidence import counted
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
 from stages.lib.metrics.variants import GRAFTED

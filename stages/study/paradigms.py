@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stages.lib.graft.apply import graft
+from stages.lib.grafting.apply import graft
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.scores import score_rows

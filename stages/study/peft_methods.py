@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stages.lib.errors import ModelError, did_you_mean
-from stages.lib.graft.region import Tensors
+from stages.lib.grafting.region import Tensors
 from stages.lib.models.anatomy import HEAD, block_counts
 from stages.lib.models.label_model import LabelModel
 

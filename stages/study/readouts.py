@@ -1,12 +1,12 @@
-"""Read-outs of masks on a real model: lib/graft/readout.py puts the values together, training included."""
+"""Read-outs of masks on a real model: lib/grafting/readout.py puts the values together, training included."""
 
 from collections.abc import Callable
 from typing import Any
 
-from stages.lib.graft.apply import graft
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import read_mask
-from stages.lib.graft.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
+from stages.lib.grafting.apply import graft
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import read_mask
+from stages.lib.grafting.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import FinetuneParams, Params

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from stages.lib.errors import DataError
-from stages.lib.graft.mask_file import read_mask
+from stages.lib.grafting.mask_file import read_mask
 from stages.lib.metrics.composition import composition
 from stages.lib.metrics.gain import gained
 from stages.lib.metrics.overlap import kendall

@@ -7,7 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pandas as pd
 
-from stages.lib.graft.mask_file import read_mask
+from stages.lib.grafting.mask_file import read_mask
 from stages.lib.merging.arithmetic import normalised
 from stages.lib.metrics.composition import KEY, QUERY, by_tensor
 from stages.lib.metrics.gain import relative_gain

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from stages.lib.data.encoding import Example
 from stages.lib.data.tasks import resolve_tasks
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region, Tensors
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Region, Tensors
 from stages.lib.io import read_rows
-from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.evidence import LocalizerInput
 from stages.lib.localizers.grown import grow
 from stages.lib.localizers.learned import MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement_mask, movement_order
@@ -64,7 +64,7 @@ def _time_learning(
         logits = MaskLogits.around(base, pretrained, finetuned, SETTINGS.offset)
         learn_mask(weights, logits, Budget(base.region.budget(SPARSITY)), SETTINGS, gradient)
 
-    evidence = Evidence(
+    evidence = LocalizerInput(
         base.region, pretrained, finetuned, weights, lambda _: gradient, gradient, None, np.random.default_rng(0)
     )
     most = Budget(base.region.budget(SPARSITY))

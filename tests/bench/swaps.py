@@ -11,9 +11,9 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig
 
 from stages.lib import grafted, open_patch
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, write_mask
-from stages.lib.graft.region import Region
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import StoredMask, write_mask
+from stages.lib.grafting.region import Region
 from stages.lib.models.anatomy import CLASSES
 from stages.lib.patches.locations import PATCH
 from stages.lib.patches.patch_file import KEY, VERSION, names_of_labels

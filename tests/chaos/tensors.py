@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load
 
 from stages.lib.digest import seal
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_mask, read_order, write_mask, write_order
-from stages.lib.graft.region import Region
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import StoredMask, read_mask, read_order, write_mask, write_order
+from stages.lib.grafting.region import Region
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.patches.build_patch import KEY, VERSION
 from tests.chaos.campaign import Check

@@ -23,9 +23,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from stages.lib.graft.apply import transplant
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Tensors
+from stages.lib.grafting.apply import transplant
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Tensors
 
 
 @dataclass(frozen=True)

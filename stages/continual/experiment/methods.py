@@ -29,10 +29,10 @@ from stages.continual.experiment.memory import Elastic, Piece, mixed, put_togeth
 from stages.continual.experiment.task_sequence import Batches, TaskSequence
 from stages.continual.settings import EwcParams, ReplayParams
 from stages.lib.errors import MaskError
-from stages.lib.graft.apply import values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import INT32_LIMIT, read_mask, read_mask_for
-from stages.lib.graft.region import Region
+from stages.lib.grafting.apply import values_at
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import INT32_LIMIT, read_mask, read_mask_for
+from stages.lib.grafting.region import Region
 from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.label_model import put

@@ -13,8 +13,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..graft.select import RunningSelection
-from .evidence import Evidence
+from ..grafting.select import RunningSelection
+from .evidence import LocalizerInput
 from .registry import Localizer, LocalizerSettings
 
 
@@ -32,7 +32,7 @@ class Attribution(LocalizerSettings):
         return len(self.path_points) * rows
 
 
-def rank_by_attribution(evidence: Evidence, settings: Attribution, k: int) -> Tensor:
+def rank_by_attribution(evidence: LocalizerInput, settings: Attribution, k: int) -> Tensor:
     """Region indices of the k parameters with the largest attribution.
 
     `settings.sign="signed"` ranks by the loss saved, so harmful movement comes last;
@@ -47,7 +47,7 @@ def rank_by_attribution(evidence: Evidence, settings: Attribution, k: int) -> Te
     return best.order()
 
 
-def each_attribution(evidence: Evidence, path_points: list[float], use: Callable[[str, Tensor], object]) -> None:
+def each_attribution(evidence: LocalizerInput, path_points: list[float], use: Callable[[str, Tensor], object]) -> None:
     """Call use(name, score) with -sum over alpha of dLoss/dtheta(pretrained + alpha * delta) * delta, tensor by tensor.
 
     One pass over the data for each alpha; a tensor's score is forgotten once it was used.

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from ..graft.region import Region
-from ..graft.select import ranking
+from ..grafting.region import Region
+from ..grafting.select import ranking
 from ..settings import Section
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .registry import Localizer
 
 
@@ -15,7 +15,7 @@ def biases(region: Region) -> list[str]:
     return [name for name in region.shapes if name.rpartition(".")[2] == "bias"]
 
 
-def rank_biases(evidence: Evidence, _settings: Section, k: int) -> Tensor:
+def rank_biases(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
     """Region indices of the k biases that moved most; all biases if there are fewer than k."""
     region, chosen = evidence.region, biases(evidence.region)
     # below any movement, and one number in memory however large the tensor

@@ -6,10 +6,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..graft.mask import GraftMask
-from ..graft.select import ranking
+from ..grafting.mask import GraftMask
+from ..grafting.select import ranking
 from ..settings import Positive
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .grown import gains_beyond
 from .movement import movement_order
 from .registry import Localizer, LocalizerSettings
@@ -26,7 +26,7 @@ class Doubling(LocalizerSettings):
         return max(0, ceil(log2(size / self.start))) * rows
 
 
-def rank_by_doubling(evidence: Evidence, settings: Doubling, k: int) -> Tensor:
+def rank_by_doubling(evidence: LocalizerInput, settings: Doubling, k: int) -> Tensor:
     """Region indices of k parameters: the first `settings.start` by movement, then in each round as many as there are so far.
 
     A round takes the gradient at the graft so far and adds those of the largest first-order gain, the largest first.

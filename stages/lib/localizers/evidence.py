@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..graft.apply import graft_into
-from ..graft.mask import GraftMask
-from ..graft.region import Region, Tensors
+from ..grafting.apply import graft_into
+from ..grafting.mask import GraftMask
+from ..grafting.region import Region, Tensors
 
 Result = TypeVar("Result")
 # hears the name of a tensor, the number of the point where a gradient was taken, and its gradient there
@@ -31,7 +31,7 @@ class DevRating(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Evidence:
+class LocalizerInput:
     """Everything a localizer is given; it computes a ranking or a mask from nothing else.
 
     pretrained, finetuned: the region's values, never changed.  `weights` are the live parameters of
@@ -94,7 +94,7 @@ class Evidence:
         graft_into(self.weights, self.pretrained, self.finetuned, mask)
 
 
-def counted(evidence: Evidence, train: int, note: Callable[[int], object]) -> Evidence:
+def counted(evidence: LocalizerInput, train: int, note: Callable[[int], object]) -> LocalizerInput:
     """The same evidence of `train` training examples, which notes before each gradient of how many it is taken."""
 
     def noting(function: Callable[..., Result], examples: Callable[..., int]) -> Callable[..., Result]:

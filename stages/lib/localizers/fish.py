@@ -3,9 +3,9 @@
 from pydantic import Field
 from torch import Tensor
 
-from ..graft.select import ranking
+from ..grafting.select import ranking
 from ..settings import Positive
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .registry import Localizer, LocalizerSettings
 
 
@@ -18,7 +18,7 @@ class Fish(LocalizerSettings):
         return min(self.examples, rows)
 
 
-def rank_by_fisher(evidence: Evidence, settings: Fish, k: int) -> Tensor:
+def rank_by_fisher(evidence: LocalizerInput, settings: Fish, k: int) -> Tensor:
     """Region indices of the k parameters with the largest sum of squared gradients at theta_pre.
 
     The sum runs over `settings.examples` training examples, each with its own gradient of

@@ -5,10 +5,10 @@ import math
 from pydantic import Field
 from torch import Tensor
 
-from ..graft.mask import GraftMask
-from ..graft.select import LazyTensors, RunningSelection
+from ..grafting.mask import GraftMask
+from ..grafting.select import LazyTensors, RunningSelection
 from ..settings import Positive
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .movement import movement_mask, rank_by_movement
 from .registry import Budget, FoundMask, Localizer, LocalizerSettings
 
@@ -33,7 +33,7 @@ class Grown(LocalizerSettings):
         return self.rounds * rows
 
 
-def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> FoundMask:
+def grow(evidence: LocalizerInput, settings: Grown, order: Tensor, budget: Budget) -> FoundMask:
     """The mask of budget.k parameters: the first third of the budget from `order`, the others added in rounds.
 
     Each of `settings.rounds` rounds takes the gradient at the current graft and adds those with
@@ -52,7 +52,7 @@ def grow(evidence: Evidence, settings: Grown, order: Tensor, budget: Budget) -> 
     return FoundMask(mask)
 
 
-def grown_to(evidence: Evidence, mask: GraftMask, size: int) -> GraftMask:
+def grown_to(evidence: LocalizerInput, mask: GraftMask, size: int) -> GraftMask:
     """The mask with so many parameters in all, those it adds of the largest first-order gain at its graft."""
     best, starts = RunningSelection(size), evidence.region.starts
 
@@ -63,7 +63,7 @@ def grown_to(evidence: Evidence, mask: GraftMask, size: int) -> GraftMask:
     return GraftMask.from_region_indices(evidence.region, best.order())
 
 
-def certified_agreement(evidence: Evidence, mask: GraftMask, looks: int) -> float:
+def certified_agreement(evidence: LocalizerInput, mask: GraftMask, looks: int) -> float:
     """The share of rows like those of dev on which the graft of a mask predicts as the fine-tuned model, at the least.
 
     Binomial bound (Clopper and Pearson), with a confidence of 95 % for all of so many looks together, for this model on these
@@ -77,13 +77,13 @@ def certified_agreement(evidence: Evidence, mask: GraftMask, looks: int) -> floa
     return float(bound.low)
 
 
-def gains_beyond(evidence: Evidence, mask: GraftMask) -> LazyTensors:
+def gains_beyond(evidence: LocalizerInput, mask: GraftMask) -> LazyTensors:
     """-dLoss/dtheta * delta by the gradients that are there, infinite inside the mask; one tensor at a time."""
     weights = evidence.weights
     return LazyTensors(weights, lambda name: _gain_beyond(evidence, mask, name, weights[name].grad))
 
 
-def _gain_beyond(evidence: Evidence, mask: GraftMask, name: str, gradient: Tensor) -> Tensor:
+def _gain_beyond(evidence: LocalizerInput, mask: GraftMask, name: str, gradient: Tensor) -> Tensor:
     gain = (evidence.pretrained[name] - evidence.finetuned[name]).mul_(gradient)
     if name in mask.indices:
         gain.view(-1)[mask.indices[name].to(gain.device)] = math.inf

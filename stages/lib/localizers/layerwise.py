@@ -4,12 +4,12 @@ from torch import Tensor
 
 from ..metrics.composition import layer_of
 from ..settings import Section
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .movement import rank_evenly
 from .registry import Localizer
 
 
-def rank_by_layer(evidence: Evidence, _settings: Section, k: int) -> Tensor:
+def rank_by_layer(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
     """Region indices of k parameters, an equal share of each layer; what is in no layer is one group."""
     return rank_evenly(evidence, layer_of, k)
 

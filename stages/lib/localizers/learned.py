@@ -26,14 +26,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..graft.apply import graft_into
-from ..graft.mask import GraftMask
-from ..graft.region import Region, Tensors
-from ..graft.select import kth_largest, top_k
+from ..grafting.apply import graft_into
+from ..grafting.mask import GraftMask
+from ..grafting.region import Region, Tensors
+from ..grafting.select import kth_largest, top_k
 from ..loops import State
 from ..loops import loop as kept_loop
 from ..settings import Count, Positive, Rate, Weight
-from .evidence import DevRating, Evidence
+from .evidence import DevRating, LocalizerInput
 from .movement import movement_mask, rank_by_movement
 from .registry import Budget, FoundMask, Localizer, LocalizerSettings
 
@@ -151,7 +151,7 @@ class MaskLogits:
 
 
 @dataclass
-class Course:
+class MaskSearchState:
     """Where learning is: T, the step size and the weight of the l1 norm, what was seen so far, and the best mask."""
 
     start: MaskLogits
@@ -205,7 +205,7 @@ def learn_mask(
     of highest rank is returned, the first of equals.  It goes on from a checkpoint if it was killed:
     `loss_gradient(True)` passes over a batch.  Raises FloatingPointError if the loss is not a number.
     """
-    now = Course(start, settings.learning_rate, settings.l1)
+    now = MaskSearchState(start, settings.learning_rate, settings.l1)
     rate_dev = dev_rating if settings.eval_steps > 0 else None
     loop = kept_loop(settings.steps)
     resumed = loop.resume(now.put) if loop else 0
@@ -231,14 +231,14 @@ def learn_mask(
     return LearnedMask(mask, step, now.history, rating)
 
 
-def refine_by_learning(evidence: Evidence, settings: Learning, order: Tensor, budget: Budget) -> FoundMask:
+def refine_by_learning(evidence: LocalizerInput, settings: Learning, order: Tensor, budget: Budget) -> FoundMask:
     """The learned mask whose base is the first int(base_share * k) of `order`, or the movement mask; see `learn_from`."""
     return learn_from(
         movement_mask(evidence.region, order, int(settings.base_share * budget.k)), evidence, settings, budget
     )
 
 
-def learn_from(base: GraftMask, evidence: Evidence, settings: Learning, budget: Budget) -> FoundMask:
+def learn_from(base: GraftMask, evidence: LocalizerInput, settings: Learning, budget: Budget) -> FoundMask:
     """The mask learned from a base, or the movement mask of its size where dev likes that better.
 
     Better: more agreement with the fine-tuned model, or as much and a higher accuracy.  What the mask's file says of it:

@@ -6,14 +6,14 @@ fine-tuning left alone.
 
 from torch import Tensor
 
-from ..graft.select import ranking
+from ..grafting.select import ranking
 from ..settings import Section
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .movement import movement
 from .registry import Localizer
 
 
-def rank_by_ticket(evidence: Evidence, _settings: Section, k: int) -> Tensor:
+def rank_by_ticket(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
     """Region indices of the k parameters that moved most, fewer than k if fewer moved at all."""
     moved = movement(evidence.pretrained, evidence.finetuned, evidence.region)
     return ranking(evidence.region, moved, min(k, sum(int((values > 0).sum()) for values in moved.values())))

@@ -2,13 +2,13 @@
 
 from torch import Tensor
 
-from ..graft.select import LazyTensors, ranking
+from ..grafting.select import LazyTensors, ranking
 from ..settings import Section
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .registry import Localizer
 
 
-def rank_by_magnitude(evidence: Evidence, _settings: Section, k: int) -> Tensor:
+def rank_by_magnitude(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
     """Region indices of the k largest |theta_pre|."""
     region = evidence.region
     return ranking(region, LazyTensors(region.shapes, lambda name: evidence.pretrained[name].abs()), k)

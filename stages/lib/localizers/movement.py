@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from ..graft.mask import GraftMask
-from ..graft.region import Region, Tensors
-from ..graft.select import LazyTensors, RunningSelection, ranking
+from ..grafting.mask import GraftMask
+from ..grafting.region import Region, Tensors
+from ..grafting.select import LazyTensors, RunningSelection, ranking
 from ..settings import Section
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .registry import Localizer
 
 
@@ -31,12 +31,12 @@ def movement_mask(region: Region, order: Tensor, k: int) -> GraftMask:
     return GraftMask.from_region_indices(region, order[:k])
 
 
-def rank_by_movement(evidence: Evidence, _settings: Section, k: int) -> Tensor:
+def rank_by_movement(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
     """Region indices of the k parameters that moved most."""
     return movement_order(evidence.pretrained, evidence.finetuned, evidence.region, k)
 
 
-def rank_evenly(evidence: Evidence, group_of: Callable[[str], Hashable], k: int) -> Tensor:
+def rank_evenly(evidence: LocalizerInput, group_of: Callable[[str], Hashable], k: int) -> Tensor:
     """Region indices of k parameters that moved most, an equal share of each group of tensors (of each layer, say), at every k.
 
     The parameter at place p (0, 1, ...) of its group of n by movement gets the score -(p + 1/2) / n.  The k highest scores are

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from ..graft.select import ranking
+from ..grafting.select import ranking
 from ..settings import Section
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .registry import Localizer
 
 
-def rank_at_random(evidence: Evidence, _settings: Section, k: int) -> Tensor:
+def rank_at_random(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
     """Region indices of the k highest places of a permutation, which every call draws anew.
 
     The permutation does not depend on k, so generators of equal seed give nested masks.

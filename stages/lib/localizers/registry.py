@@ -14,10 +14,10 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ..errors import MaskError, TrainingError
-from ..graft.mask import GraftMask
-from ..graft.region import Region
+from ..grafting.mask import GraftMask
+from ..grafting.region import Region
 from ..settings import Section
-from .evidence import Evidence
+from .evidence import LocalizerInput
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class Localizer:
     """
 
     about: str
-    rank: Callable[[Evidence, Any, int], Tensor]
-    refine: Callable[[Evidence, Any, Tensor | None, Budget], FoundMask] | None = None
+    rank: Callable[[LocalizerInput, Any, int], Tensor]
+    refine: Callable[[LocalizerInput, Any, Tensor | None, Budget], FoundMask] | None = None
     rank_needs_model: bool = False
     refines_rank: bool = True
     settings: type[LocalizerSettings] = LocalizerSettings
     arrays: int = 0
 
-    def find(self, evidence: Evidence, settings: Section, budget: Budget, order: Tensor | None = None) -> FoundMask:
+    def find(self, evidence: LocalizerInput, settings: Section, budget: Budget, order: Tensor | None = None) -> FoundMask:
         """The mask: the first k of the ranking, made here unless given, or what it is refined to."""
         if order is None and (self.refine is None or self.refines_rank):
             order = self.rank(evidence, settings, budget.k)
@@ -95,7 +95,7 @@ def localizer_of(name: str) -> Localizer:
 
 
 def find_mask(
-    name: str, evidence: Evidence, settings: Section, budget: Budget, order: Tensor | None = None
+    name: str, evidence: LocalizerInput, settings: Section, budget: Budget, order: Tensor | None = None
 ) -> FoundMask:
     """The mask by this localizer, from its ranking `order` if known; TrainingError if the loss diverges."""
     try:

@@ -4,10 +4,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..graft.apply import values_at
-from ..graft.select import top_k
+from ..grafting.apply import values_at
+from ..grafting.select import top_k
 from ..settings import Positive
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .movement import rank_by_movement
 from .registry import Budget, FoundMask, Localizer, LocalizerSettings
 
@@ -27,7 +27,7 @@ class Stable(LocalizerSettings):
         return self.draws * min(self.batch_size, rows)
 
 
-def select_stable(evidence: Evidence, settings: Stable, _order: Tensor | None, budget: Budget) -> FoundMask:
+def select_stable(evidence: LocalizerInput, settings: Stable, _order: Tensor | None, budget: Budget) -> FoundMask:
     """The budget.k parameters that are most often among the k of largest first-order gain; the mean gain decides between equals.
 
     Each of `settings.draws` draws takes the gradient of `settings.batch_size` examples, another part of the training set

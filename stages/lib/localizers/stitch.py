@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from ..graft.mask import GraftMask
+from ..grafting.mask import GraftMask
 from ..settings import Count, Rate, Weight
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .learned import Learning, learn_from
 from .movement import rank_by_movement
 from .registry import Budget, FoundMask, Localizer
@@ -28,7 +28,7 @@ class Stitching(Learning):
     eval_steps: Count = 0
 
 
-def refine_by_stitching(evidence: Evidence, settings: Stitching, order: Tensor, budget: Budget) -> FoundMask:
+def refine_by_stitching(evidence: LocalizerInput, settings: Stitching, order: Tensor, budget: Budget) -> FoundMask:
     """Scores that end above the threshold, at most the budget, learned from the `base_share` that moved most."""
     base = GraftMask.from_region_indices(evidence.region, order[: evidence.region.budget(settings.base_share)])
     return learn_from(base, evidence, settings, Budget(budget.k, "threshold", budget.share))

@@ -13,11 +13,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..graft.mask import GraftMask
-from ..graft.region import Tensors
-from ..graft.select import ranking, top_k
+from ..grafting.mask import GraftMask
+from ..grafting.region import Tensors
+from ..grafting.select import ranking, top_k
 from ..settings import Positive
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .registry import Budget, FoundMask, Localizer, LocalizerSettings
 
 
@@ -44,20 +44,20 @@ class Talos(LocalizerSettings):
         return self.rounds * min(self.examples, rows) * self.draws
 
 
-def rank_by_insensitivity(evidence: Evidence, settings: Talos, k: int) -> Tensor:
+def rank_by_insensitivity(evidence: LocalizerInput, settings: Talos, k: int) -> Tensor:
     """Region indices of the k least sensitive parameters in a single round, least sensitive first."""
     evidence.put(evidence.pretrained)
     scores = sensitivity(evidence, settings)
     return ranking(evidence.region, {name: -score for name, score in scores.items()}, k)
 
 
-def refine_by_rounds(evidence: Evidence, settings: Talos, _order: Tensor | None, budget: Budget) -> FoundMask:
+def refine_by_rounds(evidence: LocalizerInput, settings: Talos, _order: Tensor | None, budget: Budget) -> FoundMask:
     """The budget.k least sensitive after `settings.rounds` rounds; the weights are the pretrained ones again."""
     *_, mask = calibrate(evidence, settings, budget)
     return FoundMask(mask)
 
 
-def calibrate(evidence: Evidence, settings: Talos, budget: Budget) -> Iterator[GraftMask]:
+def calibrate(evidence: LocalizerInput, settings: Talos, budget: Budget) -> Iterator[GraftMask]:
     """The mask of every round, each within the one before, the last of exactly budget.k parameters.
 
     From the second round on the weights that are out are `settings.attenuation` (rho) times
@@ -80,7 +80,7 @@ def round_sizes(size: int, budget: Budget, rounds: int) -> list[int]:
     return [max(budget.k, int(share ** (number / rounds) * size + 1e-6)) for number in range(1, rounds)] + [budget.k]
 
 
-def sensitivity(evidence: Evidence, settings: Talos) -> Tensors:
+def sensitivity(evidence: LocalizerInput, settings: Talos) -> Tensors:
     """The score of every parameter with the weights as they are, by the settings examples, mode, draws and score.
 
     fisher: the sum over examples of squared gradients; fisher_times_theta2: times the square of the
@@ -103,7 +103,7 @@ def least_sensitive(scores: Tensors, among: GraftMask, k: int) -> GraftMask:
     return top_k(among.region, inside, k)
 
 
-def put_attenuated(evidence: Evidence, alive: GraftMask, factor: float) -> None:
+def put_attenuated(evidence: LocalizerInput, alive: GraftMask, factor: float) -> None:
     """Set the weights to the pretrained ones, those outside a mask times a factor; in place."""
     for name, weight in evidence.weights.items():
         weight.data.copy_(evidence.pretrained[name]).mul_(factor)

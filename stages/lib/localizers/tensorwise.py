@@ -3,12 +3,12 @@
 from torch import Tensor
 
 from ..settings import Section
-from .evidence import Evidence
+from .evidence import LocalizerInput
 from .movement import rank_evenly
 from .registry import Localizer
 
 
-def rank_by_tensor(evidence: Evidence, _settings: Section, k: int) -> Tensor:
+def rank_by_tensor(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
     """Region indices of k parameters, an equal share of each tensor."""
     return rank_evenly(evidence, lambda name: name, k)
 

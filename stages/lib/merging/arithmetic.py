@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ..graft.region import Tensors
+from ..grafting.region import Tensors
 
 
 def task_vector(pretrained: Tensors, finetuned: Tensors) -> dict[str, Tensor]:

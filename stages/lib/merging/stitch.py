@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ..errors import MaskError
-from ..graft.mask import GraftMask
-from ..graft.mask_file import StoredMask
-from ..graft.region import Tensors
+from ..grafting.mask import GraftMask
+from ..grafting.mask_file import StoredMask
+from ..grafting.region import Tensors
 from .names import LARGEST, MEAN, RULES, SEQUENCE, SUM
 
 

@@ -21,9 +21,9 @@ import torch
 from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge, random_pruning
 from torch import Tensor
 
-from ..graft.mask import GraftMask
-from ..graft.region import Region, Tensors
-from ..graft.select import top_k
+from ..grafting.mask import GraftMask
+from ..grafting.region import Region, Tensors
+from ..grafting.select import top_k
 from ..localizers.movement import movement
 from ..runtime import seeded_torch
 from .arithmetic import add, task_vector

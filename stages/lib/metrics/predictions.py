@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from ..digest import UNSEALED, require_sealed, seal
 from ..errors import DataError
 from ..io import replacing
-from .tokens import TARGETS, TOLD, joined, parts_of
+from .tokens import TARGETS, TOKEN_RECORD, joined, parts_of
 
 DEV = ":dev"
 
@@ -25,7 +25,7 @@ DEV = ":dev"
 class Predictions:
     """labels: test set -> (n,) label numbers; logits: test set -> variant -> (n, labels) float32.
 
-    Of completions both are records of tokens, (T,), TARGETS and TOLD of tokens.py.
+    Of completions both are records of tokens, (T,), TARGETS and TOKEN_RECORD of tokens.py.
     """
 
     label_names: list[str]
@@ -83,7 +83,7 @@ def read_predictions(path: Path, dev: bool = False) -> Predictions:
                     parts.setdefault((test_set.removesuffix(DEV), *variant), {})[kind] = file.get_tensor(key)
         for (test_set, *variant), found in parts.items():
             if variant:
-                logits.setdefault(test_set, {})[variant[0]] = joined(found, "logits", TOLD)
+                logits.setdefault(test_set, {})[variant[0]] = joined(found, "logits", TOKEN_RECORD)
             else:
                 labels[test_set] = joined(found, "labels", TARGETS)
     except (SafetensorError, LookupError, TypeError, ValueError) as error:

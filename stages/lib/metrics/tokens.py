@@ -1,6 +1,6 @@
 """Records of what models say of completions, token by token, and their measures: of tokens, and of whole rows.
 
-Instead of logits a variant has a record for each token (TOLD), and instead of labels a test set has TARGETS.  Tokens of a row
+Instead of logits a variant has a record for each token (TOKEN_RECORD), and instead of labels a test set has TARGETS.  Tokens of a row
 are not independent, so every standard error is one over rows.
 """
 
@@ -9,11 +9,11 @@ import numpy as np
 # which row a token belongs to, counted from 0, and the token of the reference
 TARGETS = np.dtype([("row", "<i4"), ("target", "<i4")])
 # the most probable token, its probability, and the natural logarithm of that of the reference
-TOLD = np.dtype([("predicted", "<i4"), ("confidence", "<f4"), ("log_probability", "<f4")])
+TOKEN_RECORD = np.dtype([("predicted", "<i4"), ("confidence", "<f4"), ("log_probability", "<f4")])
 
 
 def of_tokens(values: np.ndarray) -> bool:
-    """True if these are records of tokens, TOLD or TARGETS, and no logits or labels."""
+    """True if these are records of tokens, TOKEN_RECORD or TARGETS, and no logits or labels."""
     return values.dtype.names is not None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..digest import require_listed
 from ..errors import ModelError, plain_problem
-from ..graft.region import Region
+from ..grafting.region import Region
 from ..io import read_json, write_json
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ PREDICTION_HEADS = {"modernbert": "head."}
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ModelSpec:
     """Names, groups and shapes of a model's parameters; `parameters` counts the pretrained ones, without a new head."""
 
     name: str
@@ -72,9 +72,9 @@ class Anatomy:
         return Region({name: tuple(self.shapes[name]) for name in names})
 
 
-def anatomy_of(model: "PreTrainedModel", mode: str, name: str, source: str, revision: str | None) -> Anatomy:
+def anatomy_of(model: "PreTrainedModel", mode: str, name: str, source: str, revision: str | None) -> ModelSpec:
     """Names, groups and shapes of a live model; raises ModelError if its blocks can't be told."""
-    return Anatomy(name, source, revision, mode, parameter_groups(model, mode), shapes_of(model))
+    return ModelSpec(name, source, revision, mode, parameter_groups(model, mode), shapes_of(model))
 
 
 def shapes_of(model: "PreTrainedModel") -> dict[str, list[int]]:
@@ -82,21 +82,21 @@ def shapes_of(model: "PreTrainedModel") -> dict[str, list[int]]:
     return {name: list(parameter.shape) for name, parameter in named_weights(model).items()}
 
 
-def write_anatomy(anatomy: Anatomy, folder: Path) -> None:
+def write_anatomy(anatomy: ModelSpec, folder: Path) -> None:
     """Write anatomy.json into a model folder."""
     write_json(folder / FILE, asdict(anatomy))
 
 
-def read_anatomy(folder: Path) -> Anatomy:
+def read_anatomy(folder: Path) -> ModelSpec:
     """Read anatomy.json of a model folder; raises ModelError if it isn't there or is damaged."""
     # a patch is put on without it
     from pydantic import TypeAdapter, ValidationError
 
     require_listed(folder, FILE)
     try:
-        return TypeAdapter(Anatomy).validate_python(read_json(folder / FILE, ModelError))
+        return TypeAdapter(ModelSpec).validate_python(read_json(folder / FILE, ModelError))
     except ValidationError as error:
-        raise ModelError(f"{folder / FILE}: damaged: {plain_problem(error.errors()[0], 'anatomy', Anatomy)}") from None
+        raise ModelError(f"{folder / FILE}: damaged: {plain_problem(error.errors()[0], 'anatomy', ModelSpec)}") from None
 
 
 def parameter_groups(model: "PreTrainedModel", mode: str) -> dict[str, str]:

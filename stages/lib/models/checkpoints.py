@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..digest import require_listed
 from ..errors import ModelError, one_line
-from ..graft.select import LazyTensors
+from ..grafting.select import LazyTensors
 from ..io import read_json
-from .anatomy import CLASSES, HEAD, SOME_LABELS, Anatomy, named_weights, shapes_of
+from .anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, named_weights, shapes_of
 from .loading import MADE_ANEW, POOLERS, load_config, quiet_transformers
 from .sources import CONFIG, commit_of, find_checkpoint, weight_files
 
@@ -220,7 +220,7 @@ def skeleton(checkpoint: Checkpoint, mode: str, labels: int = SOME_LABELS) -> "P
 
 
 def fitted(
-    checkpoint: Checkpoint, labels: int, model: "PreTrainedModel", anatomy: Anatomy
+    checkpoint: Checkpoint, labels: int, model: "PreTrainedModel", anatomy: ModelSpec
 ) -> tuple[Named, "PreTrainedModel", list[str]]:
     """A checkpoint by the names of its skeleton, that, and every reason why it can't be a fine-tuned `model`, of this anatomy."""
     other = skeleton(checkpoint, anatomy.mode, labels)
@@ -262,7 +262,7 @@ def untied(side: Named, model: "PreTrainedModel") -> list[str]:
     return problems
 
 
-def _differences(anatomy: Anatomy, theirs: dict[str, list[int]]) -> list[str]:
+def _differences(anatomy: ModelSpec, theirs: dict[str, list[int]]) -> list[str]:
     """Differences of a model's parameters from those of this anatomy, outside a head."""
     ours = anatomy.pretrained
     others = {name: shape for name, shape in theirs.items() if anatomy.groups.get(name) != HEAD}

@@ -12,30 +12,30 @@ import torch
 
 from ..data.batching import shuffled
 from ..data.encoding import Example
-from ..graft.region import Region, Tensors
-from ..localizers.evidence import DevRating, Evidence
+from ..grafting.region import Region, Tensors
+from ..localizers.evidence import DevRating, LocalizerInput
 from ..runtime import numpy_generator, permuted
 from .fisher import squared_gradients
 from .label_model import LabelModel
-from .predicting import loss_gradient, said_of, same_rows, tensor_gradients, wanted_of
+from .predicting import loss_gradient, predictions_of, same_rows, tensor_gradients, answers_of
 
 
-def with_dev(evidence: Evidence, model: LabelModel, dev_rows: list[dict]) -> Evidence:
+def with_dev(evidence: LocalizerInput, model: LabelModel, dev_rows: list[dict]) -> LocalizerInput:
     """The same evidence for a localizer that may choose by dev.
 
     The fine-tuned model that a mask has to agree with is the region's fine-tuned values in place of all its pretrained ones.
     Of a completion it has to agree on every token: rows are independent of each other, tokens are not.
     """
     dev = model.encode(dev_rows)
-    labels = wanted_of(dev)
+    labels = answers_of(dev)
 
     @cache
     def theirs() -> torch.Tensor:
         evidence.put(evidence.finetuned)
-        return said_of(model, dev)[0]
+        return predictions_of(model, dev)[0]
 
     def rating() -> DevRating:
-        said, loss = said_of(model, dev)
+        said, loss = predictions_of(model, dev)
         return DevRating(same_rows(said, theirs()), same_rows(said, labels), loss)
 
     return replace(evidence, dev_rating=rating, dev_rows=len(dev))
@@ -48,7 +48,7 @@ def evidence_about(
     finetuned: Tensors,
     train_rows: list[dict],
     purpose_words: tuple[object, ...],
-) -> Evidence:
+) -> LocalizerInput:
     """Evidence about a model with both sets of the region's values, everything else as a graft will have it.
 
     Equal `purpose_words` give equal batches and draws.
@@ -56,7 +56,7 @@ def evidence_about(
     weights = model.train_only({*region.shapes})
     train = model.encode(train_rows)
     drawn = permuted(train, "fisher", *purpose_words)
-    return Evidence(
+    return LocalizerInput(
         region,
         pretrained,
         finetuned,
@@ -69,15 +69,15 @@ def evidence_about(
     )
 
 
-def in_portions(evidence: Evidence, most: int) -> Evidence:
+def in_portions(evidence: LocalizerInput, most: int) -> LocalizerInput:
     """The same evidence, at most so many numbers of gradients kept at once where one pass wouldn't do (predicting.tensor_gradients)."""
     whole = evidence.tensor_gradients
     return replace(evidence, tensor_gradients=whole and partial(whole, most=most))
 
 
-def from_tensors(region: Region, pretrained: Tensors, finetuned: Tensors, generator: np.random.Generator) -> Evidence:
+def from_tensors(region: Region, pretrained: Tensors, finetuned: Tensors, generator: np.random.Generator) -> LocalizerInput:
     """Evidence for localizers that need no model; asking it for weights or gradients raises RuntimeError."""
-    return Evidence(region, pretrained, finetuned, _NoWeights(), _no_model, _no_model, _no_model, generator)
+    return LocalizerInput(region, pretrained, finetuned, _NoWeights(), _no_model, _no_model, _no_model, generator)
 
 
 def draws(*purpose_words: object) -> np.random.Generator:

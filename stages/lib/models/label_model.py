@@ -18,7 +18,7 @@ from ..data.tasks import TaskSpec
 from ..errors import ModelError
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .anatomy import Anatomy, most_tokens, named_weights, parameter_groups, read_anatomy
+from .anatomy import ModelSpec, most_tokens, named_weights, parameter_groups, read_anatomy
 from .loading import load_model, load_tokenizer, read_tensors
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers.modeling_outputs import BaseModelOutput
 
 
-class Narrowing:
+class PositionSelector:
     """A forward hook that leaves of the hidden states those that a batch is read at, and all while there is no batch.
 
     It does not know the LabelModel, which would else live on in a cycle, weights and all, until Python looks for cycles.
@@ -63,7 +63,7 @@ class LabelModel:
     ) -> None:
         self.model, self.tokenizer, self.task, self.mode = model.to(runtime.device), tokenizer, task, mode
         self.max_length, self.runtime = max_length, runtime
-        self._narrowing = Narrowing()
+        self._narrowing = PositionSelector()
         # what a decoder would keep to write on from has no use here
         self._options = {"use_cache": False} if hasattr(model.config.get_text_config(), "use_cache") else {}
         prompt = task.prompt_for(mode)
@@ -102,7 +102,7 @@ class LabelModel:
         """Every parameter by name, live."""
         return named_weights(self.model)
 
-    def pretrained_names(self, anatomy: Anatomy) -> list[str]:
+    def pretrained_names(self, anatomy: ModelSpec) -> list[str]:
         """Names of the parameters that have pretrained values: a new head has none, and with one there is no vocabulary head."""
         parameters = self.parameters()
         return [name for name in anatomy.pretrained if name in parameters]
@@ -163,7 +163,7 @@ def put(parameters: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
 
 
 def reset_to_pretrained(
-    model: LabelModel, anatomy: Anatomy, folder: Path, keep: Collection[str] = ()
+    model: LabelModel, anatomy: ModelSpec, folder: Path, keep: Collection[str] = ()
 ) -> dict[str, Tensor]:
     """Put every pretrained value into the model, all but a new head; gives those named in `keep`, on its device."""
     pretrained = read_tensors(folder, model.pretrained_names(anatomy))

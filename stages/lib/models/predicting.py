@@ -20,7 +20,7 @@ from torch.nn import Module
 from ..data.batching import Batch, by_length
 from ..data.encoding import Example
 from ..errors import TrainingError
-from ..metrics.tokens import TARGETS, TOLD
+from ..metrics.tokens import TARGETS, TOKEN_RECORD
 from .label_model import LabelModel
 
 # hears how many examples are done
@@ -45,7 +45,7 @@ def predict(model: LabelModel, examples: list[Example], on_batch: OnBatch = lamb
 
 
 def predict_each(model: LabelModel, examples: list[Example], on_batch: OnBatch, degrees: float) -> np.ndarray:
-    """Predictions as stored: label logits (n, labels) or, of completions, a record TOLD of each token at a temperature."""
+    """Predictions as stored: label logits (n, labels) or, of completions, a record TOKEN_RECORD of each token at a temperature."""
     if model.mode == "generative":
         return predict_tokens(model, examples, on_batch, degrees)
     return predict(model, examples, on_batch).numpy()
@@ -58,7 +58,7 @@ def labels_of(model: LabelModel, examples: list[Example]) -> np.ndarray:
     return np.array([example.label for example in examples])
 
 
-def said_of(model: LabelModel, examples: list[Example]) -> tuple[Tensor, float]:
+def predictions_of(model: LabelModel, examples: list[Example]) -> tuple[Tensor, float]:
     """Predictions for each example, as in_rows has them, and the mean cross-entropy in nats, of completions by token."""
     if model.mode == "generative":
         told = predict_tokens(model, examples)
@@ -74,7 +74,7 @@ def in_rows(numbers: Tensor, examples: list[Example]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence([*parts], batch_first=True, padding_value=-1)
 
 
-def wanted_of(examples: list[Example]) -> Tensor:
+def answers_of(examples: list[Example]) -> Tensor:
     """The right answer to each example, as in_rows has it."""
     return in_rows(torch.tensor([target for example in examples for target in example.targets]), examples)
 
@@ -89,10 +89,10 @@ def dev_score(model: LabelModel, examples: list[Example]) -> tuple[float, float]
 
     Accuracy of completions is their exact match.  Raises TrainingError if the loss is not a number.
     """
-    said, loss = said_of(model, examples)
+    said, loss = predictions_of(model, examples)
     if not math.isfinite(loss):  # after the last step no loss of a batch would tell
         raise TrainingError(f"the loss on dev became {loss}; {DIVERGED}")
-    return same_rows(said, wanted_of(examples)), -loss
+    return same_rows(said, answers_of(examples)), -loss
 
 
 def loss_of(model: LabelModel, batch: Batch, reduction: str = "mean") -> Tensor:
@@ -225,11 +225,11 @@ def targets_of(examples: list[Example]) -> np.ndarray:
 def predict_tokens(
     model: LabelModel, examples: list[Example], on_batch: OnBatch = lambda _: None, degrees: float = 1.0
 ) -> np.ndarray:
-    """Records TOLD of every token of the completions in the examples' order, at a temperature."""
-    told: list[np.ndarray] = [np.empty(0, TOLD)] * len(examples)
+    """Records TOKEN_RECORD of every token of the completions in the examples' order, at a temperature."""
+    told: list[np.ndarray] = [np.empty(0, TOKEN_RECORD)] * len(examples)
     for rows, logits, targets in _batches(model, examples):
         predicted, logs = logits.argmax(1), (logits / degrees).log_softmax(1)
-        records = np.empty(len(targets), TOLD)
+        records = np.empty(len(targets), TOKEN_RECORD)
         records["predicted"] = predicted.cpu()
         records["confidence"] = logs.gather(1, predicted[:, None])[:, 0].exp().cpu()
         records["log_probability"] = logs.gather(1, targets[:, None])[:, 0].cpu()
@@ -237,7 +237,7 @@ def predict_tokens(
         for row, part in zip(rows, np.split(records, ends[:-1]), strict=True):
             told[row] = part
         on_batch(len(rows))
-    return np.concatenate([np.empty(0, TOLD), *told])
+    return np.concatenate([np.empty(0, TOKEN_RECORD), *told])
 
 
 def token_temperature(model: LabelModel, examples: list[Example], log_bounds: tuple[float, float]) -> float:

@@ -25,7 +25,7 @@ from .anatomy import (
     HEAD,
     LM_HEAD,
     POOLER,
-    Anatomy,
+    ModelSpec,
     anatomy_of,
     named_weights,
     require_embeddings,
@@ -259,7 +259,7 @@ def _about_pickles(folder: Path) -> str:
     return f"; weights are read from safetensors only: {there}; save the model anew with save_pretrained"
 
 
-def import_model(source: Path, settings: ModelParams, folder: Path) -> Anatomy:
+def import_model(source: Path, settings: ModelParams, folder: Path) -> ModelSpec:
     """Write the model of `source` to `folder`, without a task head, and describe it.
 
     Says so if it had a task head of its own, or other parts that this class doesn't read, or lacked a pooler, which is drawn.

@@ -10,9 +10,9 @@ from pathlib import Path
 from torch import Tensor
 
 from ..errors import ModelError
-from ..graft.mask_file import StoredMask, require_model
-from ..graft.region import Region
-from ..models.anatomy import CLASSES, FILE, Anatomy, read_anatomy
+from ..grafting.mask_file import StoredMask, require_model
+from ..grafting.region import Region
+from ..models.anatomy import CLASSES, FILE, ModelSpec, read_anatomy
 from ..models.loading import read_tensors
 from ..settings import ModelParams
 from .locations import CONFIG
@@ -23,7 +23,7 @@ class Base:
     """A folder as the stage `model` writes it, with every tensor of its checkpoint."""
 
     folder: Path
-    anatomy: Anatomy
+    anatomy: ModelSpec
     tensors: dict[str, Tensor]
 
     @property

@@ -1,6 +1,6 @@
 """A patch: a mask file whose header also says what it takes to use it, so that it can be handed to others.
 
-In a mask file stand the indices, the fine-tuned values and the trained head (`stages.lib.graft.mask_file`).
+In a mask file stand the indices, the fine-tuned values and the trained head (`stages.lib.grafting.mask_file`).
 A patch adds, under `patch` in the same header, the class and settings of the model, the task's labels
 and prompt, and a fingerprint of the whole pretrained model instead of its graftable region alone.
 """
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..data.tasks import Prompt, TaskSpec
 from ..errors import MaskError, ModelError, did_you_mean, plain_problem
-from ..graft.mask import FLOATS
-from ..graft.mask_file import StoredMask, read_mask
-from ..graft.region import Region
+from ..grafting.mask import FLOATS
+from ..grafting.mask_file import StoredMask, read_mask
+from ..grafting.region import Region
 from ..io import read_json
 from ..models.anatomy import CLASSES
 from ..settings import Section

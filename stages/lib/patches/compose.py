@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MaskError
-from ..graft.mask_file import StoredMask, write_mask
+from ..grafting.mask_file import StoredMask, write_mask
 from ..merging.stitch import stitch
 from .base import Base, require_base
 from .build_patch import KEY, base_of, read_graft, tasks_of

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from ..digest import UNSEALED, seal
 from ..errors import MaskError
-from ..graft.apply import values_at
-from ..graft.mask_file import StoredMask, named_tensors
+from ..grafting.apply import values_at
+from ..grafting.mask_file import StoredMask, named_tensors
 from ..io import write_json
 from ..words import small_percent
 from .base import Base

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import ModelError
-from ..graft.apply import transplant
-from ..graft.mask_file import StoredMask, read_mask, write_mask
+from ..grafting.apply import transplant
+from ..grafting.mask_file import StoredMask, read_mask, write_mask
 from ..io import read_json, replacing, write_json
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from .base import Base, open_base

@@ -14,7 +14,7 @@ from ..words import counted, percent, small_percent, words
 from .locations import AS_PATCH, MODEL, PATCH, PEFT, SPARSE_DELTA, WHOLE_DELTA
 
 if TYPE_CHECKING:
-    from ..graft.mask_file import StoredMask
+    from ..grafting.mask_file import StoredMask
     from .build_patch import Use
 
 # the last is of completions

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..graft.apply import values_at
-from ..graft.mask import GraftMask
-from ..graft.mask_file import StoredMask
-from ..graft.region import Tensors
+from ..grafting.apply import values_at
+from ..grafting.mask import GraftMask
+from ..grafting.mask_file import StoredMask
+from ..grafting.region import Tensors
 from ..metrics.composition import KINDS, composition, layer_of
 from ..metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, intersection, iou
 from ..models.anatomy import FILE

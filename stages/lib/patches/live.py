@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import MaskError, ModelError
-from ..graft.select import LazyTensors
+from ..grafting.select import LazyTensors
 from ..models.anatomy import CLASSES, named_weights
 from .patch_file import Patch, read_patch_file
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from ..data.tasks import Prompt, TaskSpec
 from ..errors import DataError, ParamsError, did_you_mean, plain_problem
-from ..graft.mask_file import StoredMask
-from ..graft.region import Region
+from ..grafting.mask_file import StoredMask
+from ..grafting.region import Region
 from ..localizers.names import NAMES
 from ..localizers.registry import Budget, FoundMask, Localizer, LocalizerSettings, find_mask, localizer_of
 from ..models.anatomy import CLASSES, HEAD

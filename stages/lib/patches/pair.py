@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import ModelError
-from ..graft.mask import GraftMask
-from ..graft.select import PART
-from ..models.anatomy import CLASSES, Anatomy, anatomy_of, most_tokens, require_embeddings
+from ..grafting.mask import GraftMask
+from ..grafting.select import PART
+from ..models.anatomy import CLASSES, ModelSpec, anatomy_of, most_tokens, require_embeddings
 from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, skeleton, unread, untied
 from ..models.loading import load_tokenizer
 
@@ -24,7 +24,7 @@ class Pair:
 
     base: Named
     finetuned: Named
-    anatomy: Anatomy
+    anatomy: ModelSpec
     labels: list[str]
     tokenizer: Any
     most_tokens: int | None

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from ..digest import require_sealed
 from ..errors import MaskError
-from ..graft.mask import FLOATS, GraftMask
-from ..graft.region import Region
+from ..grafting.mask import FLOATS, GraftMask
+from ..grafting.region import Region
 from ..models.anatomy import CLASSES
 from .locations import COMMAND, mask_at
 
 VERSION = 3
 KEY = "patch"
-# what mask files say they are: `stages.lib.graft.mask_indices`, which takes packages that are not needed here
+# what mask files say they are: `stages.lib.grafting.mask_indices`, which takes packages that are not needed here
 MASKS = {"format": "graft-mask", "version": 2}
 EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
 

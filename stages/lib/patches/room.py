@@ -4,9 +4,9 @@ from math import prod
 from pathlib import Path
 
 from ..errors import ParamsError
-from ..graft.region import Region
+from ..grafting.region import Region
 from ..localizers.registry import localizer_of
-from ..models.anatomy import Anatomy
+from ..models.anatomy import ModelSpec
 
 GIBIBYTE = 2**30
 FLOAT = 4
@@ -24,7 +24,7 @@ STATUS = Path("/proc/self/status")
 OWN = ("RssAnon:", "RssShmem:")
 
 
-def require_room(localizer: str, width: int, tokens: int, anatomy: Anatomy, region: Region, k: int) -> None:
+def require_room(localizer: str, width: int, tokens: int, anatomy: ModelSpec, region: Region, k: int) -> None:
     """Raise ParamsError if a localizer takes more memory than is free (bytes_needed)."""
     import psutil
 
@@ -44,7 +44,7 @@ def require_room(localizer: str, width: int, tokens: int, anatomy: Anatomy, regi
     )
 
 
-def bytes_needed(localizer: str, width: int, tokens: int, anatomy: Anatomy, region: Region, k: int) -> float:
+def bytes_needed(localizer: str, width: int, tokens: int, anatomy: ModelSpec, region: Region, k: int) -> float:
     """Memory beside mapped files, about, to find k parameters of a region.
 
     A live model, each of its weights of `width` bytes (0: there is none), with what goes into and comes out of its matrices for

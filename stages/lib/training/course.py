@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.encoding import Example
 from ..errors import TrainingError
-from ..graft.mask import GraftMask
+from ..grafting.mask import GraftMask
 from ..loops import State
 from ..models.label_model import LabelModel
 from ..models.predicting import DIVERGED, loss_of
@@ -69,7 +69,7 @@ class Training:
     dev: list[dict[str, float]] = field(default_factory=list)
 
 
-class Leaves:
+class MaskedParameters:
     """Parameters as the optimizer sees them: whole weights, or only the entries of them that a mask selects.
 
     Zeroing the gradient outside a mask would not keep those entries still: weight decay, momentum and Adam move them without
@@ -138,11 +138,11 @@ def _on_device_of(weights: dict[str, Tensor], only: GraftMask) -> dict[str, Tens
     return {name: indices.to(weights[name].device) for name, indices in parts.items()}
 
 
-class Course:
+class TrainerState:
     """Where a training is: the leaves, the optimizer, what was seen so far, and the best weights."""
 
     def __init__(self, trained: dict[str, Tensor], plan: TrainPlan, only: GraftMask | None) -> None:
-        self.plan, self.leaves = plan, Leaves(trained, only)
+        self.plan, self.leaves = plan, MaskedParameters(trained, only)
         self.start = self.leaves.snapshot() if plan.l1 else {}
         self.optimizer, self.scheduler = _optimizer(self.leaves.values, plan)
         self.done, self.losses = Training(plan.steps), list[float]()
@@ -211,7 +211,7 @@ class Course:
             self.best = (*score,), step, state.part("best")
 
 
-def _gradients(model: LabelModel, examples: list[Example], leaves: Leaves, plan: TrainPlan, step: int) -> float:
+def _gradients(model: LabelModel, examples: list[Example], leaves: MaskedParameters, plan: TrainPlan, step: int) -> float:
     """Leave the gradient of a batch's loss in the leaves; gives the loss."""
     model.model.train()
     leaves.clear()  # so that a head whose task isn't in this batch keeps still
@@ -230,7 +230,7 @@ def _gradients(model: LabelModel, examples: list[Example], leaves: Leaves, plan:
 
 
 @torch.no_grad()
-def _pull_back(leaves: Leaves, start: dict[str, Tensor], l1: float) -> None:
+def _pull_back(leaves: MaskedParameters, start: dict[str, Tensor], l1: float) -> None:
     """Add the gradient of l1 * ||theta - start||_1."""
     for name, origin in start.items():
         if leaves.values[name].grad is not None:

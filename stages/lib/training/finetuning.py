@@ -9,7 +9,7 @@ from typing import Any
 from ..data.encoding import Example
 from ..data.tasks import TaskSpec
 from ..errors import ModelError
-from ..graft.mask import GraftMask
+from ..grafting.mask import GraftMask
 from ..models.anatomy import HEAD
 from ..models.label_model import LabelModel
 from ..models.predicting import dev_score

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..data.tasks import TaskSpec
 from ..errors import ModelError, did_you_mean
-from ..models.anatomy import CLASSES, HEAD, SOME_LABELS, Anatomy, read_anatomy
+from ..models.anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, read_anatomy
 from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, unread
 from ..models.label_model import LabelModel
 from ..models.predicting import dev_score
@@ -60,7 +60,7 @@ def _require_kin(checkpoint: Checkpoint, ours: str, mode: str) -> None:
         )
 
 
-def fitting(checkpoint: Checkpoint, model: LabelModel, anatomy: Anatomy, labels: int) -> tuple[Named, list[str]]:
+def fitting(checkpoint: Checkpoint, model: LabelModel, anatomy: ModelSpec, labels: int) -> tuple[Named, list[str]]:
     """A checkpoint under the names of the pretrained model, and every reason why it can't be that model, fine-tuned."""
     named, other, problems = fitted(checkpoint, labels, model.model, anatomy)
     if not problems and (left := unread(named, other)):
@@ -94,7 +94,7 @@ def label_order(task: TaskSpec, theirs: list[str]) -> tuple[list[int], list[str]
     return [known.index(label) for label in task.labels], []
 
 
-def in_order(named: Named, anatomy: Anatomy, order: list[int]) -> dict[str, Tensor]:
+def in_order(named: Named, anatomy: ModelSpec, order: list[int]) -> dict[str, Tensor]:
     """The tensors of a head that have a row for each label, their rows in this order."""
     rows = [name for name in anatomy.names([HEAD]) if anatomy.shapes[name][0] == SOME_LABELS]
     return {name: named.read(name).float()[torch.tensor(order)] for name in rows}

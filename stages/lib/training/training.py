@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ..data.batching import shuffled
 from ..data.encoding import Example
-from ..graft.mask import GraftMask
+from ..grafting.mask import GraftMask
 from ..loops import loop as kept_loop
 from ..models.label_model import LabelModel
-from .course import Course, DevScore, Penalty, Training, TrainPlan
+from .course import TrainerState, DevScore, Penalty, Training, TrainPlan
 
 Batches = Iterator[tuple[LabelModel, list[Example]]]
 
@@ -52,7 +52,7 @@ def train(
     Raises TrainingError if the loss is not a number.
     """
     loop = kept_loop(plan.steps) if hooks.resumes else None
-    course, readers = Course(trained, plan, only), {}
+    course, readers = TrainerState(trained, plan, only), {}
     resumed = loop.resume(course.put) if loop else 0
     for step in range(1, plan.steps + 1):
         model, examples = next(batches)

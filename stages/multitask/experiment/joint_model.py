@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from stages.lib.digest import require_listed
 from stages.lib.errors import ModelError
 from stages.lib.io import read_rows
-from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.evidence import LocalizerInput
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.evaluation import Evaluation
 from stages.lib.models.evidence import evidence_about
@@ -40,7 +40,7 @@ class JointCell(GraftCell):
         """A task's rows of a split."""
         return read_rows(paths.sample(task, self.seed, split))
 
-    def evidence(self, task: str, *purpose_words: object) -> Evidence:
+    def evidence(self, task: str, *purpose_words: object) -> LocalizerInput:
         """Everything a localizer may look at for the loss on a task's training rows (evidence.evidence_about)."""
         view, rows = self.shared.views[task], self.rows_of(task)
         return evidence_about(view, self.region, self.pretrained, self.finetuned, rows, purpose_words)

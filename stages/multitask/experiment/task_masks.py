@@ -1,7 +1,7 @@
 """The region of each task in a joint model (paper, section 5.1), as mask files."""
 
-from stages.lib.graft.mask_file import StoredMask, write_mask
-from stages.lib.localizers.evidence import Evidence
+from stages.lib.grafting.mask_file import StoredMask, write_mask
+from stages.lib.localizers.evidence import LocalizerInput
 from stages.lib.localizers.registry import Budget, FoundMask, find_mask, localizer_of
 from stages.lib.models.evidence import with_dev
 from stages.lib.progress import progress
@@ -49,6 +49,6 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
     return masks
 
 
-def _evidence(cell: JointCell, task: str, localizer: str) -> Evidence:
+def _evidence(cell: JointCell, task: str, localizer: str) -> LocalizerInput:
     evidence = cell.evidence(task, "skill", localizer, task, cell.seed)
     return with_dev(evidence, cell.shared.views[task], cell.rows_of(task, "dev"))

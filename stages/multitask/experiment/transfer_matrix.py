@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from stages.lib.errors import TrainingError
-from stages.lib.graft.apply import graft
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import read_mask, require_model
+from stages.lib.grafting.apply import graft
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import read_mask, require_model
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.multitask.experiment.joint_model import JointCell, evaluation_of, open_joint

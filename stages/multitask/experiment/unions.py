@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.localizers.evidence import Evidence
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.localizers.evidence import LocalizerInput
 from stages.lib.localizers.learned import Learning, MaskLogits, learn_mask
 from stages.lib.localizers.registry import Budget
 
@@ -28,7 +28,7 @@ def union(masks: Sequence[GraftMask]) -> GraftMask:
     return GraftMask.from_region_indices(masks[0].region, torch.unique(together))
 
 
-def purify(start: GraftMask, evidences: Sequence[Evidence], settings: Learning) -> GraftMask:
+def purify(start: GraftMask, evidences: Sequence[LocalizerInput], settings: Learning) -> GraftMask:
     """The mask of start.selected parameters that `settings.steps` steps from `start` lead to.
 
     evidences: one for each task, all about the same live weights and the same two models.  Overwrites the
@@ -40,7 +40,7 @@ def purify(start: GraftMask, evidences: Sequence[Evidence], settings: Learning) 
     return learn_mask(first.weights, logits, Budget(start.selected), settings, gradient).mask
 
 
-def summed_gradient(evidences: Sequence[Evidence], batch_size: int) -> Callable[..., float]:
+def summed_gradient(evidences: Sequence[LocalizerInput], batch_size: int) -> Callable[..., float]:
     """A function that gives the sum of the tasks' losses on their next batches and leaves its gradient in the weights."""
 
     streams = [evidence.batch_gradients(batch_size) for evidence in evidences]

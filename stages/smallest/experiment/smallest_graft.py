@@ -5,9 +5,9 @@ from functools import partial
 import numpy as np
 
 from stages.lib.data.encoding import Example
-from stages.lib.graft.apply import graft
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.readout import signs
+from stages.lib.grafting.apply import graft
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.readout import signs
 from stages.lib.localizers.evidence import counted
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of
 from stages.lib.metrics.gain import gained, relative_gain

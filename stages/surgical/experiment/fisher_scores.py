@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stages.lib.data.encoding import Example
 from stages.lib.io import read_json, read_rows, require, write_json
-from stages.lib.models.anatomy import HEAD, LAYERS, Anatomy, read_anatomy
+from stages.lib.models.anatomy import HEAD, LAYERS, ModelSpec, read_anatomy
 from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.label_model import LabelModel
 from stages.lib.progress import progress
@@ -53,12 +53,12 @@ def drawn_rows(examples: list[Example], task: str, seed: int) -> list[Example]:
     return permuted(examples, "fim", "rows", task, seed)
 
 
-def layers_of(anatomy: Anatomy) -> dict[int, list[str]]:
+def layers_of(anatomy: ModelSpec) -> dict[int, list[str]]:
     """Layer -> names of its tensors, those of the repeated blocks alone."""
     return by_layer(anatomy.region([LAYERS]))
 
 
-def layer_sizes(anatomy: Anatomy) -> list[int]:
+def layer_sizes(anatomy: ModelSpec) -> list[int]:
     """Number of parameters of each layer."""
     shapes = anatomy.region([LAYERS]).shapes
     return [sum(prod(shapes[name]) for name in names) for names in layers_of(anatomy).values()]

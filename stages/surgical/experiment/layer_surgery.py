@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from stages.lib.errors import ParamsError
-from stages.lib.graft.mask import GraftMask
+from stages.lib.grafting.mask import GraftMask
 from stages.lib.metrics.predictions import Predictions
 from stages.lib.metrics.scores import cross_entropy, own_scores
-from stages.lib.models.anatomy import HEAD, LAYERS, Anatomy, read_anatomy
+from stages.lib.models.anatomy import HEAD, LAYERS, ModelSpec, read_anatomy
 from stages.lib.models.evaluation import Evaluation
 from stages.lib.progress import progress
 from stages.lib.runtime import Runtime, numpy_generator
@@ -71,12 +71,12 @@ def chosen_sets(selection: str, task: str, seed: int, surgery: SurgeryParams) ->
     return choose(selection, scores, surgery.draws, numpy_generator("random_layers", task, seed, size))
 
 
-def mask_of(anatomy: Anatomy, layers: Layers, also: list[str]) -> GraftMask:
+def mask_of(anatomy: ModelSpec, layers: Layers, also: list[str]) -> GraftMask:
     """Whole layers, and the groups of parameters that are trained with any of them."""
     return whole_layers(anatomy.region([LAYERS, *also]), layers, anatomy.names(also))
 
 
-def trained_size(anatomy: Anatomy, mask: GraftMask) -> int:
+def trained_size(anatomy: ModelSpec, mask: GraftMask) -> int:
     """Number of trained parameters, a new head among them."""
     return mask.selected + (anatomy.region([HEAD]).size if anatomy.names([HEAD]) else 0)
 

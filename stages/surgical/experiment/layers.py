@@ -10,8 +10,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Region
 from stages.lib.metrics.composition import layer_of
 
 

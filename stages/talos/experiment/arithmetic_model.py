@@ -12,12 +12,12 @@ import numpy as np
 from torch import Tensor
 
 from stages.lib.data.encoding import Example
-from stages.lib.graft.apply import transplant
-from stages.lib.graft.mask_file import read_mask_for
-from stages.lib.graft.region import Tensors
+from stages.lib.grafting.apply import transplant
+from stages.lib.grafting.mask_file import read_mask_for
+from stages.lib.grafting.region import Tensors
 from stages.lib.io import read_rows
 from stages.lib.merging.arithmetic import combined, task_vector
-from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
+from stages.lib.models.anatomy import HEAD, ModelSpec, read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors
 from stages.lib.models.predicting import predict
@@ -69,7 +69,7 @@ def spread(rows: list[dict], most: int) -> list[dict]:
     return [rows[number] for number in chosen]
 
 
-def moved_region(method: str, task: str, seed: int, anatomy: Anatomy, pretrained: Tensors) -> dict[str, Tensor]:
+def moved_region(method: str, task: str, seed: int, anatomy: ModelSpec, pretrained: Tensors) -> dict[str, Tensor]:
     """The region as a method left it for a task; raises MaskError if it was made for another model."""
     if method == FULL:
         return read_tensors(paths.finetuned(task, seed), pretrained)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
 from stages.lib.data.batching import Batch
-from stages.lib.graft.region import Tensors
+from stages.lib.grafting.region import Tensors
 from stages.lib.models.label_model import LabelModel
 
 _MODEL = "model."

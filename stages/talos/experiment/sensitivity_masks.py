@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.lib.graft.apply import transplant
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region, Tensors
-from stages.lib.graft.select import top_k
+from stages.lib.grafting.apply import transplant
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Region, Tensors
+from stages.lib.grafting.select import top_k
 from stages.lib.io import read_rows, write_json
-from stages.lib.localizers.evidence import Evidence
+from stages.lib.localizers.evidence import LocalizerInput
 from stages.lib.localizers.random import rank_at_random
 from stages.lib.localizers.registry import Budget, LocalizerSettings
 from stages.lib.localizers.talos import calibrate, least_sensitive, sensitivity
@@ -69,14 +69,14 @@ def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str
     return lines
 
 
-def evidence_of(model: ArithmeticModel, region: Region, task: str, seed: int) -> Evidence:
+def evidence_of(model: ArithmeticModel, region: Region, task: str, seed: int) -> LocalizerInput:
     """Evidence about the pretrained backbone under the head of a task; there is no fine-tuned one to look at."""
     view, rows = model.views[task], read_rows(paths.sample(task, seed, "train"))
     pretrained = {name: values.to(view.runtime.device) for name, values in model.pretrained.items()}
     return evidence_about(view, region, pretrained, pretrained, rows, ("sensitivity", task, seed))
 
 
-def masks(evidence: Evidence, params: Params) -> dict[str, GraftMask]:
+def masks(evidence: LocalizerInput, params: Params) -> dict[str, GraftMask]:
     """The share of parameters that is pruned: least and most sensitive in a single round, and a random one."""
     region = evidence.region
     k = region.budget(params.sensitivity.pruned)
@@ -94,7 +94,7 @@ def prune(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     return transplant(pretrained, {name: torch.zeros(len(at)) for name, at in mask.indices.items()}, mask)
 
 
-def compare(evidence: Evidence, params: Params, task: str, seed: int) -> list[dict[str, Any]]:
+def compare(evidence: LocalizerInput, params: Params, task: str, seed: int) -> list[dict[str, Any]]:
     """Overlap of the talos mask with those of other ways to calibrate it."""
     region, names, rows = evidence.region, params.sensitivity.variants, []
     budget = Budget.of(region, params.talos.sparsity, "top_k", "talos.sparsity")

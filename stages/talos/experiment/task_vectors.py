@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from stages.lib.errors import MaskError
-from stages.lib.graft.apply import values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.graft.region import Region
+from stages.lib.grafting.apply import values_at
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
+from stages.lib.grafting.region import Region
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.metrics.classification import accuracy, majority_share, standard_error
 from stages.lib.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of

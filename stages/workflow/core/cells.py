@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.lib.graft.apply import values_at
-from stages.lib.graft.mask import GraftMask
-from stages.lib.graft.region import Region
+from stages.lib.grafting.apply import values_at
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Region
 from stages.lib.io import read_rows
-from stages.lib.localizers.evidence import Evidence
-from stages.lib.models.anatomy import HEAD, Anatomy, read_anatomy
+from stages.lib.localizers.evidence import LocalizerInput
+from stages.lib.models.anatomy import HEAD, ModelSpec, read_anatomy
 from stages.lib.models.evidence import draws, evidence_about, with_dev
 from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.runtime import Runtime
@@ -28,7 +28,7 @@ class GraftCell:
     task: str
     seed: int
     model: LabelModel
-    anatomy: Anatomy
+    anatomy: ModelSpec
     region: Region
     pretrained: dict[str, Tensor]
     finetuned: dict[str, Tensor]
@@ -79,7 +79,7 @@ class GraftCell:
 
 def evidence_of(
     cell: GraftCell, localizer: str, train_rows: list[dict], dev_rows: list[dict] | None = None
-) -> Evidence:
+) -> LocalizerInput:
     """Evidence about a cell for one localizer, whose draws do not depend on which others there are.
 
     The cell's weights may change from here on.  With `dev_rows` the localizer may choose by dev.

@@ -1,6 +1,6 @@
 """Controls of a graft's calibration: the fine-tuned model at one temperature or with its head refitted, and WiSE-FT."""
 
-from stages.lib.graft.apply import wise_ft
+from stages.lib.grafting.apply import wise_ft
 from stages.lib.io import read_rows, write_json
 from stages.lib.metrics.predictions import dev_set, read_predictions, write_predictions
 from stages.lib.metrics.temperature import temperature, tempered

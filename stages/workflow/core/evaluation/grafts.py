@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.lib.graft.apply import graft, transplant, wise_graft
-from stages.lib.graft.mask_file import read_mask, read_order, require_model
+from stages.lib.grafting.apply import graft, transplant, wise_graft
+from stages.lib.grafting.mask_file import read_mask, read_order, require_model
 from stages.lib.localizers.movement import movement_mask
 from stages.lib.metrics.predictions import dev_set, write_predictions
 from stages.lib.metrics.variants import GRAFT_REFITTED, GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
