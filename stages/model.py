@@ -18,8 +18,9 @@ def main() -> None:
     )  # fmt: skip
     model = params.model
 
+    from stages.lib.models.importing import import_model
     from stages.lib.models.precision import native_precision, write_precision
-    from stages.lib.models.sources import import_model, obtain
+    from stages.lib.models.sources import obtain
     from stages.lib.runtime import device_of
 
     with tempfile.TemporaryDirectory() as downloads, replacing(paths.PRETRAINED) as folder:

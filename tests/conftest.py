@@ -122,8 +122,8 @@ def pico_gpt2(tmp_path_factory):
 @pytest.fixture(scope="session")
 def make_cell(tmp_path_factory, pico_bert, pico_llama):
     """make_cell(mode): imported and fine-tuned by the project's own code, once for each mode."""
+    from stages.lib.models.importing import import_model
     from stages.lib.models.loading import save_model
-    from stages.lib.models.sources import import_model
     from stages.lib.training.finetuning import finetune
     from tests.pico import finetune_settings, model_settings, toy_rows
 

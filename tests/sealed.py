@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stages.lib.digest import UNSEALED, seal
 from stages.lib.grafting.mask_file import StoredMask
-from stages.lib.patches.build_patch import Use, read_graft, use_of
+from stages.lib.patches.patch_file import PatchMetadata, read_graft, use_of
 
 
 def save_sealed(path: Path, tensors: dict[str, np.ndarray], header: Any, key: str = "graft") -> None:
@@ -47,7 +47,7 @@ def change_one_value(folder: Path, name: str) -> None:
     edit_tensors(folder, lambda tensors: tensors[name].view(-1)[7].add_(1e-3))
 
 
-def read_patch(path: Path) -> tuple[StoredMask, Use]:
+def read_patch(path: Path) -> tuple[StoredMask, PatchMetadata]:
     """A patch, and how it is used."""
     stored = read_graft(path)
     return stored, use_of(path, stored)

@@ -50,6 +50,7 @@ def story(tmp_path_factory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("everyday")
     copy = clone(make_original(folder, SMALL), "own")
     save_bert(copy.folder / "models/local/mine")
+    (copy.folder / "skill_grafting").symlink_to("stages/lib")  # stands for `pip install .`
     steps: dict[str, Any] = {"copy": copy, "printed": [*follow(copy, BLOCKS)]}
     steps["page"] = (copy.folder / paths.PAGE).read_text()
     copy.set("calibration.bins=20")
@@ -91,7 +92,7 @@ def cells(*stages: str) -> set[str]:
 
 def test_each_walk_through_takes_less_than_ten_lines_of_settings():
     settings = [block for language, block in BLOCKS if language == "yaml"]
-    assert len(settings) == 3 == TEXT.count("\n## ") - 1, "the last one needs none"
+    assert len(settings) == 3 == TEXT.count("\n## ") - 2, "the last two need none"
     assert max(block.count("\n") for block in settings) <= MOST_LINES
 
 

@@ -19,9 +19,9 @@ from stages.lib.grafting.mask import GraftMask
 from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.grafting.region import Region
 from stages.lib.models.anatomy import CLASSES
-from stages.lib.patches.build_patch import KEY
 from stages.lib.patches.format import card_text, render
 from stages.lib.patches.locations import PATCH
+from stages.lib.patches.patch_file import KEY
 from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
 from tests.pico import TOY, same
 from tests.sealed import change_one_value, flip_bit, read_patch

@@ -17,7 +17,7 @@ from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.grafting.region import Region
 from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.composition import kind_of, layer_of
-from stages.lib.models.sources import import_model
+from stages.lib.models.importing import import_model
 from stages.lib.patches.export import pipeline_scores
 from stages.lib.patches.inspect import compare, inspect_mask
 from stages.lib.patches.locations import PATCH

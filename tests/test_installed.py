@@ -16,7 +16,7 @@ from tests.graft_project import MASK, ROOT, graft, make_project
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 # what only the pipeline and the other subcommands need
-HEAVY = ("pydantic", "ruamel", "jinja2", "pandas", "dvc", "datasets", "peft", "scipy", "matplotlib", "tabulate")
+HEAVY = ("jinja2", "pandas", "dvc", "datasets", "peft", "scipy", "matplotlib", "tabulate")
 BLOCKED = f"import sys\nsys.modules.update(dict.fromkeys({HEAVY}))"
 LOADS = """
 import importlib.util
@@ -28,6 +28,23 @@ torch.save(model.state_dict(), "loaded")
 live = transformers.AutoModelForSequenceClassification.from_pretrained("base", num_labels=2)
 with grafted(live, "patch"):
     assert all(torch.equal(a, b) for a, b in zip(live.state_dict().values(), model.state_dict().values()))
+"""
+API = """
+import copy, torch
+import skill_grafting as sg
+base = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+tuned, inputs = copy.deepcopy(base), torch.randn(6, 4)
+for weight in tuned.parameters():
+    weight.data.add_(torch.randn_like(weight))
+for name, options in {"movement": {}, "learned": {"loss": lambda model: model(inputs).square().mean()}}.items():
+    mask = sg.localize(base, tuned, sparsity=0.2, method=name, **options)
+    with sg.grafted(base, tuned, mask):
+        inside = base(inputs)
+    assert inside.equal(sg.graft(base, tuned, mask)(inputs)) and not inside.equal(base(inputs))
+mask.save("mask.safetensors")
+assert sg.load_mask("mask.safetensors").equals(mask) and sg.merge(base, {"one": (tuned, mask)})(inputs).equal(inside)
+assert sg.fisher(base, lambda model, row: model(row).sum(), inputs) and sg.calibration_error(inside.detach(), [0] * 6) >= 0
+assert {*dir(sg)} >= {"localize", "graft", "grafted", "GraftMask", "load_mask", "merge", "fisher", "calibration_error"}
 """
 COMMAND = """
 from importlib.metadata import entry_points
@@ -50,8 +67,8 @@ def test_the_package_has_every_folder_of_the_library_and_no_other():
 
 def test_what_others_get_is_what_is_tested():
     needed = names(PROJECT["project"]["dependencies"])
-    assert needed == {"torch", "transformers", "safetensors"}
-    assert needed | names(EXTRAS["localize"]) <= names(EXTRAS["pipeline"])
+    assert needed == {"numpy", "pydantic", "ruamel.yaml", "safetensors", "torch", "tqdm", "transformers"}
+    assert needed | names(EXTRAS["localize"]) | names(EXTRAS["merge"]) <= names(EXTRAS["pipeline"])
     assert all("==" in pin for pin in [*EXTRAS["pipeline"], *EXTRAS["test"]])
     assert EXTRA in EXTRAS
 
@@ -68,16 +85,26 @@ def installed(tmp_path_factory) -> Path:
     return target
 
 
-def run(installed: Path, folder: Path, script: str, *arguments: str) -> subprocess.CompletedProcess:
-    """A process that has the installed package and torch, transformers, safetensors, but nothing heavy."""
+def run(
+    installed: Path, folder: Path, script: str, *arguments: str, blocked: tuple[str, ...] = HEAVY
+) -> subprocess.CompletedProcess:
+    """A process that has the installed package and what pip installs with it, but nothing heavy."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    (folder / "script.py").write_text(f"{BLOCKED}\nsys.path.insert(0, {str(installed)!r})\n{script}", encoding="utf-8")
+    block = f"import sys\nsys.modules.update(dict.fromkeys({blocked}))"
+    (folder / "script.py").write_text(f"{block}\nsys.path.insert(0, {str(installed)!r})\n{script}", encoding="utf-8")
     command = [sys.executable, "-I", "script.py", *arguments]
     return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
 
 
+def test_the_api_takes_what_pip_installs(installed, tmp_path):
+    """No transformers is imported, nor DVC, pandas or matplotlib."""
+    done = run(installed, tmp_path, API, blocked=(*HEAVY, "transformers"))
+    assert done.returncode == 0, done.stderr
+    assert run(installed, tmp_path, API, blocked=(*HEAVY, "pydantic")).returncode == 1, "control"
+
+
 @pytest.mark.slow
-def test_a_patch_is_put_on_with_three_packages(installed, make_cell, tmp_path, monkeypatch):
+def test_a_patch_is_put_on_with_what_pip_installs(installed, make_cell, tmp_path, monkeypatch):
     import torch
     from safetensors.torch import load_file
 
@@ -106,10 +133,10 @@ def test_the_command_line_is_read_without_extras_and_before_heavy_libraries():
 
 @pytest.mark.parametrize(
     ("line", "code"),
-    [("from stages.lib import grafted, load_graft, open_patch", 0), ("import stages.lib.patches.build_patch", 1)],
+    [("from stages.lib import grafted, load_graft, open_patch", 0), ("import stages.lib.patches.export", 1)],
 )
 def test_patches_are_put_on_without_extras(line, code):
-    """Control: making one needs more."""
+    """Control: exporting one needs more."""
     done = subprocess.run([sys.executable, "-c", f"{BLOCKED}\n{line}"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
 
@@ -117,7 +144,7 @@ def test_patches_are_put_on_without_extras(line, code):
 @pytest.mark.slow
 def test_a_missing_extra_is_one_line(installed, tmp_path):
     done = run(installed, tmp_path, COMMAND, "inspect", "mask.safetensors")
-    line = "graft inspect: needs the package pydantic, which is not installed; pip install 'skill-grafting[localize]'\n"
+    line = "graft inspect: needs the package jinja2, which is not installed; pip install 'skill-grafting[localize]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line), done.stderr
     done = run(installed, tmp_path, COMMAND, "--help")
     assert done.returncode == 0 and "graft export" in done.stdout, done.stderr

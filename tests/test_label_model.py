@@ -18,10 +18,10 @@ from tokenizers.pre_tokenizers import Whitespace
 from stages.lib.errors import ModelError, StorageError
 from stages.lib.io import replacing
 from stages.lib.models.anatomy import most_tokens, parameter_groups, read_anatomy
+from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.models.predicting import dev_score, predict
-from stages.lib.models.sources import import_model
 from stages.lib.models.visibility import sees_later_words
 from tests.pico import (
     PAIRS,

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from stages.lib import grafted, load_graft, open_patch
 from stages.lib.errors import MaskError, ModelError
-from stages.lib.grafting import mask_indices
 from stages.lib.grafting.mask_file import StoredMask, write_mask
 from stages.lib.models.anatomy import CLASSES
-from stages.lib.patches import patch_file
 from stages.lib.patches.locations import PATCH
 from tests.graft_project import MASK, Project, graft, make_project
 from tests.pico import random_mask, same
@@ -209,7 +207,3 @@ def test_other_models_are_refused_by_name(standard, projects, tmp_path):
     opened = open_patch("first", model)
     with pytest.raises(ModelError, match="was opened for another model"), grafted(load("models/pretrained"), opened):
         pass
-
-
-def test_what_is_read_without_the_pipeline_s_packages_is_what_they_say():
-    assert patch_file.MASKS == {"format": mask_indices.FORMAT, "version": mask_indices.VERSION}

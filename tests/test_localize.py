@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,33 +16,31 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertLMHeadModel,
-    LlamaConfig,
     NystromformerConfig,
     NystromformerForSequenceClassification,
     XLMRobertaConfig,
 )
 
+import stages.lib
 from stages.lib.grafting.region import Region
 from stages.lib.grafting.select import top_k
 from stages.lib.io import write_text
 from stages.lib.localizers.movement import movement
 from stages.lib.localizers.names import NAMES
-from stages.lib.localizers.registry import Budget, find_mask, localizer_of
+from stages.lib.localizers.registry import Budget, find_mask, localizer_of, settings_of
 from stages.lib.models.anatomy import HEAD, anatomy_of
 from stages.lib.models.checkpoints import Checkpoint, skeleton
 from stages.lib.models.evidence import draws, from_tensors
 from stages.lib.models.label_model import LabelModel
 from stages.lib.patches.format import render
 from stages.lib.patches.live import load_graft
-from stages.lib.patches.localize import needs_data, settings_of
+from stages.lib.patches.localize import changes_of
 from stages.lib.patches.locations import PATCH
-from stages.lib.patches.pair import open_pair, survey
-from stages.lib.patches.room import bytes_needed
+from stages.lib.patches.pair import survey
 from tests.graft_project import graft
 from tests.graft_project import refused as graft_refused
 from tests.pico import TOY, bert_config, save_with_words, toy_rows
@@ -50,7 +49,7 @@ from tests.sealed import edit_tensors, read_patch, set_config
 ROOT = Path(__file__).parents[1]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LABELS = {"0": "negative", "1": "positive"}
-WITHOUT_ROWS = [name for name in NAMES if not needs_data(localizer_of(name))]
+WITHOUT_ROWS = [name for name in NAMES if not localizer_of(name).needs_model]
 
 
 @pytest.fixture(scope="module")
@@ -159,9 +158,9 @@ def test_a_localizer_finds_what_it_finds_in_memory(pico_bert, tuned, tmp_path, n
     tensors = [load_file(folder / WEIGHTS) for folder in (pico_bert, tuned)]
     before, after = ({name: values[name] for name in mask.region.shapes} for values in tensors)
     evidence, budget = from_tensors(mask.region, before, after, draws(name, tuned.name, 0)), mask.region.budget(0.05)
-    assert mask.equals(find_mask(name, evidence, settings_of(name, []), Budget(budget)).mask)
+    assert mask.equals(find_mask(name, evidence, settings_of(name, {}, ""), Budget(budget)).mask)
     other = "random" if name in ("movement", "lota") else "movement"
-    assert not mask.equals(find_mask(other, evidence, settings_of(name, []), Budget(budget)).mask), "control"
+    assert not mask.equals(find_mask(other, evidence, settings_of(name, {}, ""), Budget(budget)).mask), "control"
 
 
 def test_what_the_pipeline_has_made_is_found_again(make_cell, tmp_path, capsys):
@@ -463,40 +462,13 @@ def test_a_live_model_in_bfloat16_is_taken_where_it_rounds_nothing(cell, rows, t
         assert torch.equal(half.values[name], tuned[name].view(-1)[indices]), name
 
 
-def test_what_finds_no_room_is_refused_with_what_would(cell, rows, tmp_path, capsys, monkeypatch):
-    options = f"--data {rows} --test none {COLUMNS} --localizer"
-    pair = open_pair(*map(str, cell))
-    region = pair.anatomy.region(["layers"])
-    needed = [bytes_needed(name, 4, 512, pair.anatomy, region, 854) for name in ("talos", "grown")]
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=sum(needed) / 2))
-    said = "--localizer: talos takes about 0.5 GiB of memory for 17,088 graftable parameters, and 0.5 are free; grown takes 0.5"
-    assert refused(capsys, *cell, tmp_path / "patch", f"{options} talos") == said
-    localize(*cell, tmp_path / "patch", f"{options} grown")
-
-
-def test_the_table_of_own_md_says_what_is_looked_for_in_memory():
-    """A row for each size: parameters, and GiB by movement and by `grown` with a live model of either type, at 0.01 %."""
-    text = (ROOT / "stages/OWN.md").read_text(encoding="utf-8")
-    row = r"^\| Llama, (\d+) layers of ([\d,]+), .*?" + 4 * r"\| ([\d.]+) " + r"\|$"
-    rows = re.findall(row, text, re.MULTILINE)
-    assert len(rows) == 3
-    for layers, width, *said in rows:
-        hidden, inner, heads = SHAPES[width]
-        config = LlamaConfig(
-            vocab_size=32_000, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=int(layers),
-            num_attention_heads=hidden // 64, num_key_value_heads=heads,
-        )  # fmt: skip
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
-        anatomy = anatomy_of(model, "autoregressive", "llama", "local", None)
-        region = anatomy.region(["layers"])
-        ways = [("movement", 0), ("grown", 4), ("grown", 2)]
-        needed = [bytes_needed(*way, 512, anatomy, region, region.budget(1e-4)) / 2**30 for way in ways]
-        assert said == [f"{anatomy.parameters / 1e9:.2f}", *(f"{size:.1f}" for size in needed)]
-
-
-# of a Llama: hidden size -> the same, size of the MLP, heads of keys and values (with heads of 64)
-SHAPES = {"2,048": (2048, 5632, 4), "4,096": (4096, 11008, 64), "8,192": (8192, 28672, 16)}
+def test_a_model_larger_than_the_free_memory_is_a_warning(cell, rows, tmp_path, capsys, monkeypatch):
+    options = f"--data {rows} --test none {COLUMNS} --localizer grown"
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    localize(*cell, tmp_path / "without")
+    assert "warning" not in capsys.readouterr().err, "one tensor at a time"
+    localize(*cell, tmp_path / "patch", options)
+    assert "warning: the fine-tuned weights take 0.0 GiB on disk, 0.0 GiB of memory are free" in capsys.readouterr().err
 
 
 def test_labels_are_found_by_name_or_number_and_others_refused_with_the_nearest(cell, tmp_path, capsys):
@@ -586,15 +558,16 @@ def test_a_model_that_cannot_be_read_is_refused_as_in_the_pipeline(tmp_path, cap
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own
-def test_the_walk_through_of_own_md_works_as_it_is_printed(project, pico_bert, capsys):
-    """The one about a checkpoint of elsewhere, with the rows of the first one and the folder of the second."""
+def test_the_walk_throughs_of_own_md_work_as_they_are_printed(project, pico_bert, capsys, monkeypatch):
+    """Those about a checkpoint of elsewhere and two models in Python, with the rows of the first one and the folder of the second."""
     text = (ROOT / "stages/OWN.md").read_text(encoding="utf-8")
-    first, last = text.split("\n## ")[1], text.split("\n## ")[-1]
+    first, elsewhere, api = (text.split("\n## ")[number] for number in (1, -2, -1))
     Path("data/local/reviews").mkdir(parents=True)
     Path("data/local/reviews/train.csv").write_text(first.partition("<<'END'\n")[2].partition("END\n")[0])
     shutil.copytree(pico_bert, "models/local/mine")
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", last, re.MULTILINE | re.DOTALL)
-    assert [language for language, _ in blocks] == ["python", "bash", "bash", "python", "bash"]
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", elsewhere + api, re.MULTILINE | re.DOTALL)
+    assert [language for language, _ in blocks] == ["python", "bash", "bash", "python", "bash", "python", "python"]
+    monkeypatch.setitem(sys.modules, "skill_grafting", stages.lib)
     for language, block in blocks:
         if language == "python":
             torch.manual_seed(0)
@@ -603,6 +576,7 @@ def test_the_walk_through_of_own_md_works_as_it_is_printed(project, pico_bert, c
             for line in block.replace("\\\n", "").splitlines():
                 graft(*line.split()[3:])
     said = capsys.readouterr().out
+    assert "1.00%, overlap 0." in said and "learned loss 0." in said
     assert "Moved too, and left as they were pretrained: embeddings" in said
     assert "pooler" in said and "\n  grafted" in said
     tuned, applied = (load_file(Path(folder) / WEIGHTS) for folder in ("models/local/elsewhere", "shared/moved-model"))
@@ -616,8 +590,8 @@ def test_the_walk_through_of_own_md_works_as_it_is_printed(project, pico_bert, c
 
 
 def test_settings_are_those_of_the_localizer_s_class_but_for_the_changes():
-    assert all(settings_of(name, []) == localizer_of(name).settings() for name in NAMES)
-    assert settings_of("grown", ["rounds=1"]).rounds == 1 != settings_of("grown", []).rounds
+    assert all(settings_of(name, {}, "") == localizer_of(name).settings() for name in NAMES)
+    assert settings_of("grown", changes_of(["rounds=1"]), "").rounds == 1 != settings_of("grown", {}, "").rounds
 
 
 def test_a_region_is_told_without_any_values(pico_bert, make_cell):

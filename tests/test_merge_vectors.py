@@ -6,7 +6,7 @@ from peft.utils import merge_utils
 
 from stages.lib.grafting.region import Region
 from stages.lib.merging.arithmetic import add, task_vector
-from stages.lib.merging.vectors import agreed, dared, elected, summed, tall_mask, within
+from stages.lib.merging.vectors import agreed, dare_merge, summed, tall_mask, ties_merge, within
 from tests.pico import same
 
 SHAPES = {"w": (40, 5), "b": (30,)}
@@ -29,60 +29,60 @@ def test_ties_is_that_of_peft_on_the_whole_region_and_a_sum_that_of_whole_vector
     region = Region(SHAPES)
     for share in (0.1, 0.5):
         theirs = merge_utils.ties([region.flatten(vector) for vector in vectors.values()], torch.ones(3), share)
-        assert torch.equal(region.flatten(elected(pretrained, models, share)), theirs)
+        assert torch.equal(region.flatten(ties_merge(pretrained, models, share)), theirs)
     by_tensor = {
         name: merge_utils.ties([vector[name] for vector in vectors.values()], torch.ones(3), 0.5) for name in SHAPES
     }
-    assert not same(elected(pretrained, models, 0.5), by_tensor), "the control"
+    assert not same(ties_merge(pretrained, models, 0.5), by_tensor), "the control"
 
 
 def test_ties_keeps_exactly_its_share_even_among_equals():
     pretrained = {"w": torch.zeros(100)}
     models = {"only": {"w": torch.ones(100)}}
-    assert elected(pretrained, models, 0.3)["w"].nonzero().reshape(-1).tolist() == [*range(30)]
+    assert ties_merge(pretrained, models, 0.3)["w"].nonzero().reshape(-1).tolist() == [*range(30)]
 
 
 def test_the_sign_with_more_movement_wins_and_the_mean_of_those_who_have_it_stays():
     pretrained = {"w": torch.zeros(3)}
     moves = {"a": [1.0, 1.0, 0.0], "b": [2.0, 1.0, -1.0], "c": [-1.0, -5.0, 0.0]}
     models = {task: {"w": torch.tensor(move)} for task, move in moves.items()}
-    assert elected(pretrained, models, 1.0)["w"].tolist() == [1.5, -5.0, -1.0]
+    assert ties_merge(pretrained, models, 1.0)["w"].tolist() == [1.5, -5.0, -1.0]
     assert summed(pretrained, models)["w"].tolist() == [2.0, -3.0, -1.0]  # the control
 
 
 def test_ties_gives_the_same_bits_for_every_order_of_tasks():
     models = {task: {"w": torch.tensor([move])} for task, move in {"a": 2.0**53, "b": 1.0, "c": 1.0}.items()}
-    there, back = (elected({"w": torch.zeros(1)}, dict(order), 1.0) for order in (models, reversed(models.items())))
+    there, back = (ties_merge({"w": torch.zeros(1)}, dict(order), 1.0) for order in (models, reversed(models.items())))
     assert same(there, back)
 
 
 def test_ties_of_one_task_untrimmed_is_its_task_vector(several):
     pretrained, models = several
     only = {"first": models["first"]}
-    assert same(elected(pretrained, only, 1.0), summed(pretrained, only))
-    assert not same(elected(pretrained, only, 0.9), summed(pretrained, only))
+    assert same(ties_merge(pretrained, only, 1.0), summed(pretrained, only))
+    assert not same(ties_merge(pretrained, only, 0.9), summed(pretrained, only))
 
 
 def test_dare_draws_by_seed_task_and_tensor_and_nothing_else(several):
     pretrained, models = several
-    once = dared(pretrained, models, 0.5, 13)
+    once = dare_merge(pretrained, models, 0.5, 13)
     torch.manual_seed(99)
-    assert same(dared(pretrained, models, 0.5, 13), once)
-    assert same(dared(pretrained, dict(reversed(models.items())), 0.5, 13), once)
-    parts = [dared(pretrained, {task: model}, 0.5, 13) for task, model in models.items()]
+    assert same(dare_merge(pretrained, models, 0.5, 13), once)
+    assert same(dare_merge(pretrained, dict(reversed(models.items())), 0.5, 13), once)
+    parts = [dare_merge(pretrained, {task: model}, 0.5, 13) for task, model in models.items()]
     assert same(add(dict(zip(models, parts, strict=True))), once)
-    assert not same(dared(pretrained, models, 0.5, 21), once)  # the control
+    assert not same(dare_merge(pretrained, models, 0.5, 21), once)  # the control
     nothing, alike = ({name: torch.full((99,), value) for name in ("v", "w")} for value in (0.0, 1.0))
-    one, other = (dared(nothing, {task: alike}, 0.5, 13) for task in ("first", "second"))
+    one, other = (dare_merge(nothing, {task: alike}, 0.5, 13) for task in ("first", "second"))
     assert not torch.equal(one["v"], one["w"]) and not torch.equal(one["v"], other["v"])
 
 
 def test_dare_scales_what_stays_and_keeps_the_sum_on_average():
     pretrained, models = {"w": torch.zeros(100_000)}, {"only": {"w": torch.ones(100_000)}}
-    vector = dared(pretrained, models, 0.2, 1)["w"]
+    vector = dare_merge(pretrained, models, 0.2, 1)["w"]
     assert {*vector.unique().tolist()} == {0.0, 5.0}
     assert float(vector.mean()) == pytest.approx(1, abs=0.03)
-    assert same(dared(pretrained, models, 1.0, 1), summed(pretrained, models))
+    assert same(dare_merge(pretrained, models, 1.0, 1), summed(pretrained, models))
 
 
 def test_consensus_keeps_what_two_tasks_move_together():

@@ -17,9 +17,9 @@ from stages.lib.metrics.classification import agreement
 from stages.lib.metrics.predictions import read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
 from stages.lib.models.evaluation import Evaluation
+from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors, save_model
-from stages.lib.models.sources import import_model
 from stages.lib.settings import AdamWParams
 from stages.lib.training.finetuning import TrainingCell, at_point, finetune
 from stages.study import checkpoints as trajectory

@@ -8,9 +8,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from stages.lib.errors import ModelError
+from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score, predict
-from stages.lib.models.sources import import_model
 from stages.lib.runtime import seeded_torch
 from stages.lib.training.finetuning import TrainingCell
 from stages.study.parameter_efficient import plans_of, train_efficiently

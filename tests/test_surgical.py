@@ -21,9 +21,9 @@ from stages.lib.metrics.scores import classification_scores, own_scores
 from stages.lib.metrics.variants import FINETUNED
 from stages.lib.models.anatomy import LAYERS, read_anatomy
 from stages.lib.models.fisher import squared_gradients
+from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import read_tensors
-from stages.lib.models.sources import import_model
 from stages.lib.runtime import derive_seed, numpy_generator, permuted
 from stages.lib.training.finetuning import TrainingCell, finetune, train_again
 from stages.lib.training.training import TrainPlan

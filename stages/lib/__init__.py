@@ -1,15 +1,30 @@
-"""The library: of the project `stages.lib`, installed the package `skill_grafting`.
+"""Skill grafting: which few parameters of a fine-tuned model carry its skill (of the project `stages.lib`, installed `skill_grafting`).
 
-from skill_grafting import grafted, load_graft, open_patch
+import skill_grafting as sg
+
+mask = sg.localize(base, tuned, sparsity=1e-4)
+model = sg.graft(base, tuned, mask)
 """
 
 from importlib import import_module
 
-__all__ = ["grafted", "load_graft", "open_patch"]
+# name -> its module, loaded when the name is asked for: who only puts on a patch needs no more than torch and transformers
+_PLACES = {
+    **dict.fromkeys(("calibration_error", "fisher", "load_mask", "localize", "merge"), "api"),
+    "graft": "grafting.modules",
+    "GraftMask": "grafting.mask",
+    **dict.fromkeys(("grafted", "load_graft", "open_patch"), "patches.live"),
+}
+__all__ = sorted(_PLACES)
 
 
 def __getattr__(name: str) -> object:
-    """The functions that apply a patch, which take torch, loaded when they are asked for."""
-    if name not in __all__:
+    """The functions of the package."""
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".patches.live", __package__), name)
+    return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """The names of the API."""
+    return __all__

@@ -16,7 +16,7 @@ from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.merging import names
 from stages.lib.merging.arithmetic import choose_alpha, mean_normalised, shifted, task_vector
 from stages.lib.merging.stitch import stitch
-from stages.lib.merging.vectors import agreed, dared, elected, summed, tall_mask, within
+from stages.lib.merging.vectors import agreed, dare_merge, summed, tall_mask, ties_merge, within
 from stages.lib.metrics.classification import accuracy
 from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
 from stages.lib.metrics.scores import Row, score_rows
@@ -152,9 +152,9 @@ def _vector(method: str, cell: Group, settings: CombinationParams) -> tuple[dict
     if method in (names.AVERAGE, names.ARITHMETIC, names.GRAFTED_ARITHMETIC):
         return summed(cell.pretrained, cell.models), {}
     if method == names.TIES:
-        return elected(cell.pretrained, cell.models, shares.ties), {}
+        return ties_merge(cell.pretrained, cell.models, shares.ties), {}
     if method == names.DARE:
-        return dared(cell.pretrained, cell.models, shares.dare, cell.seed), {}
+        return dare_merge(cell.pretrained, cell.models, shares.dare, cell.seed), {}
     if method == names.CONSENSUS:
         return consensus(cell, settings.search)
     raise ValueError(f"unknown method {method!r}")

@@ -124,7 +124,8 @@ def load(work: Path) -> tuple[LabelModel, Region]:
     settings = SimpleNamespace(source="packaged", name=MODEL, revision=None, mode="standard", max_length=MAX_LENGTH)
     folder = paths.PRETRAINED
     if not (folder / "anatomy.json").exists() or read_anatomy(folder).mode != "standard":
-        from stages.lib.models.sources import import_model, obtain
+        from stages.lib.models.importing import import_model
+        from stages.lib.models.sources import obtain
 
         folder = work / "pretrained"
         import_model(obtain("packaged", MODEL, None, work, work / "downloads"), settings, folder)

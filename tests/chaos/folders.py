@@ -12,8 +12,9 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
+from stages.lib.models.importing import import_model
 from stages.lib.models.loading import load_model, load_tokenizer
-from stages.lib.models.sources import import_model, obtain
+from stages.lib.models.sources import obtain
 from tests.chaos.campaign import Check
 from tests.chaos.inputs import ODD, torn
 from tests.pico import model_settings, save_bert

@@ -17,7 +17,7 @@ from stages.lib.grafting.mask import GraftMask
 from stages.lib.grafting.mask_file import StoredMask, read_mask, read_order, write_mask, write_order
 from stages.lib.grafting.region import Region
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
-from stages.lib.patches.build_patch import KEY, VERSION
+from stages.lib.patches.patch_file import KEY, VERSION
 from tests.chaos.campaign import Check
 from tests.sealed import read_patch
 

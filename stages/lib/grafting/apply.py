@@ -24,13 +24,26 @@ def graft_into(weights: Tensors, pretrained: Tensors, finetuned: Tensors, mask: 
     for name in mask.region.shapes:
         weights[name].data.copy_(pretrained[name])
         if name in mask.indices:
-            at = mask.indices[name].to(weights[name].device)
-            weights[name].data.view(-1)[at] = finetuned[name].reshape(-1)[at].to(weights[name].dtype)
+            put_at(weights[name].data, mask.indices[name], take_at(finetuned[name], mask.indices[name]))
+
+
+def take_at(tensor: Tensor, indices: Tensor) -> Tensor:
+    """A copy of the values at flat indices, whatever the tensor's layout in memory."""
+    return tensor.detach().reshape(-1)[indices.to(tensor.device)]
+
+
+def put_at(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
+    """Set the values at flat indices in place, on the tensor's device and in its dtype, whatever its layout in memory."""
+    at, values = indices.to(tensor.device), values.to(tensor)
+    if tensor.is_contiguous():
+        tensor.view(-1)[at] = values
+    else:  # a view would be of a copy
+        tensor[torch.unravel_index(at, tensor.shape)] = values
 
 
 def values_at(tensors: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     """The values a mask selects: name -> shape (number selected there,), a copy."""
-    return {name: tensors[name].detach().reshape(-1)[indices] for name, indices in mask.indices.items()}
+    return {name: take_at(tensors[name], indices) for name, indices in mask.indices.items()}
 
 
 def transplant(pretrained: Tensors, values: Tensors, mask: GraftMask) -> dict[str, Tensor]:
@@ -39,7 +52,7 @@ def transplant(pretrained: Tensors, values: Tensors, mask: GraftMask) -> dict[st
     for name in mask.region.shapes:
         grafted[name] = pretrained[name].detach().clone(memory_format=torch.contiguous_format)
         if name in mask.indices:
-            grafted[name].view(-1)[mask.indices[name]] = values[name].to(grafted[name].dtype)
+            put_at(grafted[name], mask.indices[name], values[name])
     return grafted
 
 

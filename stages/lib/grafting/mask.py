@@ -9,8 +9,10 @@ whatever it looks at, it gives a GraftMask over a Region, with
 * the same result for the same input, ties included.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -65,6 +67,42 @@ class GraftMask:
     def sparsity(self) -> float:
         """Selected / graftable parameters."""
         return self.selected / self.region.size
+
+    def by_module(self, depth: int | None = None) -> dict[str, int]:
+        """Number of selected parameters of each module of the region, in its order, 0 where there are none.
+
+        A module is a parameter's name without its last part; `depth` keeps that many parts of it.
+        """
+        modules: dict[str, int] = {}
+        for name in self.region.shapes:
+            module = ".".join(name.split(".")[:-1][:depth])
+            modules[module] = modules.get(module, 0) + self.counts.get(name, 0)
+        return modules
+
+    def __and__(self, other: "GraftMask") -> "GraftMask":
+        """What both masks select; ValueError unless they are of one region."""
+        return self._joined(other, lambda mine, theirs: mine[torch.isin(mine, theirs)])
+
+    def __or__(self, other: "GraftMask") -> "GraftMask":
+        """What either mask selects; ValueError unless they are of one region."""
+        return self._joined(other, lambda mine, theirs: torch.cat([mine, theirs]).unique())
+
+    def overlap(self, other: "GraftMask") -> float:
+        """|A ∩ B| / |A ∪ B| (intersection over union, table 8 of the paper), 0 if both are empty."""
+        both = (self & other).selected
+        either = self.selected + other.selected - both
+        return both / either if either else 0.0
+
+    def save(self, path: str | Path) -> None:
+        """Write the mask, without the values it selects, to a safetensors file; `load_mask` reads it."""
+        from .mask_indices import named_indices, write_tensors  # which take pydantic
+
+        write_tensors(Path(path), self, named_indices(self), {})
+
+    def _joined(self, other: "GraftMask", join: Callable[[Tensor, Tensor], Tensor]) -> "GraftMask":
+        if [*self.region.shapes.items()] != [*other.region.shapes.items()]:
+            raise ValueError("the masks are of two regions: localize both with the same parameters=")
+        return self.from_region_indices(self.region, join(self.region_indices(), other.region_indices()))
 
     def region_indices(self) -> Tensor:
         """Sorted region indices of the selected parameters, int64, shape (selected,)."""

@@ -10,7 +10,6 @@ An order is one safetensors file of region indices, furthest first.
 
 import json
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,8 @@ from ..digest import KEY, UNSEALED, require_sealed, seal
 from ..errors import MaskError
 from ..io import replacing
 from .mask import FLOATS, GraftMask
-from .mask_indices import FORMAT, VERSION, read_header, require_indices
+from .mask_indices import INT32_LIMIT, named_indices, read_header, require_indices, write_tensors
 from .region import Region, Tensors
-
-INT32_LIMIT = 2**31
 
 
 @dataclass(frozen=True)
@@ -41,25 +38,13 @@ class StoredMask:
 
 def write_mask(path: Path, stored: StoredMask) -> None:
     """Write a mask file; equal masks give equal bytes."""
-    mask = stored.mask
-    header = {**stored.about, **UNSEALED, "format": FORMAT, "version": VERSION, "selected": mask.selected}
-    header |= {"graftable": mask.region.size, "sparsity": mask.sparsity}
-    header["shapes"] = {name: list(shape) for name, shape in mask.region.shapes.items()}
-    # only the top level is sorted: the order of `shapes` is the order of the region
-    metadata = {"graft": json.dumps(dict(sorted(header.items())))}
-    with replacing(path) as partial:
-        save_file(named_tensors(mask, stored.values, stored.head), partial, metadata=metadata)
-        seal(partial)
+    write_tensors(path, stored.mask, named_tensors(stored.mask, stored.values, stored.head), stored.about)
 
 
 def named_tensors(mask: GraftMask, values: Tensors, head: Tensors) -> dict[str, Tensor]:
     """Indices, values at them, and a head under the names that they have in a file."""
-    tensors = {f"head/{name}": whole.contiguous() for name, whole in head.items()}
-    for name, indices in mask.indices.items():
-        small = prod(mask.region.shapes[name]) < INT32_LIMIT
-        tensors[f"indices/{name}"] = indices.to(torch.int32 if small else torch.int64)
-        tensors[f"values/{name}"] = values[name].contiguous()
-    return tensors
+    tensors = {f"head/{name}": whole.contiguous() for name, whole in head.items()} | named_indices(mask)
+    return tensors | {f"values/{name}": values[name].contiguous() for name in mask.indices}
 
 
 def read_mask(path: Path) -> StoredMask:
@@ -98,6 +83,8 @@ def read_mask_for(path: Path, pretrained: Tensors, model: str) -> StoredMask:
 
 
 def _check(mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
+    if mask.indices and not parts["values"]:
+        raise ValueError("it is a mask alone, without the fine-tuned values, for load_mask of skill_grafting")
     if {*parts["values"]} != {*mask.indices} or {*parts["indices"]} != {*mask.indices}:
         raise ValueError("indices and values don't name the same tensors")
     for name, indices in mask.indices.items():

@@ -3,18 +3,27 @@
 import json
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 
-from ..digest import KEY, require_sealed
+from ..digest import KEY, UNSEALED, require_sealed, seal
 from ..errors import MaskError, plain_problem
+from ..io import replacing
 from .region import Region
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .mask import GraftMask
+    from .region import Tensors
 
 FORMAT = "graft-mask"
 VERSION = 2
+# of an index that is kept in four bytes
+INT32_LIMIT = 2**31
 # a tensor's indices are counted in int64
 MOST_PARAMETERS = 2**63
 
@@ -96,3 +105,25 @@ def read_indices(path: Path) -> tuple[Region, np.ndarray]:
         return region, np.concatenate(parts) if parts else np.zeros(0, np.int64)
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
+
+
+def named_indices(mask: "GraftMask") -> "dict[str, Tensor]":
+    """The indices of a mask under the names that they have in a file."""
+    import torch
+
+    small = {name: prod(mask.region.shapes[name]) < INT32_LIMIT for name in mask.indices}
+    return {f"indices/{name}": at.to(torch.int32 if small[name] else torch.int64) for name, at in mask.indices.items()}
+
+
+def write_tensors(path: Path, mask: "GraftMask", tensors: "Tensors", about: dict[str, Any]) -> None:
+    """Write a mask file of these tensors, which may be its indices alone; equal ones give equal bytes."""
+    from safetensors.torch import save_file
+
+    header = {**about, **UNSEALED, "format": FORMAT, "version": VERSION, "selected": mask.selected}
+    header |= {"graftable": mask.region.size, "sparsity": mask.sparsity}
+    header["shapes"] = {name: list(shape) for name, shape in mask.region.shapes.items()}
+    # only the top level is sorted: the order of `shapes` is the order of the region
+    metadata = {"graft": json.dumps(dict(sorted(header.items())))}
+    with replacing(path) as partial:
+        save_file(tensors, partial, metadata=metadata)
+        seal(partial)

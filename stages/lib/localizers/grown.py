@@ -2,9 +2,11 @@
 
 import math
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..grafting.apply import put_at
 from ..grafting.mask import GraftMask
 from ..grafting.select import LazyTensors, RunningSelection
 from ..settings import Positive
@@ -86,7 +88,7 @@ def gains_beyond(evidence: LocalizerInput, mask: GraftMask) -> LazyTensors:
 def _gain_beyond(evidence: LocalizerInput, mask: GraftMask, name: str, gradient: Tensor) -> Tensor:
     gain = (evidence.pretrained[name] - evidence.finetuned[name]).mul_(gradient)
     if name in mask.indices:
-        gain.view(-1)[mask.indices[name].to(gain.device)] = math.inf
+        put_at(gain, mask.indices[name], torch.tensor(math.inf))
     return gain
 
 

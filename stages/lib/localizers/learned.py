@@ -26,7 +26,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..grafting.apply import graft_into
+from ..grafting.apply import graft_into, put_at, take_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 from ..grafting.select import kth_largest, top_k
@@ -93,7 +93,7 @@ class MaskLogits:
         """T = +offset on the base mask, -offset elsewhere."""
         logits = {name: torch.full_like(pretrained[name], -offset) for name in base.region.shapes}
         for name, indices in base.indices.items():
-            logits[name].view(-1)[indices.to(logits[name].device)] = offset
+            put_at(logits[name], indices, torch.tensor(offset, dtype=torch.float64))
         return cls(base.region, pretrained, finetuned, logits)
 
     def blend_into(self, weights: Tensors) -> None:
@@ -146,8 +146,7 @@ class MaskLogits:
 
     def movement_at(self, name: str, indices: Tensor) -> Tensor:
         """|finetuned - pretrained| at these flat indices of one tensor."""
-        at = indices.to(self.logits[name].device)
-        return (self.finetuned[name].reshape(-1)[at] - self.pretrained[name].reshape(-1)[at]).abs()
+        return (take_at(self.finetuned[name], indices) - take_at(self.pretrained[name], indices)).abs()
 
 
 @dataclass

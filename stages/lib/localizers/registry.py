@@ -6,18 +6,20 @@ best set of a given size besides *refines*: its masks start from the ranking and
 imported only when its localizer is asked for, so that no result depends on localizers that it does not use.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
+from pydantic import ValidationError
 from torch import Tensor
 
-from ..errors import MaskError, TrainingError
+from ..errors import MaskError, ParamsError, TrainingError, did_you_mean, plain_problem
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region
 from ..settings import Section
 from .evidence import LocalizerInput
+from .names import NAMES
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,14 @@ class Localizer:
     settings: type[LocalizerSettings] = LocalizerSettings
     arrays: int = 0
 
-    def find(self, evidence: LocalizerInput, settings: Section, budget: Budget, order: Tensor | None = None) -> FoundMask:
+    @property
+    def needs_model(self) -> bool:
+        """True for a localizer that looks at a model with data, and not at two sets of weights alone."""
+        return self.rank_needs_model or self.refine is not None
+
+    def find(
+        self, evidence: LocalizerInput, settings: Section, budget: Budget, order: Tensor | None = None
+    ) -> FoundMask:
         """The mask: the first k of the ranking, made here unless given, or what it is refined to."""
         if order is None and (self.refine is None or self.refines_rank):
             order = self.rank(evidence, settings, budget.k)
@@ -92,6 +101,18 @@ class Localizer:
 def localizer_of(name: str) -> Localizer:
     """The localizer of this name, one of names.NAMES."""
     return import_module(f".{name}", __package__).LOCALIZER
+
+
+def settings_of(name: str, changes: Mapping[str, Any], place: str) -> Section:
+    """The default settings of a localizer with these changes; raises ParamsError, of all that is wrong at `place`."""
+    if name not in NAMES:
+        raise ParamsError(f"{place}unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {', '.join(NAMES)}")
+    kind = localizer_of(name).settings
+    try:
+        return kind.model_validate(changes)
+    except ValidationError as error:
+        problems = (plain_problem(problem, f"{place}{name}", kind) for problem in error.errors())
+        raise ParamsError("; ".join(problems)) from None
 
 
 def find_mask(

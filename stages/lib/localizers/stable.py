@@ -4,7 +4,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..grafting.apply import values_at
+from ..grafting.apply import put_at, take_at, values_at
 from ..grafting.select import top_k
 from ..settings import Positive
 from .evidence import LocalizerInput
@@ -45,10 +45,10 @@ def select_stable(evidence: LocalizerInput, settings: Stable, _order: Tensor | N
             for name, weight in evidence.weights.items()
         }
         for name, indices in top_k(evidence.region, drawn, budget.k).indices.items():
-            votes[name].view(-1)[indices.to(votes[name].device)] += 1
+            put_at(votes[name], indices, take_at(votes[name], indices) + 1)
         for name, gain in drawn.items():
             gains[name] += gain
-    mask = top_k(evidence.region, votes, budget.k, lambda name, at: gains[name].view(-1)[at.to(gains[name].device)])
+    mask = top_k(evidence.region, votes, budget.k, lambda name, at: take_at(gains[name], at))
     chosen = torch.cat([*values_at(votes, mask).values()])
     return FoundMask(mask, {"draws": settings.draws, "stable": int((chosen > settings.draws / 2).sum())})
 

@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..grafting.apply import put_at, take_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Tensors
 from ..grafting.select import ranking, top_k
@@ -98,8 +99,7 @@ def least_sensitive(scores: Tensors, among: GraftMask, k: int) -> GraftMask:
         raise ValueError(f"{k} parameters were asked for, of {among.selected}")
     inside = {name: torch.full_like(scores[name], -torch.inf) for name in among.region.shapes}
     for name, indices in among.indices.items():
-        at = indices.to(scores[name].device)
-        inside[name].view(-1)[at] = -scores[name].reshape(-1)[at]
+        put_at(inside[name], indices, -take_at(scores[name], indices))
     return top_k(among.region, inside, k)
 
 
@@ -108,8 +108,7 @@ def put_attenuated(evidence: LocalizerInput, alive: GraftMask, factor: float) ->
     for name, weight in evidence.weights.items():
         weight.data.copy_(evidence.pretrained[name]).mul_(factor)
         if name in alive.indices:
-            at = alive.indices[name].to(weight.device)
-            weight.data.view(-1)[at] = evidence.pretrained[name].reshape(-1)[at]
+            put_at(weight.data, alive.indices[name], take_at(evidence.pretrained[name], alive.indices[name]))
 
 
 ABOUT = "least sensitive before fine-tuning, found in rounds"

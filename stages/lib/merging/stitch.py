@@ -32,13 +32,18 @@ def stitch(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> Stor
     if rule not in RULES:
         raise ValueError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
     _check(grafts, pretrained)
-    region = grafts[0].mask.region
+    mask, values = union(grafts, pretrained, rule)
+    return StoredMask(mask, values, joined_heads(grafts), _about(grafts, rule))
+
+
+def union(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> tuple[GraftMask, dict[str, Tensor]]:
+    """The union of masks of one region, and the values at it; of the grafts only masks and values are looked at."""
     indices, values = {}, {}
-    for name in region.shapes:
+    for name in grafts[0].mask.region.shapes:
         there = [graft for graft in grafts if name in graft.mask.indices]
         if there:
             indices[name], values[name] = _joined(there, name, pretrained[name], rule)
-    return StoredMask(GraftMask(region, indices), values, joined_heads(grafts), _about(grafts, rule))
+    return GraftMask(grafts[0].mask.region, indices), values
 
 
 def joined_heads(grafts: Sequence[StoredMask]) -> dict[str, Tensor]:

@@ -18,7 +18,6 @@ same number over the whole region, as the authors of TIES do, ties by index.
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge, random_pruning
 from torch import Tensor
 
 from ..grafting.mask import GraftMask
@@ -38,11 +37,13 @@ def summed(pretrained: Tensors, models: Models) -> dict[str, Tensor]:
     return _by_tensor(pretrained, models, lambda _task, _name, vector: vector)
 
 
-def dared(pretrained: Tensors, models: Models, share: float, seed: int) -> dict[str, Tensor]:
+def dare_merge(pretrained: Tensors, models: Models, share: float, seed: int) -> dict[str, Tensor]:
     """The sum of task vectors of which a random `share` of entries stays, scaled by 1 / share.
 
     The draw follows from seed, task and tensor alone, so it is the same whatever other tasks there are.
     """
+
+    from peft.utils.merge_utils import random_pruning  # takes seconds to import
 
     def drop(task: str, name: str, vector: Tensor) -> Tensor:
         with seeded_torch("dare", seed, task, name):
@@ -51,8 +52,10 @@ def dared(pretrained: Tensors, models: Models, share: float, seed: int) -> dict[
     return _by_tensor(pretrained, models, drop)
 
 
-def elected(pretrained: Tensors, models: Models, share: float) -> dict[str, Tensor]:
+def ties_merge(pretrained: Tensors, models: Models, share: float) -> dict[str, Tensor]:
     """TIES of the task vectors, float64: trim each to a `share` of its entries, elect signs, merge."""
+    from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge
+
     region = Region({name: tuple(values.shape) for name, values in pretrained.items()})
     budget = region.budget(share)
     kept = {task: top_k(region, movement(pretrained, model, region), budget) for task, model in models.items()}

@@ -96,7 +96,9 @@ def read_anatomy(folder: Path) -> ModelSpec:
     try:
         return TypeAdapter(ModelSpec).validate_python(read_json(folder / FILE, ModelError))
     except ValidationError as error:
-        raise ModelError(f"{folder / FILE}: damaged: {plain_problem(error.errors()[0], 'anatomy', ModelSpec)}") from None
+        raise ModelError(
+            f"{folder / FILE}: damaged: {plain_problem(error.errors()[0], 'anatomy', ModelSpec)}"
+        ) from None
 
 
 def parameter_groups(model: "PreTrainedModel", mode: str) -> dict[str, str]:

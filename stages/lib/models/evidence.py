@@ -17,7 +17,7 @@ from ..localizers.evidence import DevRating, LocalizerInput
 from ..runtime import numpy_generator, permuted
 from .fisher import squared_gradients
 from .label_model import LabelModel
-from .predicting import loss_gradient, predictions_of, same_rows, tensor_gradients, answers_of
+from .predicting import answers_of, loss_gradient, predictions_of, same_rows, tensor_gradients
 
 
 def with_dev(evidence: LocalizerInput, model: LabelModel, dev_rows: list[dict]) -> LocalizerInput:
@@ -75,7 +75,9 @@ def in_portions(evidence: LocalizerInput, most: int) -> LocalizerInput:
     return replace(evidence, tensor_gradients=whole and partial(whole, most=most))
 
 
-def from_tensors(region: Region, pretrained: Tensors, finetuned: Tensors, generator: np.random.Generator) -> LocalizerInput:
+def from_tensors(
+    region: Region, pretrained: Tensors, finetuned: Tensors, generator: np.random.Generator
+) -> LocalizerInput:
     """Evidence for localizers that need no model; asking it for weights or gradients raises RuntimeError."""
     return LocalizerInput(region, pretrained, finetuned, _NoWeights(), _no_model, _no_model, _no_model, generator)
 

@@ -6,7 +6,7 @@ the gradients of its outputs, example by example, and the gradient of one exampl
 that layer's parameters follows from those two alone.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -123,6 +123,14 @@ def _drawn(values: Tensor, drawn: Tensor) -> Iterator[Tensor]:
             yield values[:, label] * (drawn == label).double().mean(1).sqrt().to(values.dtype)
 
 
+def add_squared_gradient(loss: Tensor, weights: Mapping[str, Tensor], totals: Mapping[str, Tensor]) -> None:
+    """Add the square of each parameter's gradient of a scalar to its total, in place; the graph is kept."""
+    options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    gradients = torch.autograd.grad(loss, [*weights.values()], **options)
+    for name, gradient in zip(weights, gradients, strict=True):
+        totals[name].addcmul_(gradient, gradient)
+
+
 def _add_one_by_one(
     model: LabelModel, examples: list[Example], target: Target, weights: dict[str, Tensor], totals: dict[str, Tensor]
 ) -> None:
@@ -130,11 +138,7 @@ def _add_one_by_one(
         batch = model.batch([example])
         alone = Target(target.mode, target.places[number : number + 1])
         for loss in _losses(model.logits(batch), batch.labels, alone):
-            gradients = torch.autograd.grad(
-                loss.sum(), list(weights.values()), retain_graph=True, allow_unused=True, materialize_grads=True
-            )
-            for total, gradient in zip(totals.values(), gradients, strict=True):
-                total.addcmul_(gradient, gradient)
+            add_squared_gradient(loss.sum(), weights, totals)
 
 
 def _add_by_layer(

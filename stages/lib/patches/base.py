@@ -62,7 +62,8 @@ def open_base(folder: Path, mode: str) -> Iterator[Base]:
         yield read_base(folder)
         return
     # takes seconds, which the other way needn't
-    from ..models.sources import find_checkpoint, import_model, wanted_links
+    from ..models.importing import import_model
+    from ..models.sources import find_checkpoint, wanted_links
 
     name = str(folder)
     settings = ModelParams.model_construct(name=name, source="local", root=name, revision=None, mode=mode)

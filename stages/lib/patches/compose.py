@@ -8,9 +8,10 @@ from ..errors import MaskError
 from ..grafting.mask_file import StoredMask, write_mask
 from ..merging.stitch import stitch
 from .base import Base, require_base
-from .build_patch import KEY, base_of, read_graft, tasks_of
+from .build_patch import base_of, tasks_of
 from .format import size_text
 from .locations import free, mask_at
+from .patch_file import KEY, read_graft
 
 # what of a patch's use says how a task is read off the model
 READ_BY = ("labels", "config", "prompt", "max_length")

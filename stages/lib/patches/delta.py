@@ -23,7 +23,7 @@ from ..grafting.mask_file import StoredMask, named_tensors
 from ..io import write_json
 from ..words import small_percent
 from .base import Base
-from .build_patch import Use
+from .patch_file import PatchMetadata
 
 FORMAT, VERSION = "graft-delta", 1
 DELTA = "delta.safetensors"
@@ -69,7 +69,7 @@ def whole_delta(deltas: Deltas, patch: StoredMask, base: Base) -> dict[str, Tens
     return {**tensors, **{name: values.float() for name, values in patch.head.items()}}
 
 
-def write_sparse_delta(deltas: Deltas, patch: StoredMask, use: Use, file: Path) -> None:
+def write_sparse_delta(deltas: Deltas, patch: StoredMask, use: PatchMetadata, file: Path) -> None:
     """Write indices, differences and the new head alone, sealed like a mask file."""
     head = {name: values.float() for name, values in patch.head.items()}
     shapes = {name: list(shape) for name, shape in patch.mask.region.shapes.items()}
@@ -88,7 +88,7 @@ class _Plan:
 
 
 def make_adapter(
-    file: Path, patch: StoredMask, use: Use, base: Base, leave_out: bool
+    file: Path, patch: StoredMask, use: PatchMetadata, base: Base, leave_out: bool
 ) -> tuple[dict[str, Tensor], dict[str, object], str]:
     """Tensors and config of the adapter of a patch, and what it does and doesn't hold, in words.
 
@@ -138,7 +138,7 @@ def common_sparsity(sizes: list[tuple[int, int]]) -> float:
     return sparsity
 
 
-def _plan(patch: StoredMask, use: Use, base: Base) -> _Plan:
+def _plan(patch: StoredMask, use: PatchMetadata, base: Base) -> _Plan:
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(base.folder, trust_remote_code=False)

@@ -15,10 +15,11 @@ from ..grafting.mask_file import StoredMask, read_mask, write_mask
 from ..io import read_json, replacing, write_json
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from .base import Base, open_base
-from .build_patch import KEY, Use, base_of, chosen_task, make_patch, read_graft, require_whole_base, taken_out, use_of
+from .build_patch import base_of, chosen_task, make_patch, require_whole_base, taken_out
 from .delta import DELTA, deltas_of, make_adapter, whole_delta, write_adapter, write_sparse_delta
 from .format import card_text, size_text
 from .locations import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free, mask_at
+from .patch_file import KEY, PatchMetadata, read_graft, use_of
 from .project import max_length, pipeline_scores, task_of
 
 Writer = Callable[[Path], None]
@@ -49,7 +50,9 @@ def write_patch(target: Path, patch: StoredMask, card: str) -> None:
     _write(target, lambda folder: write_mask(folder / PATCH, patch), card)
 
 
-def _formed(form: str, file: Path, patch: StoredMask, use: Use, base: Base, leave_out: bool) -> tuple[Writer, str]:
+def _formed(
+    form: str, file: Path, patch: StoredMask, use: PatchMetadata, base: Base, leave_out: bool
+) -> tuple[Writer, str]:
     """The files that go into a folder beside the card, and a sentence about them."""
     if form == AS_PATCH:
         return lambda folder: write_mask(folder / PATCH, patch), ""
@@ -65,7 +68,7 @@ def _formed(form: str, file: Path, patch: StoredMask, use: Use, base: Base, leav
 
 
 @contextmanager
-def _opened(file: Path, task: str | None, base: Path) -> Iterator[tuple[StoredMask, Use, Base]]:
+def _opened(file: Path, task: str | None, base: Path) -> Iterator[tuple[StoredMask, PatchMetadata, Base]]:
     """A mask as a patch, or a patch as it is, with its base model: of a patch any folder of it, and no project is needed."""
     stored = read_graft(file)
     chosen = chosen_task(file, stored, task)
@@ -101,7 +104,7 @@ def _grafted(stored: StoredMask, base: Base) -> dict[str, Tensor]:
     return {**base.tensors, **transplant(base.tensors, stored.values, stored.mask), **head}
 
 
-def _write_model(tensors: dict[str, Tensor], use: Use, base: Base, folder: Path) -> None:
+def _write_model(tensors: dict[str, Tensor], use: PatchMetadata, base: Base, folder: Path) -> None:
     """An ordinary Hugging Face folder: config, tokenizer and these weights."""
     for file in sorted(base.folder.iterdir()):
         if file.is_file() and file.name in BESIDE:

@@ -15,7 +15,7 @@ from .locations import AS_PATCH, MODEL, PATCH, PEFT, SPARSE_DELTA, WHOLE_DELTA
 
 if TYPE_CHECKING:
     from ..grafting.mask_file import StoredMask
-    from .build_patch import Use
+    from .patch_file import PatchMetadata
 
 # the last is of completions
 MEASURES = {name: name for name in ("score", "agreement", "retained", "gain")}
@@ -33,7 +33,9 @@ NAMES = {
 SHORT = 12
 
 
-def card_text(stored: "StoredMask", use: "Use", scores: dict[str, dict[str, Any]], form: str, said: str = "") -> str:
+def card_text(
+    stored: "StoredMask", use: "PatchMetadata", scores: dict[str, dict[str, Any]], form: str, said: str = ""
+) -> str:
     """README.md of what is exported in one of FORMS: how to use it without this project, and where it comes from.
 
     `said` is a sentence about what the form holds.
@@ -75,7 +77,7 @@ def _with_gain(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: {**row, "gain": relative_gain(row["score"], *ends, LEAST_GAIN)} for name, row in scores.items()}
 
 
-def _front(use: "Use", scores: dict[str, dict[str, Any]], form: str) -> str:
+def _front(use: "PatchMetadata", scores: dict[str, dict[str, Any]], form: str) -> str:
     """The front matter of a card for the hub, as YAML: of the graft, its scores with the number of rows they are of."""
     from huggingface_hub import EvalResult, ModelCardData
 

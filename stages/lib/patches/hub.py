@@ -30,9 +30,9 @@ def push(patch: Path, to: str, private: bool) -> str:
     files = [CommitOperationAdd(CARD, str(card).encode()), CommitOperationAdd(PATCH, stored.path)]
     with _clear(to):
         repository = HfApi().create_repo(to, private=private or None, exist_ok=True).repo_id
-        title = f"Graft for {stored.use['task']} on {stored.use['base']}"
+        title = f"Graft for {stored.use.task} on {stored.use.base}"
         commit = HfApi().create_commit(repository, files, commit_message=title)
-    known = card.data.license or f"none: {stored.use['base']} has no card that names one"
+    known = card.data.license or f"none: {stored.use.base} has no card that names one"
     return f"{commit.commit_url}: {patch}, licence {known}"
 
 
@@ -53,22 +53,22 @@ def pull(name: str, to: Path, revision: str | None) -> str:
         partial.mkdir()
         for file in filter(Path.is_file, (fetched / PATCH, fetched / CARD)):
             shutil.copyfile(file, partial / file.name)
-    return f"{target}: patch of {patch.use['base']} for {patch.use['task']}, {name} at {fetched.name[:12]}"
+    return f"{target}: patch of {patch.use.base} for {patch.use.task}, {name} at {fetched.name[:12]}"
 
 
 def _licence(patch: Patch) -> str | None:
     """The licence on the base model's card, if it has one that can be asked for, as the hub writes it."""
-    if patch.use["source"] == "packaged":
+    if patch.use.source == "packaged":
         from ..data.packages import find_package
 
         # "MIT (package), Apache-2.0 (model)"
-        return find_package(patch.use["base"], kind="model").licence.split(", ")[-1].partition(" ")[0].lower()
-    if patch.use["source"] != "hub":
+        return find_package(patch.use.base, kind="model").licence.split(", ")[-1].partition(" ")[0].lower()
+    if patch.use.source != "hub":
         return None
     from huggingface_hub import HfApi
 
     try:
-        card: Any = HfApi().model_info(patch.use["base"], revision=patch.use["revision"]).card_data
+        card: Any = HfApi().model_info(patch.use.base, revision=patch.use.revision).card_data
     except Exception:  # whatever keeps the card from us, the patch can go without it
         return None
     return card.license if card else None

@@ -16,9 +16,10 @@ from ..metrics.composition import KINDS, composition, layer_of
 from ..metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, intersection, iou
 from ..models.anatomy import FILE
 from .base import read_base, require_base
-from .build_patch import KEY, base_of, read_graft, tasks_of
+from .build_patch import base_of, tasks_of
 from .format import shown
 from .locations import PRETRAINED, mask_at
+from .patch_file import KEY, read_graft
 
 LARGEST = 5
 MEASURES = ("selected", "parameters", "share", "chance")

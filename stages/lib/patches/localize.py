@@ -5,7 +5,6 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ from pydantic import ValidationError
 from ..data.tasks import Prompt, TaskSpec
 from ..errors import DataError, ParamsError, did_you_mean, plain_problem
 from ..grafting.mask_file import StoredMask
-from ..grafting.region import Region
 from ..localizers.names import NAMES
-from ..localizers.registry import Budget, FoundMask, Localizer, LocalizerSettings, find_mask, localizer_of
+from ..localizers.registry import Budget, LocalizerSettings, find_mask, localizer_of, settings_of
 from ..models.anatomy import CLASSES, HEAD
 from ..models.checkpoints import listed
 from ..models.evidence import draws, from_tensors
+from ..models.sources import weight_files
 from ..progress import progress
 from ..settings import Section
 from .base import Base
@@ -27,38 +26,17 @@ from .build_patch import new_patch
 from .export import write_patch
 from .format import card_text, render
 from .inspect import facts_of
+from .localize_context import LocalizeContext, LocalizeResult
 from .locations import AS_PATCH, free, mask_at
+from .memory import PeakMemory, warn_of_size
 from .pair import Pair, carried, open_pair, survey
-from .room import WIDTHS, PeakMemory, require_room
 
 GROUPS = ("layers", "embeddings", "pooler", "lm_head")
 # of a model that says no limit itself
 MOST_TOKENS = 512
 # as of model.max_length and runtime.batch_tokens
 LEAST_LENGTH, LEAST_BATCH = 8, 16
-
-
-@dataclass(frozen=True)
-class Found:
-    """The mask, how the models score on test rows (variant -> measures), and lines on the rows."""
-
-    mask: FoundMask
-    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Work:
-    """Everything that a localizer is run with; the request is what was asked for on the command line."""
-
-    request: Namespace
-    pair: Pair
-    region: Region
-    budget: Budget
-    task: TaskSpec
-    max_length: int
-    settings: Section
-    peak: PeakMemory
+DTYPES = ("float32", "bfloat16")
 
 
 def localize(**options: Any) -> str:
@@ -76,10 +54,12 @@ def localize(**options: Any) -> str:
     region = pair.anatomy.region(request.region, "--region")
     budget = Budget.of(region, request.sparsity, "top_k", "--sparsity")
     _require_fit(request, pair)
-    width = WIDTHS[request.dtype] if request.data else 0
-    require_room(request.localizer, width, request.batch_tokens, pair.anatomy, region, budget.k)
+    if request.data:
+        warn_of_size(weight_files(pair.finetuned.checkpoint.folder))
     most = min(pair.tokenizer.model_max_length, MOST_TOKENS, pair.most_tokens or MOST_TOKENS)
-    work = Work(request, pair, region, budget, task_of(request, pair), request.max_length or most, settings, peak)
+    work = LocalizeContext(
+        request, pair, region, budget, task_of(request, pair), request.max_length or most, settings, peak
+    )
     with progress("compare", len(pair.base.stored), "tensor") as bar:
         moved = survey(pair, request.region, lambda _: (bar.update(), peak.look()))
     found = _find(work)
@@ -106,7 +86,7 @@ def _checked(request: Namespace) -> Section:
     settings: Section = LocalizerSettings()
     if request.localizer in NAMES:
         try:
-            settings = settings_of(request.localizer, request.changes)
+            settings = settings_of(request.localizer, changes_of(request.changes), "--set ")
         except ParamsError as error:
             problems.append(str(error))
     if problems:
@@ -130,16 +110,16 @@ def _range_problems(request: Namespace) -> Iterator[str]:
 
 def _localizer_problems(request: Namespace) -> Iterator[str]:
     localizer = request.localizer
-    if request.dtype not in WIDTHS:
-        yield f"--dtype: {request.dtype!r} is not allowed; one of {', '.join(WIDTHS)}"
+    if request.dtype not in DTYPES:
+        yield f"--dtype: {request.dtype!r} is not allowed; one of {', '.join(DTYPES)}"
     elif request.dtype != "float32" and localizer in NAMES and localizer_of(localizer).arrays:
         found = {name: localizer_of(name) for name in NAMES}
-        slim = ", ".join(name for name, one in found.items() if not one.arrays and needs_data(one))
+        slim = ", ".join(name for name, one in found.items() if not one.arrays and one.needs_model)
         yield f"--dtype: {localizer} works in float32; {request.dtype} is for {slim}"
     if localizer not in NAMES:
         yield f"--localizer: unknown localizer {localizer!r}{did_you_mean(localizer, NAMES)}; known: {', '.join(NAMES)}"
-    elif request.data is None and needs_data(localizer_of(localizer)):
-        free_ones = ", ".join(name for name in NAMES if not needs_data(localizer_of(name)))
+    elif request.data is None and localizer_of(localizer).needs_model:
+        free_ones = ", ".join(name for name in NAMES if not localizer_of(name).needs_model)
         yield f"--localizer: {localizer} takes gradients, so it needs --data; without: {free_ones}"
 
 
@@ -165,25 +145,16 @@ def _require_fit(request: Namespace, pair: Pair) -> None:
         )
 
 
-def needs_data(localizer: Localizer) -> bool:
-    """True for a localizer that looks at a model with rows, and not at two sets of weights alone."""
-    return localizer.rank_needs_model or localizer.refine is not None
-
-
-def settings_of(localizer: str, changes: list[str]) -> Section:
-    """The default settings of a localizer with these changes, each NAME=VALUE; raises ParamsError."""
-    values: dict[str, Any] = {}
-    for change in changes:
-        name, _, text = change.partition("=")
+def changes_of(items: list[str]) -> dict[str, Any]:
+    """Settings given as NAME=VALUE, values as in JSON, or else as text."""
+    changes: dict[str, Any] = {}
+    for item in items:
+        name, _, text = item.partition("=")
         try:
-            values[name] = json.loads(text)
+            changes[name] = json.loads(text)
         except ValueError:
-            values[name] = text
-    kind = localizer_of(localizer).settings
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        raise ParamsError("; ".join(plain_problem(one, f"--set {localizer}", kind) for one in error.errors())) from None
+            changes[name] = text
+    return changes
 
 
 def task_of(request: Namespace, pair: Pair) -> TaskSpec:
@@ -214,7 +185,7 @@ def task_of(request: Namespace, pair: Pair) -> TaskSpec:
         raise DataError("; ".join(plain_problem(one, "--prompt", TaskSpec) for one in error.errors())) from None
 
 
-def _find(work: Work) -> Found:
+def _find(work: LocalizeContext) -> LocalizeResult:
     if work.request.data is not None:
         from .localize_data import find_with_data
 
@@ -223,10 +194,10 @@ def _find(work: Work) -> Found:
         after = work.pair.finetuned.values(lambda _: (bar.update(), work.peak.look()))
         generator = draws(work.request.localizer, work.task.name, work.request.seed)
         evidence = from_tensors(work.region, work.pair.base.values(), after, generator)
-        return Found(find_mask(work.request.localizer, evidence, work.settings, work.budget))
+        return LocalizeResult(find_mask(work.request.localizer, evidence, work.settings, work.budget))
 
 
-def _patch(work: Work, found: Found, target: Path) -> StoredMask:
+def _patch(work: LocalizeContext, found: LocalizeResult, target: Path) -> StoredMask:
     """Write the patch of a mask; gives what was written."""
     pair, mask = work.pair, found.mask.mask
     about = {
@@ -250,7 +221,7 @@ def _patch(work: Work, found: Found, target: Path) -> StoredMask:
     return patch
 
 
-def _said(work: Work, moved: Counter[str]) -> list[str]:
+def _said(work: LocalizeContext, moved: Counter[str]) -> list[str]:
     """Assumptions that were made, and parameters that moved outside the region."""
     labels = f"labels: {', '.join(work.task.labels)}." if work.task.labels else "no labels."
     lines = [f"Read as {work.pair.mode}; {labels}"]

@@ -4,7 +4,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..data.local import ENDINGS, read_file
 from ..data.rows import BITS, Row, bare, content, rank
@@ -24,24 +23,21 @@ from ..models.visibility import SEEN, require_readable
 from ..progress import progress
 from ..runtime import start
 from ..settings import ModelParams, RuntimeParams
-from .room import MOST
-
-if TYPE_CHECKING:
-    from .localize import Found, Work
+from .localize_context import LocalizeContext, LocalizeResult
 
 # of the rows that aren't tested on; localizers choose by them
 DEV_SHARE = 0.2
 NO_TEST = "none"
 BINS = 15
+# gradients that are added up at once where one batch doesn't hold all rows, in numbers: 256 MiB in float32
+MOST = 2**26
 
 
-def find_with_data(work: "Work") -> "Found":
+def find_with_data(work: LocalizeContext) -> LocalizeResult:
     """The mask by the localizer that was asked for, and the scores of all three models on the test rows.
 
     Raises DataError for rows that can't be used, ModelError where the model doesn't fit a prompt.
     """
-    from .localize import Found
-
     rows, lines = split_rows(work)
     pair, request = work.pair, work.request
     with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
@@ -67,10 +63,10 @@ def find_with_data(work: "Work") -> "Found":
         evaluation.predict(GRAFTED)
     scored = score_rows(evaluation.predictions(), work.task, BINS) if rows["test"] else []
     by_variant = {row["variant"]: row for row in scored}
-    return Found(found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, GRAFTED) if scored}, lines)
+    return LocalizeResult(found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, GRAFTED) if scored}, lines)
 
 
-def _load(work: "Work", scratch: Path) -> LabelModel:
+def _load(work: LocalizeContext, scratch: Path) -> LabelModel:
     """The fine-tuned model, live."""
     pair, request = work.pair, work.request
     tuned, base = pair.finetuned.checkpoint.folder, pair.base.checkpoint.folder
@@ -81,7 +77,7 @@ def _load(work: "Work", scratch: Path) -> LabelModel:
     return LabelModel.load(links, work.task, settings, machine, dtype=request.dtype)
 
 
-def split_rows(work: "Work") -> tuple[dict[str, list[Row]], list[str]]:
+def split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]:
     """Rows of train, dev and test, which share no text, and a line about them.
 
     Without a test file a fifth of the rows is held out by their text; a fifth of the others is dev, by text and seed.

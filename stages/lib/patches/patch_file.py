@@ -1,92 +1,125 @@
-"""A patch as it lies on disk, read with torch and safetensors alone; what its header may say."""
+"""The patch format: a mask file whose header also says what it takes to use it, so that it can be handed to others.
 
-import json
+In a mask file stand the indices, the fine-tuned values and the trained head (`grafting.mask_file`).  A patch adds, under
+`patch` in the same header, the class and settings of the model, the task's labels and prompt, and a fingerprint of the whole
+pretrained model instead of its graftable region alone.
+"""
+
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from ..digest import require_sealed
-from ..errors import MaskError
-from ..grafting.mask import FLOATS, GraftMask
+from ..data.tasks import Prompt
+from ..errors import MaskError, plain_problem
+from ..grafting.mask_file import StoredMask, read_mask
 from ..grafting.region import Region
 from ..models.anatomy import CLASSES
+from ..settings import Section
 from .locations import COMMAND, mask_at
 
 VERSION = 3
 KEY = "patch"
-# what mask files say they are: `stages.lib.grafting.mask_indices`, which takes packages that are not needed here
-MASKS = {"format": "graft-mask", "version": 2}
 EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
+
+
+class PatchMetadata(Section):
+    """The requirements for using a patch, besides indices and values."""
+
+    version: Literal[3] = VERSION
+    auto_class: Literal["AutoModelForSequenceClassification", "AutoModelForMaskedLM", "AutoModelForCausalLM"]
+    labels: list[str] = Field(description="in the order of the logits; none if the patch is for no task in particular")
+    config: dict[Literal["pad_token_id", "id2label", "label2id"], Any] = Field(
+        description="settings of the model's config that the graft changes: padding, and for a new head its labels"
+    )
+    base: str = Field(description="name of the pretrained model")
+    source: Literal["packaged", "hub", "local"]
+    revision: str | None
+    fingerprint: str = Field(description="SHA-256 over name, shape and values of `outside`, then of the region")
+    outside: dict[str, list[int]] = Field(description="shapes of the pretrained parameters outside the region")
+    task: str
+    title: str
+    prompt: Prompt | None
+    max_length: int
+
+    @field_validator("labels")
+    @classmethod
+    def _check_labels(cls, labels: list[str], info: ValidationInfo) -> list[str]:
+        if len(labels) == 1 or (not labels and info.data.get("auto_class") == CLASSES["standard"]):
+            raise ValueError("two labels or more, or, without a new head, none at all")
+        return labels
+
+    @field_validator("config")
+    @classmethod
+    def _check_config(cls, config: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        known = {"labels", "auto_class"} <= info.data.keys()  # else they are wrong themselves
+        if known and config != names_of_labels(info.data["labels"], info.data["auto_class"]) | padding_of(config):
+            raise ValueError("pad_token_id, and for a new head id2label and label2id with the labels in their order")
+        return config
+
+    @field_validator("prompt")
+    @classmethod
+    def _check_prompt(cls, prompt: Prompt | None, info: ValidationInfo) -> Prompt | None:
+        wanted = None if info.data.get("auto_class") == CLASSES["standard"] else {*info.data.get("labels", ())} or None
+        if (prompt and {*prompt.verbalizer}) != wanted:
+            raise ValueError("a prompt with a word for each label, or null for a new head")
+        return prompt
+
+    @property
+    def mode(self) -> str:
+        """The pipeline's `model.mode` that reads labels this way."""
+        return next(mode for mode, name in CLASSES.items() if name == self.auto_class)
 
 
 @dataclass(frozen=True)
 class Patch:
-    """The contents of a patch: of the parameters of `mask` the fine-tuned `values`, and a new `head`, whole.
-
-    `use` is what the header says of the model and the task (`build_patch.Use`): `base`, the name of the base model, and its
-    `fingerprint`; `auto_class`, the class of transformers that loads it; `config`, what is otherwise than in the base model's;
-    `task` and so on.  Of these `auto_class` and `config` are checked.
-    `whole` has the shapes of all pretrained parameters in the order of the fingerprint.
-    """
+    """A patch as read from its file: mask, values and head, and its metadata."""
 
     path: Path
-    use: dict[str, Any]
-    whole: Region
-    mask: GraftMask
-    values: dict[str, Tensor]
-    head: dict[str, Tensor]
+    stored: StoredMask
+    use: PatchMetadata
+
+    @property
+    def whole(self) -> Region:
+        """Every pretrained parameter, in the order of the fingerprint."""
+        return whole_model(self.stored, self.use)
 
 
 def read_patch_file(path: Path) -> Patch:
     """Read a patch, given by its folder or its file; raises MaskError if it is missing, damaged or of another version."""
     file = mask_at(path)
-    try:
-        with safe_open(file, framework="pt") as opened:
-            about = json.loads((opened.metadata() or {}).get("graft", "null"))
-            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 - not a dict
-        _require_version(file, about)
-        require_sealed(file)
-        return _patch(file, about, tensors)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise MaskError(f"{file}: damaged: {'lacks ' * isinstance(error, KeyError)}{error}") from error
+    stored = read_mask(file)
+    return Patch(file, stored, use_of(file, stored))
 
 
-def _require_version(file: Path, about: object) -> None:
-    if not isinstance(about, dict) or about.get("format") != MASKS["format"]:
-        raise MaskError(f"{file}: not a mask file")
-    if not isinstance(about.get(KEY), dict):
-        raise MaskError(f"{file}: is a mask, not a patch; {EXPORT} makes one of it")
-    if about.get("version") != MASKS["version"] or about[KEY].get("version") != VERSION:
-        found = f"{about[KEY].get('version')} of a patch in version {about.get('version')} of a mask file"
-        raise MaskError(f"{file}: format version {found}, this program reads {VERSION} in {MASKS['version']}")
+def read_graft(path: Path) -> StoredMask:
+    """Read a mask or a patch; raises MaskError if it is missing, damaged or of another version."""
+    stored = read_mask(path)
+    if KEY in stored.about:
+        use_of(path, stored)
+    return stored
 
 
-def _patch(file: Path, about: dict[str, Any], tensors: dict[str, Tensor]) -> Patch:
-    use, parts = about[KEY], {part: {} for part in ("indices", "values", "head")}
-    for key, tensor in tensors.items():
-        part, _, name = key.partition("/")
-        parts[part][name] = tensor
-        if part == "indices" and (tensor.dtype not in (torch.int32, torch.int64) or tensor.dim() != 1):
-            raise ValueError(f"{name}: indices must be one row of whole numbers")
-        if part != "indices" and (tensor.dtype not in FLOATS or not bool(tensor.isfinite().all())):
-            raise ValueError(f"{name} is {tensor.dtype}, or holds what is no number")
-    shapes, outside = ({name: tuple(shape) for name, shape in of.items()} for of in (about["shapes"], use["outside"]))
-    if use["auto_class"] not in CLASSES.values():
-        raise ValueError(
-            f"{KEY}.auto_class is {use['auto_class']!r}, should be one of {', '.join(dict.fromkeys(CLASSES.values()))}"
+def use_of(path: Path, stored: StoredMask) -> PatchMetadata:
+    """The header of a patch on its use; raises MaskError if it is only a mask, damaged or of another version."""
+    use = stored.about.get(KEY)
+    if not isinstance(use, dict):
+        raise MaskError(f"{path}: is a mask, not a patch; {EXPORT} makes one of it")
+    if use.get("version") != VERSION:
+        raise MaskError(
+            f"{path}: format version {use.get('version')} of a patch, this program reads {VERSION}; "
+            f"{EXPORT} makes it anew from its mask"
         )
-    if use["config"] != names_of_labels(use["labels"], use["auto_class"]) | padding_of(use["config"]):
-        raise ValueError(f"{KEY}.config may say how to pad and, for a new head, the names of its labels, nothing else")
-    mask = GraftMask(Region(shapes), {name: indices.to(torch.int64) for name, indices in parts["indices"].items()})
-    if mask.counts != {name: values.numel() for name, values in parts["values"].items() if values.dim() == 1}:
-        raise ValueError("indices and values don't belong together")
-    if not all(isinstance(use[name], str) for name in ("base", "fingerprint", "task")):
-        raise ValueError(f"{KEY}.base, fingerprint and task should be text")
-    return Patch(file, use, Region({**outside, **shapes}), mask, parts["values"], parts["head"])
+    try:
+        return PatchMetadata.model_validate(use)
+    except ValidationError as error:
+        raise MaskError(f"{path}: damaged: {plain_problem(error.errors()[0], KEY, PatchMetadata)}") from error
+
+
+def whole_model(stored: StoredMask, use: PatchMetadata) -> Region:
+    """Every pretrained parameter, in the order of the fingerprint."""
+    return Region({name: tuple(shape) for name, shape in use.outside.items()} | stored.mask.region.shapes)
 
 
 def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..data.encoding import Example
 from ..errors import TrainingError
+from ..grafting.apply import put_at
 from ..grafting.mask import GraftMask
 from ..loops import State
 from ..models.label_model import LabelModel
@@ -116,7 +117,7 @@ class MaskedParameters:
     def write_back(self) -> None:
         """Put every gathered leaf where it came from."""
         for name, indices in self._at.items():
-            self._weights[name].view(-1)[indices] = self.values[name]
+            put_at(self._weights[name], indices, self.values[name])
 
     def snapshot(self) -> dict[str, Tensor]:
         """A copy of the leaves."""
@@ -211,7 +212,9 @@ class TrainerState:
             self.best = (*score,), step, state.part("best")
 
 
-def _gradients(model: LabelModel, examples: list[Example], leaves: MaskedParameters, plan: TrainPlan, step: int) -> float:
+def _gradients(
+    model: LabelModel, examples: list[Example], leaves: MaskedParameters, plan: TrainPlan, step: int
+) -> float:
     """Leave the gradient of a batch's loss in the leaves; gives the loss."""
     model.model.train()
     leaves.clear()  # so that a head whose task isn't in this batch keeps still

@@ -12,7 +12,7 @@ from ..data.encoding import Example
 from ..grafting.mask import GraftMask
 from ..loops import loop as kept_loop
 from ..models.label_model import LabelModel
-from .course import TrainerState, DevScore, Penalty, Training, TrainPlan
+from .course import DevScore, Penalty, TrainerState, Training, TrainPlan
 
 Batches = Iterator[tuple[LabelModel, list[Example]]]
 

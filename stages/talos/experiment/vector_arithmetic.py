@@ -11,7 +11,7 @@ from typing import Any
 
 from stages.lib.io import write_json
 from stages.lib.merging.arithmetic import alpha_grid, choose_alpha, mean_normalised, normalised
-from stages.lib.merging.vectors import dared, elected, summed
+from stages.lib.merging.vectors import dare_merge, summed, ties_merge
 from stages.lib.metrics.classification import accuracy, majority_share
 from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
@@ -60,8 +60,8 @@ def mergers_of(method: str, settings: Addition, seed: int) -> dict[str, Merger]:
     """Ways to make one vector of all tasks'; TIES and DARE are for the vectors of `full`, the main pipeline's models."""
     ways = {
         SUM: summed,
-        TIES: partial(elected, share=settings.ties_share),
-        DARE: partial(dared, share=settings.dare_share, seed=seed),
+        TIES: partial(ties_merge, share=settings.ties_share),
+        DARE: partial(dare_merge, share=settings.dare_share, seed=seed),
     }
     return {name: way for name, way in ways.items() if name == SUM or (method == FULL and name in settings.mergers)}
 

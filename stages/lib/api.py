@@ -1,0 +1,194 @@
+"""Skill grafting for any two torch modules of one architecture: `base`, and `tuned`, which was fine-tuned from it.
+
+Names of parameters are those of `named_parameters`, one name for tied ones.  Errors that the caller can mend are GraftErrors.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from .errors import MaskError, ModelError, ParamsError, did_you_mean
+from .grafting.apply import transplant, values_at
+from .grafting.mask import GraftMask
+from .grafting.mask_file import StoredMask
+from .grafting.mask_indices import read_indices
+from .grafting.modules import Parameters, chosen, graft, region_of
+from .grafting.region import Region, Tensors
+from .localizers.evidence import LocalizerInput
+from .localizers.registry import Budget, find_mask, localizer_of, settings_of
+from .merging import names, vectors
+from .merging.arithmetic import shifted, task_vector
+from .merging.stitch import union
+from .metrics.classification import reliability
+from .models.anatomy import named_weights
+from .models.evidence import from_tensors
+from .models.fisher import add_squared_gradient
+
+Loss = Callable[..., Tensor]
+WAYS = (*names.RULES, names.AVERAGE, names.ARITHMETIC, names.TIES, names.DARE, names.CONSENSUS)
+# of each task vector, kept
+SHARES = {names.TIES: 0.2, names.DARE: 0.1}
+
+
+def localize(
+    base: nn.Module,
+    tuned: nn.Module,
+    *,
+    sparsity: float,
+    method: str = "movement",
+    loss: Loss | None = None,
+    batches: Sequence[Any] | None = None,
+    parameters: Parameters = None,
+    seed: int | np.random.Generator = 0,
+    **settings: Any,
+) -> GraftMask:
+    """The mask of floor(sparsity * size) parameters by a localizer: movement, learned, grown, attribution, fish, talos, ...
+
+    `parameters`, glob patterns or a function of the name, chooses the region; by default it is all that moved, heads aside.
+    Localizers that look at more than weights take gradients of `loss(model)`, a scalar, or of `loss(model, batch)` over
+    `batches`: of the mean, or of one batch after the other where they take steps; fish and talos square that of each batch, so
+    let each be one example.  The model is then a copy in eval mode, with the heads and buffers of `tuned`.  `settings` are the
+    localizer's own, such as steps=50.
+    """
+    region = region_of(base, tuned, parameters)
+    if given := {"mode", "draws"} & {*settings}:
+        raise ParamsError(f"{method}.{min(given)}: whose gradient is squared, the loss says (see `fisher`)")
+    checked = settings_of(method, settings, "")
+    budget = Budget.of(region, sparsity, "top_k", "sparsity")
+    before, after = (_values(model, region) for model in (base, tuned))
+    generator = np.random.default_rng(seed)
+    if not localizer_of(method).needs_model:
+        evidence = from_tensors(region, before, after, generator)
+    elif loss is None:
+        raise ParamsError(f"loss: {method} takes gradients, so it needs one; movement takes none")
+    elif any(values.dtype in (torch.float16, torch.bfloat16) for values in after.values()):
+        raise ModelError(f"{method} works in float32: hand over base.float() and tuned.float()")
+    else:
+        model = graft(base, tuned, GraftMask.empty(region)).eval()
+        parts = [()] if batches is None else [(batch,) for batch in batches]
+        evidence = _evidence(model, region, (before, after), loss, parts, generator)
+    return find_mask(method, evidence, checked, budget).mask
+
+
+def merge(
+    base: nn.Module,
+    tasks: Mapping[str, tuple[nn.Module, GraftMask]],
+    how: str = "mean",
+    *,
+    alpha: float = 1.0,
+    share: float | None = None,
+    strictness: float = 0.4,
+    seed: int = 0,
+) -> nn.Module:
+    """A new module of several: task -> (its fine-tuned model, its mask); GraftMask.full merges it whole.
+
+    mean, sum, sequence, largest: stitched grafts, where masks meet by this rule.  average, arithmetic, ties, dare, consensus:
+    base + alpha * what is made of the tasks' vectors within their masks.  `share` is what ties and dare (which need peft)
+    keep of each vector, 0.2 and 0.1, `strictness` the lambda of consensus.  Heads and buffers stay the base's: each task has its own.
+    """
+    if how not in WAYS:
+        raise ParamsError(f"how: unknown way {how!r}{did_you_mean(how, WAYS)}; known: {', '.join(WAYS)}")
+    region, *others = [mask.region for _, mask in tasks.values()]
+    if any(other != region for other in others):
+        raise MaskError("the masks are of several regions: localize all tasks with the same parameters=")
+    pretrained = _values(base, region, "cpu")
+    grafts = {
+        task: StoredMask(mask, values_at(_values(tuned, region, "cpu"), mask), {}, {})
+        for task, (tuned, mask) in tasks.items()
+    }
+    if how in names.RULES:
+        mask, values = union([*grafts.values()], pretrained, how)
+        merged = transplant(pretrained, values, mask)
+    else:
+        models = {task: transplant(pretrained, one.values, one.mask) for task, one in grafts.items()}
+        vector = _vector(how, pretrained, models, share or SHARES.get(how), strictness, seed)
+        merged = shifted(pretrained, vector, 1 / len(models) if how == names.AVERAGE else alpha)
+    model = copy.deepcopy(base)
+    for name, values in merged.items():
+        named_weights(model)[name].data.copy_(values)
+    return model
+
+
+def fisher(
+    model: nn.Module, loss_per_example: Loss, examples: Iterable[Any], parameters: Parameters = None
+) -> dict[str, Tensor]:
+    """The sum over examples of the squared gradient of each one's own loss: the diagonal of the Fisher information.
+
+    `loss_per_example(model, example)` gives -log p(label) for the empirical one (FISH, surgical fine-tuning), or several losses
+    whose squares are added: -log p(c) * sqrt(p(c)) of all classes c, the root detached, for the expectation over the model's own
+    labels (TaLoS).  Name -> the shape of the parameter, of those chosen that require gradients; the mode is left as it is.
+    """
+    weights = {name: weight for name, weight in named_weights(model).items() if weight.requires_grad}
+    weights = {name: weights[name] for name in chosen([*weights], parameters)}
+    totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    for example in examples:
+        for loss in loss_per_example(model, example).reshape(-1):
+            add_squared_gradient(loss, weights, totals)
+    return totals
+
+
+def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:
+    """The expected calibration error (equation 6) of logits (n, classes) on labels (n,): tensors, arrays or lists."""
+    logits, labels = (torch.as_tensor(values).detach().cpu().numpy() for values in (logits, labels))
+    return reliability(logits, labels, bins).ece
+
+
+def load_mask(path: str | Path) -> GraftMask:
+    """The mask of a file of `GraftMask.save`, of the pipeline or of a patch; MaskError if it is missing or damaged."""
+    region, indices = read_indices(Path(path))
+    return GraftMask.from_region_indices(region, torch.from_numpy(indices))
+
+
+def _values(model: nn.Module, region: Region, device: str | None = None) -> dict[str, Tensor]:
+    weights = named_weights(model)
+    return {name: weights[name].detach().to(device) for name in region.shapes}
+
+
+def _evidence(
+    model: nn.Module, region: Region, ends: tuple, loss: Loss, parts: list[tuple], generator: np.random.Generator
+) -> LocalizerInput:
+    """What a localizer is given of a live model between two ends with a loss of its own."""
+    weights = {name: weight for name, weight in named_weights(model).items() if name in region.shapes}
+    for weight in model.parameters():
+        weight.requires_grad_(any(weight is one for one in weights.values()))
+
+    def gradient(of: list[tuple]) -> float:
+        for weight in weights.values():
+            weight.grad = torch.zeros_like(weight)
+        total = 0.0
+        for part in of:
+            value = loss(model, *part) / len(of)
+            value.backward()
+            total += float(value.detach())
+        return total
+
+    def batch_gradients(_size: int) -> Callable[..., float]:
+        turns = cycle(parts)
+        return lambda passed_over=False: gradient([next(turns)])
+
+    def squares(count: int, *_: Any) -> Tensors:
+        return fisher(model, lambda _, part: loss(model, *part), parts[:count])
+
+    return LocalizerInput(region, *ends, weights, batch_gradients, lambda: gradient(parts), squares, generator)
+
+
+def _vector(
+    how: str, pretrained: Tensors, models: vectors.Models, share: float | None, strictness: float, seed: int
+) -> Tensors:
+    """What is added to the pretrained model, float64."""
+    if how == names.TIES:
+        return vectors.ties_merge(pretrained, models, share)
+    if how == names.DARE:
+        return vectors.dare_merge(pretrained, models, share, seed)
+    total = vectors.summed(pretrained, models)
+    if how != names.CONSENSUS:
+        return total
+    masks = [vectors.tall_mask(task_vector(pretrained, model), total, strictness) for model in models.values()]
+    return vectors.within(total, vectors.agreed(masks))

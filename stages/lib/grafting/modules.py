@@ -1,0 +1,102 @@
+"""Grafts of two torch modules of one architecture: a pretrained `base`, and `tuned`, which was fine-tuned from it.
+
+Heads travel whole, since a new one has no pretrained values: all parameters of a top-level module called as in HEADS, unless
+they are in the region.  So do buffers that differ, such as the running statistics of BatchNorm.  All other parameters outside
+the mask are the base's.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ModelError
+from ..models.anatomy import named_weights
+from .apply import put_at, take_at
+from .mask import GraftMask
+from .region import Region
+
+HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "qa_outputs")
+# patterns of names as in `encoder.*.weight`, or whether a name is meant
+Parameters = str | Sequence[str] | Callable[[str], bool] | None
+# a parameter or buffer, places in it laid flat (None: all of it), and values for these
+Places = list[tuple[Tensor, Tensor | None, Tensor]]
+
+
+def region_of(base: nn.Module, tuned: nn.Module, parameters: Parameters = None) -> Region:
+    """The parameters that are chosen, by default all that moved, heads aside; raises ModelError if there are none."""
+    before, after = _pair(base, tuned)
+    names = [name for name in named_weights(base) if not is_head(name) and not torch.equal(before[name], after[name])]
+    names = names if parameters is None else chosen([*named_weights(base)], parameters)
+    if not names:
+        raise ModelError(
+            "nothing moved between the two models, heads aside" if parameters is None else "parameters: none"
+        )
+    return Region({name: tuple(before[name].shape) for name in names})
+
+
+def chosen(names: Sequence[str], parameters: Parameters) -> list[str]:
+    """The names that are meant; raises ModelError for a pattern that means none, with the nearest name."""
+    if callable(parameters):
+        return [name for name in names if parameters(name)]
+    patterns = ["*"] if parameters is None else [parameters] if isinstance(parameters, str) else parameters
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            [near] = get_close_matches(pattern, names, n=1, cutoff=0)
+            raise ModelError(f"parameters: no parameter is called {pattern!r}; the nearest is {near!r}")
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def graft(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> nn.Module:
+    """A new module: fine-tuned values inside the mask, pretrained ones outside (equation 1), bit for bit.
+
+    Heads (HEADS) and buffers that differ, such as the running statistics of BatchNorm, are those of `tuned`, whole.
+    """
+    model = copy.deepcopy(base)
+    write(places_of(model, tuned, mask))
+    return model
+
+
+def places_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Places:
+    """What makes the base the graft of a mask; raises ModelError if the mask is of other models."""
+    before, after = _pair(base, tuned)
+    for name, shape in mask.region.shapes.items():
+        if name not in before or before[name].shape != shape:
+            raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")
+    buffers = {name for name, _ in base.named_buffers()}
+    whole = [name for name in before if name in buffers or (is_head(name) and name not in mask.region.shapes)]
+    places: Places = [(before[name], at, take_at(after[name], at)) for name, at in mask.indices.items()]
+    return places + [(before[name], None, after[name].detach().clone()) for name in whole]
+
+
+def read(places: Places) -> Places:
+    """The same places with what is there now."""
+    return [(tensor, at, tensor.detach().clone() if at is None else take_at(tensor, at)) for tensor, at, _ in places]
+
+
+def write(places: Places) -> None:
+    """Put values in place, on the device and in the dtype that each tensor has by now."""
+    with torch.no_grad():
+        for tensor, at, values in places:
+            tensor.copy_(values) if at is None else put_at(tensor.detach(), at, values)
+
+
+def is_head(name: str) -> bool:
+    """True for a parameter of a head, by its name."""
+    return name.partition(".")[0] in HEADS
+
+
+def _pair(base: nn.Module, tuned: nn.Module) -> list[dict[str, Tensor]]:
+    """Parameters and buffers of both, those of `tuned` on the device of the base; ModelError unless they are alike."""
+    sides = [{**named_weights(model), **dict(model.named_buffers())} for model in (base, tuned)]
+    kinds = [{name: f"{[*values.shape]} of {values.dtype}" for name, values in side.items()} for side in sides]
+    for name in {**sides[0], **sides[1]}:
+        first, second = (kind.get(name, "missing") for kind in kinds)
+        if first != second:
+            raise ModelError(
+                f"two models of one architecture and dtype are needed: {name} is {first} in the base, {second} in the other"
+            )
+    return [sides[0], {name: values.to(sides[0][name].device) for name, values in sides[1].items()}]

@@ -1,0 +1,123 @@
+"""A pretrained model, written as the folder that every stage reads: without a task head, its tensors under the names of its class."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import ModelError
+from ..runtime import seeded_torch
+from ..settings import ModelParams
+from .anatomy import (
+    CLASSES,
+    HEAD,
+    LM_HEAD,
+    POOLER,
+    ModelSpec,
+    anatomy_of,
+    named_weights,
+    require_embeddings,
+    write_anatomy,
+)
+from .checkpoints import FLOATS, Checkpoint, Named, listed
+from .loading import MADE_ANEW, POOLERS, load_config, load_model, load_tokenizer, save_model
+from .sources import commit_of
+from .visibility import SEEN, require_readable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+# What a class may have no use for.
+UNUSED = {
+    "a head of its pretraining": r"(cls|lm_head|lm_loss|embed_out|pred_layer|decoder|(\w+_)?predictions|generator_\w+|vocab_\w+)\.",
+    "a pooler": POOLERS,
+    "tables that are made anew": MADE_ANEW,
+}
+
+
+def import_model(source: Path, settings: ModelParams, folder: Path) -> ModelSpec:
+    """Write the model of `source` to `folder`, without a task head, and describe it.
+
+    Says so if it had a task head of its own, or other parts that this class doesn't read, or lacked a pooler, which is drawn.
+    Raises ModelError if it lacks what the mode needs, such as a masked-LM head for prompts, or can't do what the mode asks for.
+    """
+    origin = settings.root if settings.source == "local" else settings.name
+    try:
+        config, tokenizer = load_config(source), load_tokenizer(source)
+        _require_fit(settings, config, tokenizer)
+        with seeded_torch("model", settings.name):
+            model = load_model(source, settings.mode, new_head=True)
+        _require_numbers(source, model)
+    except ModelError as error:
+        raise ModelError(str(error).replace(str(source), origin)) from error
+    revision = commit_of(source) or settings.revision
+    anatomy = anatomy_of(model, settings.mode, settings.name, settings.source, revision)
+    _require_whole(settings, model, anatomy.groups, len(tokenizer))
+    if require_readable(settings.name, model, settings.mode):
+        print(f"{settings.name}: {SEEN} runtime.batch_tokens")
+    head = anatomy.names([HEAD])
+    if {*head} - {*model.missing_tensors}:
+        print(f"{settings.name}: its own classification head is dropped; each task gets a new one")
+    if model.unused_tensors:
+        print(f"{settings.name}: has what model.mode={settings.mode} doesn't read: {_unused(model.unused_tensors)}")
+    write_anatomy(anatomy, folder)
+    save_model(model, tokenizer, folder, leave_out=head)
+    return anatomy
+
+
+def _require_fit(settings: ModelParams, config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Raise ModelError if a model of this kind can't be read the way that the mode does."""
+    import transformers
+
+    kind, mode = f"{settings.name}: is a model of the kind {config.model_type}", settings.mode
+    if type(config)().is_encoder_decoder:
+        raise ModelError(
+            f"{kind}, an encoder-decoder, of which only half would be grafted; take an encoder or a decoder"
+        )
+    fitting = [name for name, auto in CLASSES.items() if type(config) in getattr(transformers, auto)._model_mapping]
+    if mode not in fitting:
+        others = " or ".join(f"model.mode={name}" for name in fitting) or "another model"
+        raise ModelError(f"{kind}, which can't be read with model.mode={mode}; use {others}")
+    if mode == "prompt" and tokenizer.mask_token is None:
+        raise ModelError(
+            f"{settings.name}: its tokenizer has no mask token, so it can't be prompted; use model.mode=autoregressive or standard"
+        )
+
+
+def _require_numbers(source: Path, model: "PreTrainedModel") -> None:
+    """Raise ModelError if weights are of a type that can't be grafted, or have values that are no numbers."""
+    weights = named_weights(model)
+    named = Named.of(Checkpoint.open(str(source), tokenizer=False), weights, model.base_model_prefix)
+    if packed := named.packed():
+        place = named.checkpoint.file_of(named.stored[packed[0]])
+        types = ", ".join(sorted({named.checkpoint.dtype(named.stored[name]) for name in packed}))
+        raise ModelError(
+            f"{place}: has weights in {types} ({listed(packed)}); only those in {', '.join(FLOATS)} can be fine-tuned and grafted"
+        )
+    if problems := named.not_finite(weights):
+        raise ModelError("; ".join(problems))
+
+
+def _unused(names: list[str]) -> str:
+    """Tensors in words: the known ones by what they are, the first of all others by name."""
+    known = {name: words for name in names for words, pattern in UNUSED.items() if re.match(pattern, name)}
+    others = [listed([name for name in names if name not in known])]
+    return ", ".join([*dict.fromkeys(known.values()), *filter(None, others)])
+
+
+def _require_whole(settings: ModelParams, model: "PreTrainedModel", groups: dict[str, str], tokens: int) -> None:
+    """Raise ModelError if the weights lack more than what stands between the backbone and a new head, or tokens have no embedding."""
+    new = [name for name in model.missing_tensors if groups.get(name) != HEAD]
+    backbone = f"{model.base_model_prefix}."
+    drawn = [name for name in new if groups.get(name) == POOLER or not name.startswith(backbone)]
+    if missing := [name for name in new if settings.mode != "standard" or name not in drawn]:
+        part = "a language-model head" if groups.get(missing[0]) == LM_HEAD else "all parameters of this class"
+        raise ModelError(
+            f"{settings.name}: the checkpoint doesn't have {part} (for instance {missing[0]}), which model.mode={settings.mode} needs"
+        )
+    if drawn:
+        group = groups[drawn[0]]
+        print(
+            f"{settings.name}: the checkpoint doesn't have {', '.join(drawn)}, which are drawn at random; they are the group "
+            f"{group}, which finetune.train has to list for them to be trained"
+        )
+    require_embeddings(settings.name, model, tokens)
