@@ -14,9 +14,9 @@
 # make report                everything that has run, as one web page
 # make test                  the tests
 # make test-all              the slow ones too: every pipeline from nothing with the real DVC
-# make bench                 ratios within one run: learning, fine-tuning, stages side by side, patches in turn
+# make bench                 ratios within one run: learning, fine-tuning, stages side by side
 # make lint                  ruff
-# make chaos                 a seeded campaign: odd input, damaged files, kills (CASES=10000 KILLS=200)
+# make chaos                 damaged and hostile input, 1,000 cases of each kind, and kills over all pipelines (CASES=1000 KILLS=200)
 # make clean                 remove every generated artefact, but not the cache
 
 PYTHON ?= python3
@@ -66,7 +66,7 @@ bench: $(READY)
 	python -m tests.bench
 
 chaos: $(READY)
-	python -m tests.chaos --cases $(or $(CASES),10000) --kills $(or $(KILLS),200)
+	CASES=$(or $(CASES),1000) KILLS=$(or $(KILLS),200) python -m pytest --timeout 0 tests/test_damaged.py tests/chaos.py
 
 lint: $(READY)
 	python -m pip install --quiet --disable-pip-version-check ruff==0.17.6
