@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from stages.lib import localizers
-from stages.lib.grafting.apply import graft
+from stages.lib.grafting.apply import graft, values_at
 from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.grafting.region import Region, Tensors
 from stages.lib.grafting.select import top_k
 from stages.lib.localizers.attribution import each_attribution
@@ -33,14 +34,16 @@ from tests.pico import localizer_settings, same
 
 ROOT = Path(__file__).parents[1]
 LOCALIZERS = {name: localizer_of(name) for name in NAMES}
-RANKED = [name for name in NAMES if LOCALIZERS[name].refine is None]
-WITHOUT_MODEL = [name for name in RANKED if not LOCALIZERS[name].rank_needs_model]
 
 
 def evidence_of(cell, seed: int = 0) -> LocalizerInput:
     opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
     words = ("mask", "toy", seed)
     return evidence_about(opened.model, opened.region, opened.pretrained, opened.finetuned, cell.rows["train"], words)
+
+
+def seeded(evidence: LocalizerInput, seed: int = 0) -> LocalizerInput:
+    return replace(evidence, generator=draws("mask", "toy", seed))
 
 
 def mask_of(name: str, evidence: LocalizerInput, k: int, **changes: Any) -> GraftMask:
@@ -120,13 +123,28 @@ def test_a_localizer_makes_as_many_arrays_of_the_region_as_it_says(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("k", [0, 1, 2, 300])
-def test_exactly_k_on_a_real_model(make_cell, name, k):
-    cell = make_cell("prompt")
+def test_the_contract_on_a_real_model(make_cell, tmp_path, name):
+    cell, localizer = make_cell("prompt"), LOCALIZERS[name]
     evidence = evidence_of(cell)
-    mask = mask_of(name, evidence, k)
-    assert mask.selected <= k and (mask.selected == k or name == "stitch") and mask.region == cell.region
+    masks = {k: mask_of(name, seeded(evidence), k) for k in (0, 1, 2, 300)}
+    assert all(mask.region == cell.region and mask.selected <= k for k, mask in masks.items())
+    assert name == "stitch" or all(mask.selected == k for k, mask in masks.items()), "exactly k"
     assert same(evidence.pretrained, cell.pretrained()) and same(evidence.finetuned, cell.finetuned())
+    assert masks[300].equals(mask_of(name, evidence_of(cell), 300)), (
+        "the same again, whatever state the weights are left in"
+    )
+    if name == "random":
+        assert not masks[300].equals(mask_of(name, seeded(evidence, 1), 300)), "control: another seed draws others"
+    write_mask(tmp_path / "mask", StoredMask(masks[300], values_at(evidence.finetuned, masks[300]), {}, {}))
+    read = read_mask(tmp_path / "mask")
+    assert read.mask.equals(masks[300]) and same(read.values, values_at(cell.finetuned(), masks[300]))
+    if localizer.refine is None:
+        small, large = (ranked(name, seeded(evidence), k).tolist() for k in (37, 300))
+        assert small == large[:37] and len({*large}) == 300 and sorted(large) == masks[300].region_indices().tolist()
+        assert large != sorted(large), "control: the order is not that of the region"
+    if not localizer.needs_model:
+        alone = from_tensors(cell.region, cell.pretrained(), cell.finetuned(), draws("mask", "toy", 0))
+        assert mask_of(name, alone, 300).equals(masks[300]), "two sets of weights are enough"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -138,23 +156,6 @@ def test_the_whole_region_is_the_largest_mask(quadratic, name):
     assert whole < region.size if name == "stitch" else whole == (most if name == "bias" else region.size)
     if name == "bias":
         assert 0 < most < region.size, "control: there are others than biases"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_seeds_give_equal_masks(make_cell, name):
-    cell = make_cell("prompt")
-    mask = mask_of(name, evidence_of(cell, 0), 200)
-    assert mask.equals(mask_of(name, evidence_of(cell, 0), 200))
-    if name == "random":
-        assert not mask.equals(mask_of(name, evidence_of(cell, 1), 200)), "control: another seed draws others"
-
-
-@pytest.mark.parametrize("name", RANKED)
-def test_masks_without_refinement_are_nested_and_heads_of_one_ranking(make_cell, name):
-    cell = make_cell("prompt")
-    small, large = (ranked(name, evidence_of(cell), k).tolist() for k in (37, 190))
-    assert small == large[:37] and len({*large}) == 190
-    assert large != sorted(large), "control: the order is not that of the region"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -178,13 +179,6 @@ def test_what_needs_no_model_gets_none(triple, name):
     if localizer.rank_needs_model or localizer.refine:
         with pytest.raises(RuntimeError, match="has no model to take gradients of"):
             (ranked if localizer.rank_needs_model else mask_of)(name, evidence, 9)
-
-
-@pytest.mark.parametrize("name", WITHOUT_MODEL)
-def test_evidence_of_tensors_alone_gives_the_same_masks(make_cell, name):
-    cell = make_cell("prompt")
-    alone = from_tensors(cell.region, cell.pretrained(), cell.finetuned(), draws("mask", "toy", 0))
-    assert mask_of(name, alone, 150).equals(mask_of(name, evidence_of(cell), 150))
 
 
 def test_a_localizer_of_ones_own_is_one_file(make_cell, monkeypatch, tmp_path):
