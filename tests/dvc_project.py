@@ -26,7 +26,7 @@ CELL_STAGES = ("sample", "finetune", "movement", "mask", "evaluate")
 SEED_STAGES = ("reference", "controls", "calibration", "ood")
 RUNS, CACHED, UNCHANGED = "runs", "cached", "unchanged"
 WORDS = {RUNS: "Running stage '%s':", CACHED: "Stage '%s' is cached", UNCHANGED: "Stage '%s' didn't change"}
-BY_RUNNER = r"done (\S+) \("
+BY_RUNNER = r"done (?:\S+:)?(\S+) \("
 PLAN = """
 import json, sys
 from stages.workflow.plan import steps_of
@@ -44,30 +44,10 @@ TINY = {
     "ood": {"sets": {"movies": ["products"]}, "test_max": 60},
 }
 
-# The study of that one cell, a point or two of each stage; those that fine-tune anew are off.
-TINY_STUDY = {
-    "study": {"test_max": 0},
-    "anchor": {"pruned": [0.9]},
-    "localizer": {"learned": {"steps": 4}, "fish": {"examples": 8}, "attribution": {"path_points": [0.0, 0.5]}},
-    "sweep": {"localizers": ["learned", "random"], "sparsities": [0.01]},
-    "readout": {
-        "readouts": ["retrain", "reset"],
-        "localizers": ["learned"],
-        "sparsities": [0.01],
-        "tasks": ["movies"],
-        "learning_rates": [0.05, 0.2],
-    },
-    "wise": {"alphas": [0.0, 1.0]},
-    "peft": {"methods": ["lora_1"], "tasks": ["movies"]},
-    "paradigm": {"paradigms": [], "tasks": ["movies"], "sparsities": [0.01], "max_steps": 5},
-    "trajectory": {"tasks": [], "checkpoints": {"every": 10, "region_step": 10, "sparsities": [0.01]}},
-}  # fmt: skip
-
 # Python imports this module by itself wherever it is on the path.  Without the variables it does nothing; with them
-# a stage that is no fork notes which files it opens, or is held up or torn apart where it is about to give an output its final
-# name.
+# a stage that is no fork notes which files it opens, or is torn apart where it is about to give an output its final name.
 HOOK = """
-import os, signal, sys, time
+import os, signal, sys
 
 notes = None
 
@@ -102,16 +82,11 @@ def tear(place):
         os.truncate(path, os.path.getsize(path) // 2)
     os.kill(os.getpid(), signal.SIGKILL)
 
-def wait():
-    with open(os.environ["TEST_MARKER"], "w") as file:
-        file.write(str(os.getpid()))
-    time.sleep(300)
-
 replace, target = os.replace, os.environ.get("TEST_TARGET")
 
 def hooked(source, destination, **rest):
     if os.fspath(destination) == target:
-        wait() if "TEST_MARKER" in os.environ else tear(source)
+        tear(source)
     return replace(source, destination, **rest)
 
 if stage() and target:
@@ -134,19 +109,14 @@ class Run:
         return {name: fate for line, fate in words.items() for name in re.findall(f"^{line}", self.text, re.MULTILINE)}
 
     @property
-    def run_at_all(self) -> list[str]:
-        """Stages whose command ran, those that look at the code, too."""
+    def executed(self) -> list[str]:
+        """Stages whose command ran."""
         return [name for name, fate in self.fates.items() if fate == RUNS]
 
     @property
-    def executed(self) -> list[str]:
-        """Stages whose command ran, but for those that look at the code."""
-        return [stage for stage in self.run_at_all if not stage.endswith("code")]
-
-    @property
     def cached(self) -> list[str]:
-        """Stages whose outputs came back from the run cache, but for those."""
-        return [stage for stage, fate in self.fates.items() if fate == CACHED and not stage.endswith("code")]
+        """Stages whose outputs came back from the run cache."""
+        return [name for name, fate in self.fates.items() if fate == CACHED]
 
 
 @dataclass(frozen=True)
@@ -205,9 +175,9 @@ class Copy:
         return YAML(typ="safe").load(self.folder / folder / "dvc.lock")["stages"]
 
     def files(self, *places: str) -> dict[str, bytes]:
-        """Content of every file under these folders."""
+        """Content of every file under these folders, but for those that keep a folder in git."""
         found = (path for place in places for path in (self.folder / place).rglob("*") if path.is_file())
-        return {str(path.relative_to(self.folder)): path.read_bytes() for path in found}
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in found if path.name != ".gitkeep"}
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -278,23 +248,19 @@ def bash_blocks(page: str) -> list[str]:
 
 
 def make_original(folder: Path, settings: dict[str, Any] = TINY) -> Copy:
-    """Copy the project as it stands, also what isn't committed yet, with tiny settings, into a repository of its own.
-
-    The folders that git keeps for stages of the study which are off come along with settings of the study only.
-    """
+    """Copy the project as it stands, also what isn't committed yet, with tiny settings, into a repository of its own."""
     original = Copy(folder / "original", environment(folder))
     command = ["git", "ls-files", "-coz", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    names = {name for name in listed.split("\0") if (ROOT / name).is_file()}
-    kept = {name for name in names if name.endswith("/.gitkeep")}
+    names = [name for name in listed.split("\0") if (ROOT / name).is_file()]
+    kept = [name for name in names if name.endswith("/.gitkeep")]
     made = {name for name in names if name.startswith(("metrics/", "plots/")) or Path(name).name == "dvc.lock"}
-    for name in sorted(names - made - kept) + sorted(kept if "study" in settings else ()):
+    for name in [*kept, *(name for name in names if name not in made)]:
         (original.folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, original.folder / name)
     lay_out_settings(profile.profile_settings("bert_tiny"), settings, folder=original.folder)
     original.run("git", "init", "-q", "-b", "main")
-    if "study" in settings:
-        original.run("git", "add", "-f", *kept)  # in folders that git ignores otherwise
+    original.run("git", "add", "-f", *kept)  # in folders that git ignores otherwise
     original.commit()
     return original
 

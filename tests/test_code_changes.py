@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dvc_project import TINY, TINY_STUDY
+from tests.dvc_project import TINY
 from tests.pretended import Pretended, pretended
 from tests.test_dvc_yaml import PIPELINES
 
@@ -15,14 +15,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 FILES = ("dvc.yaml", "stages/study/dvc.yaml", "stages/multitask/dvc.yaml", "stages/smallest/dvc.yaml")
 SMALL = {
-    "tasks": ["movies", "products"],
-    "study": {"tasks": ["movies"]},
-    "multitask": {"groups": {}},
-    "joint": {"paradigms": ["sgd"]},
-    "skill": {"localizers": ["learned_0.1"], "sparsities": [0.01]},
-    "transfer": {"unions": {"both": ["movies", "products"]}},
-    "smallest": {"localizers": ["movement", "random"]},
-}
+    "tasks": ["movies", "products"], "study": {"tasks": ["movies"], "test_max": 0}, "anchor": {"pruned": [0.9]},
+    "sweep": {"localizers": ["learned", "random"], "sparsities": [0.01]}, "wise": {"alphas": [0.0, 1.0]},
+    "readout": {"readouts": ["retrain", "reset"], "localizers": ["learned"], "sparsities": [0.01], "tasks": ["movies"]},
+    "peft": {"methods": ["lora_1"], "tasks": ["movies"]}, "paradigm": {"paradigms": [], "tasks": ["movies"]}, "trajectory": {"tasks": []},
+    "multitask": {"groups": {}}, "joint": {"paradigms": ["sgd"]}, "skill": {"localizers": ["learned_0.1"], "sparsities": [0.01]},
+    "transfer": {"unions": {"both": ["movies", "products"]}}, "smallest": {"localizers": ["movement", "random"]},
+}  # fmt: skip
 STATUS = """
 import json, sys
 from dvc.repo import Repo
@@ -33,7 +32,7 @@ print(json.dumps([*Repo().status(targets=sys.argv[1:])]))
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Pretended:
     """A copy in which everything is up to date."""
-    made = pretended(tmp_path_factory.mktemp("code"), TINY | TINY_STUDY | SMALL)
+    made = pretended(tmp_path_factory.mktemp("code"), TINY | SMALL)
     made.planned(*FILES)
     assert due(made) == set()
     made.commit()
@@ -96,4 +95,4 @@ def test_a_new_localizer_computes_only_its_own_points(copy):
     assert due(copy) == set()
     copy.set("+localizer.drawn={}", "sweep.localizers=[learned,random,drawn]")
     run = copy.planned(*FILES)[1]
-    assert {*run.run_at_all} == {"rank@drawn-13", "sweep@drawn-13", "study"}
+    assert {*run.executed} == {"rank@drawn-13", "sweep@drawn-13", "study"}

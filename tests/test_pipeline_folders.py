@@ -1,4 +1,4 @@
-"""A pipeline is a folder: one can be taken away, and a new one is found everywhere."""
+"""A pipeline is a folder: one can be taken away, and a new one is found everywhere.  What DVC records of a stage is what it ran with."""
 
 import json
 import sys
@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from stages.workflow.core.settings import PIPELINES
-from tests.dvc_project import TINY, TINY_STUDY, Copy, make_original
+from tests.dvc_project import Copy, make_original
 from tests.settings_files import lay_out_settings
 
 SETTINGS = ("python", "-m", "stages.workflow.core.settings")
+pytestmark = pytest.mark.timeout(600)
+
 OTHERS = [name for name in PIPELINES if name]
 QUICK = "talos"
+SCRIPT = (sys.executable, "-m", "stages.toy.toy")
 
 TOY = {
     "__init__.py": "",
@@ -36,6 +39,7 @@ toy:
     "toy.py": '''
 """toy: how large toys are."""
 
+import os
 from pathlib import Path
 
 from stages.workflow.core.settings import load_params
@@ -45,11 +49,18 @@ from stages.workflow.core.stage import stage
 def main() -> None:
     """Report the sizes."""
     params = load_params("toy")
+    params.graft = load_params("graft.region").graft  # stages that are about one localizer put its settings there, too
 
     from stages.toy.frames import collect
     from stages.workflow.report.publish import publish
 
-    publish("toy", collect(params), Path("stages/toy"), Path("plots/toy"))
+    frames = collect(params)
+    if edit := os.environ.get("TEST_EDIT"):
+        file, old, new = edit.split("|")
+        text = Path(file).read_text()
+        assert old in text
+        Path(file).write_text(text.replace(old, new, 1))
+    publish("toy", frames, Path("stages/toy"), Path("plots/toy"))
 
 if __name__ == "__main__":
     main()
@@ -101,7 +112,7 @@ stages:
 
 def whole_copy(folder: Path) -> Copy:
     """A copy of the project with the settings that it comes with."""
-    copy = make_original(folder, TINY | TINY_STUDY)
+    copy = make_original(folder)
     lay_out_settings(folder=copy.folder)
     return copy
 
@@ -112,7 +123,6 @@ def run_own_tests(copy: Copy, which: str = "") -> None:
     copy.run(sys.executable, "-m", "pytest", *quiet, "-k", which, "tests/test_dvc_yaml.py")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name != QUICK else []) for name in OTHERS]
 )
@@ -127,21 +137,77 @@ def test_a_pipeline_can_be_taken_away(tmp_path, name):
     run_own_tests(copy)
 
 
-@pytest.mark.timeout(300)
-def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_settings(tmp_path):
-    copy = whole_copy(tmp_path)
+# --- A pipeline more -------------------------------------------------------------------------------------------
+
+PLAN = ("python", "-m", "stages.workflow.plan", "toy")
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> Copy:
+    """A copy with a pipeline of its own, which has run."""
+    copy = whole_copy(tmp_path_factory.mktemp("toy"))
     assert '"toy": {' not in copy.run(*SETTINGS).text, "control"
     (copy.folder / "stages/toy").mkdir()
     for name, text in TOY.items():
         (copy.folder / "stages/toy" / name).write_text(text.lstrip())
     copy.commit()
+    assert "1 of 1 stages to run" in copy.run(*PLAN).text
+    assert copy.repro("stages/toy/dvc.yaml").executed == ["toy"]
+    copy.commit()
+    return copy
+
+
+@pytest.fixture
+def copy(toy) -> Copy:
+    toy.run("git", "checkout", "-q", ".")
+    return toy
+
+
+def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_settings(copy):
     assert '"toy": {' in copy.run(*SETTINGS).text
-    plan = ("python", "-m", "stages.workflow.plan", "toy")
-    assert "1 of 1 stages to run" in copy.run(*plan).text
-    assert copy.repro("stages/toy/dvc.yaml").run_at_all == ["toy"]
-    assert "Nothing to run" in copy.run(*plan).text
+    assert "Nothing to run" in copy.run(*PLAN).text
     assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"size": 2.5}
     copy.run("python", "-m", "stages.workflow.page")
-    html = (copy.folder / "metrics/report.html").read_text()
-    assert "Toys have a size of 2.5" in html
+    assert "Toys have a size of 2.5" in (copy.folder / "metrics/report.html").read_text()
     run_own_tests(copy, "toy")
+
+
+# --- Edits in the course of a stage ----------------------------------------------------------------------------
+
+SETTING = "stages/toy/params.yaml|sizes:\n  - 2|sizes:\n  - 9"
+# of another length: Python takes a .pyc for that of a source of equal size and second
+CODE = "stages/toy/toy.py|Report|Tell of"
+SAID = "edited while this ran; nothing is recorded, run `dvc repro` again"
+
+
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        (SETTING, "stages/toy/params.yaml: toy"),
+        (CODE, "stages/toy/toy.py"),
+        ("stages/lib/errors.py|LONGEST_LINE = 1|LONGEST_LINE = 2", "stages/lib/errors.py"),
+        ("stages/lib/data/tasks.yaml|title|titles", "stages/lib/data/tasks.yaml"),
+        ("stages/commands/profile.py|Choose a named|Choose some", ""),
+        ("params.yaml|bins: 15|bins: 10", ""),
+    ],
+    ids=["its settings", "its code", "a module", "a table of tasks", "code that it has not read", "settings that it has not read"],
+)  # fmt: skip
+def test_an_edit_of_what_a_stage_has_read_is_an_error_and_any_other_is_none(copy, edit, place):
+    stopped = copy.run(*SCRIPT, fails=bool(place), TEST_EDIT=edit, DVC_STAGE="toy")
+    assert stopped.code == (2 if place else 0) and (f"toy: {place}: {SAID}\n" in stopped.text) == bool(place)
+
+
+def test_a_stage_that_nobody_records_may_be_edited(copy):
+    copy.run(*SCRIPT, TEST_EDIT=SETTING)
+    copy.run(*SCRIPT, TEST_EDIT=CODE)
+
+
+def test_dvc_records_nothing_of_a_run_under_settings_that_changed_on_its_way(copy):
+    before = copy.lock("stages/toy")
+    file = copy.folder / "stages/toy/params.yaml"
+    file.write_text(file.read_text().replace("3", "4"))
+    stopped = copy.repro("stages/toy/dvc.yaml", fails=True, TEST_EDIT=SETTING)
+    assert f"stages/toy/params.yaml: toy: {SAID}" in stopped.text and copy.lock("stages/toy") == before
+    assert copy.repro("stages/toy/dvc.yaml").executed == ["toy"]
+    assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"size": 6.5}
+    assert copy.lock("stages/toy")["toy"]["params"]["stages/toy/params.yaml"] == {"toy": {"sizes": [9, 4]}}
