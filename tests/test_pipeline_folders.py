@@ -49,7 +49,7 @@ from stages.workflow.core.stage import stage
 def main() -> None:
     """Report the sizes."""
     params = load_params("toy")
-    params.graft = load_params("graft.region").graft  # stages that are about one localizer put its settings there, too
+    params.localizer = None  # stages that are about one localizer put its settings there
 
     from stages.toy.frames import collect
     from stages.workflow.report.publish import publish
