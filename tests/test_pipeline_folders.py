@@ -128,10 +128,10 @@ def run_own_tests(copy: Copy, which: str = "") -> None:
 )
 def test_a_pipeline_can_be_taken_away(tmp_path, name):
     copy = whole_copy(tmp_path)
-    section = next(iter(PIPELINES[name].SECTIONS))
-    assert f'"{section}": {{' in copy.run(*SETTINGS).text, "control"
+    section = f'\n  "{next(iter(PIPELINES[name].SECTIONS))}": {{'
+    assert section in copy.run(*SETTINGS).text, "control"
     copy.run("rm", "-r", f"stages/{name}")
-    assert f'"{section}": {{' not in copy.run(*SETTINGS).text
+    assert section not in copy.run(*SETTINGS).text
     rest = [other for other in OTHERS if other != name]
     assert "stages to run" in copy.run("python", "-m", "stages.workflow.plan", *rest).text
     run_own_tests(copy)
