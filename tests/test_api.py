@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 import torch
 import transformers as t
-from stages.lib.models.cell import GraftCell
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -22,6 +21,7 @@ from stages.lib.models.evidence import draws, evidence_about
 from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import loss_of
+from stages.workflow.core.cells import GraftCell
 from tests.pico import localizer_settings, same
 
 Case = tuple[nn.Module, nn.Module, Callable[[nn.Module], Tensor]]

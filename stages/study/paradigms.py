@@ -26,7 +26,7 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
     """
     # a new head instead of a prompt (figure 3), otherwise as `sgd`
     mode = {"mode": "standard"} if paradigm == STANDARD else {}
-    training = open_training(task, seed, params.model.model_copy(update=mode), machine)
+    training = open_training(task, seed, Params(**vars(params.model) | mode), machine)
     settings = settings_of(paradigm, params.finetune, params.paradigm.adamw)
     settings = settings.model_copy(update={"max_steps": params.paradigm.max_steps})
     title = f"paradigm {paradigm} {task}-{seed}"
