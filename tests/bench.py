@@ -1,9 +1,7 @@
-"""bench: what the project's own work costs beside what nobody can do without, as ratios within one run.
+"""bench: what the project's own work costs beside what nobody can do without, as ratios of functions that take turns in one run.
 
 python -m tests.bench                      all of it, about 20 minutes
 python -m tests.bench learning            some of it
-
-The functions of a ratio take turns, so that a busy machine slows both.
 """
 
 import argparse

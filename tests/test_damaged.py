@@ -31,7 +31,7 @@ from stages.lib.data.tasks import TaskSpec
 from stages.lib.digest import seal
 from stages.lib.errors import GraftError
 from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.mask_file import StoredMask, read_mask, read_order, write_mask, write_order
+from stages.lib.grafting.mask_file import StoredMask, read_header, read_mask, read_order, write_mask, write_order
 from stages.lib.grafting.region import Region
 from stages.lib.io import read_rows, write_rows
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
@@ -206,6 +206,7 @@ ORDER = torch.randperm(40, generator=torch.Generator().manual_seed(0))
 FILES = {
     "patches": (read_patch, lambda path: write_mask(path, make_mask({KEY: USE}))),
     "masks": (read_mask, lambda path: write_mask(path, make_mask({}))),
+    "headers of masks": (read_header, lambda path: write_mask(path, make_mask({}))),
     "orders": (read_order, lambda path: write_order(path, ORDER, 71, {"task": "toy", "seed": 13})),
     "predictions": (read_predictions, lambda path: write_predictions(path, PREDICTED)),
 }

@@ -250,20 +250,6 @@ def test_random_places_are_spread_over_the_region():
     assert abs(np.mean(counts) - 10) < 0.8 and np.std(counts) > 1.5
 
 
-def test_fish_is_the_fisher_information_at_the_pretrained_weights(make_cell):
-    cell = make_cell("prompt")
-    evidence = evidence_of(cell)
-    evidence.put(evidence.finetuned)
-    mask = mask_of("fish", evidence, 150)
-    assert same({name: evidence.weights[name] for name in cell.region.shapes}, cell.pretrained())
-    squares = evidence.squared_gradients(12)
-    assert mask.equals(top_k(cell.region, squares, 150))
-    mean = {name: values / 12 for name, values in squares.items()}
-    assert mask.equals(top_k(cell.region, mean, 150)), "the sum over examples ranks as their mean does"
-    evidence.put(evidence.finetuned)
-    assert not mask.equals(top_k(cell.region, evidence.squared_gradients(12), 150)), "control: elsewhere it is another"
-
-
 def test_more_examples_than_there_are_means_all(make_cell):
     cell = make_cell("prompt")
     evidence = evidence_of(cell)
