@@ -4,14 +4,19 @@ import json
 import sys
 from pathlib import Path
 
+import networkx as nx
 import pytest
+from dvc.repo import Repo
 
 from stages.workflow.core.settings import PIPELINES
-from tests.dvc_project import Copy, make_original
+from tests.dvc_project import ROOT, Copy, make_original
 from tests.settings_files import lay_out_settings
 
 SETTINGS = ("python", "-m", "stages.workflow.core.settings")
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]  # of a library of DVC
 
 OTHERS = [name for name in PIPELINES if name]
 QUICK = "talos"
@@ -135,6 +140,34 @@ def test_a_pipeline_can_be_taken_away(tmp_path, name):
     rest = [other for other in OTHERS if other != name]
     assert "stages to run" in copy.run("python", "-m", "stages.workflow.plan", *rest).text
     run_own_tests(copy)
+
+
+# stages of the main pipeline that each needs
+MODELS = {"fetch", "model", "sample", "finetune"}
+MASKS = MODELS | {"movement", "mask", "reference"}
+NEEDS = {
+    "study": MASKS,
+    "multitask": MODELS | {"reference"},
+    "continual": MASKS,
+    "merge": MASKS | {"controls", "evaluate"},
+    "talos": MASKS,
+    "surgical": MASKS - {"reference"},
+    "smallest": MODELS | {"reference"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_one_command_needs_a_pipeline_s_own_stages_and_few_of_the_main_one(graph, name):
+    own = [stage for stage in graph if stage.path_in_repo == f"stages/{name}/dvc.yaml"]
+    before = {needed for stage in own for needed in nx.descendants(graph, stage)} - {*own}
+    assert own and {stage.name.partition("@")[0] for stage in before} == NEEDS[name]
+    assert {stage.path_in_repo for stage in before} == {"dvc.yaml"}, "no stage of another pipeline"
+
+
+@pytest.fixture(scope="module")
+def graph() -> nx.DiGraph:
+    with Repo(str(ROOT)) as repo:
+        return repo.index.graph
 
 
 # --- A pipeline more -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Every further pipeline under the real DVC: what it needs and makes, what a change makes anew, and where its numbers must agree.
+"""Every further pipeline under the real DVC: what it makes, what a change makes anew, and where its numbers must agree.
 
 All run once, from nothing, in one copy with the profile `whole` and one seed.  From there each goes through changes of its own.
 """
@@ -31,19 +31,6 @@ TASKS, CELL = SETTINGS["tasks"], ("movies", 13)
 RUNNER = ("python", "-m", "stages.workflow.run", "--workers", "2")
 MEASURES = ("n", "accuracy", "f1", "score", "ece", "loss", "agreement", "retained")
 OFF_LINE = "off, so without"
-
-# stages of the main pipeline that each needs
-MODELS = {"fetch", "model", "sample", "finetune"}
-MASKS = MODELS | {"movement", "mask", "reference"}
-NEEDS = {
-    "study": MASKS,
-    "multitask": MODELS | {"reference"},
-    "continual": MASKS,
-    "merge": MASKS | {"controls", "evaluate"},
-    "talos": MASKS,
-    "surgical": MODELS - {"finetune"},
-    "smallest": MODELS | {"reference"},
-}
 
 
 @dataclass(frozen=True)
@@ -115,10 +102,9 @@ CHANGES = {
 
 @dataclass(frozen=True)
 class Base:
-    """The copy in which all has run, the stages that DVC planned for each pipeline before, and the files that were made."""
+    """The copy in which all has run, and the files that were made."""
 
     copy: Copy
-    planned: dict[str, set[str]]
     files: dict[str, bytes]
 
 
@@ -138,10 +124,9 @@ def file_of(pipeline: str) -> str:
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Base:
     copy = clone(make_original(tmp_path_factory.mktemp("pipelines"), SETTINGS), "all")
-    planned = {name: {step.partition("@")[0] for step in copy.plan(file_of(name))} for name in CHANGES}
     copy.run(*RUNNER, "--all-pipelines")
     copy.commit()
-    return Base(copy, planned, copy.files("metrics", "plots"))
+    return Base(copy, copy.files("metrics", "plots"))
 
 
 @pytest.fixture(scope="module", params=CHANGES)
@@ -180,12 +165,7 @@ def record_of(files: dict[str, bytes], stage: str, *axes: str) -> dict[str, Any]
 
 
 def test_there_is_a_change_for_every_pipeline():
-    assert {*CHANGES} == {*NEEDS} == {name for name in PIPELINES if name}
-
-
-@pytest.mark.parametrize("pipeline", CHANGES)
-def test_one_command_needs_its_own_stages_and_few_of_the_main_pipeline(base, pipeline):
-    assert base.planned[pipeline] == {*STAGES[pipeline]} | NEEDS[pipeline]
+    assert {*CHANGES} == {name for name in PIPELINES if name}
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -297,9 +277,8 @@ def test_a_task_that_was_dropped_leaves_no_trace(story):
 
     (_, more), (_, less) = story.steps
     assert len(traces(more)) > 5 and traces(less) == set()
-    assert {name: less[name] for name in story.base.files if "multitask" in name or "/level/" in name} == {
-        name: data for name, data in story.base.files.items() if "multitask" in name or "/level/" in name
-    }
+    own = {name: data for name, data in story.base.files.items() if "multitask" in name or "/level/" in name}
+    assert len(own) > 5 and {name: less[name] for name in own} == own, "and all else is as it was"
 
 
 @of_pipeline("continual")
@@ -320,8 +299,7 @@ def test_vectors_are_sparse_and_both_ends_are_models_that_are_there_already(base
     talos, full_matched, graft = (
         read_mask(folder / paths.edited(name, *CELL)).mask for name in ("talos", "full_matched", "graft")
     )
-    sparsity = json.loads(folder.joinpath(paths.reading_record("edit", ("talos",), *CELL)).read_text())
-    assert 0 < talos.selected < 0.2 * talos.region.size < full_matched.selected == full_matched.region.size, sparsity
+    assert 0 < talos.selected < 0.2 * talos.region.size < full_matched.selected == full_matched.region.size
     assert graft.equals(read_mask(folder / paths.learned(*CELL)).mask)
     full, sparse = (logits_of(base.copy, "edit", method).logits["movies"] for method in ("full", "talos"))
     reference = main_logits(base.copy, "reference").logits["movies"]
