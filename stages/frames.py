@@ -33,7 +33,7 @@ from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task
 from stages.workflow.records import Records, Row, frame_of, grid, require_files, run_frame
 
-MEASURES = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
+SCORE_COLUMNS = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
 KEYS = ["task", "test_set", "seed", "variant"]
 CELL = ["task", "seed"]
 # in the files of evaluate and ood, and in those of calibration
@@ -75,11 +75,11 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     scores = _with_calibration(pd.DataFrame(scored), pd.DataFrame(calibration), calibrated)
     scores = add_gain(scores, scores_of_ends(scores, KEYS[:-1]), params.summary.least_gain)
     # a column of nothing but undefined values would be one of objects
-    scores = scores.astype(dict.fromkeys(MEASURES, float))
+    scores = scores.astype(dict.fromkeys(SCORE_COLUMNS, float))
     own = scores[scores.test_set == scores.task]
     return {
-        "scores": own[[*CELL, "variant", "n", *MEASURES, "constant", *more]],
-        "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *MEASURES, *more]],
+        "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, "constant", *more]],
+        "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS, *more]],
         "reliability": _bins(own),
         "confidence": _bars(own),
         "frontier": pd.DataFrame(calibrated.rows(lambda cell, record: ({**cell, **row} for row in record["frontier"]))),
@@ -211,9 +211,11 @@ def _score_of(variant: str, scores: pd.DataFrame, cell: list[str], name: str) ->
 def _elsewhere(ood: pd.DataFrame, leaks: pd.DataFrame) -> pd.DataFrame:
     """Scores on other data sets, with those above the fine-tuned model's, and how many texts were trained on after all."""
     cell, both = ["task", "test_set", "seed"], ["task", "test_set"]
-    told = [f"{row.leaked:,.0f} of {row.test:,.0f}" if row.leaked >= 0 else "not known" for row in leaks.itertuples()]
+    trained_on = [
+        f"{row.leaked:,.0f} of {row.test:,.0f}" if row.leaked >= 0 else "not known" for row in leaks.itertuples()
+    ]
     ood = ood.merge(_score_of(FINETUNED, ood, cell, "finetuned"), on=cell)
-    ood = ood.merge(leaks.assign(told=told)[[*both, "told"]], on=both)
+    ood = ood.merge(leaks.assign(trained_on=trained_on)[[*both, "trained_on"]], on=both)
     rows = ood.groupby(both).n.transform("min")
     return ood.assign(
         pair=ood.name + " → " + ood.test_set,
@@ -281,7 +283,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
     masks, tasks = frames["masks"], frames["tasks"]
     rows = scores.groupby("task", sort=False).n.min()
     marked = [f"{mark} {MARKED[metric]}" for metric, mark in MARKS.items() if metric in {*tasks.metric}]
-    gains, given_way = scores[scores.variant == GRAFTED].gain, masks[masks.kept == MOVEMENT]
+    gains, fell_back_to_movement = scores[scores.variant == GRAFTED].gain, masks[masks.kept == MOVEMENT]
     less = f"in which fine-tuning gained less than {100 * run.least_gain:g} points"
     missing = f"{gains.isna().sum()} of {counts(cell=len(gains))}, {less}" if gains.isna().any() else ""
     several = ", ".join(f"{task} {n:,}" for task, n in rows.items())
@@ -296,7 +298,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "refits": refitted,
         "without": missing,
         "left_out": f"; without {missing}" if missing else "",
-        "given_way": ", ".join(f"{row.task}-{row.seed}" for row in given_way.itertuples()),
+        "fell_back_to_movement": ", ".join(f"{row.task}-{row.seed}" for row in fell_back_to_movement.itertuples()),
         "localizer": masks.localizer.iloc[0],
         "dropped": {"drop": "dropped", "keep": "kept"}[run.leaks],
     }

@@ -25,7 +25,7 @@ from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
 from stages.lib.localizers.names import NAMES, SHARED
 from stages.lib.merging.names import NAMES as MERGING
-from stages.lib.settings import at
+from stages.lib.settings import get_by_path
 from stages.lib.yaml12 import load_yaml
 from stages.workflow.core import paths
 from stages.workflow.core.settings import (
@@ -77,7 +77,7 @@ def test_the_files_have_every_section_in_the_place_of_its_pipeline():
 
 
 def test_the_paper_s_localizer_stands_in_the_file_with_the_defaults_of_its_class():
-    assert at(load_all(ROOT), "localizer.learned") == type(at(load_all(ROOT), "localizer.learned"))()
+    assert get_by_path(load_all(ROOT), "localizer.learned") == type(get_by_path(load_all(ROOT), "localizer.learned"))()
 
 
 @pytest.mark.parametrize("key", ["graft.sparsity=0.0005", "model.mode=standard", "runtime.threads=2"])
@@ -370,7 +370,7 @@ AXES = {
 
 @pytest.mark.parametrize(("name", "axis"), sorted(AXES))
 def test_no_axis_takes_what_a_shell_would_run(name, axis):
-    first = at(RAW, axis)[0]
+    first = get_by_path(RAW, axis)[0]
     bad = [f"{first} $(touch x)", f"{first};touch x", f"{first}\n", "-x", "../x", "a b", ["`touch x`"], {"a": "$x"}]
     assert len([line for line in problems_of({axis: [first, *bad]}) if line.startswith(f"{axis}.")]) == len(bad)
 
@@ -421,7 +421,7 @@ def test_own_tasks_and_seeds_are_two_lines_and_then_no_pipeline_complains(tasks)
 )  # fmt: skip
 def test_tasks_that_are_not_there_are_left_out_in_one_line(changes, key, expected, said):
     values, lines = checked(changed(changes))
-    assert at(values, key) == expected
+    assert get_by_path(values, key) == expected
     assert len(lines) == bool(said) and "".join(lines).startswith(said)
 
 

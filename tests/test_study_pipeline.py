@@ -72,8 +72,8 @@ def more_localizers(copy: Copy) -> dict[str, Step]:
 
 def numbers(folder: Path) -> dict[str, Any]:
     """Logits and masks of the first run, which its twin still has."""
-    logits = {stage: read_predictions(folder / paths.reading_logits(stage, (), *CELL)) for stage in ("anchor", "wise")}
-    logits["sweep"] = read_predictions(folder / paths.reading_logits("sweep", ("learned", "0.01"), *CELL))
+    logits = {stage: read_predictions(folder / paths.stage_logits(stage, (), *CELL)) for stage in ("anchor", "wise")}
+    logits["sweep"] = read_predictions(folder / paths.stage_logits("sweep", ("learned", "0.01"), *CELL))
     logits |= {stage: read_predictions(folder / paths.predictions(stage, *CELL)) for stage in ("reference", "evaluate")}
     masks = {"main": read_mask(folder / paths.learned(*CELL))}
     masks |= {name: read_mask(folder / paths.sweep_mask(name, "0.01", *CELL)) for name in LOCALIZERS}
@@ -204,6 +204,6 @@ def test_every_record_has_all_measures_of_its_rows(story):
     for name, record in records.items():
         assert record["task"] == "movies" and record["rows"], name
         assert all(set(MEASURES) <= {*row} for row in record["rows"]), name
-    fish, random = (records[str(paths.reading_record("sweep", (name, "0.01"), *CELL))] for name in ("fish", "random"))
+    fish, random = (records[str(paths.stage_record("sweep", (name, "0.01"), *CELL))] for name in ("fish", "random"))
     assert fish["about"]["gradient_examples"] == TINY_STUDY["localizer"]["fish"]["examples"]
     assert random["about"]["gradient_examples"] == 0

@@ -45,7 +45,7 @@ def test_another_selection_trains_its_own_layers_alone(story):
     run, files = story[1]
     assert {*run.executed} == {"surgery@random_1-13", "surgical"}
     random, top = (
-        json.loads(files[str(paths.reading_record("surgery", (name,), "movies", 13))])["rows"]
+        json.loads(files[str(paths.stage_record("surgery", (name,), "movies", 13))])["rows"]
         for name in ("random_1", "top_1")
     )
     assert sorted(row["layers"] for row in random) == [[0], [1]]  # both that there are

@@ -44,7 +44,9 @@ def test_one_command_runs_every_method_and_a_second_one_nothing(made):
     cells = {f"edit@{name}-13" for name in METHODS} | {f"arithmetic@{name}-13" for name in ("full", "talos")}
     assert {*run.executed} >= cells | {"sensitivity@13", "disentangle@talos-13", "talos"}
     assert copy.repro("stages/talos/dvc.yaml").executed == []
-    methods = {name: {*pd.read_csv(BytesIO(files[f"plots/talos/{name}.csv"])).method} for name in ("addition", "localization")}
+    methods = {
+        name: {*pd.read_csv(BytesIO(files[f"plots/talos/{name}.csv"])).method} for name in ("addition", "localization")
+    }
     assert methods == {"addition": {"full", "ties", "dare", "talos"}, "localization": {*METHODS}}
     plots = {name for name in files if name.startswith("plots/talos/") and name.endswith(".png")}
     assert len(plots) == 6
@@ -58,7 +60,7 @@ def test_vectors_are_sparse_and_both_ends_are_models_that_are_there_already(made
     assert whole.selected == mask.region.size
     edited, learned = paths.edited("graft", "movies", 13), paths.learned("movies", 13)
     assert read_mask(copy.folder / edited).mask.equals(read_mask(copy.folder / learned).mask)
-    stored = [paths.reading_logits("edit", (method,), "movies", 13) for method in ("full", "talos")]
+    stored = [paths.stage_logits("edit", (method,), "movies", 13) for method in ("full", "talos")]
     full, talos, reference = (
         read_predictions(copy.folder / path).logits["movies"]
         for path in (*stored, paths.predictions("reference", "movies", 13))
@@ -72,11 +74,11 @@ def test_vectors_are_sparse_and_both_ends_are_models_that_are_there_already(made
 def test_records_say_what_was_chosen_and_what_it_took(made):
     _copy, _, files = made
     for method in ("full", "talos"):
-        record = json.loads(files[str(paths.reading_record("arithmetic", (method,), "movies", 13))])
+        record = json.loads(files[str(paths.stage_record("arithmetic", (method,), "movies", 13))])
         assert {*record["added"]} == ({"sum", "ties", "dare"} if method == "full" else {"sum"})
         assert record["added"]["sum"]["alpha"] in (0.0, 0.5, 1.0) and record["negated"]["control"] == "products"
         curve, alpha = dict(record["negated"]["control_curve"]), record["negated"]["alpha"]
         assert alpha == 0 or curve[alpha] >= 0.95 * curve[0.0]
-    cost = json.loads(files[str(paths.reading_record("edit", ("talos",), "movies", 13))])["cost"]
+    cost = json.loads(files[str(paths.stage_record("edit", ("talos",), "movies", 13))])["cost"]
     assert cost["gradient_examples"] == 2 * 8 and cost["trained"] * 8 == cost["optimizer_bytes"]
     assert cost["peak_bytes"] > 0 and cost["train_seconds"] > 0

@@ -21,7 +21,7 @@ ACCURACY = [
 ]  # fmt: skip
 MEMORY = [*WALK, "task", "place", "head", "skill", "model", "region", "own", "rate_factor"]
 # of one walk through a sequence
-MEASURES: dict[str, Callable[[np.ndarray], float]] = {
+FORGETTING_MEASURES: dict[str, Callable[[np.ndarray], float]] = {
     "average": average_accuracy,
     "learned": learning_accuracy,
     "forgetting": forgetting,
@@ -35,7 +35,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     """Read the records of every method and order of the section `sequence`, for every seed.
 
     accuracy: a row for each method, order, seed, task and step since the task's own; step 0 is the task's own fine-tuned or
-    pretrained model (`variant`), `length` the number of steps.  measure: MEASURES of each walk through a sequence.  memory: bytes
+    pretrained model (`variant`), `length` the number of steps.  measure: FORGETTING_MEASURES of each walk through a sequence.  memory: bytes
     kept after each step, and the multiple of the learning rate that dev chose for it.  Raises DataError that names a missing
     record with the `dvc repro` that makes it, or one of other tasks.
     """
@@ -66,12 +66,12 @@ def _kept(cell: Cell, record: Row) -> list[Row]:
 
 
 def measures(accuracy: pd.DataFrame) -> pd.DataFrame:
-    """MEASURES of every walk through a sequence."""
+    """FORGETTING_MEASURES of every walk through a sequence."""
     rows = [
-        {**dict(zip(WALK, walk, strict=True)), **{name: of(matrix(steps)) for name, of in MEASURES.items()}}
+        {**dict(zip(WALK, walk, strict=True)), **{name: of(matrix(steps)) for name, of in FORGETTING_MEASURES.items()}}
         for walk, steps in accuracy[accuracy.step > 0].groupby(WALK, sort=False)
     ]
-    return frame_of(rows, [*WALK, *MEASURES])
+    return frame_of(rows, [*WALK, *FORGETTING_MEASURES])
 
 
 def matrix(rows: pd.DataFrame) -> np.ndarray:

@@ -103,7 +103,7 @@ class AdamWParams(Section):
     l1: Weight
 
 
-def at(values: object, key: str) -> Any:
+def get_by_path(values: object, key: str) -> Any:
     """The section or the setting of a dotted key."""
     for name in key.split("."):
         values = values[name] if isinstance(values, dict) else getattr(values, name)

@@ -20,7 +20,17 @@ SEARCH = ["localizer", *CELL]
 DELTA = 0.05
 # of a patch: a 32-bit place and a 32-bit value for each parameter
 PATCH_BITS = 64
-SIZES = [*SEARCH, "selected", "graftable", "model_parameters", "largest", "enough", "gradient_examples", "bits", "tensors"]
+SIZES = [
+    *SEARCH,
+    "selected",
+    "graftable",
+    "model_parameters",
+    "largest",
+    "enough",
+    "gradient_examples",
+    "bits",
+    "tensors",
+]
 SCORES = [*SEARCH, "variant", "where", "n", "score", "accuracy", "ece", "agreement", "retained", "constant", "majority"]
 LOOKS = [*SEARCH, "selected", "gain"]
 
@@ -32,7 +42,9 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     """
     settings, least = params.smallest, params.summary.least_gain
     cells = grid(localizer=settings.localizers, seed=params.seeds, task=settings.tasks)
-    records = Records("smallest", "search", "metrics/search/{localizer}/{seed}/{task}.json", cells, needs=("stage", "rows"))
+    records = Records(
+        "smallest", "search", "metrics/search/{localizer}/{seed}/{task}.json", cells, needs=("stage", "rows")
+    )
     require_files("make smallest", records)
     sizes = frame_of(records.rows(lambda cell, record: [{**record, **cell}]), SIZES).astype({"enough": object})
     scores = frame_of(records.rows(_scores), SCORES)
@@ -77,7 +89,9 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     [run] = frames["run"].to_dict("records")
     tasks, searches = frames["sizes"].task.unique(), answered(frames["sizes"])
     measured = frames["scores"][frames["scores"]["where"] == "test"]
-    measured = measured.assign(score=exact(measured.score, measured.n)).merge(searches[searches.enough][SEARCH], on=SEARCH)
+    measured = measured.assign(score=exact(measured.score, measured.n)).merge(
+        searches[searches.enough][SEARCH], on=SEARCH
+    )
     summary = by_localizer(searches)
     return frames | {
         "searches": searches,
@@ -97,7 +111,13 @@ def answered(sizes: pd.DataFrame) -> pd.DataFrame:
     """Searches that have an answer, be it that no size is enough."""
     found = sizes[sizes.enough.notna()]
     enough = found.enough.astype(bool)
-    return found.assign(enough=enough, found=enough.astype(int), searched=1, log=np.log10(found.selected), bits_each=found.bits / found.selected)
+    return found.assign(
+        enough=enough,
+        found=enough.astype(int),
+        searched=1,
+        log=np.log10(found.selected),
+        bits_each=found.bits / found.selected,
+    )
 
 
 def _size(searches: pd.DataFrame) -> Estimate:
@@ -105,7 +125,7 @@ def _size(searches: pd.DataFrame) -> Estimate:
     return estimate(searches.set_index(CELL).log)
 
 
-def _told(searches: pd.DataFrame, size: float) -> str:
+def _size_text(searches: pd.DataFrame, size: float) -> str:
     """A size from its log10; a lower bound if in some of the searches not even the largest is enough: "at least 1,204"."""
     return "at least " * (not searches.enough.all()) + f"{10**size:,.0f}"
 
@@ -118,17 +138,17 @@ def by_localizer(searches: pd.DataFrame) -> pd.DataFrame:
         interval = "" if size.error is None else f"{10**size.low:,.0f} to {10**size.high:,.0f}"
         mean = 10**size.mean
         rows.append({
-            "localizer": name, "told": _told(own, size.mean), "parameters": float(round(mean)), "interval": interval,
+            "localizer": name, "size_text": _size_text(own, size.mean), "parameters": float(round(mean)), "interval": interval,
             "share": mean / own.graftable.mean(), "smaller": PATCH_BITS / own.bits_each.mean(),
         })  # fmt: skip
-    return pd.DataFrame(rows, columns=["localizer", "told", "parameters", "interval", "share", "smaller"])
+    return pd.DataFrame(rows, columns=["localizer", "size_text", "parameters", "interval", "share", "smaller"])
 
 
 def by_task(searches: pd.DataFrame, tasks: Iterable[str]) -> pd.DataFrame:
     """A row for each task and localizer: the geometric mean of its sizes over seeds."""
     groups = [(task, searches[searches.task == task].groupby("localizer", sort=False)) for task in tasks]
-    rows = [(task, name, _told(own, own.log.mean())) for task, parts in groups for name, own in parts]
-    return pd.DataFrame(rows, columns=["task", "localizer", "told"])
+    rows = [(task, name, _size_text(own, own.log.mean())) for task, parts in groups for name, own in parts]
+    return pd.DataFrame(rows, columns=["task", "localizer", "size_text"])
 
 
 def ratios(searches: pd.DataFrame) -> pd.DataFrame:
@@ -156,6 +176,6 @@ def _signs(measured: pd.DataFrame) -> pd.DataFrame:
 def _facts(sizes: pd.DataFrame, summary: pd.DataFrame, least: float) -> pd.DataFrame:
     """What the report says of the whole: all sizes in words, the smallest first, and in how many searches nothing was gained."""
     missing, ordered = int(sizes.enough.isna().sum()), summary.sort_values("parameters")
-    told = ", ".join(f"{words(row.localizer)} {row.told}" for row in ordered.itertuples())
+    sizes_text = ", ".join(f"{words(row.localizer)} {row.size_text}" for row in ordered.itertuples())
     gains = f"without {missing} of {len(sizes)} cells, in which fine-tuning gained less than {percent(least, 0)} points"
-    return pd.DataFrame([{"told": told, "missing": gains if missing else ""}])
+    return pd.DataFrame([{"sizes_text": sizes_text, "missing": gains if missing else ""}])

@@ -28,7 +28,7 @@ from stages.lib.training.finetuning import at_point, train_again
 from stages.study.settings import Checkpoints
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of, open_training
-from stages.workflow.core.evaluation.study_cell import train_set, variant_rows, write_reading
+from stages.workflow.core.evaluation.study_cell import train_set, variant_rows, write_record
 from stages.workflow.core.stored import chosen_point, read_test_sets
 
 CHECKPOINT = "checkpoint"
@@ -99,7 +99,7 @@ def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
     predictions = seen.evaluation.predictions()
     scores = variant_rows(predictions, task, seed, params.calibration.bins)
     about = {**cell.about(), "region_step": looks.region_step, "chosen": chosen, "equals_finetuned": repeated}
-    write_reading("trajectory", (), about, predictions, [{**row, **seen.axes[row["variant"]]} for row in scores])
+    write_record("trajectory", (), about, predictions, [{**row, **seen.axes[row["variant"]]} for row in scores])
     ends = "" if repeated else "; ends near, not at, the stored fine-tuned model (made elsewhere?)"
     return f"trajectory {task}-{seed}: {len(due)} checkpoints, {len(masks)} regions of step {looks.region_step}{ends}"
 

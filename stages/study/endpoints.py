@@ -13,7 +13,7 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.evaluation.study_cell import train_set, write_reading
+from stages.workflow.core.evaluation.study_cell import train_set, write_record
 from stages.workflow.core.stored import read_task, read_test_sets
 
 PRUNED = "pruned"
@@ -44,7 +44,7 @@ def anchor(task: str, seed: int, params: Params, machine: Runtime) -> str:
     together = _join(tested, train.predictions(), pruned.predictions())
     rows = score_rows(together, model.task, params.calibration.bins)
     axes = {f"{PRUNED}_{share}": {"variant": PRUNED, "sparsity": share} for share in params.anchor.pruned}
-    write_reading("anchor", (), cell.about(), together, [{**row, **axes.get(row["variant"], {})} for row in rows])
+    write_record("anchor", (), cell.about(), together, [{**row, **axes.get(row["variant"], {})} for row in rows])
     said = [f"{row['variant']} {row['score']:.3f}" for row in rows if row["test_set"] == task]
     return f"anchor {task}-{seed}: {', '.join(said)}"
 

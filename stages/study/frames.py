@@ -29,7 +29,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "paradigm": ("paradigm", "seed", "task"),
     "trajectory": ("seed", "task"),
 }
-MEASURES = ["score", "accuracy", "f1", "ece", "agreement", "retained", "gain", "loss"]
+SCORE_COLUMNS = ["score", "accuracy", "f1", "ece", "agreement", "retained", "gain", "loss"]
 NUMBERS = [
     "sparsity", "alpha", "step", "n", "accuracy_se", "selected", "graftable", "model_parameters", "trained", "constant",
 ]  # fmt: skip
@@ -127,13 +127,13 @@ def _rows(cell: Cell, record: Row) -> Iterator[Row]:
 
 
 def _tidy(rows: list[Row]) -> pd.DataFrame:
-    return _typed(frame_of(rows, [*TEXTS, *NUMBERS, *MEASURES]))
+    return _typed(frame_of(rows, [*TEXTS, *NUMBERS, *SCORE_COLUMNS]))
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     """With all columns that a stage may have, numbers as such: an undefined measure is null in JSON."""
-    frame = frame.reindex(columns=[*TEXTS, *NUMBERS, *MEASURES])
-    return frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in (*NUMBERS, *MEASURES)})
+    frame = frame.reindex(columns=[*TEXTS, *NUMBERS, *SCORE_COLUMNS])
+    return frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in (*NUMBERS, *SCORE_COLUMNS)})
 
 
 def with_gains(frames: Frames, least: float, mode: str) -> Frames:
@@ -398,7 +398,7 @@ def saturation(frames: Frames, least: float) -> pd.DataFrame:
     return pd.DataFrame(steps).dropna().rename_axis(CELL).reset_index()
 
 
-def _gave_way(cost: pd.DataFrame) -> pd.DataFrame:
+def _fell_back_to_movement(cost: pd.DataFrame) -> pd.DataFrame:
     """task, seed and sparsity of the learned grafts that are movement's, which agreed more on dev."""
     kept = cost.get("kept", pd.Series(index=cost.index, dtype=object))
     return cost.loc[(cost.localizer == LEARNED) & (kept == MOVEMENT), [*CELL, "sparsity"]]
@@ -408,7 +408,7 @@ def fish_overlaps(frames: Frames) -> pd.DataFrame:
     """Overlap of learned regions and FISH masks where the learned mask is not movement's; `end` marks outer sizes."""
     rows, cell = frames["localizer_overlap"], [*CELL, "sparsity"]
     rows = rows[rows["first"].isin([LEARNED, FISH]) & rows["second"].isin([LEARNED, FISH])]
-    gone = _gave_way(frames["cost"]).set_index(cell).index
+    gone = _fell_back_to_movement(frames["cost"]).set_index(cell).index
     rows = rows[~rows.set_index(cell).index.isin(gone)].sort_values("sparsity", kind="stable")
     outer = [rows.sparsity == rows.sparsity.min(), rows.sparsity == rows.sparsity.max()]
     return rows.assign(end=np.select(outer, ["smallest", "largest"], ""))
@@ -555,11 +555,11 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
         "mask_size": nearest(frames["places"].sparsity), "smallest_overlap": frames["fish"].sparsity.min(),
         "largest_overlap": frames["fish"].sparsity.max(), "trajectory_size": frames["trajectory"].sparsity.max(),
     }  # fmt: skip
-    told = {name: "" if size is None or pd.isna(size) else small_percent(size) for name, size in sizes.items()}
+    texts = {name: "" if size is None or pd.isna(size) else small_percent(size) for name, size in sizes.items()}
     off = ", ".join(stage for stage in AXES if frames[stage].empty)
-    return told | {
+    return texts | {
         "off": off, "left_out": _left_out(_tested(frames["anchor"], variant=FINETUNED), least),
-        "gave_way": _gave_way_told(frames["cost"]), "elsewhere": _elsewhere(frames),
+        "fell_back_to_movement": _fell_back_text(frames["cost"]), "elsewhere": _elsewhere(frames),
         "vacuous": _vacuous(frames["bound"]), "middle": _no_middle(frames),
         "other_scores": _other_scores(frames),
     }  # fmt: skip
@@ -567,25 +567,25 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
 
 def _left_out(finetuned: pd.DataFrame, least: float) -> str:
     missing = finetuned.gain.isna().sum()
-    told = f"; without {missing} of {counted(len(finetuned), 'cell')}, in which fine-tuning gained less than"
-    return f"{told} {100 * least:g} points" if missing else ""
+    text = f"; without {missing} of {counted(len(finetuned), 'cell')}, in which fine-tuning gained less than"
+    return f"{text} {100 * least:g} points" if missing else ""
 
 
-def _gave_way_told(cost: pd.DataFrame) -> str:
+def _fell_back_text(cost: pd.DataFrame) -> str:
     cells = cost[cost.localizer == LEARNED].groupby("sparsity").size()
-    numbers = _gave_way(cost).groupby("sparsity").size()
+    numbers = _fell_back_to_movement(cost).groupby("sparsity").size()
     return ", ".join(f"{number} of {cells[size]} at {small_percent(size)}" for size, number in numbers.items())
 
 
 def _elsewhere(frames: Frames) -> str:
     """How many learned masks of other paradigms and of a checkpoint are movement's."""
-    told = []
+    parts = []
     for stage in ("paradigm", "trajectory"):
         masks = _tested(frames[stage], variant=GRAFTED).dropna(subset="kept")
         masks = masks.drop_duplicates([*AXES[stage], "sparsity"])
         if number := (masks.kept == MOVEMENT).sum():
-            told.append(f"{number} of {len(masks)} of {stage}")
-    return ", ".join(told)
+            parts.append(f"{number} of {len(masks)} of {stage}")
+    return ", ".join(parts)
 
 
 def _vacuous(lines: pd.DataFrame) -> str:

@@ -10,7 +10,7 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record
 
 
 def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
@@ -33,5 +33,5 @@ def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
     predictions = evaluation.predictions()
     rows = variant_rows(predictions, task, seed, params.calibration.bins)
     about = {**cell.about(), "selected": mask.selected}
-    write_reading("wise", (), about, predictions, [{**row, **axes[row["variant"]]} for row in rows])
+    write_record("wise", (), about, predictions, [{**row, **axes[row["variant"]]} for row in rows])
     return f"wise {task}-{seed}: {len(axes)} points on {len(evaluation.sets)} test sets"

@@ -11,7 +11,7 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
-from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record
 
 
 def rank(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
@@ -45,7 +45,7 @@ def sweep(name: str, sparsity: str, task: str, seed: int, params: Params, machin
     rows = variant_rows(predictions, task, seed, params.calibration.bins)
     record = {**cell.about(), "localizer": name, "sparsity": float(sparsity), "selected": mask.selected}
     extra = {key: about[key] for key in ("gradient_examples", "kept", "step") if key in about}
-    write_reading("sweep", (name, sparsity), {**record, "about": extra}, predictions, rows)
+    write_record("sweep", (name, sparsity), {**record, "about": extra}, predictions, rows)
     return f"sweep {name} {sparsity} {task}-{seed}: {mask.selected:,} parameters, {evaluation.describe()}"
 
 

@@ -13,7 +13,7 @@ from stages.lib.settings import FinetuneParams, Params
 from stages.lib.training.finetuning import Finetuned, finetune
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, open_training
-from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record
 from stages.workflow.core.stored import chosen_point
 
 
@@ -40,7 +40,7 @@ def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machi
     predictions = evaluation.predictions()
     record = {"readout": readout, "localizer": localizer, "sparsity": float(sparsity), "selected": mask.selected}
     scores = variant_rows(predictions, task, seed, params.calibration.bins)
-    write_reading("readout", axes, {**cell.about(), **record, "training": training}, predictions, scores)
+    write_record("readout", axes, {**cell.about(), **record, "training": training}, predictions, scores)
     return f"readout {title}: {evaluation.describe()}"
 
 

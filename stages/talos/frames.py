@@ -149,14 +149,19 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             away=(ratios.ratio - 1).abs().where(~own),
             gained=(ratios.accuracy - best).where(own),
         ),
-        "pruned": pruned.assign(constant=pruned.majority / pruned.pretrained, above=pruned.pretrained - pruned.majority),
+        "pruned": pruned.assign(
+            constant=pruned.majority / pruned.pretrained, above=pruned.pretrained - pruned.majority
+        ),
         "errors": _errors(frames["disentangle"]),
         "masks": _selected(tensors),
-        "added": _long(frames["addition"], "model", "accuracy", single="single-task models", accuracy="one model for all, added"),
-        "alike": _long(frames["task_iou"], "masks", "iou", iou="two tasks", chance="by chance"),
+        "added": _long(
+            frames["addition"], "model", "accuracy", single="single-task models", accuracy="one model for all, added"
+        ),
+        "mask_overlap": _long(frames["task_iou"], "masks", "iou", iou="two tasks", chance="by chance"),
         "disentangle": frames["disentangle"].assign(panel=lambda rows: rows.pair + ", " + rows.method),
         "cost": frames["cost"].assign(
-            share=lambda rows: rows.selected / rows.graftable, seconds_per_step=lambda rows: rows.train_seconds / rows.steps
+            share=lambda rows: rows.selected / rows.graftable,
+            seconds_per_step=lambda rows: rows.train_seconds / rows.steps,
         ),
         "facts": _facts(negation),
     }

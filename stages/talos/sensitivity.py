@@ -13,7 +13,7 @@ def main(seed: int) -> None:
         "tasks", *MODEL, "graft.region", "localizer.talos", "talos.tasks", "talos.sparsity", "talos.test_max",
         "sensitivity",
     )  # fmt: skip
-    make_folders(paths.reading_dir("sensitivity", (), seed))
+    make_folders(paths.stage_dir("sensitivity", (), seed))
     if not params.talos.tasks:
         return
 

@@ -39,8 +39,10 @@ def main() -> None:
         help="stages at once, if not as many as the cores allow; of a cluster, those to wait for",
     )
     add("--scheduler", metavar="ADDRESS", help="a scheduler of Dask, whose workers stand in this folder")
-    told = "changes a setting and keeps the run as an experiment, as `dvc exp run` does; more than once for several"
-    add("-S", "--set-param", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=told)
+    help_text = (
+        "changes a setting and keeps the run as an experiment, as `dvc exp run` does; more than once for several"
+    )
+    add("-S", "--set-param", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=help_text)
     add("-n", "--name", help="of the experiment")
     asked = parser.parse_args()
     if asked.name and not asked.settings:
@@ -97,7 +99,7 @@ def change_settings(settings: Sequence[str], targets: Sequence[str] | None) -> N
 
 
 def _run(targets: Sequence[str] | None, asked: argparse.Namespace) -> int:
-    """Run what has to run; gives 1 if something failed, which is told last."""
+    """Run what has to run; gives 1 if something failed, which is help_text last."""
     from stages.workflow.repro import Repro, repository, with_readable_notes
 
     with repository() as repo:  # another run may read the settings until it has ended

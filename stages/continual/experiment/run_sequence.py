@@ -16,7 +16,7 @@ from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.workflow.core import paths
-from stages.workflow.core.evaluation.study_cell import write_reading
+from stages.workflow.core.evaluation.study_cell import write_record
 
 # Logits are stored by the name of the task that was learned last.
 AFTER = "after_"
@@ -50,7 +50,7 @@ def run_sequence(method: str, order: str, seed: int, params: Params, machine: Ru
         predictions = predictions_of(task, sequence, done)
         rows = step_rows(predictions, sequence, params.calibration.bins)
         header = {"method": method, "order": order, "seed": seed, "task": task, "place": place, "tasks": tasks}
-        write_reading("sequence", (method, order), {**header, **done.facts[task]}, predictions, rows)
+        write_record("sequence", (method, order), {**header, **done.facts[task]}, predictions, rows)
         accuracies = [row["accuracy"] for row in rows if row["step"]]
         ends.append(f"{task} {accuracies[0]:.3f} -> {accuracies[-1]:.3f}")
     return f"{title}: {', '.join(ends)} (accuracy when learned -> at the end)"

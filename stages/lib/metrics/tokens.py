@@ -22,9 +22,9 @@ def count_rows(labels: np.ndarray) -> int:
     return len(np.unique(labels["row"])) if of_tokens(labels) else len(labels)
 
 
-def exact_match(told: np.ndarray, targets: np.ndarray) -> float:
+def exact_match(records: np.ndarray, targets: np.ndarray) -> float:
     """Share of rows that greedy decoding completes exactly as the reference: each of their tokens is the most probable one."""
-    return float(np.mean(np.bincount(targets["row"], told["predicted"] != targets["target"]) == 0))
+    return float(np.mean(np.bincount(targets["row"], records["predicted"] != targets["target"]) == 0))
 
 
 def usual_completion(targets: np.ndarray) -> float:
@@ -34,19 +34,19 @@ def usual_completion(targets: np.ndarray) -> float:
     return float(counts.max() / counts.sum())
 
 
-def token_scores(told: np.ndarray, targets: np.ndarray, finetuned: np.ndarray) -> dict[str, float | None]:
+def token_scores(records: np.ndarray, targets: np.ndarray, finetuned: np.ndarray) -> dict[str, float | None]:
     """tokens, token_accuracy and perplexity, with standard errors (of perplexity that of its logarithm).
 
     And the standard error of agreement with what the fine-tuned model says, token by token.
     """
-    right, loss = told["predicted"] == targets["target"], -told["log_probability"].astype(np.float64)
+    right, loss = records["predicted"] == targets["target"], -records["log_probability"].astype(np.float64)
     return {
-        "tokens": len(told),
+        "tokens": len(records),
         "token_accuracy": float(right.mean()),
         "token_accuracy_se": error_over_rows(right, targets["row"]),
         "perplexity": float(np.exp(loss.mean())),
         "log_perplexity_se": error_over_rows(loss, targets["row"]),
-        "agreement_se": error_over_rows(told["predicted"] == finetuned["predicted"], targets["row"]),
+        "agreement_se": error_over_rows(records["predicted"] == finetuned["predicted"], targets["row"]),
     }
 
 

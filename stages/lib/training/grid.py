@@ -20,7 +20,7 @@ class Trained(Generic[Kept]):
 
 
 @dataclass(frozen=True)
-class Found(Generic[Kept]):
+class SearchResult(Generic[Kept]):
     """The best point, what is kept of it, its accuracy on dev, and a record of every point."""
 
     point: Point
@@ -29,7 +29,7 @@ class Found(Generic[Kept]):
     grid: list[dict[str, Any]]
 
 
-def search(points: Iterable[Point], train: Callable[[Point], Trained[Kept]]) -> Found[Kept]:
+def search(points: Iterable[Point], train: Callable[[Point], Trained[Kept]]) -> SearchResult[Kept]:
     """The point with the best dev score, the first of equals; diverging ones are passed over, TrainingError if all are."""
     best, grid = None, []
     for point in points:
@@ -45,4 +45,4 @@ def search(points: Iterable[Point], train: Callable[[Point], Trained[Kept]]) -> 
     if best is None:
         raise TrainingError("; ".join(point["failed"] for point in grid))
     point, trained = best
-    return Found(point, trained.kept, trained.score[0], grid)
+    return SearchResult(point, trained.kept, trained.score[0], grid)

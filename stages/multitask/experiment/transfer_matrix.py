@@ -11,7 +11,7 @@ from stages.lib.settings import Params
 from stages.multitask.experiment.joint_model import JointCell, evaluation_of, open_joint
 from stages.multitask.experiment.unions import purify, union
 from stages.workflow.core import paths
-from stages.workflow.core.evaluation.study_cell import variant_rows, write_reading
+from stages.workflow.core.evaluation.study_cell import variant_rows, write_record
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 
@@ -91,4 +91,4 @@ def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ..
     scores = variant_rows(predictions, task, cell.seed, params.calibration.bins, "level", axes[:1])
     rows = [{**row, **facts[row["variant"]]} for row in scores]
     header = {**cell.header(), "task": task, "localizer": axes[1], "sparsity": float(axes[2])}
-    write_reading("transfer", axes, header, predictions, rows)
+    write_record("transfer", axes, header, predictions, rows)

@@ -23,7 +23,7 @@ from stages.smallest.experiment.bisection import most_looks, smallest_enough
 from stages.smallest.experiment.code_length import SCALE_BITS, code_bits
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
-from stages.workflow.core.evaluation.study_cell import train_set, write_reading
+from stages.workflow.core.evaluation.study_cell import train_set, write_record
 from stages.workflow.core.stored import read_test_sets
 
 
@@ -63,7 +63,7 @@ def search(name: str, task: str, seed: int, params: Params, machine: Runtime) ->
         "tensors": len(mask.indices), "bits": _bits(cell, mask),
     }  # fmt: skip
     rows = _scores(cell, predictions, params.calibration.bins)
-    write_reading("search", (name,), {**cell.about(), **record}, predictions, rows)
+    write_record("search", (name,), {**cell.about(), **record}, predictions, rows)
     return f"search {name} {task}-{seed}: {_in_words(found, largest, worth_it)}"
 
 

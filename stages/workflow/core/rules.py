@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from stages.lib.errors import did_you_mean
 from stages.lib.localizers.names import NAMES
-from stages.lib.settings import at
+from stages.lib.settings import get_by_path
 
 Values = dict[str, Any]
 
@@ -22,7 +22,7 @@ class Choice(NamedTuple):
 
     def named(self, values: Values) -> list[str]:
         """Every task that it names."""
-        found = at(values, self.place)
+        found = get_by_path(values, self.place)
         if isinstance(found, dict):
             found = [name for key, part in found.items() for name in self._entry(key, part)]
         return [*dict.fromkeys(found or [])]
@@ -32,7 +32,7 @@ class Choice(NamedTuple):
 
     def fit(self, values: Values) -> list[str]:
         """Leave in `values` what the source has of it; gives what to tell the user about the rest, in one line or none."""
-        known, found = at(values, self.source) or [], at(values, self.place)
+        known, found = get_by_path(values, self.source) or [], get_by_path(values, self.place)
         strange = [name for name in self.named(values) if name not in known]
         usable = self._usable(found, known) if isinstance(found, dict) else self._enough(found, known)
         values |= with_setting(values, self.place, usable)
@@ -57,13 +57,13 @@ class Choice(NamedTuple):
 def with_setting(section: Any, key: str, value: object) -> Any:
     """A copy of a section, or of a table of them, in which a dotted key has this value."""
     name, _, rest = key.partition(".")
-    part = with_setting(at(section, name), rest, value) if rest else value
+    part = with_setting(get_by_path(section, name), rest, value) if rest else value
     return section | {name: part} if isinstance(section, dict) else section.model_copy(update={name: part})
 
 
 def not_among(values: Values, place: str, source: str) -> list[str]:
     """A problem for each item of the list `place`, or for what else stands there, that isn't in the list `source`."""
-    allowed, chosen = at(values, source), at(values, place)
+    allowed, chosen = get_by_path(values, source), get_by_path(values, place)
     names = ", ".join(map(str, allowed)) or "empty"
     strange = [item for item in (chosen if isinstance(chosen, list) else [chosen]) if item not in allowed]
     return [f"{place}: {item!r} is not among {source} ({names}){did_you_mean(item, allowed)}" for item in strange]

@@ -20,7 +20,7 @@ from stages.lib.settings import (
     Section,
     Seed,
     Share,
-    at,
+    get_by_path,
 )
 from stages.workflow.core.rules import Choice, Values, unknown_localizers
 
@@ -88,7 +88,7 @@ def problems(values: Values) -> Iterator[str]:
     yield from _region_problems(values)
     if steps := values["calibration"].refit_head_steps:
         for key, needed in (("model.mode", "standard"), ("finetune.source", "train")):
-            if (found := at(values, key)) != needed:
+            if (found := get_by_path(values, key)) != needed:
                 yield f"calibration.refit_head_steps: {steps} needs {key}={needed}, and that is {found}; 0 refits no head"
 
 

@@ -24,7 +24,7 @@ from stages.lib.command import guarded
 from stages.lib.data.tasks import resolve_tasks, unknown_tasks
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem, shown
 from stages.lib.localizers.names import NAMES, localizer_in
-from stages.lib.settings import Params, Section, at
+from stages.lib.settings import Params, Section, get_by_path
 from stages.lib.yaml12 import load_yaml
 from stages.workflow.core import paths
 from stages.workflow.core.rules import Values
@@ -72,7 +72,7 @@ def load_localizer(name: str) -> Params | None:
 def load_all(folder: Path = Path()) -> Values:
     """Every section of every pipeline that model.mode allows."""
     main = read_files([""], folder)
-    names = [""] if at(checked(main)[0], "model.mode") == "generative" else PIPELINES
+    names = [""] if get_by_path(checked(main)[0], "model.mode") == "generative" else PIPELINES
     return with_localizers(checked(read_files(names, folder), localizers=True)[0])
 
 
@@ -198,7 +198,7 @@ def flat(values: object, key: str = "") -> dict[str, Any]:
 def _chosen(values: Values, keys: Iterable[str]) -> Params:
     chosen = Params()
     for named in keys:
-        key = re.sub(r"\$\{([\w.]+)\}", lambda name, values=values: str(at(values, name[1])), named)
+        key = re.sub(r"\$\{([\w.]+)\}", lambda name, values=values: str(get_by_path(values, name[1])), named)
         section, _, setting = key.partition(".")
         if section == "localizer":
             values = with_localizers(values, [setting] if setting else NAMES)
@@ -206,7 +206,7 @@ def _chosen(values: Values, keys: Iterable[str]) -> Params:
             setattr(chosen, section, values[section])
         else:
             vars(chosen).setdefault(section, Params())
-            setattr(getattr(chosen, section), setting, at(values, key))
+            setattr(getattr(chosen, section), setting, get_by_path(values, key))
     return chosen
 
 
@@ -229,7 +229,7 @@ def require_listed(module: str, arguments: dict[str, Any]) -> None:
         return
     values, _ = checked(read_files(pipelines_of(axes.values())))
     for axis, place in axes.items():
-        allowed = [*map(str, at(values, place))]
+        allowed = [*map(str, get_by_path(values, place))]
         if isinstance(given := arguments[axis], str) and given not in allowed:
             near = did_you_mean(given, allowed)
             raise ParamsError(f"--{axis}: {given!r} is not among {place} ({', '.join(allowed)}){near}")
