@@ -228,7 +228,7 @@ def test_nothing_that_is_there_is_taken_away(pico_bert, tuned, tmp_path, capsys,
         return survey(*arguments)
 
     monkeypatch.setattr("stages.lib.patches.localize.survey", meanwhile)
-    assert "is there by now" in refused(capsys, pico_bert, tuned, tmp_path / "empty")
+    assert "exists by now" in refused(capsys, pico_bert, tuned, tmp_path / "empty")
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["notes"], "and it was written while this ran"
 
 

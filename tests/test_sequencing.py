@@ -211,7 +211,7 @@ def test_a_changed_prediction_is_an_error(projects):
     done = learn_in_order(learner("grafting", "prompt"), "grafting", TEST)
     require_unchanged(done)
     done.logits["toy"]["pairs"][3, 1] = np.nextafter(done.logits["toy"]["pairs"][3, 1], np.float32(9e9))
-    with pytest.raises(RuntimeError, match="toy is predicted otherwise after pairs"):
+    with pytest.raises(RuntimeError, match="toy is predicted differently after pairs"):
         require_unchanged(done)
 
 

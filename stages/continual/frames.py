@@ -1,4 +1,4 @@
-"""The records of continual learning as tidy frames, and what their report adds to them."""
+"""The records of continual learning as tidy frames, and the columns that the report derives."""
 
 from collections.abc import Callable, Iterable
 
@@ -166,7 +166,7 @@ def size(count: float) -> str:
 
 
 def _facts(rows: pd.DataFrame, later: pd.DataFrame, memory: pd.DataFrame, published: list[str]) -> pd.DataFrame:
-    """What notes, the setting and claims say; an empty text leaves its note out."""
+    """Values that notes, the setting and claims name; an empty text leaves its note out."""
     methods, lengths = [*memory.method.unique()], rows.n[rows.step == rows.length]
     same = later.groupby("method").changed.agg(lambda values: f"{(values == 0).sum()} of {len(values)}")
     others = [f"{words(name)} in {same[name]}" for name in methods if name != GRAFTING and name in same]
@@ -189,5 +189,5 @@ def _facts(rows: pd.DataFrame, later: pd.DataFrame, memory: pd.DataFrame, publis
 
 
 def _times(factors: pd.Series) -> str:
-    """How often dev chose each multiple of the rate: "1 (5), 4 (7)"."""
+    """How often dev chose each multiple of the learning rate: "1 (5), 4 (7)"."""
     return ", ".join(f"{factor:g} ({count})" for factor, count in factors.value_counts().sort_index().items())

@@ -1,4 +1,4 @@
-"""What the stages of multi-task learning recorded as tidy frames, and what report.yaml names of it.
+"""The records of multi-task learning as tidy frames, and the columns that report.yaml names.
 
 What two kinds of regions do is compared on the same task, since relative gains on different tasks have different scales.
 """
@@ -30,16 +30,16 @@ OVERLAPS = [*MATRIX, "first", "first_seed", "second", "second_seed", "alike", "o
 
 
 def are_similar(groups: dict[str, list[str]], first: str, second: str) -> bool:
-    """Tells whether some group has both tasks."""
+    """True if some group contains both tasks."""
     return any(first in members and second in members for members in groups.values())
 
 
 def collect(params: Params) -> dict[str, pd.DataFrame]:
-    """Read the cells that the settings name; a relative gain that is not said is NaN.
+    """Read the cells that the settings name; an undefined relative gain is NaN.
 
     gain: `inside` where the target is one of the source's tasks, `alike` where a group has both (of single regions only).
-    overlap: a row for each ordered pair of regions of a matrix, also of different seeds.  regions: `kept`, what dev left of a
-    learned region, learned | movement.  Raises DataError that names each missing file with the `dvc repro` that makes it, or a
+    overlap: a row for each ordered pair of regions of a matrix, also of different seeds.  regions: `kept`, which mask dev chose,
+    learned | movement.  Raises DataError that names each missing file with the `dvc repro` that makes it, or a
     damaged one; MaskError for a damaged mask.
     """
     settings, paradigms = params.multitask, params.joint.paradigms
@@ -120,7 +120,7 @@ def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:
             yield dict(zip(OVERLAPS, values, strict=True))
 
 
-# --- What follows from the frames ------------------------------------------------------------------------------------
+# --- Derived columns ------------------------------------------------------------------------------------------------
 
 
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -146,7 +146,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with their matrix of regions in words and in names of files."""
+    """The rows with the matrix of regions in words and as part of file names."""
     keys = [*rows[MATRIX].itertuples(index=False)]
     return rows.assign(
         matrix=[

@@ -1,4 +1,4 @@
-"""The records of the searches as tidy frames, and what report.yaml names of them."""
+"""The records of the searches as tidy frames, and the columns that report.yaml names."""
 
 from collections.abc import Iterable, Iterator
 from itertools import permutations
@@ -18,7 +18,7 @@ CELL = ["task", "seed"]
 SEARCH = ["localizer", *CELL]
 # the certificate holds with a probability of 1 - DELTA
 DELTA = 0.05
-# of a patch: a 32-bit place and a 32-bit value for each parameter
+# a patch has a 32-bit index and a 32-bit value for each parameter
 PATCH_BITS = 64
 SIZES = [
     *SEARCH,
@@ -38,7 +38,7 @@ LOOKS = [*SEARCH, "selected", "gain"]
 def collect(params: Params) -> dict[str, pd.DataFrame]:
     """Read the cells that the settings name; raises DataError for missing records.
 
-    `enough` is True where the size is one, False where the largest is none, and None where fine-tuning gained too little.
+    `enough` is True if the size is enough, False if not even the largest is, None if fine-tuning gained too little.
     """
     settings, least = params.smallest, params.summary.least_gain
     cells = grid(localizer=settings.localizers, seed=params.seeds, task=settings.tasks)
@@ -66,7 +66,7 @@ def _scores(cell: Cell, record: Row) -> Iterator[Row]:
 
 
 def certificates(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
-    """What the code of a graft of signs promises by its training rows: a row for each search that found a size.
+    """The certified test error of grafts of signs: a row for each search that found a size.
 
     `certified` is the test error that the code promises, `baseline` that of the most frequent label on training rows, and
     `needed` at how many rows the promise would be below it.
@@ -81,7 +81,7 @@ def certificates(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-# --- What follows from the frames ------------------------------------------------------------------------------------
+# --- Derived columns ------------------------------------------------------------------------------------------------
 
 
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -108,7 +108,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def answered(sizes: pd.DataFrame) -> pd.DataFrame:
-    """Searches that have an answer, be it that no size is enough."""
+    """Searches with an answer, including that no size is enough."""
     found = sizes[sizes.enough.notna()]
     enough = found.enough.astype(bool)
     return found.assign(
@@ -154,7 +154,7 @@ def by_task(searches: pd.DataFrame, tasks: Iterable[str]) -> pd.DataFrame:
 def ratios(searches: pd.DataFrame) -> pd.DataFrame:
     """log10 of how many times as many parameters a second localizer takes as a first, of every pair and each common cell.
 
-    `hidden` says that nothing follows: a size that is only a lower bound may hide that it is the larger one.
+    `hidden` gives a reason why nothing follows: the larger size is only a lower bound in some cells.
     """
     own = {name: rows.set_index(CELL) for name, rows in searches.groupby("localizer", sort=False)}
     parts = []
@@ -174,7 +174,7 @@ def _signs(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def _facts(sizes: pd.DataFrame, summary: pd.DataFrame, least: float) -> pd.DataFrame:
-    """What the report says of the whole: all sizes in words, the smallest first, and in how many searches nothing was gained."""
+    """Values that the report names: all sizes as text, the smallest first, and the number of searches without a gain."""
     missing, ordered = int(sizes.enough.isna().sum()), summary.sort_values("parameters")
     sizes_text = ", ".join(f"{words(row.localizer)} {row.size_text}" for row in ordered.itertuples())
     gains = f"without {missing} of {len(sizes)} cells, in which fine-tuning gained less than {percent(least, 0)} points"

@@ -36,10 +36,10 @@ CHECKPOINT = "checkpoint"
 
 @dataclass
 class Trace:
-    """Looks at a model in training after the steps `due`: predicts `sets`, and copies the tensors `names`.
+    """Observes a model in training after the steps `due`: predicts `sets`, and copies the tensors `names`.
 
     Predictions are made in eval mode, which draws no random numbers, and training goes back to train
-    mode at its next step: a model that is looked at is trained as any other.
+    mode at its next step: a watched model is trained like any other.
 
     kept: step -> name -> values, float32 on the CPU; axes: name of a prediction -> its axes.
     """
@@ -74,7 +74,7 @@ class Trace:
 
 
 def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store a cell's checkpoints and their grafts, on its own test and training rows; gives one line about them.
+    """Store a cell's checkpoints and their grafts, on its own test and training rows; returns a line for the log.
 
     On one machine training ends at the stored fine-tuned model, bit for bit.  On another (or with
     another number of threads) sums are added in another order, so the record says whether it did.
@@ -124,7 +124,7 @@ def checkpoints(steps: int, settings: Checkpoints) -> list[int]:
 def regions_at(
     step: int, seen: Trace, cell: GraftCell, train_rows: list[dict], params: Params
 ) -> dict[float, FoundMask]:
-    """Sparsity -> the region learned at a checkpoint, for what it says of the training rows instead of their labels."""
+    """Sparsity -> the region learned at a checkpoint, for its own predictions on the training rows instead of their labels."""
     at = {name: values.to(cell.model.runtime.device) for name, values in seen.kept[step].items()}
     cell.model.put(at)  # for its head; localizers overwrite the region
     predictions = seen.evaluation.predictions()

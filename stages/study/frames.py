@@ -1,4 +1,4 @@
-"""The study's records as tidy frames, and what its report says of them as columns."""
+"""The study's records as tidy frames, and the columns that the report derives."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations, permutations
@@ -19,7 +19,7 @@ from stages.study import bound
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.stats import estimate
 
-# stage -> what the folders below metrics/<stage>, and then the file, are named after
+# stage -> the axes that name the folders below metrics/<stage>, and then the file
 AXES: dict[str, tuple[str, ...]] = {
     "anchor": ("seed", "task"),
     "sweep": ("localizer", "sparsity", "seed", "task"),
@@ -44,7 +44,7 @@ MASK_FRAMES = {
     "cost": [*AXES["sweep"], "gradient_examples", "kept"],
 }
 LEARNED, MOVEMENT, FISH, BIAS = "learned", "movement", "fish", "bias"
-# the order in which localizers are compared, and of which one a figure of a single one is
+# the order of localizers; figures of a single localizer take the first
 ORDER = (LEARNED, "attribution", "grown", "stitch", MOVEMENT, FISH, "magnitude", BIAS, "random")
 CELL = ["task", "seed"]
 # where two models' scores can be compared
@@ -63,7 +63,7 @@ NOTHING = 1.0  # a difference of two shares is never larger, so a bound of 1 say
 Frames = dict[str, pd.DataFrame]
 
 
-# --- What the stages recorded --------------------------------------------------------------------------------------
+# --- Records -------------------------------------------------------------------------------------------------------
 
 
 def cells_of(params: Params) -> dict[str, list[Cell]]:
@@ -131,7 +131,7 @@ def _tidy(rows: list[Row]) -> pd.DataFrame:
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    """With all columns that a stage may have, numbers as such: an undefined measure is null in JSON."""
+    """The frame with all columns that a stage may have, and numeric dtypes: undefined values are null in JSON."""
     frame = frame.reindex(columns=[*TEXTS, *NUMBERS, *SCORE_COLUMNS])
     return frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in (*NUMBERS, *SCORE_COLUMNS)})
 
@@ -143,7 +143,7 @@ def with_gains(frames: Frames, least: float, mode: str) -> Frames:
     rows, own = frames["paradigm"], ["paradigm", *PLACE]
     trained = rows[rows.variant == FINETUNED].set_index(own).score.rename(FINETUNED).reset_index()
     both = trained.merge(ends[[PRETRAINED]], how="left", left_on=PLACE, right_index=True)
-    # a new head is trained with each paradigm, and nobody has measured the pretrained model under it
+    # each paradigm trains its own head, under which the pretrained model was not measured
     both.loc[(both.paradigm == STANDARD) | (mode == STANDARD), PRETRAINED] = np.nan
     return found | {"paradigm": add_gain(rows, both.set_index(own), least)}
 
@@ -200,7 +200,7 @@ def _cost_mean(frames: Frames) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns)
 
 
-# --- What the report says of them ----------------------------------------------------------------------------------
+# --- Derived columns -----------------------------------------------------------------------------------------------
 
 
 def derive(frames: Frames) -> Frames:
@@ -235,7 +235,7 @@ def _in_order(localizers: pd.Series) -> list[str]:
 
 
 def leading(localizers: pd.Series) -> str:
-    """The localizer that figures of a single one are about: `learned`, or where the sweep is without it, its first."""
+    """The localizer for figures of a single one: `learned`, or the first of the sweep."""
     return next(iter(_in_order(localizers)), LEARNED)
 
 
@@ -246,7 +246,7 @@ def common_sizes(rows: pd.DataFrame) -> list[float]:
 
 
 def nearest(sizes: Iterable[float]) -> float | None:
-    """The size next to the paper's, the smaller of two as near; None without sizes."""
+    """The size closest to the paper's, the smaller of two equally close ones; None without sizes."""
     known = {size for size in sizes if not pd.isna(size)}
     return min(known, key=lambda size: (abs(size - PAPER_SPARSITY), size), default=None)
 
@@ -399,7 +399,7 @@ def saturation(frames: Frames, least: float) -> pd.DataFrame:
 
 
 def _fell_back_to_movement(cost: pd.DataFrame) -> pd.DataFrame:
-    """task, seed and sparsity of the learned grafts that are movement's, which agreed more on dev."""
+    """task, seed and sparsity of the learned grafts for which dev kept the movement mask."""
     kept = cost.get("kept", pd.Series(index=cost.index, dtype=object))
     return cost.loc[(cost.localizer == LEARNED) & (kept == MOVEMENT), [*CELL, "sparsity"]]
 
@@ -502,7 +502,7 @@ def _bound(errors: pd.DataFrame, delta: float, short: float, bias: float | None)
     }  # fmt: skip
 
 
-# --- What figures draw ---------------------------------------------------------------------------------------------
+# --- Data of figures -----------------------------------------------------------------------------------------------
 
 
 def _curves(frames: Frames) -> pd.DataFrame:
@@ -545,7 +545,7 @@ def _tradeoff(frames: Frames) -> pd.DataFrame:
     return means.reindex(columns=["id", "ood"]).dropna().reset_index()
 
 
-# --- What notes, titles and claims name ----------------------------------------------------------------------------
+# --- Values of notes, titles and claims ----------------------------------------------------------------------------
 
 
 def _facts(frames: Frames, least: float) -> dict[str, str]:

@@ -14,7 +14,7 @@ from stages.workflow.core.evaluation.study_cell import study_evaluation, variant
 
 
 def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store a cell's curves, a row for each weight of the fine-tuned model; gives one line about them.
+    """Store a cell's curves, a row for each weight of the fine-tuned model; returns a line for the log.
 
     The graft is the main pipeline's.  A new head has no pretrained values and stays as trained.
     A task without out-of-distribution sets has no curve.

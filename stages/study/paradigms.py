@@ -19,7 +19,7 @@ STANDARD = "standard"
 
 
 def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store how much of a cell's skill grafts hold after fine-tuning it in this way; gives one line about it.
+    """Fine-tune a cell in this way and store the scores of its grafts; returns a line for the log.
 
     The model itself is not stored.  Agreement and retained score refer to it, and not to the model
     of the main pipeline.

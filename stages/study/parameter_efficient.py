@@ -59,7 +59,7 @@ def plans_of(settings: PeftTraining, chosen: Point) -> list[TrainPlan]:
 
 
 def train_and_measure(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store what a method such as lora_8 comes to on one cell; gives one line about it."""
+    """Train a method such as lora_8 on one cell and store its scores; returns a line for the log."""
     cell = open_training(task, seed, params.model, machine)
     graftable = read_anatomy(paths.PRETRAINED).region(params.graft.region).size
     plans = plans_of(params.peft.training, chosen_point(task, seed))

@@ -1,4 +1,4 @@
-"""The records of surgical fine-tuning, and the masks of the same cells, as tidy frames; and what report.yaml names of them."""
+"""The records of surgical fine-tuning, and the masks of the same cells, as tidy frames; and the columns that report.yaml names."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -42,7 +42,7 @@ WAY = ["target", "aggregation", "examples"]
 def collect(params: Params) -> dict[str, pd.DataFrame]:
     """Read the cells that the settings name, and the masks of the scored ones, which graft.localizer found; layers count from 1.
 
-    Raises DataError for missing records, and where two selections of different layers were trained alike.
+    Raises DataError for missing records, and where two selections of different layers gave the same training.
     """
     needs, seeds, scored = ("stage", "rows"), params.seeds, grid(seed=params.seeds, task=params.fim.tasks)
     operated = grid(selection=params.surgery.selections, seed=seeds, task=params.surgery.tasks)
@@ -115,11 +115,11 @@ def require_distinct(rows: Iterable[Row]) -> None:
 
 
 def layer_text(layers: list[int]) -> str:
-    """Layers for people, counted from 1: "2, 11"."""
+    """Displayed layers, counted from 1: "2, 11"."""
     return ", ".join(str(layer + 1) for layer in layers) or "none"
 
 
-# --- What follows from the frames ------------------------------------------------------------------------------------
+# --- Derived columns ------------------------------------------------------------------------------------------------
 
 
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -225,7 +225,7 @@ def _beside_shares(inside: pd.DataFrame, bridge: pd.DataFrame) -> pd.DataFrame:
 
 
 def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: int) -> pd.DataFrame:
-    """What the report says of the whole: what half the layers keep, runs that learned nothing, and whether layers can be ranked."""
+    """Values that the report names: what half the layers keep, runs that learned nothing, and whether layers can be ranked."""
     weak = [
         f"{rows.flagged.sum()} of {len(rows)} of {task} ({percent(rows.majority.mean())} %)"
         for task, rows in runs.groupby("task", sort=False)

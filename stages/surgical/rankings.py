@@ -64,7 +64,7 @@ def of_heads(fim: pd.DataFrame, examples: int, **way: Any) -> pd.DataFrame:
 
 
 def rank_correlations(scores: pd.Series, regions: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Agreement by layer of the scores, the masks (over chance) and the movement at the end of training, a row for each cell."""
+    """Rank correlations over layers of the scores, the masks (over chance) and the final movement, a row for each cell."""
     moved = steps[steps.step == steps.groupby("task")["step"].transform("max")]
     series = {
         "score": scores,
@@ -76,7 +76,7 @@ def rank_correlations(scores: pd.Series, regions: pd.DataFrame, steps: pd.DataFr
 
 
 def mask_share_in_top(scores: pd.Series, regions: pd.DataFrame, sizes: Iterable[int]) -> pd.DataFrame:
-    """task, seed, size, share, chance: of the mask inside the `size` layers with the highest scores."""
+    """task, seed, size, share, chance: the share of the mask inside the `size` layers with the highest scores."""
     rows, layers = [], sorted(scores.index.unique("layer"))
     for (task, seed), own in by_cell(scores).items():
         region = regions[(regions.task == task) & (regions.seed == seed)]

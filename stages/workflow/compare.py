@@ -28,7 +28,7 @@ def main() -> None:
     )
     parser.add_argument("pipeline", help="summary (the main one), study, talos, ...")
     parser.add_argument("runs", nargs="+", metavar="NAME=FOLDER", help="a run's name, and the folder of its CSV files")
-    parser.add_argument("--pool", action="store_true", help="the tasks of all runs as those of one")
+    parser.add_argument("--pool", action="store_true", help="pool the tasks of all runs into one report")
     parser.add_argument("--to", type=Path, required=True, help="folder for report.md and the figures")
     asked = parser.parse_args()
     known = {
@@ -37,7 +37,7 @@ def main() -> None:
     }
     if asked.pipeline not in known:
         raise DataError(
-            f"{asked.pipeline}: no pipeline{did_you_mean(asked.pipeline, known)}; there are {', '.join(known)}"
+            f"{asked.pipeline}: unknown pipeline{did_you_mean(asked.pipeline, known)}; there are {', '.join(known)}"
         )
     folder = known[asked.pipeline]
     runs = {name: load_frames(plots, folder / "paper.csv") for name, plots in named_folders(asked.runs).items()}
@@ -56,14 +56,14 @@ def main() -> None:
 
 
 def named_folders(words: Sequence[str]) -> dict[str, Path]:
-    """Name -> folder; raises DataError naming the word that is none, or a folder without CSV files."""
+    """Name -> folder; raises DataError for a word that is not NAME=FOLDER, or a folder without CSV files."""
     found: dict[str, Path] = {}
     for word in words:
         name, sign, folder = word.partition("=")
         if not sign or not name or name in found:
-            raise DataError(f"{word}: NAME=FOLDER is wanted, each name once, as in 64=plots")
+            raise DataError(f"{word}: expected NAME=FOLDER, each name once, as in 64=plots")
         if not any(Path(folder).glob("*.csv")):
-            raise DataError(f"{folder}: no CSV files of a run are there")
+            raise DataError(f"{folder}: has no CSV files of a run")
         found[name] = Path(folder)
     return found
 
@@ -103,7 +103,7 @@ def _common(runs: Mapping[str, Frames]) -> list[str]:
 
 
 def by_run(spec: Spec) -> Spec:
-    """The spec with a line and a row of dots for each run, and its other figures once for each; facts are of one run, so none is verdict_of."""
+    """The spec with a line and a row of dots for each run, and its other figures once for each; values of a single run are left out."""
 
     def table(name: str, one: Table) -> Table:
         lead = {"by": ["run", *one.by], "lead": ["run", *(one.lead or one.by)], "average": "", "paper": ""}

@@ -35,9 +35,9 @@ class Trace:
 
 
 def run_sequence(method: str, order: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Learn the tasks of one order by one method and store the predictions; gives one line about it.
+    """Learn the tasks of one order by one method and store the predictions; returns a line for the log.
 
-    Raises RuntimeError if grafting predicts anything of an earlier task otherwise than before.
+    Raises RuntimeError if grafting changes any prediction of an earlier task.
     """
     tasks = getattr(params.order, order)
     sequence = TaskSequence.open(tasks, seed, params, machine)
@@ -75,11 +75,11 @@ def learn_in_order(learner: Naive, title: str, test_max: int) -> Trace:
 
 
 def require_unchanged(done: Trace) -> None:
-    """Raise RuntimeError unless the logits of every task are the same, bit for bit, after all steps since its own."""
+    """Raise RuntimeError unless the logits of every task are bit for bit the same after all later steps."""
     for task, steps in done.logits.items():
         for later, logits in steps.items():
             if not np.array_equal(logits, steps[task]):
-                raise RuntimeError(f"{task} is predicted otherwise after {later} than right after its own step")
+                raise RuntimeError(f"{task} is predicted differently after {later} than right after its own step")
 
 
 def predictions_of(task: str, sequence: TaskSequence, done: Trace) -> Predictions:

@@ -1,4 +1,4 @@
-"""Stable masks: what most draws of half as many examples would graft (complementary pairs: Shah and Samworth, 2013)."""
+"""Stability selection: parameters chosen by most random halves of the training set (complementary pairs: Shah and Samworth, 2013)."""
 
 import torch
 from pydantic import Field

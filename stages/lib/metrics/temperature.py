@@ -1,4 +1,4 @@
-"""Temperature scaling, and score against calibration error: what a graft reaches, and what simpler ways do.
+"""Temperature scaling, and score against calibration error of the graft and of simpler methods.
 
 Temperature (Guo et al., 2017): one number that a model's logits are divided by, fitted on dev rows.
 """
@@ -44,7 +44,7 @@ def frontier(tests: Predictions, dev: Predictions, task: str, record: dict[str, 
     """
     scores, labels, logits = record["scores"][task], tests.labels[task], tests.logits[task]
     hot = record.get("graft_temperature") or temperature(dev.logits[task][GRAFTED], dev.labels[task])
-    if GRAFT_TEMPERED not in logits:  # no logits are there of completions, of which evaluate predicts it
+    if GRAFT_TEMPERED not in logits:  # of completions there are no logits; evaluate has predicted it
         logits = {**logits, GRAFT_TEMPERED: logits[GRAFTED] / hot}
 
     def row(method: str, variant: str, alpha: float | None = None, degrees: float | None = None) -> Row:

@@ -1,4 +1,4 @@
-"""Records of what models say of completions, token by token, and their measures: of tokens, and of whole rows.
+"""Predictions of completions, token by token, and their metrics over tokens and whole rows.
 
 Instead of logits a variant has a record for each token (TOKEN_RECORD), and instead of labels a test set has TARGETS.  Tokens of a row
 are not independent, so every standard error is one over rows.
@@ -60,14 +60,14 @@ def error_over_rows(values: np.ndarray, rows: np.ndarray) -> float | None:
 
 
 def parts_of(kind: str, place: str, values: np.ndarray, dtype: type) -> dict[str, np.ndarray]:
-    """The tensors that a file has of them: one of a kind and type, of records one for each field."""
+    """The tensors of an array in a file: a single one for logits and labels, one for each field of records."""
     if not of_tokens(values):
         return {f"{kind}/{place}": np.ascontiguousarray(values, dtype=dtype)}
     return {f"{name}/{place}": np.ascontiguousarray(values[name]) for name in values.dtype.names}
 
 
 def joined(parts: dict[str, np.ndarray], kind: str, fields: np.dtype) -> np.ndarray:
-    """The whole of what parts_of took apart, by kind or field; raises KeyError or ValueError if something of it is missing."""
+    """The array that parts_of took apart, by kind or field; raises KeyError or ValueError if something of it is missing."""
     if kind in parts:
         return parts[kind]
     records = np.empty(len(parts[fields.names[0]]), fields)

@@ -23,11 +23,11 @@ from ..errors import TrainingError
 from ..metrics.tokens import TARGETS, TOKEN_RECORD
 from .label_model import LabelModel
 
-# hears how many examples are done
+# called with the number of examples done
 OnBatch = Callable[[int], object]
-# temperatures tried in a pass, and passes, each between the neighbours of the best one before
+# temperatures tried per pass, and passes; each pass lies between the neighbours of the best one before
 TRIED, PASSES = 41, 2
-# stages have settings of their own for these
+# appended to errors of diverging losses
 DIVERGED = "lower the learning rate, or clip_norm (0 clips nothing)"
 
 
@@ -75,12 +75,12 @@ def in_rows(numbers: Tensor, examples: list[Example]) -> Tensor:
 
 
 def answers_of(examples: list[Example]) -> Tensor:
-    """The right answer to each example, as in_rows has it."""
+    """The targets of each example, as in_rows has them."""
     return in_rows(torch.tensor([target for example in examples for target in example.targets]), examples)
 
 
 def same_rows(predicted: Tensor, others: Tensor) -> float:
-    """Share of the examples of which the same is said, of a completion all of it."""
+    """Share of examples with equal predictions; of a completion all tokens have to be equal."""
     return float((predicted == others).all(1).double().mean())
 
 
@@ -90,7 +90,7 @@ def dev_score(model: LabelModel, examples: list[Example]) -> tuple[float, float]
     Accuracy of completions is their exact match.  Raises TrainingError if the loss is not a number.
     """
     predicted, loss = predictions_of(model, examples)
-    if not math.isfinite(loss):  # after the last step no loss of a batch would tell
+    if not math.isfinite(loss):  # after the last step no batch's loss would show it
         raise TrainingError(f"the loss on dev became {loss}; {DIVERGED}")
     return same_rows(predicted, answers_of(examples)), -loss
 
@@ -130,7 +130,7 @@ def tensor_gradients(
     take: Callable[[str, int, Tensor], object],
     most: int | None = None,
 ) -> None:
-    """Call take(name, number of the point, gradient) for each trained tensor, at each of the points that put the weights.
+    """Call take(name, number of the point, gradient) for each trained tensor and point; calling a point sets the weights.
 
     The gradients are those of `loss_gradient`, bit for bit, in float32, but each is freed when it was taken, while those of the
     layers below it are still to come.  One batch at one point takes one pass.  More of them have to be added up first: with

@@ -12,7 +12,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trained(Generic[Kept]):
-    """The result of training at one point: what is kept of it, its (accuracy, -loss) on dev, and its record."""
+    """The result of training at one point: what to keep, its (accuracy, -loss) on dev, and its record."""
 
     kept: Kept
     score: tuple[float, float]
@@ -21,7 +21,7 @@ class Trained(Generic[Kept]):
 
 @dataclass(frozen=True)
 class SearchResult(Generic[Kept]):
-    """The best point, what is kept of it, its accuracy on dev, and a record of every point."""
+    """The best point, its result, its accuracy on dev, and a record of every point."""
 
     point: Point
     kept: Kept
@@ -30,7 +30,7 @@ class SearchResult(Generic[Kept]):
 
 
 def search(points: Iterable[Point], train: Callable[[Point], Trained[Kept]]) -> SearchResult[Kept]:
-    """The point with the best dev score, the first of equals; diverging ones are passed over, TrainingError if all are."""
+    """The point with the best dev score, the first of equals; diverging ones are skipped; TrainingError if all diverge."""
     best, grid = None, []
     for point in points:
         try:

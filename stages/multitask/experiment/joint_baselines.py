@@ -13,7 +13,7 @@ from stages.workflow.core.stored import read_task
 
 
 def measure_baselines(paradigm: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store what the joint model of a seed and the pretrained one predict for each task; gives one line about them.
+    """Store what the joint model of a seed and the pretrained one predict for each task; returns a line for the log.
 
     The joint model is called the fine-tuned one, as it is to its grafts; the pretrained one has its heads.
     """

@@ -32,7 +32,7 @@ class Source:
 
 
 def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store what every region and every union does on every task; gives one line about them."""
+    """Store the scores of every region and every union on every task; returns a line for the log."""
     tasks = params.multitask.tasks
     cell = open_joint(paradigm, seed, tasks, params, machine)
     regions = read_regions(cell, localizer, sparsity, tasks)

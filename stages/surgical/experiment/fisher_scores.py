@@ -1,4 +1,4 @@
-"""FIM scores of one cell: which layers of the pretrained model its training rows have most information about."""
+"""FIM scores of one cell: the Fisher information of its training rows about each layer of the pretrained model."""
 
 from collections.abc import Sequence
 from math import prod
@@ -22,7 +22,7 @@ Scores = dict[str, list[float]]
 
 
 def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store the scores of every layer by every target, aggregation and number of examples; gives one line about it.
+    """Store the scores of every layer by every target, aggregation and number of examples; returns a line for the log.
 
     A model that starts with a new head is scored once under each of several random ones, since
     gradients below a head are what it makes of them.

@@ -33,7 +33,7 @@ def train_layers(
 
 
 def operate(selection: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Fine-tune and measure every set of layers that a selection stands for; gives one line about it."""
+    """Fine-tune and measure every set of layers that a selection stands for; returns a line for the log."""
     anatomy, training = read_anatomy(paths.PRETRAINED), params.surgery.training
     cell = open_training(task, seed, params.model, machine)
     tests = {task: read_test_sets(task, seed)[task][: params.surgery.test_max or None]}

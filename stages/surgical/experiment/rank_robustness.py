@@ -61,7 +61,7 @@ def watching(
 
 
 def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store what the layers of a cell do while all of them are fine-tuned; gives one line about it."""
+    """Store what the layers of a cell do while all of them are fine-tuned; returns a line for the log."""
     cell = open_training(task, seed, params.model, machine)
     settings, how = params.surgery.training, params.surgery.score
     steps, layers = cell.steps(settings), layers_of(read_anatomy(paths.PRETRAINED))

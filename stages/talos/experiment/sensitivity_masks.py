@@ -43,7 +43,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str]:
-    """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; gives a line for each."""
+    """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; returns a line for each."""
     tasks = params.talos.tasks
     region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
     pretrained = read_tensors(paths.PRETRAINED, region.shapes)

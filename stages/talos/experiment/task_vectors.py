@@ -1,6 +1,6 @@
 """The task vector of each method: trained within a mask, or taken from the main pipeline (stage edit).
 
-full and graft are the fine-tuned models and the grafts that are there already.  All others start at
+full and graft are the fine-tuned models and the grafts of the main pipeline.  All others start at
 the pretrained backbone under the trained head, which stays as it is, see as many examples as full did,
 and train alike, but for the learning rate, which dev chooses for each: full_matched the whole region, linear the same of a model
 to first order, attention the weights of the attention projections, and any localizer of the registry the parameters that it
@@ -50,7 +50,7 @@ MATCHED, ATTENTION, GRAFT = "full_matched", "attention", "graft"
 FROM_MAIN_PIPELINE = (FULL, GRAFT)
 PROJECTIONS = (QUERY, KEY, VALUE, FUSED, ATTENTION_OUTPUT)
 FLOAT_BYTES = INDEX_BYTES = 4
-# numbers that an optimizer keeps for each parameter, without and with momentum
+# numbers that an optimizer stores for each parameter, without and with momentum
 STATES = {"adamw": (2, 2), "sgd": (0, 1)}
 
 
@@ -75,7 +75,7 @@ def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> li
 
 
 def vector_from_main_pipeline(method: str, cell: GraftCell, params: Params) -> TaskVector:
-    """A vector that the main pipeline has: the whole region, or the graft."""
+    """A vector taken from the main pipeline: the whole region, or the graft."""
     size, mask, values = cell.region.size, GraftMask.full(cell.region), {}
     if method == GRAFT:
         stored = read_mask(paths.learned(cell.task, cell.seed))

@@ -1,4 +1,4 @@
-"""The one module that knows where artefacts live; everything else asks here.
+"""Paths of all artefacts; no other module knows them.
 
 All paths are relative to the project's top folder, where DVC runs every stage.  The same places
 stand in dvc.yaml (a test compares them).
@@ -94,7 +94,7 @@ def sweep_mask(localizer: str, sparsity: str, task: str, seed: int) -> Path:
 
 
 def stage_dir(stage: str, axes: tuple[str, ...], seed: int) -> Path:
-    """The record of a stage for one seed, all its tasks, at one place on its further axes; one run makes all sizes of SIZED."""
+    """The record of a stage for one seed, all its tasks, at one point of its further axes; one run makes all sizes of SIZED."""
     *before, size = [*axes, ""] if stage not in SIZED else axes
     return METRICS.joinpath(stage, *before, str(seed), size)
 

@@ -1,4 +1,4 @@
-"""What rules between settings are made of; they are asked only of settings that are fine by themselves."""
+"""Building blocks of rules between settings; rules are checked only if every setting is valid by itself."""
 
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ class Choice(NamedTuple):
         return [key] if self.by_key else [key, part] if isinstance(part, str) else part or []
 
     def fit(self, values: Values) -> list[str]:
-        """Leave in `values` what the source has of it; gives what to tell the user about the rest, in one line or none."""
+        """Keep in `values` only what the source contains; returns a message about what was left out, if anything was."""
         known, found = get_by_path(values, self.source) or [], get_by_path(values, self.place)
         strange = [name for name in self.named(values) if name not in known]
         usable = self._usable(found, known) if isinstance(found, dict) else self._enough(found, known)
@@ -62,7 +62,7 @@ def with_setting(section: Any, key: str, value: object) -> Any:
 
 
 def not_among(values: Values, place: str, source: str) -> list[str]:
-    """A problem for each item of the list `place`, or for what else stands there, that isn't in the list `source`."""
+    """A problem for each item at `place` that isn't in the list `source`."""
     allowed, chosen = get_by_path(values, source), get_by_path(values, place)
     names = ", ".join(map(str, allowed)) or "empty"
     strange = [item for item in (chosen if isinstance(chosen, list) else [chosen]) if item not in allowed]
@@ -70,7 +70,7 @@ def not_among(values: Values, place: str, source: str) -> list[str]:
 
 
 def is_on(values: Values, section: str, *empty: Any) -> bool:
-    """True if none of a section's lists, or of what else may be `empty`, is: that switches its stage off."""
+    """False if one of a section's lists is empty, which switches its stage off."""
     return all(item not in ([], *empty) for item in vars(values[section]).values())
 
 

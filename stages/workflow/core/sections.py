@@ -42,7 +42,7 @@ def _table(value: object) -> object:
     return value
 
 
-# Settings by each localizer's own class (stages/lib/localizers), which is looked at where torch is loaded anyway.
+# Checked by each localizer's own class (stages/lib/localizers) where torch is imported anyway.
 LocalizerParams = create_model(
     "LocalizerParams", __base__=Section, **{name: (Annotated[Any, AfterValidator(_table)], {}) for name in NAMES}
 )
@@ -79,7 +79,7 @@ TASKS = (Choice("tasks"), Choice("ood.sets", by_key=True))
 
 
 def problems(values: Values) -> Iterator[str]:
-    """Errors between settings that are fine by themselves."""
+    """Problems between settings that are valid by themselves."""
     yield from _set_problems(values)
     yield from _task_problems(values)
     yield from beyond_order(values, "graft.sparsity", [values["graft"].sparsity])

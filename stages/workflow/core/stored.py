@@ -1,4 +1,4 @@
-"""What stages stored, read back: tasks, rows, predictions, and the point that fine-tuning chose."""
+"""Readers of what stages stored: tasks, rows, predictions, and the point that fine-tuning chose."""
 
 from functools import reduce
 from operator import or_
@@ -31,7 +31,7 @@ def read_cell(task: str, seed: int, dev: bool = False) -> Predictions:
 
 
 def chosen_point(task: str, seed: int) -> dict[str, Any]:
-    """batch_size, learning_rate and steps of a cell's stored fine-tuning; raises ModelError if there is none, or not of ours."""
+    """batch_size, learning_rate and steps of a cell's stored fine-tuning; raises ModelError if there is none, or if it was fine-tuned elsewhere."""
     file = paths.finetuned(task, seed) / "training.json"
     record = read_json(file, ModelError)
     if "chosen" not in record:

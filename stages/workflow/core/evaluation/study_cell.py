@@ -1,4 +1,4 @@
-"""One (task, seed) of the study: the rows it is measured on, what it is measured against, and its records."""
+"""One (task, seed) of the study: the rows it is measured on, its reference predictions, and its records."""
 
 from collections.abc import Iterable
 from typing import Any
