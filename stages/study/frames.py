@@ -152,7 +152,7 @@ def _composition(masks: Records) -> Iterator[Row]:
     for cell in masks.cells:
         mask = read_mask(masks.file(cell)).mask
         for row in composition(mask.counts, mask.region.shapes):
-            # for people the first layer is 1
+            # displayed layers count from 1
             yield {**cell, **row, "layer": OUTSIDE if row["layer"] is None else row["layer"] + 1}
 
 

@@ -72,7 +72,7 @@ class Records:
         return [(cell, self._read(cell)) for cell in self.cells]
 
     def rows(self, make: Callable[[Cell, Row], Iterable[Row]]) -> list[Row]:
-        """All rows that `make` yields for each cell and its record, end to end; a record that lacks what it asks for is none."""
+        """All rows that `make` yields for each cell and its record, end to end; an incomplete record is an error."""
         found: list[Row] = []
         for cell, record in self.contents:
             try:

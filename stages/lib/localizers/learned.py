@@ -240,7 +240,7 @@ def refine_by_learning(evidence: LocalizerInput, settings: Learning, order: Tens
 def learn_from(base: GraftMask, evidence: LocalizerInput, settings: Learning, budget: Budget) -> FoundMask:
     """The mask learned from a base, or the movement mask of its size if that is better on dev.
 
-    Better: more agreement with the fine-tuned model, or as much and a higher accuracy.  What the mask's file says of it:
+    Better: more agreement with the fine-tuned model, or equal agreement and a higher accuracy.  Entries of the mask file:
     `rule`, the `step` it is of, the `history`; and where dev was asked `kept` (learned | movement) and `dev`, the ratings
     of both.
     """

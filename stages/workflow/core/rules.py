@@ -10,7 +10,7 @@ Values = dict[str, Any]
 
 
 class Choice(NamedTuple):
-    """A setting that names tasks: `place` takes them from the list `source`, null takes all; fewer than `least` are none.
+    """A setting that names tasks: `place` takes them from the list `source`, null takes all; fewer than `least` switch it off.
 
     It is a list of tasks, a table of such lists, a table from task to task, or, `by_key`, one whose keys are the tasks.
     """
@@ -75,7 +75,7 @@ def is_on(values: Values, section: str, *empty: Any) -> bool:
 
 
 def unknown_localizers(values: Values, place: str, names: list[str], among: tuple[str, ...] = NAMES) -> list[str]:
-    """A problem for each of these names, which stand at `place`, that is none of these localizers or has no section, which DVC wants."""
+    """A problem for each of these names, which stand at `place`, that is not among these localizers or has no section, which DVC needs."""
     unknown, known = [name for name in names if name not in among], ", ".join(among)
     return [f"{place}: unknown localizer {name!r}{did_you_mean(name, among)}; known: {known}" for name in unknown] + [
         f"localizer.{name}: this section is missing, and {place} names it; write `{name}: {{}}` under `localizer`"

@@ -17,7 +17,7 @@ def read_task(name: str) -> TaskSpec:
 
 
 def read_test_sets(task: str, seed: int) -> dict[str, list[dict]]:
-    """Test set name -> rows; the task's own comes first, then what else fetch put into its folder, by the alphabet."""
+    """Test set name -> rows; the task's own comes first, then the others that fetch wrote, in alphabetical order."""
     sets = {task: read_rows(require(paths.sample(task, seed, "test"), f"sample@{task}-{seed}"))}
     for file in sorted(paths.ood_table(task, "x").parent.glob("*.jsonl")):
         sets[file.stem] = read_rows(file)
