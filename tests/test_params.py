@@ -152,7 +152,7 @@ def test_a_profile_is_written_with_settings_of_several_files_changed_as_dvc_chan
     talos = "stages/talos/params.yaml:talos.sparsity=0.05"
     changes = ["graft.sparsity=0.0005", "seeds=[1,2]", "ood.sets={movies:[tweets]}", talos, "localizer.grown.rounds=5"]
     code, out, _ = choose("bert_tiny", *(word for change in changes for word in ("-S", change)))
-    assert code == 0 and f"has the profile bert_tiny with {', '.join(changes)}" in out
+    assert code == 0 and f"have the profile bert_tiny with {', '.join(changes)}" in out
     values = load_all()
     assert (values["graft"].sparsity, values["talos"].sparsity, values["localizer"].grown.rounds) == (0.0005, 0.05, 5)
 
