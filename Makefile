@@ -1,5 +1,5 @@
 # make help                  these lines
-# make setup                 .venv with the pinned libraries; what needs it makes it
+# make setup                 .venv with the pinned libraries and this package, editable; what needs it makes it
 # make repro                 the whole pipeline on params.yaml, from nothing
 # make repro PROFILE=NAME    the same with a named set of settings (stages/profiles)
 # make repro WORKERS=1       one stage after another; so with all pipelines below
@@ -22,6 +22,7 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 # a file's tests stay together, as they share what they make; in the files' order, or the longest would come last
 XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # as many stages at once as there are cores for, unless a number is given
@@ -37,10 +38,11 @@ setup: $(READY)
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' $(firstword $(MAKEFILE_LIST))
 
-$(READY): requirements.txt
+$(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; say make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements.txt
+	$(PIP) --no-compile -r requirements.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 repro: $(READY)
@@ -69,7 +71,7 @@ chaos: $(READY)
 	CASES=$(or $(CASES),1000) KILLS=$(or $(KILLS),200) python -m pytest --timeout 0 tests/test_damaged.py tests/chaos.py
 
 lint: $(READY)
-	python -m pip install --quiet --disable-pip-version-check ruff==0.17.6
+	$(PIP) ruff==0.17.6
 	ruff check stages tests
 
 clean:

@@ -1,4 +1,4 @@
-"""calibration: how far the confidence of one seed's models is from their accuracy."""
+"""calibration: calibration error of all models of one seed."""
 
 from stages.lib.io import read_json, require, write_json
 from stages.workflow.core import paths

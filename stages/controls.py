@@ -1,4 +1,4 @@
-"""controls: what a graft's calibration is compared with, of one seed's models: one temperature, a refitted head, and WiSE-FT.
+"""controls: the baselines of a graft's calibration: one temperature, a refitted head, and WiSE-FT, for all models of one seed.
 
 Kept apart from `evaluate` because no mask and no sparsity changes it, and from `reference`, which no setting of calibration changes.
 """
@@ -10,7 +10,7 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main(seed: int) -> None:
-    """Fit the controls of every task; store their logits, and what they were fitted to."""
+    """Fit the controls of every task; store their logits and fitted values."""
     params = load_params("tasks", *MODEL, "finetune", "calibration.wise_alphas", "calibration.refit_head_steps")
 
     from stages.lib import runtime

@@ -1,4 +1,4 @@
-"""evaluate: what the grafted models of one (task, seed) predict, and how good all its models are."""
+"""evaluate: predictions of the grafted models of one (task, seed), and scores of all its models."""
 
 from stages.lib.io import write_json
 from stages.workflow.core import paths

@@ -1,4 +1,4 @@
-"""fetch: the data sets of all tasks, and of those they are tested on besides, as tables."""
+"""fetch: the data sets of all tasks, and their out-of-distribution test sets, as tables."""
 
 from stages.lib.io import replacing
 from stages.workflow.core import paths
@@ -35,7 +35,7 @@ def main() -> None:
                 bar.write(f"fetch {summary_line(card)}")
             except DataError as problem:
                 problems.setdefault(str(problem), named_by(name, settings.tasks, settings.ood.sets))
-                if settings.data.source != "local":  # what can't be downloaded would be tried for minutes, each
+                if settings.data.source != "local":  # each failing download would be retried for minutes
                     break
             bar.update()
         if problems:

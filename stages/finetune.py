@@ -8,7 +8,7 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main(task: str, seed: int) -> None:
-    """Fine-tune, choosing the grid point on dev, or take a checkpoint over; save an ordinary model folder."""
+    """Fine-tune, choosing the grid point on dev, or use a checkpoint from elsewhere; save an ordinary model folder."""
     params = load_params(*MODEL, "finetune")
 
     from stages.lib import runtime

@@ -33,10 +33,10 @@ from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task
 from stages.workflow.records import Records, Row, frame_of, grid, require_files, run_frame
 
-MEASURES = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
+SCORE_COLUMNS = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
 KEYS = ["task", "test_set", "seed", "variant"]
 CELL = ["task", "seed"]
-# in the files of evaluate and ood, and in those of calibration
+# columns in the files of evaluate and ood, and in those of calibration
 SCORED = ["n", "score", "accuracy", "f1", "agreement", "retained", "constant"]
 CALIBRATED = ["n", "ece", "bin_count", "bin_confidence", "bin_accuracy", "histogram"]
 # of completions, beside these
@@ -50,7 +50,7 @@ SHORT = {
     REFITTED: "FT/H", GRAFT_REFITTED: "graft/H",
 }  # fmt: skip
 MARKED = {"f1": "F1", "mcc": "Matthews correlation"}
-# the paper's table for each sort of model, and the shots of its that others are compared with
+# the paper's table for each kind of model, and its number of shots that other runs are compared with
 TABLES, TABLE_2, OUT_OF_DISTRIBUTION, USUAL_SHOTS = {"autoregressive": "Table 9"}, "Table 2", "Table 3", 64
 # the accuracy of fewer rows than this is hardly more than chance; a confidence above this is a sure prediction
 FEWEST_ROWS, SURE = 10, 0.9
@@ -60,7 +60,7 @@ FEWEST_ROWS, SURE = 10, 0.9
 
 
 def collect(params: Params) -> dict[str, pd.DataFrame]:
-    """Read the files of every (task, seed); raises DataError for one that is missing or doesn't hold what it should."""
+    """Read the files of every (task, seed); raises DataError for one that is missing or incomplete."""
     tasks, cells = params.tasks, grid(task=params.tasks, seed=params.seeds)
     files = "metrics/{}/{{seed}}/{{task}}.json".format
     evaluated = Records("", "evaluate", files("evaluate"), cells, "{task}-{seed}", needs=())
@@ -74,12 +74,12 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     calibration = _variants(calibrated, {task: [task, *others[task]] for task in tasks}, CALIBRATED)
     scores = _with_calibration(pd.DataFrame(scored), pd.DataFrame(calibration), calibrated)
     scores = add_gain(scores, scores_of_ends(scores, KEYS[:-1]), params.summary.least_gain)
-    # a column of nothing but undefined values would be one of objects
-    scores = scores.astype(dict.fromkeys(MEASURES, float))
+    # a column of only undefined values would have the dtype object
+    scores = scores.astype(dict.fromkeys(SCORE_COLUMNS, float))
     own = scores[scores.test_set == scores.task]
     return {
-        "scores": own[[*CELL, "variant", "n", *MEASURES, "constant", *more]],
-        "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *MEASURES, *more]],
+        "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, "constant", *more]],
+        "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS, *more]],
         "reliability": _bins(own),
         "confidence": _bars(own),
         "frontier": pd.DataFrame(calibrated.rows(lambda cell, record: ({**cell, **row} for row in record["frontier"]))),
@@ -153,7 +153,7 @@ def _tasks(names: list[str], mode: str) -> pd.DataFrame:
 
 
 def _leaks(pairs: list[tuple[str, str]]) -> pd.DataFrame:
-    """How many test texts of another data set the task was trained on after all, as far as known."""
+    """How many test texts of another data set are also in the task's training data, as far as known."""
     shared = read_json(require(paths.LEAKAGE, "fetch")) if pairs else {}
     rows = ({"task": task, "test_set": test_set, **shared.get(task, {}).get(test_set, {})} for task, test_set in pairs)
     return frame_of(rows, ["task", "test_set", "leaked", "test"])[["task", "test_set", "leaked", "test"]]
@@ -178,13 +178,13 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "scores": scores,
         "tokens": scores if run["mode"] == GENERATIVE else scores.iloc[:0],
         "ood": ood,
-        # without other test sets a figure of them shows the tasks' own
+        # without other test sets their figure shows the tasks' own
         "tested": ood if len(ood) else scores.assign(pair=scores.name + " → " + scores.name, over_finetuned=0.0),
         "reliability": bins[bins["count"] >= FEWEST_ROWS].merge(named, on="task"),
         "overconfidence": overconfidence(bins),
         "confidence": confidence[confidence.low >= lowest].merge(named, on="task"),
         "sure": sure_shares(confidence),
-        # dev chooses another alpha of WiSE-FT in each cell, which are one point all the same
+        # dev chooses an alpha of WiSE-FT in each cell; all of them are one point
         "frontier": frontier.assign(alpha=frontier.alpha.where(frontier.method == WISE_GRAFT)).merge(named, on="task"),
         "masks": masks,
         "paper": published,
@@ -198,7 +198,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def _with_baselines(scores: pd.DataFrame) -> pd.DataFrame:
-    """With what each score is above the better baseline of its cell: the pretrained model with its head, always the same label."""
+    """Adds how far each score is above the better baseline of its cell: the pretrained model with its head, or always the same label."""
     scores = scores.merge(_score_of(PRETRAINED, scores, CELL, "baseline"), on=CELL)
     best = scores[["baseline", "constant"]].max(axis=1)
     return scores.assign(gained=scores.score - best, **{name: scores.get(name) for name in TOKEN_MEASURES})
@@ -209,11 +209,13 @@ def _score_of(variant: str, scores: pd.DataFrame, cell: list[str], name: str) ->
 
 
 def _elsewhere(ood: pd.DataFrame, leaks: pd.DataFrame) -> pd.DataFrame:
-    """Scores on other data sets, with those above the fine-tuned model's, and how many texts were trained on after all."""
+    """Scores on other data sets, with those above the fine-tuned model's, and how many of their texts were in the training data."""
     cell, both = ["task", "test_set", "seed"], ["task", "test_set"]
-    told = [f"{row.leaked:,.0f} of {row.test:,.0f}" if row.leaked >= 0 else "not known" for row in leaks.itertuples()]
+    trained_on = [
+        f"{row.leaked:,.0f} of {row.test:,.0f}" if row.leaked >= 0 else "not known" for row in leaks.itertuples()
+    ]
     ood = ood.merge(_score_of(FINETUNED, ood, cell, "finetuned"), on=cell)
-    ood = ood.merge(leaks.assign(told=told)[[*both, "told"]], on=both)
+    ood = ood.merge(leaks.assign(trained_on=trained_on)[[*both, "trained_on"]], on=both)
     rows = ood.groupby(both).n.transform("min")
     return ood.assign(
         pair=ood.name + " → " + ood.test_set,
@@ -231,7 +233,7 @@ def overconfidence(bins: pd.DataFrame) -> pd.DataFrame:
 
 
 def sure_shares(bars: pd.DataFrame) -> pd.DataFrame:
-    """Share of each variant's predictions that are surer than the first edge of a bar from 90 % on, and that edge."""
+    """Share of each variant's predictions whose confidence is above the first bar edge from 90 % on, and that edge."""
     edge = min((low for low in bars.low if low >= SURE), default=bars.low.max())
     sure = bars[bars.low >= edge].groupby(["task", "variant"], sort=False).share.sum()
     return sure.reset_index().assign(edge=edge)
@@ -256,7 +258,7 @@ def _published(paper: pd.DataFrame, named: pd.DataFrame, run: pd.Series) -> pd.D
 
 
 def _source(rows: pd.DataFrame) -> str:
-    """What the paper's values below ours are; empty where it has none."""
+    """Where the paper's values in the table come from; empty if there are none."""
     for row in rows.head(1).itertuples():
         shots = "" if pd.isna(row.shots) else f"{row.shots:.0f}-shot, "
         return f"{row.place}, {shots}{row.model}, prompt-based fine-tuning, graft of {row.size}"
@@ -264,7 +266,7 @@ def _source(rows: pd.DataFrame) -> str:
 
 
 def _wording(generative: bool) -> dict[str, str]:
-    """What scores and predictions are called."""
+    """The words for scores and predictions."""
     meaning = "greedy decoding writes the whole completion and its end token, in share of the test rows"
     return {
         "score_title": "Exact match" if generative else "Test score",
@@ -277,11 +279,11 @@ def _wording(generative: bool) -> dict[str, str]:
 
 
 def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame) -> dict[str, str]:
-    """What notes and claims say of this run; empty where there is nothing to say."""
+    """Values that notes and claims name; empty where there is nothing to say."""
     masks, tasks = frames["masks"], frames["tasks"]
     rows = scores.groupby("task", sort=False).n.min()
     marked = [f"{mark} {MARKED[metric]}" for metric, mark in MARKS.items() if metric in {*tasks.metric}]
-    gains, given_way = scores[scores.variant == GRAFTED].gain, masks[masks.kept == MOVEMENT]
+    gains, fell_back_to_movement = scores[scores.variant == GRAFTED].gain, masks[masks.kept == MOVEMENT]
     less = f"in which fine-tuning gained less than {100 * run.least_gain:g} points"
     missing = f"{gains.isna().sum()} of {counts(cell=len(gains))}, {less}" if gains.isna().any() else ""
     several = ", ".join(f"{task} {n:,}" for task, n in rows.items())
@@ -296,7 +298,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "refits": refitted,
         "without": missing,
         "left_out": f"; without {missing}" if missing else "",
-        "given_way": ", ".join(f"{row.task}-{row.seed}" for row in given_way.itertuples()),
+        "fell_back_to_movement": ", ".join(f"{row.task}-{row.seed}" for row in fell_back_to_movement.itertuples()),
         "localizer": masks.localizer.iloc[0],
         "dropped": {"drop": "dropped", "keep": "kept"}[run.leaks],
     }

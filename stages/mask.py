@@ -1,4 +1,4 @@
-"""mask: the mask of one (task, seed), which parameters carry the skill."""
+"""mask: the mask of one (task, seed)."""
 
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params

@@ -1,4 +1,4 @@
-"""model: the pretrained model, brought from its source into models/pretrained."""
+"""model: import the pretrained model into models/pretrained."""
 
 import tempfile
 from pathlib import Path

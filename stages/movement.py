@@ -1,4 +1,4 @@
-"""movement: the parameters of one (task, seed) in the order of how far fine-tuning moved them."""
+"""movement: the parameters of one (task, seed), ordered by how far fine-tuning moved them."""
 
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
@@ -7,7 +7,7 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main(task: str, seed: int) -> None:
-    """Store the order of the parameters that moved most, enough of them for any later sparsity."""
+    """Store the order of the parameters that moved most, as many as the largest later mask needs."""
     params = load_params("movement", "graft.region")
 
     from stages.lib.grafting.mask_file import write_order

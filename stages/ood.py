@@ -1,4 +1,4 @@
-"""ood: how well one seed's models do on the test sets of other tasks."""
+"""ood: scores of one seed's models on the test sets of other tasks."""
 
 from stages.lib.io import write_json
 from stages.workflow.core import paths

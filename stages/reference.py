@@ -1,4 +1,4 @@
-"""reference: what the pretrained and the fine-tuned models of one seed predict.
+"""reference: predictions of the pretrained and fine-tuned models of one seed.
 
 Kept apart from `evaluate` because no mask and no sparsity changes it.
 """

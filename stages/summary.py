@@ -1,4 +1,4 @@
-"""summary: what all cells together say, as tables, figures and claims."""
+"""summary: the report of the main pipeline, as tables, figures and claims."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main() -> None:
-    """Bring the cells named by params.yaml together."""
+    """Write the report from the records of all cells that params.yaml names."""
     params = load_params("tasks", "seeds", "data", "model", "graft.sparsity", "ood", "summary")
 
     from stages.frames import collect

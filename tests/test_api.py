@@ -393,7 +393,7 @@ def other_shape() -> nn.Module:
 
 
 REFUSED = {
-    "nothing moved": (lambda b, t_: sg.localize(b, b, sparsity=0.1), "nothing moved between the two models"),
+    "nothing moved": (lambda b, t_: sg.localize(b, b, sparsity=0.1), "nothing but heads differs"),
     "another architecture": (
         lambda b, t_: sg.localize(b, other_shape(), sparsity=0.1),
         r"two models of one architecture .*: 2.weight is \[3, 8\] of torch.float64 in the base, \[4, 8\] of",
@@ -401,7 +401,7 @@ REFUSED = {
     "another dtype": (lambda b, t_: sg.localize(b, copy.deepcopy(t_).float(), sparsity=0.1), "0.weight is .*float64 in the base, .*float32"),
     "half precision": (
         lambda b, t_: sg.localize(copy.deepcopy(b).bfloat16(), copy.deepcopy(t_).bfloat16(), sparsity=0.1, method="grown", loss=len),
-        r"grown works in float32: hand over base.float\(\)",
+        r"grown works in float32: pass base.float\(\)",
     ),
     "a pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, parameters=["0.wieght"]), "'0.wieght'; the nearest is '0.weight'"),
     "too small": (lambda b, t_: sg.localize(b, t_, sparsity=1e-6), "sparsity: 1e-06 of 83 graftable parameters is less than one"),

@@ -119,7 +119,7 @@ def test_kill_9_in_the_middle_leaves_the_old_content_and_the_next_run_succeeds(t
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO])
 def test_a_place_that_cannot_be_written_names_the_file(tmp_path, code):
     write_text(tmp_path / "target", "old")
-    words = f"target: could not be written.*{os.strerror(code)}; nothing was left behind; put that right and run again$"
+    words = f"target: could not be written.*{os.strerror(code)}; nothing was left behind; fix this and run again$"
     with pytest.raises(StorageError, match=words), replacing(tmp_path / "target") as partial:
         partial.write_text("half")
         raise OSError(code, os.strerror(code))

@@ -48,13 +48,13 @@ OUTPUTS = {
     "model": [paths.PRETRAINED],
     "sample": [paths.sample_dir(*CELL)],
     "finetune": [paths.finetuned(*CELL)],
-    "reference": [paths.reading_dir("reference", (), CELL[1])],
-    "controls": [paths.reading_dir("controls", (), CELL[1])],
+    "reference": [paths.stage_dir("reference", (), CELL[1])],
+    "controls": [paths.stage_dir("controls", (), CELL[1])],
     "movement": [paths.movement(*CELL)],
     "mask": [paths.learned(*CELL)],
     "evaluate": [paths.predictions("evaluate", *CELL), paths.scores("evaluate", *CELL)],
-    "calibration": [paths.reading_dir("calibration", (), CELL[1])],
-    "ood": [paths.reading_dir("ood", (), CELL[1])],
+    "calibration": [paths.stage_dir("calibration", (), CELL[1])],
+    "ood": [paths.stage_dir("ood", (), CELL[1])],
 }
 REPORTS = {name: (paths.report(name), paths.report_plots(name)) for name in ("summary", *EXTENSIONS)}
 
@@ -67,7 +67,12 @@ def in_the_top_folder(monkeypatch):
 def keys_of(entry: dict[str, Any]) -> list[str]:
     """Every setting under `params` of a stage; one of a further pipeline stands under the file that has it."""
     found = [part if isinstance(part, dict) else {str(paths.PARAMS): [part]} for part in entry.get("params", [])]
-    assert all(params_file(OWNERS[key.partition(".")[0]]) == Path(file) for part in found for file in part for key in part[file])
+    assert all(
+        params_file(OWNERS[key.partition(".")[0]]) == Path(file)
+        for part in found
+        for file in part
+        for key in part[file]
+    )
     return [key for part in found for keys in part.values() for key in keys]
 
 

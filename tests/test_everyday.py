@@ -49,7 +49,6 @@ def story(tmp_path_factory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("everyday")
     copy = clone(make_original(folder, SMALL), "own")
     save_bert(copy.folder / "models/local/mine")
-    (copy.folder / "skill_grafting").symlink_to("stages/lib")  # stands for `pip install .`
     steps: dict[str, Any] = {"copy": copy, "printed": [*follow(copy, BLOCKS)]}
     steps["page"] = (copy.folder / paths.PAGE).read_text()
     copy.set("calibration.bins=20")

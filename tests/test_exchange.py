@@ -229,7 +229,7 @@ def cut(share: float) -> Callable[[Path], None]:
     return lambda file: file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
 
 
-EXPORT = "`python -m stages.commands.graft export MASK --as patch --to FOLDER`"
+EXPORT = "`graft export MASK --as patch --to FOLDER`"
 REFUSALS = {
     "truncated": (cut(0.9), "damaged: "),
     "truncated header": (cut(0.1), "damaged: "),

@@ -297,7 +297,7 @@ def test_scores_are_found_beside_the_mask(project):
 
 
 def test_the_module_runs_and_leaves_with_2_after_a_mistake():
-    words = [sys.executable, "-m", "stages.commands.graft", "diff", "a", "b"]
+    words = [sys.executable, "-m", "stages.lib.patches", "diff", "a", "b"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     told = "graft diff: a: no such mask or patch\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)

@@ -278,7 +278,7 @@ def test_a_model_that_sees_padding_is_named(tmp_path, pico_bert, capsys):
     torch.manual_seed(0)
     convolving = hf.ConvBertForSequenceClassification(hf.ConvBertConfig(vocab_size=150, intermediate_size=64, **sizes))
     import_model(save_with_words(convolving, tmp_path / "model"), model_settings("standard"), tmp_path / "out")
-    said = "hangs on the padding in its batch too, so a score changes with runtime.batch_tokens"
+    said = "depends on the padding in the batch, so scores change with runtime.batch_tokens"
     assert said in capsys.readouterr().out
     import_model(pico_bert, model_settings("standard"), tmp_path / "none")
     assert "padding" not in capsys.readouterr().out, "control"

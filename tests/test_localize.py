@@ -228,7 +228,7 @@ def test_nothing_that_is_there_is_taken_away(pico_bert, tuned, tmp_path, capsys,
         return survey(*arguments)
 
     monkeypatch.setattr("stages.lib.patches.localize.survey", meanwhile)
-    assert "is there by now" in refused(capsys, pico_bert, tuned, tmp_path / "empty")
+    assert "exists by now" in refused(capsys, pico_bert, tuned, tmp_path / "empty")
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["notes"], "and it was written while this ran"
 
 
@@ -574,7 +574,7 @@ def test_the_walk_throughs_of_own_md_work_as_they_are_printed(project, pico_bert
             exec(block, {})
         else:
             for line in block.replace("\\\n", "").splitlines():
-                graft(*line.split()[3:])
+                graft(*line.split()[1:])
     said = capsys.readouterr().out
     assert "1.00%, overlap 0." in said and "learned loss 0." in said
     assert "Moved too, and left as they were pretrained: embeddings" in said

@@ -240,7 +240,7 @@ ORDERS = [[5, 3, 71], [5, 3, -1], [5, 5, 3], [5, 3], [5, 3, 60, 7], [[5, 3, 60]]
 
 
 @pytest.mark.parametrize(
-    ("order", "words"), [*((order, "") for order in ORDERS), ([5.5, 3.5, 60.5], "its numbers are not whole")]
+    ("order", "words"), [*((order, "") for order in ORDERS), ([5.5, 3.5, 60.5], "its values are not integers")]
 )
 def test_an_order_that_cannot_be_one_is_damaged(order_file, order, words):
     changed = torch.tensor(order, dtype=torch.float32 if words else torch.int32)
@@ -251,7 +251,7 @@ def test_an_order_that_cannot_be_one_is_damaged(order_file, order, words):
 @pytest.mark.parametrize("words", [{"graftable": "71"}, {"stored": None}])
 def test_an_order_with_a_junk_header_is_damaged(order_file, words):
     rewrite(order_file, say(**words), "movement")
-    assert complaint(order_file, read_order) == "damaged: its numbers are not whole"
+    assert complaint(order_file, read_order) == "damaged: its values are not integers"
 
 
 def test_other_files_are_not_orders(order_file, file):

@@ -88,7 +88,7 @@ def make_project(folder: Any, mode: str) -> None:
     anchor = Evaluation(done.model, study_sets("toy", SEED, 50, with_train=True), variants=1)
     with anchor.progress("anchor"):
         anchor.predict(FINETUNED)
-    write_predictions(paths.reading_logits("anchor", (), "toy", SEED), anchor.predictions())
+    write_predictions(paths.stage_logits("anchor", (), "toy", SEED), anchor.predictions())
 
 
 def training_cell(mode: str) -> TrainingCell:
@@ -118,7 +118,7 @@ def test_training_that_is_looked_at_at_every_step_ends_at_the_fine_tuned_model_b
 
 
 def record_of(stage: str, *axes: str) -> tuple[dict, Any]:
-    record, logits = (place(stage, axes, "toy", SEED) for place in (paths.reading_record, paths.reading_logits))
+    record, logits = (place(stage, axes, "toy", SEED) for place in (paths.stage_record, paths.stage_logits))
     return read_json(record), read_predictions(logits)
 
 

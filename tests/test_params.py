@@ -25,7 +25,7 @@ from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
 from stages.lib.localizers.names import NAMES, SHARED
 from stages.lib.merging.names import NAMES as MERGING
-from stages.lib.settings import at
+from stages.lib.settings import get_by_path
 from stages.lib.yaml12 import load_yaml
 from stages.workflow.core import paths
 from stages.workflow.core.settings import (
@@ -77,7 +77,7 @@ def test_the_files_have_every_section_in_the_place_of_its_pipeline():
 
 
 def test_the_paper_s_localizer_stands_in_the_file_with_the_defaults_of_its_class():
-    assert at(load_all(ROOT), "localizer.learned") == type(at(load_all(ROOT), "localizer.learned"))()
+    assert get_by_path(load_all(ROOT), "localizer.learned") == type(get_by_path(load_all(ROOT), "localizer.learned"))()
 
 
 @pytest.mark.parametrize("key", ["graft.sparsity=0.0005", "model.mode=standard", "runtime.threads=2"])
@@ -152,7 +152,7 @@ def test_a_profile_is_written_with_settings_of_several_files_changed_as_dvc_chan
     talos = "stages/talos/params.yaml:talos.sparsity=0.05"
     changes = ["graft.sparsity=0.0005", "seeds=[1,2]", "ood.sets={movies:[tweets]}", talos, "localizer.grown.rounds=5"]
     code, out, _ = choose("bert_tiny", *(word for change in changes for word in ("-S", change)))
-    assert code == 0 and f"has the profile bert_tiny with {', '.join(changes)}" in out
+    assert code == 0 and f"have the profile bert_tiny with {', '.join(changes)}" in out
     values = load_all()
     assert (values["graft"].sparsity, values["talos"].sparsity, values["localizer"].grown.rounds) == (0.0005, 0.05, 5)
 
@@ -166,7 +166,7 @@ def test_a_profile_is_written_with_settings_of_several_files_changed_as_dvc_chan
         ("localizer.learned.steps=-1", "  localizer.learned.steps: -1 is not allowed: should be greater than or equal to 0"),
         ("stages/smallest/params.yaml:smallest.localizers=[nix]", "  smallest.localizers: unknown localizer 'nix'; known: "),
         ("~graft.rule", "  graft.rule: this setting is missing"),
-        *((bad, f"profile: -S {bad}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005")
+        *((bad, f"profile: -S {bad}: DVC can't set this; expected KEY=VALUE, as in graft.sparsity=0.0005")
           for bad in ("data.k", "data.k=1,2", "data.k=range(1,3)", "data.k=${x}", "~nix")),
     ],
 )  # fmt: skip
@@ -302,25 +302,25 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     # lists
     ({"tasks": []}, "tasks: [] is not allowed: should be a list of at least 1"),
     ({"tasks": "movies"}, "tasks: 'movies' is not allowed: should be a list"),
-    ({"tasks": ["movies", "bbc", "movies"]}, "tasks: movies stands twice"),
+    ({"tasks": ["movies", "bbc", "movies"]}, "tasks: movies is listed twice"),
     ({"tasks": ["moveis"]}, f"tasks: unknown task 'moveis' (did you mean 'movies'?); known: {ALL_TASKS}"),
     ({"tasks": ["my-task"]}, f"tasks.0: 'my-task' is not allowed: {NAME}"),
-    ({"seeds": [13, 13]}, "seeds: 13 stands twice"),
+    ({"seeds": [13, 13]}, "seeds: 13 is listed twice"),
     ({"seeds": [True]}, "seeds.0: true is not allowed: should be a whole number"),
     ({"seeds": [1.0]}, "seeds.0: 1.0 is not allowed: should be a whole number"),
     ({"seeds": ["13"]}, "seeds.0: '13' is not allowed: should be a whole number (without quotes)"),
     ({"seeds": [1, -2]}, "seeds.1: -2 is not allowed: should be greater than or equal to 0"),
     ({"finetune.learning_rates": []}, "finetune.learning_rates: [] is not allowed: should be a list of at least 1"),
     ({"finetune.learning_rates": [0.1, 0]}, "finetune.learning_rates.1: 0 is not allowed: should be greater than 0"),
-    ({"finetune.batch_sizes": [8, 8]}, "finetune.batch_sizes: 8 stands twice"),
+    ({"finetune.batch_sizes": [8, 8]}, "finetune.batch_sizes: 8 is listed twice"),
     ({"graft.region": ["layer"]}, f"graft.region.0: 'layer' is not allowed: should be {GROUPS} (did you mean 'layers'?)"),
-    ({"graft.region": ["layers", "layers"]}, "graft.region: layers stands twice"),
+    ({"graft.region": ["layers", "layers"]}, "graft.region: layers is listed twice"),
     # between sections
     ({"graft.sparsity": 0.2}, "graft.sparsity: 0.2 is more than movement.keep (0.1); raise movement.keep to at least that"),
     ({"graft.region": ["embeddings"]}, "graft.region: 'embeddings' is not among finetune.train (layers), so it never moves"),
     ({"ood.sets": {"movies": ["domain"]}}, "ood.sets.movies: domain has the labels movie, product, newspaper, tweet, movies has negative, positive"),
     ({"ood.sets": {"movies": ["movies"]}}, "ood.sets.movies: movies is the task itself"),
-    ({"ood.sets": {"movies": ["tweets", "tweets"]}}, "ood.sets.movies: tweets stands twice"),
+    ({"ood.sets": {"movies": ["tweets", "tweets"]}}, "ood.sets.movies: tweets is listed twice"),
     ({"ood.sets": {"movie": ["tweets"]}}, f"ood.sets: unknown task 'movie' (did you mean 'movies'?); known: {ALL_TASKS}"),
     ({"ood.sets": {"movies": ["tweet"]}}, f"ood.sets.movies: unknown task 'tweet' (did you mean 'tweets'?); known: {ALL_TASKS}"),
     ({"ood.sets": {"movies": None}}, "ood.sets.movies: null is not allowed: should be a list"),
@@ -370,7 +370,7 @@ AXES = {
 
 @pytest.mark.parametrize(("name", "axis"), sorted(AXES))
 def test_no_axis_takes_what_a_shell_would_run(name, axis):
-    first = at(RAW, axis)[0]
+    first = get_by_path(RAW, axis)[0]
     bad = [f"{first} $(touch x)", f"{first};touch x", f"{first}\n", "-x", "../x", "a b", ["`touch x`"], {"a": "$x"}]
     assert len([line for line in problems_of({axis: [first, *bad]}) if line.startswith(f"{axis}.")]) == len(bad)
 
@@ -421,7 +421,7 @@ def test_own_tasks_and_seeds_are_two_lines_and_then_no_pipeline_complains(tasks)
 )  # fmt: skip
 def test_tasks_that_are_not_there_are_left_out_in_one_line(changes, key, expected, said):
     values, lines = checked(changed(changes))
-    assert at(values, key) == expected
+    assert get_by_path(values, key) == expected
     assert len(lines) == bool(said) and "".join(lines).startswith(said)
 
 
@@ -432,7 +432,7 @@ TALOS = {"edit.methods": ["full", "talos"], "arithmetic.methods": ["talos"], "di
 MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"study.tasks": ["movie"]}, [f"study.tasks: unknown task 'movie' (did you mean 'movies'?); known: {ALL_TASKS}"]),
     ({"merge.groups": {"a": ["movies", "nix"]}}, [f"merge.groups: unknown task 'nix'; known: {ALL_TASKS}"]),
-    ({"merge.groups": {"a": ["movies", "movies"]}}, ["merge.groups.a: movies stands twice"]),
+    ({"merge.groups": {"a": ["movies", "movies"]}}, ["merge.groups.a: movies is listed twice"]),
     ({"paradigm.paradigms": ["sgd", "standard"]}, ["paradigm.paradigms: 'standard' is what model.mode=standard does anyway, as 'sgd'; take it out"]),
     ({"sweep.localizers": ["learned", "bias", "randon"]}, [f"sweep.localizers: unknown localizer 'randon' (did you mean 'random'?); known: {KNOWN_LOCALIZERS}"]),
     ({"sweep.sparsities": [0.01, 0.1, 0.2, 0.5]}, [f"sweep.sparsities: {size} is more than movement.keep (0.1); raise movement.keep to at least that" for size in (0.2, 0.5)]),
@@ -448,7 +448,7 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"smallest.localizers": ["grwn"]}, [f"smallest.localizers: unknown localizer 'grwn' (did you mean 'grown'?); known: {KNOWN_LOCALIZERS}"]),
     ({"sequence.orders": ["their"], "order": ORDERS}, ["sequence.orders: 'their' is not among order (there, back) (did you mean 'there'?)"]),
     ({"sequence.orders": ["there"], "order": {}}, ["sequence.orders: 'there' is not among order (empty)"]),
-    ({"sequence.orders": ["there"], "order": {"there": ["bbc", "movies", "bbc"]}}, ["order.there: bbc stands twice"]),
+    ({"sequence.orders": ["there"], "order": {"there": ["bbc", "movies", "bbc"]}}, ["order.there: bbc is listed twice"]),
     ({"sequence.methods": ["nave"]}, ["sequence.methods.0: 'nave' is not allowed: should be 'naive', 'grafting', 'replay' or 'ewc' (did you mean 'naive'?)"]),
     ({"sequence.orders": ["a.b"], "order": {"a.b": ["bbc", "movies"]}}, ["order: 'a.b' has a dot in it, which stands between a section and its settings; use _ instead"]),
     (TALOS | {"edit.methods": ["full", "talas"], "arithmetic.methods": ["full"], "disentangle.methods": ["full"]}, [f"edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft, full_matched, linear, attention, {SHARED_LOCALIZERS}"]),

@@ -150,7 +150,7 @@ def frame(files: dict[str, bytes], pipeline: str, name: str) -> pd.DataFrame:
 
 def logits_of(copy: Copy, stage: str, *axes: str) -> Predictions:
     """What a stage of a further pipeline stored of CELL."""
-    return read_predictions(copy.folder / paths.reading_logits(stage, axes, *CELL))
+    return read_predictions(copy.folder / paths.stage_logits(stage, axes, *CELL))
 
 
 def main_logits(copy: Copy, stage: str) -> Predictions:
@@ -158,7 +158,7 @@ def main_logits(copy: Copy, stage: str) -> Predictions:
 
 
 def record_of(files: dict[str, bytes], stage: str, *axes: str) -> dict[str, Any]:
-    return json.loads(files[str(paths.reading_record(stage, axes, *CELL))])
+    return json.loads(files[str(paths.stage_record(stage, axes, *CELL))])
 
 
 # --- For each of them ------------------------------------------------------------------------------------------

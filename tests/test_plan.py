@@ -93,7 +93,7 @@ def test_how_long_it_took_the_last_time_stands_beside_what_is_to_be_done(project
     assert line(STEPS) == (
         "3 of 4 stages to run, or to take from the cache: 1.5 minutes the last time, without 1 that never ran here."
     )
-    assert line(STEPS[:1]) == "Nothing to run: 1 stages are as they should be."
+    assert line(STEPS[:1]) == "Nothing to run: 1 stages are up to date."
     grouped, single = drawn(single=False), drawn(single=True)
     assert re.search(r"mask +2 +2 +60 s +modified graft\.sparsity and 2 more", grouped)
     assert re.search(r"ood +1 +1 +30 s +after mask *\n", grouped) and "mask@a-1" not in grouped

@@ -4,13 +4,17 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
+import stages.lib
 from stages.commands import profile
-from stages.lib.errors import ParamsError
+from stages.lib.errors import DataError, ParamsError
+from stages.lib.io import read_json
 from stages.workflow.core import paths
 from stages.workflow.core.settings import OWNERS as SECTIONS
 from stages.workflow.core.settings import PIPELINES, flat, load_all
@@ -19,14 +23,22 @@ from tests.test_dvc_yaml import ALL, lies_in, output_paths
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ("README", *(f"stages/{name}" for name in ("PROFILES", "PAPER", "DEFAULTS", "GLOSSARY", "FORMAT", "SCALING")))
+PAGES = ("README", *(f"stages/{name}" for name in ("PAPER", "DEVIATIONS", "FORMAT", "SCALING")))
 TEXT = "\n".join((ROOT / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 # with the pages whose commands and settings belong together (tests/test_everyday.py) or are made of the code
 WHOLE = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "stages").glob("*.md")))
-MOST_WORDS = 1300
+MOST_WORDS, MOST_IN_ALL = 900, 12_000
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 # files inside folders that are made, a file of the user's, and one that every pipeline may have
-INSIDE = {"settings.py", "anatomy.json", "config.json", "model.safetensors", "tokenizer.json", "test.csv", "relative.py"}
+INSIDE = {
+    "settings.py",
+    "anatomy.json",
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "test.csv",
+    "relative.py",
+}
 ENDINGS = "html|py|yaml|md|json|jsonl|csv|tsv|png|txt|toml|safetensors|lock"
 MADE = [path for name in ALL for path in output_paths(name, "outs", "metrics")]
 
@@ -53,7 +65,7 @@ def targets() -> set[str]:
 
 
 def test_there_are_commands_and_the_two_that_matter():
-    assert ["make", "repro"] in commands() and ["make", "test"] in commands()
+    assert ["make", "repro"] in commands() and ["make", "setup"] in commands()
     assert len(fences("bash")) >= 2 and len(quoted()) > 20
 
 
@@ -109,7 +121,9 @@ def test_every_piece_of_settings_fits_params_yaml(tmp_path):
 def test_every_setting_that_is_named_exists():
     named = {text.split(":")[0].split("=")[0] for text in quoted() if re.match(r"[a-z]+\.[a-z_0-9]+\b(?!/)", text)}
     settings = {name for name in named if name.split(".")[0] in SECTIONS and not re.search(rf"\.({ENDINGS})$", name)}
-    fields = {name: getattr(kind, "model_fields", ()) for one in PIPELINES.values() for name, kind in one.SECTIONS.items()}
+    fields = {
+        name: getattr(kind, "model_fields", ()) for one in PIPELINES.values() for name, kind in one.SECTIONS.items()
+    }
     known = {*flat(load_all(ROOT)), *(f"{name}.{field}" for name, own in fields.items() for field in own)}
     parts = {key.rpartition(".")[0] for key in known}
     assert settings and settings <= {*known} | parts
@@ -148,8 +162,53 @@ def test_every_path_that_is_named_exists_or_is_made():
 
 def test_the_first_page_is_short_and_leads_to_all_others():
     assert len(README.split()) <= MOST_WORDS
+    made = ROOT / "stages/REPRODUCTION.md"
+    pages = [
+        *ROOT.glob("*.md"),
+        *(ROOT / "stages").glob("*.md"),
+        *ROOT.glob("data/local/*.md"),
+        *ROOT.glob("models/*/*.md"),
+    ]
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages if page != made) <= MOST_IN_ALL
     linked = {*re.findall(r"\]\((?:stages/)?(\w+)\.md\)", README)}
     assert {path.stem for path in (ROOT / "stages").glob("*.md")} <= linked
+
+
+def test_the_python_of_the_first_page_runs_as_it_is_printed(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "skill_grafting", stages.lib)
+    [block] = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    exec(block, {})
+    size, losses = capsys.readouterr().out.splitlines()
+    assert f"`{size}`" in README
+    before, grafted, finetuned = map(float, re.findall(r"\d\.\d\d", losses))
+    assert finetuned <= grafted < before / 5, losses
+
+
+def test_the_numbers_of_the_first_page_are_those_of_committed_files():
+    table = dict(re.findall(r"^\| ([^|]+) \| ([\d.]+ \| [\d.]+) \|$", README, re.MULTILINE))
+    assert table == {name: f"{100 * paper:.1f} | {100 * ours:.1f}" for name, (paper, ours) in front_page().items()}
+
+
+def front_page() -> dict[str, tuple[float, float]]:
+    """The rows of the table of README.md: what it is -> the paper's and our number."""
+    runs = ("24_base_sets/main", "24_base_pairs/main", "25_base_eight/sets", "25_base_eight/pairs")
+    rows = pd.concat(pd.read_csv(ROOT / f"plots/reports/2026-11-{run}/scores.csv") for run in runs)
+    ours = rows.groupby(["task", "variant"])[["score", "ece", "retained"]].mean().unstack()
+    paper = pd.read_csv(ROOT / "stages/paper.csv").query("place == 'Table 2' and shots == 64 and task in @ours.index")
+    paper = paper.pivot(index="task", columns="variant", values=["score", "ece"])
+    paper["retained", "grafted"] = paper["score", "grafted"] / paper["score", "finetuned"]
+    order = pd.read_csv(ROOT / "stages/continual/paper.csv").groupby("method").accuracy.mean()
+    steps = read_json(ROOT / "metrics/reports/2026-11-26_base_continual/continual.json", DataError)["average"]
+    both = {column: (paper[column].mean(), ours[column].mean()) for column in paper if column in ours}
+    return {
+        "score on eight data sets, fine-tuned": both["score", "finetuned"],
+        "the same, grafted": both["score", "grafted"],
+        "share of the score that the graft keeps": both["retained", "grafted"],
+        "calibration error (ECE), fine-tuned": both["ece", "finetuned"],
+        "calibration error (ECE), grafted": both["ece", "grafted"],
+        "accuracy after three tasks in sequence, naive": (order.naive, steps["naive"]),
+        "accuracy after three tasks in sequence, grafting": (order.grafting, steps["grafting"]),
+    }
 
 
 def test_nothing_is_left_to_fill_in():

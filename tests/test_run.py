@@ -132,7 +132,7 @@ def test_what_needs_nothing_of_each_other_runs_at_once_and_dvc_finds_nothing_mor
         assert all(noted[dep]["end"] <= noted[name]["start"] for dep in deps)
     assert "Data and pipelines are up to date" in said_by_dvc("status")
     assert "Running" not in said_by_dvc("repro") and Path("last.txt").read_text() == "lastleftrootrightroot"
-    assert run()[1] == "Nothing to run: 5 stages are as they should be.\n"
+    assert run()[1] == "Nothing to run: 5 stages are up to date.\n"
     Path("left.txt").unlink()
     Path("dvc.lock").unlink()
     assert run("left")[0] == 0 and Path("left.txt").read_text() == "leftroot", "back from the run cache"
@@ -168,7 +168,7 @@ def test_a_failed_stage_stops_only_what_needs_it_and_is_told_once_at_the_end(toy
     assert code == 1 and {*runs()} == {"alone", "forgetful"}
     assert error.count("the disk is made of cheese") == 1 and "failed broken" in out
     assert "output 'forgetful.txt' does not exist" in error
-    assert error.rstrip().endswith("not started, as they need what failed: never, nor")
+    assert error.rstrip().endswith("not started, since they depend on failed stages: never, nor")
     assert "alone" in YAML(typ="safe").load(Path("dvc.lock"))["stages"], "what was done is recorded"
 
 
@@ -310,7 +310,7 @@ def test_a_second_run_in_a_folder_is_refused_in_one_line_and_leaves_the_first_al
     write_graph({"parent": []}, 100)
     first, before = working(toy), Path("params.yaml").read_bytes()
     code, _, error = run("-S", "seeds=[7]")
-    assert (code, error) == (2, "run: DVC, or another run, is at work in this folder: wait for its end\n")
+    assert (code, error) == (2, "run: DVC or another run is at work in this folder: wait until it has ended\n")
     assert first.poll() is None and has_process(toy, CHILD_OF_STAGE) and Path("params.yaml").read_bytes() == before
     first.send_signal(signal.SIGINT)
     assert ended(first) == 130
@@ -404,8 +404,8 @@ def test_an_experiment_runs_side_by_side_and_dvc_keeps_it_unless_a_stage_fails(t
 
 
 WRONG = {
-    "graft.sparsty=1": "-S graft.sparsty=1: DVC can't set this (did you mean 'graft.sparsity'?); KEY=VALUE is wanted",
-    "graft.sparsity": "-S graft.sparsity: DVC can't set this; KEY=VALUE is wanted",
+    "graft.sparsty=1": "-S graft.sparsty=1: DVC can't set this (did you mean 'graft.sparsity'?); expected KEY=VALUE",
+    "graft.sparsity": "-S graft.sparsity: DVC can't set this; expected KEY=VALUE",
     "graft.sparsity=5": "graft.sparsity: 5 is not allowed: should be less than or equal to 1",
     "graft.region=[": "-S graft.region=[: ",
     "+graft.more=1": "graft.more: unknown setting",

@@ -211,7 +211,7 @@ def test_a_changed_prediction_is_an_error(projects):
     done = learn_in_order(learner("grafting", "prompt"), "grafting", TEST)
     require_unchanged(done)
     done.logits["toy"]["pairs"][3, 1] = np.nextafter(done.logits["toy"]["pairs"][3, 1], np.float32(9e9))
-    with pytest.raises(RuntimeError, match="toy is predicted otherwise after pairs"):
+    with pytest.raises(RuntimeError, match="toy is predicted differently after pairs"):
         require_unchanged(done)
 
 
@@ -359,13 +359,11 @@ def test_a_sequence_stores_logits_of_every_task_after_every_step_since_its_own(p
     projects("standard")
     line = run_sequence(method, "backward", SEED, params("standard"), runtime())
     assert line.startswith(f"sequence {method} backward 13: pairs 0.") and "toy 0." in line
-    found = {
-        task: read_predictions(paths.reading_logits("sequence", (method, "backward"), task, SEED)) for task in TASKS
-    }
+    found = {task: read_predictions(paths.stage_logits("sequence", (method, "backward"), task, SEED)) for task in TASKS}
     assert [*found["pairs"].logits["pairs"]] == ["after_pairs", "after_toy"]
     assert [*found["toy"].logits["toy"]] == ["after_toy"]
     assert found["pairs"].logits["pairs"]["after_toy"].shape == (TEST, 3)
-    record = read_json(paths.reading_record("sequence", (method, "backward"), "pairs", SEED))
+    record = read_json(paths.stage_record("sequence", (method, "backward"), "pairs", SEED))
     assert (record["place"], record["tasks"], record["method"]) == (1, ["pairs", "toy"], method)
     assert record["training"]["steps"] == STEPS and record["kept_bytes"]["head"] == 4 * (32 * 3 + 3)
     rows = {row["variant"]: row for row in record["rows"]}

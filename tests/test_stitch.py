@@ -147,7 +147,7 @@ def changed(graft_: StoredMask, **about: object) -> StoredMask:
 def test_grafts_that_do_not_belong_together_are_refused(three):
     region, pretrained, (first, second, third) = three
     smaller = Region({name: region.shapes[name] for name in [*region.shapes][:2]})
-    otherwise = r"graft of b, seed 1 reads labels otherwise.*model\.mode"
+    otherwise = r"graft of b, seed 1 reads labels differently.*model\.mode"
     wrong = [
         (r"graft of b, seed 1 is on other \(fingerprint beef\), graft of a", changed(second, model="other", fingerprint="beef")),
         (r"another region than graft of a.*graft\.region", replace(changed(second, fingerprint="beef"), mask=GraftMask(smaller, {}), values={})),

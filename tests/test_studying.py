@@ -46,7 +46,7 @@ def cell(project, make_cell):
 
 def store_anchor(predictions: Predictions) -> None:
     write_json(paths.card(TASK), {"task": TOY.model_dump()})
-    write_predictions(paths.reading_logits("anchor", (), TASK, SEED), predictions)
+    write_predictions(paths.stage_logits("anchor", (), TASK, SEED), predictions)
 
 
 def settings(keep: float = 0.1, **graft: Any) -> SimpleNamespace:
@@ -61,7 +61,7 @@ def swept(name: str, sparsity: str, keep: float = 0.1) -> tuple[str, dict[str, A
     """The report on a localizer's ranking and mask, and the record."""
     rank(name, TASK, SEED, settings(keep), runtime())
     said = sweep(name, sparsity, TASK, SEED, settings(keep), runtime())
-    return said, read_json(paths.reading_record("sweep", (name, sparsity), TASK, SEED))
+    return said, read_json(paths.stage_record("sweep", (name, sparsity), TASK, SEED))
 
 
 # --- Rows ------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_an_anchor_of_other_rows_is_an_error(project):
     store_anchor(made_up(6, FINETUNED))
     with pytest.raises(DataError, match="different test rows"):
         against_finetuned(made_up(4, "mine"), TASK, SEED)
-    paths.reading_logits("anchor", (), TASK, SEED).unlink()
+    paths.stage_logits("anchor", (), TASK, SEED).unlink()
     with pytest.raises(DataError, match=r"metrics/anchor/0/toy\.safetensors: no such predictions"):
         against_finetuned(made_up(4, "mine"), TASK, SEED)
 
@@ -192,11 +192,11 @@ def test_a_mask_of_the_sweep_is_the_head_of_its_ranking_and_its_graft_is_what_is
     assert (found["stage"], found["localizer"], found["sparsity"], found["selected"]) == ("sweep", "movement", 0.02, k)
     rows = [(row["test_set"], row["variant"], row["n"]) for row in found["rows"]]
     assert rows == [(TASK, GRAFTED, 20), (OTHER, GRAFTED, 20)]
-    logits = read_predictions(paths.reading_logits("sweep", ("movement", "0.02"), TASK, SEED)).logits[TASK][GRAFTED]
-    finetuned = read_predictions(paths.reading_logits("anchor", (), TASK, SEED)).logits[TASK][FINETUNED]
+    logits = read_predictions(paths.stage_logits("sweep", ("movement", "0.02"), TASK, SEED)).logits[TASK][GRAFTED]
+    finetuned = read_predictions(paths.stage_logits("anchor", (), TASK, SEED)).logits[TASK][FINETUNED]
     assert not np.array_equal(logits, finetuned)  # the control of what follows
     swept("movement", "1.0", keep=1.0)
-    whole = read_predictions(paths.reading_logits("sweep", ("movement", "1.0"), TASK, SEED)).logits[TASK][GRAFTED]
+    whole = read_predictions(paths.stage_logits("sweep", ("movement", "1.0"), TASK, SEED)).logits[TASK][GRAFTED]
     assert np.array_equal(whole, finetuned)
 
 
@@ -205,7 +205,7 @@ def test_too_small_a_share_is_one_clear_error_that_stores_nothing(cell):
     with pytest.raises(MaskError, match=said) as end:
         swept("movement", "1e-06")
     assert "\n" not in str(end.value)
-    assert not paths.SWEEP.exists() and not paths.reading_dir("sweep", ("movement", "1e-06"), SEED).exists()
+    assert not paths.SWEEP.exists() and not paths.stage_dir("sweep", ("movement", "1e-06"), SEED).exists()
 
 
 def test_a_localizer_without_a_ranking_is_one_clear_error(cell):

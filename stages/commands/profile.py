@@ -44,14 +44,14 @@ def main() -> None:
         return
     apply(overrides)
     changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""
-    print(f"{paths.PARAMS} now has the profile {arguments.name}{changed}, and so have those of the further pipelines")
+    print(f"{paths.PARAMS} and those of the further pipelines now have the profile {arguments.name}{changed}")
     print(
         "`git diff -- '*params.yaml'` shows what differs from the committed settings, `git checkout` brings them back"
     )
 
 
 def profiles() -> dict[str, dict[str, Any]]:
-    """Every profile by name: `about` and `set`.  Raises ParamsError for a file that is none."""
+    """Every profile by name: `about` and `set`.  Raises ParamsError for a file that is not a profile."""
     found = {path: load_yaml(path, ParamsError) for path in sorted(paths.PROFILES.glob("*.yaml"))}
     for path, values in found.items():
         if not isinstance(values, dict) or {*values} != {"about", "set"} or not isinstance(values["set"], dict):
@@ -60,7 +60,7 @@ def profiles() -> dict[str, dict[str, Any]]:
 
 
 def profile_settings(name: str) -> dict[str, Any]:
-    """The settings of a profile; raises ParamsError with the nearest name, of its sections, too."""
+    """The settings of a profile; raises ParamsError with the nearest name for an unknown profile or section."""
     if name not in (known := profiles()):
         raise ParamsError(f"unknown profile {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
     settings = known[name]["set"]
@@ -101,7 +101,7 @@ def apply(overrides: Sequence[str], place: Path = Path()) -> None:
 
 @contextmanager
 def overridden(overrides: Sequence[str], place: Path = Path()) -> Iterator[Path]:
-    """A folder with a copy of each params.yaml, changed as DVC's -S does; what is unknown is added, for a check to name it."""
+    """A folder with a copy of each params.yaml, changed as DVC's -S does; unknown keys are added, so that the check names them."""
     from dvc.utils.cli_parse import to_path_overrides
     from dvc.utils.hydra import apply_overrides
 
@@ -112,11 +112,9 @@ def overridden(overrides: Sequence[str], place: Path = Path()) -> Iterator[Path]
         try:
             for file, items in to_path_overrides([*overrides]).items():
                 apply_overrides(Path(folder, file), [item if item[0] in "+~" else f"++{item}" for item in items])
-        except Exception:  # of DVC, and of OmegaConf and ruamel.yaml what slips through it
+        except Exception:  # errors of DVC, and those of OmegaConf and ruamel.yaml that it doesn't catch
             words = " ".join(f"-S {override}" for override in overrides)
-            raise ParamsError(
-                f"{words}: DVC can't set this; KEY=VALUE is wanted, as in graft.sparsity=0.0005"
-            ) from None
+            raise ParamsError(f"{words}: DVC can't set this; expected KEY=VALUE, as in graft.sparsity=0.0005") from None
         yield Path(folder)
 
 

@@ -1,4 +1,4 @@
-"""continual: what the sequences of tasks show, as the paper's table 4 and what goes with it."""
+"""continual: the report on sequences of tasks, with the paper's table 4."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main() -> None:
-    """Bring the records of the sequences named by params.yaml together."""
+    """Write the report from the records of all sequences that params.yaml names."""
     params = load_params(
         "tasks", "seeds", "model", "data", "graft.sparsity", "sequence.methods", "sequence.orders", "order"
     )

@@ -13,7 +13,7 @@ def average_accuracy(accuracies: np.ndarray) -> float:
 
 
 def learning_accuracy(accuracies: np.ndarray) -> float:
-    """Mean of the accuracy on each task right after it was learned: what holding on to earlier ones leaves of learning."""
+    """Mean of the accuracy on each task right after it was learned: how well new tasks are still learned."""
     return float(np.diag(_checked(accuracies)).mean())
 
 

@@ -1,4 +1,4 @@
-"""The records of continual learning as tidy frames, and what their report adds to them."""
+"""The records of continual learning as tidy frames, and the columns that the report derives."""
 
 from collections.abc import Callable, Iterable
 
@@ -21,7 +21,7 @@ ACCURACY = [
 ]  # fmt: skip
 MEMORY = [*WALK, "task", "place", "head", "skill", "model", "region", "own", "rate_factor"]
 # of one walk through a sequence
-MEASURES: dict[str, Callable[[np.ndarray], float]] = {
+FORGETTING_MEASURES: dict[str, Callable[[np.ndarray], float]] = {
     "average": average_accuracy,
     "learned": learning_accuracy,
     "forgetting": forgetting,
@@ -35,7 +35,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     """Read the records of every method and order of the section `sequence`, for every seed.
 
     accuracy: a row for each method, order, seed, task and step since the task's own; step 0 is the task's own fine-tuned or
-    pretrained model (`variant`), `length` the number of steps.  measure: MEASURES of each walk through a sequence.  memory: bytes
+    pretrained model (`variant`), `length` the number of steps.  measure: FORGETTING_MEASURES of each walk through a sequence.  memory: bytes
     kept after each step, and the multiple of the learning rate that dev chose for it.  Raises DataError that names a missing
     record with the `dvc repro` that makes it, or one of other tasks.
     """
@@ -66,12 +66,12 @@ def _kept(cell: Cell, record: Row) -> list[Row]:
 
 
 def measures(accuracy: pd.DataFrame) -> pd.DataFrame:
-    """MEASURES of every walk through a sequence."""
+    """FORGETTING_MEASURES of every walk through a sequence."""
     rows = [
-        {**dict(zip(WALK, walk, strict=True)), **{name: of(matrix(steps)) for name, of in MEASURES.items()}}
+        {**dict(zip(WALK, walk, strict=True)), **{name: of(matrix(steps)) for name, of in FORGETTING_MEASURES.items()}}
         for walk, steps in accuracy[accuracy.step > 0].groupby(WALK, sort=False)
     ]
-    return frame_of(rows, [*WALK, *MEASURES])
+    return frame_of(rows, [*WALK, *FORGETTING_MEASURES])
 
 
 def matrix(rows: pd.DataFrame) -> np.ndarray:
@@ -166,7 +166,7 @@ def size(count: float) -> str:
 
 
 def _facts(rows: pd.DataFrame, later: pd.DataFrame, memory: pd.DataFrame, published: list[str]) -> pd.DataFrame:
-    """What notes, the setting and claims say; an empty text leaves its note out."""
+    """Values that notes, the setting and claims name; an empty text leaves its note out."""
     methods, lengths = [*memory.method.unique()], rows.n[rows.step == rows.length]
     same = later.groupby("method").changed.agg(lambda values: f"{(values == 0).sum()} of {len(values)}")
     others = [f"{words(name)} in {same[name]}" for name in methods if name != GRAFTING and name in same]
@@ -189,5 +189,5 @@ def _facts(rows: pd.DataFrame, later: pd.DataFrame, memory: pd.DataFrame, publis
 
 
 def _times(factors: pd.Series) -> str:
-    """How often dev chose each multiple of the rate: "1 (5), 4 (7)"."""
+    """How often dev chose each multiple of the learning rate: "1 (5), 4 (7)"."""
     return ", ".join(f"{factor:g} ({count})" for factor, count in factors.value_counts().sort_index().items())

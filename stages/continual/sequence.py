@@ -13,7 +13,7 @@ def main(method: str, order: str, seed: int) -> None:
         "tasks", *MODEL, "finetune", "calibration.bins", "sequence.max_steps", "sequence.rate_factors",
         "sequence.test_max", f"order.{order}", f"method.{method}",
     )  # fmt: skip
-    make_folders(paths.reading_dir("sequence", (method, order), seed))
+    make_folders(paths.stage_dir("sequence", (method, order), seed))
     if not getattr(params.order, order):
         return
 

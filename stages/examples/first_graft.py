@@ -1,6 +1,6 @@
 """A first graft, in less than a minute on a CPU: which parameters carry what a small network learned in fine-tuning?
 
-pip install .            # in the project's folder, once; the figure needs matplotlib
+pip install . matplotlib            # in the project's folder; make setup has done it in .venv
 python stages/examples/first_graft.py [FIGURE.png]
 """
 
@@ -17,7 +17,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 torch.manual_seed(0)
-torch.set_num_threads(1)  # more only get in each other's way on so small a network
+torch.set_num_threads(1)  # more threads only slow down so small a network
 ACROSS, DOWN = torch.arange(12.0), torch.arange(12.0).unsqueeze(1)
 
 
@@ -64,7 +64,7 @@ images, direction, narrow = stripes(2048)
 base = train(Network(), images, direction, 400)
 tuned = train(copy.deepcopy(base), images, narrow, 200)
 
-# %% Find grafts of several sizes by two localizers, and look what the network does with them on new images.
+# %% Find grafts of several sizes by three localizers, and measure the network with them on new images.
 test_images, _, test_labels = stripes(1000)
 
 
@@ -97,7 +97,7 @@ plt.xscale("log")
 plt.xlabel(f"parameters grafted, % of {mask.region.size:,}")
 plt.ylabel("accuracy on new images, %")
 plt.legend()
-plt.title("How much of what fine-tuning taught does a graft bring?")
+plt.title("How much of the fine-tuning gain does a graft bring?")
 plt.savefig(sys.argv[1] if len(sys.argv) > 1 else "first_graft.png", dpi=150)
 for name, row in scores.items():
     print(f"{name:9}", *(f"{100 * size:g} %: {score:.1f}" for size, score in zip(sizes, row, strict=True)))

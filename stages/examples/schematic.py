@@ -1,4 +1,4 @@
-"""schematic: the picture of grafting at the top of README, for light and for dark pages.
+"""schematic: the schematic of grafting at the top of README, for light and dark pages.
 
 python -m stages.examples.schematic        writes plots/schematic_light.svg and plots/schematic_dark.svg
 """
@@ -20,7 +20,7 @@ NOTES = ("knows language", "every parameter moved", "the few that carry the skil
 
 
 def draw(ink: str) -> Figure:
-    """Four grids of parameters: what is taken from which model."""
+    """Four grids of parameters, coloured by the model they come from."""
     figure = Figure(figsize=(9, 2.7))
     for place, (name, note) in enumerate(zip(PANELS, NOTES, strict=True)):
         axes = figure.add_axes((0.02 + 0.25 * place, 0.2, 0.2, 0.66))
@@ -28,7 +28,9 @@ def draw(ink: str) -> Figure:
         axes.set_title(name, color=ink, fontsize=12)
         figure.text(0.12 + 0.25 * place, 0.09, note, color=ink, fontsize=9, ha="center")
         if place:
-            figure.text(0.245 + 0.25 * (place - 1), 0.52, "+→="[place - 1], color=ink, fontsize=18, ha="center", va="center")
+            figure.text(
+                0.245 + 0.25 * (place - 1), 0.52, "+→="[place - 1], color=ink, fontsize=18, ha="center", va="center"
+            )
     return figure
 
 

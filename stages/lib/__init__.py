@@ -1,4 +1,4 @@
-"""Skill grafting: which few parameters of a fine-tuned model carry its skill (of the project `stages.lib`, installed `skill_grafting`).
+"""Skill grafting: find the few parameters that carry what a model learned in fine-tuning (installed as `skill_grafting`).
 
 import skill_grafting as sg
 
@@ -8,7 +8,7 @@ model = sg.graft(base, tuned, mask)
 
 from importlib import import_module
 
-# name -> its module, loaded when the name is asked for: who only puts on a patch needs no more than torch and transformers
+# name -> its module, imported on first access: applying a patch needs only torch and transformers
 _PLACES = {
     **dict.fromkeys(("calibration_error", "fisher", "load_mask", "localize", "merge"), "api"),
     "graft": "grafting.modules",

@@ -1,6 +1,6 @@
 """Skill grafting for any two torch modules of one architecture: `base`, and `tuned`, which was fine-tuned from it.
 
-Names of parameters are those of `named_parameters`, one name for tied ones.  Errors that the caller can mend are GraftErrors.
+Names of parameters are those of `named_parameters`, one name for tied ones.  Mistakes of the caller raise a GraftError.
 """
 
 import copy
@@ -33,7 +33,7 @@ from .models.fisher import add_squared_gradient
 
 Loss = Callable[..., Tensor]
 WAYS = (*names.RULES, names.AVERAGE, names.ARITHMETIC, names.TIES, names.DARE, names.CONSENSUS)
-# of each task vector, kept
+# share of each task vector that is kept
 SHARES = {names.TIES: 0.2, names.DARE: 0.1}
 
 
@@ -59,7 +59,7 @@ def localize(
     """
     region = region_of(base, tuned, parameters)
     if given := {"mode", "draws"} & {*settings}:
-        raise ParamsError(f"{method}.{min(given)}: whose gradient is squared, the loss says (see `fisher`)")
+        raise ParamsError(f"{method}.{min(given)}: the loss itself determines whose gradient is squared (see `fisher`)")
     checked = settings_of(method, settings, "")
     budget = Budget.of(region, sparsity, "top_k", "sparsity")
     before, after = (_values(model, region) for model in (base, tuned))
@@ -67,9 +67,9 @@ def localize(
     if not localizer_of(method).needs_model:
         evidence = from_tensors(region, before, after, generator)
     elif loss is None:
-        raise ParamsError(f"loss: {method} takes gradients, so it needs one; movement takes none")
+        raise ParamsError(f"loss: {method} needs gradients, so pass a loss; movement needs none")
     elif any(values.dtype in (torch.float16, torch.bfloat16) for values in after.values()):
-        raise ModelError(f"{method} works in float32: hand over base.float() and tuned.float()")
+        raise ModelError(f"{method} works in float32: pass base.float() and tuned.float()")
     else:
         model = graft(base, tuned, GraftMask.empty(region)).eval()
         parts = [()] if batches is None else [(batch,) for batch in batches]
@@ -154,7 +154,7 @@ def _values(model: nn.Module, region: Region, device: str | None = None) -> dict
 def _evidence(
     model: nn.Module, region: Region, ends: tuple, loss: Loss, parts: list[tuple], generator: np.random.Generator
 ) -> LocalizerInput:
-    """What a localizer is given of a live model between two ends with a loss of its own."""
+    """The localizer's input for a live model, both sets of weights, and the caller's loss."""
     weights = {name: weight for name, weight in named_weights(model).items() if name in region.shapes}
     for weight in model.parameters():
         weight.requires_grad_(any(weight is one for one in weights.values()))
@@ -182,7 +182,7 @@ def _evidence(
 def _vector(
     how: str, pretrained: Tensors, models: vectors.Models, share: float | None, strictness: float, seed: int
 ) -> Tensors:
-    """What is added to the pretrained model, float64."""
+    """The vector that is added to the pretrained model, float64."""
     if how == names.TIES:
         return vectors.ties_merge(pretrained, models, share)
     if how == names.DARE:

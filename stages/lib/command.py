@@ -1,4 +1,4 @@
-"""What all commands share: errors of the user without a traceback, and an answer to Ctrl-C."""
+"""What all commands share: a user's mistakes without a traceback, and handling of Ctrl-C."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
         print(f"{label}: {sys.executable} has no package {missing}; {hint}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except BrokenPipeError:
-        # the reader of our output has gone, for instance `| head`; nothing is wrong on this side
+        # the reader of our output has gone, for instance `| head`; not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a path that may not be read, is too long, or leads through a file
         if not is_storage_problem(error):
@@ -44,7 +44,7 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
 
 @contextlib.contextmanager
 def _stoppable(label: str) -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt, but end this process where libraries, half imported, would make another error of it."""
+    """Let Ctrl-C raise KeyboardInterrupt, but end the process at once during imports, where libraries would turn it into another error."""
 
     def stop(_: int, frame: FrameType | None) -> None:
         while frame:

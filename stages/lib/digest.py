@@ -12,41 +12,41 @@ from typing import BinaryIO
 from .errors import ModelError
 
 KEY = "sha256"
-# goes into a header's JSON text, and `seal` puts the digest there
+# placeholder in a header's JSON text, which `seal` replaces by the digest
 UNSEALED = {KEY: "0" * 64}
 LIST = "SHA256SUMS"
-# digests of what this process has read: of tensor files and model folders those that they carry
+# digests of what this process has read; tensor files and model folders carry theirs
 SEEN: list[str] = []
 LONGEST_HEADER = 10**8  # bytes, as safetensors has it
 PLACE = re.compile(KEY.encode() + rb'\\": \\"([0-9a-f]{64})')
 
 
 def seal(path: Path) -> None:
-    """Put the digest of a safetensors file into its header, which has a place for it."""
+    """Write the digest of a safetensors file into the placeholder in its header."""
     with path.open("r+b") as file:
-        said, digest = _digests(file)
-        file.seek(said.start(1))
+        match, digest = _digests(file)
+        file.seek(match.start(1))
         file.write(digest)
 
 
 def require_sealed(path: Path, seen: bool = True) -> None:
-    """Raise ValueError unless a safetensors file is, to the last bit, what was sealed; an input is noted as `seen`."""
+    """Raise ValueError unless a safetensors file matches its digest; with `seen` it is noted as an input."""
     with path.open("rb") as file:
-        said, digest = _digests(file)
-    if said[1] != digest:
+        match, digest = _digests(file)
+    if match[1] != digest:
         raise ValueError("its content is not what was written")
     SEEN.extend([digest.decode()] * seen)
 
 
 def _digests(file: BinaryIO) -> tuple[re.Match, bytes]:
-    """Where the header says a digest, and the one that the file has."""
+    """The digest in the header, and that of the file."""
     size = file.read(8)
     head = size + file.read(min(int.from_bytes(size, "little"), LONGEST_HEADER))
-    said = PLACE.search(head)
-    if said is None:
+    match = PLACE.search(head)
+    if match is None:
         raise ValueError("has no SHA-256 of its content")
-    whole = head[: said.start(1)] + UNSEALED[KEY].encode() + head[said.end(1) :]
-    return said, file_digest(file, lambda: sha256(whole)).hexdigest().encode()
+    whole = head[: match.start(1)] + UNSEALED[KEY].encode() + head[match.end(1) :]
+    return match, file_digest(file, lambda: sha256(whole)).hexdigest().encode()
 
 
 def list_files(folder: Path) -> None:
@@ -56,7 +56,7 @@ def list_files(folder: Path) -> None:
 
 
 def require_listed(folder: Path, *names: str) -> None:
-    """Raise ModelError if one of these files is not as the folder's list says; a user's own folder need not have a list."""
+    """Raise ModelError if one of these files doesn't match the folder's list; a user's own folder need not have one."""
     if not (folder / LIST).is_file():
         return
     listed = (folder / LIST).read_bytes().decode(errors="replace").splitlines()

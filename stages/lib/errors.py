@@ -1,7 +1,7 @@
-"""The errors a user of the pipeline can mend.
+"""Errors that a user can fix.
 
 Everything here is shown as one clear message and a non-zero exit code, without a traceback
-(`stages.lib.command`).  A mistake of a programmer stays a `TypeError` or `ValueError`.
+(`stages.lib.command`).  Programming errors stay a `TypeError` or `ValueError`.
 """
 
 import difflib
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 LONGEST_LINE = 1_500
-# What pydantic calls an error -> what should stand there instead.
+# pydantic's type of error -> what is expected instead
 EXPECTED = {
     "float_type": "a number",
     "finite_number": "a finite number",
@@ -27,15 +27,15 @@ EXPECTED = {
 
 
 class GraftError(Exception):
-    """Something the user can mend: the message says what, where, and what is allowed, in lines that can be read."""
+    """Something the user can fix: the message says what, where, and what is allowed."""
 
     def __str__(self) -> str:
-        lines = super().__str__().split("\n")  # a library may quote all of a damaged file
+        lines = super().__str__().split("\n")  # a library may quote the whole of a damaged file
         return "\n".join(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..." for line in lines)
 
 
 class ParamsError(GraftError):
-    """params.yaml says something that is not allowed."""
+    """A setting in params.yaml is not allowed."""
 
 
 class DataError(GraftError):
@@ -51,7 +51,7 @@ class MaskError(GraftError):
 
 
 class TrainingError(GraftError):
-    """Training went wrong in a way that settings can mend, for instance a diverging loss."""
+    """Training failed in a way that settings can fix, for instance a diverging loss."""
 
 
 class StorageError(GraftError):
@@ -59,7 +59,7 @@ class StorageError(GraftError):
 
 
 def missing_package(error: ModuleNotFoundError) -> str:
-    """The package that was to be imported and isn't installed; raises the error if it is our own, for that is our mistake."""
+    """The name of a package that isn't installed; re-raises the error if it is one of our own modules."""
     name = (error.name or "").partition(".")[0]
     if name in ("", __name__.partition(".")[0]):
         raise error
@@ -67,7 +67,7 @@ def missing_package(error: ModuleNotFoundError) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """The kind of a library's error, and the beginning of its message."""
+    """Type and beginning of the message of a library's error."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
@@ -85,7 +85,7 @@ def plain_problem(problem: dict, section: str, kind: object) -> str:
     """
     path = [part for part in problem["loc"] if part != "[key]"]
     if "[key]" in problem["loc"]:
-        path.pop()  # the name itself is what is wrong, and stands in the message as the value
+        path.pop()  # the name itself is wrong, and is shown as the value
     where = ".".join([*filter(None, [section]), *map(str, path)])
     what = "setting" if section or len(path) > 1 else "section"
     if problem["type"] == "missing":
@@ -116,7 +116,7 @@ def _hint(problem: dict) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a message has it: in words of YAML, not too long."""
+    """A value as messages show it: as YAML, shortened."""
     text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
 

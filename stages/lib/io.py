@@ -1,4 +1,4 @@
-"""Reading and writing of what stages hand to each other: JSON, JSON lines, CSV, safetensors.
+"""Reading and writing files: JSON, JSON lines, text; always complete or not there.
 
 Everything is written under a temporary name beside its target, synced to the disk and then renamed, so that a file or
 folder with its final name is complete.  A stage that is killed leaves at most a `*.partial`, which
@@ -19,7 +19,7 @@ from typing import Any
 from .digest import SEEN
 from .errors import DataError, GraftError, StorageError
 
-# behind the name of what is being written
+# suffix of a file that is being written
 PARTIAL = ".partial"
 STORAGE_PROBLEMS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG),
@@ -42,7 +42,7 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
         _share(partial)
         _sync(partial)
         if fresh and (any(target.iterdir()) if target.is_dir() else os.path.lexists(target)):
-            raise StorageError(f"{target}: is there by now; remove it or choose another name")
+            raise StorageError(f"{target}: exists by now; remove it or choose another name")
         if target.is_dir():
             shutil.rmtree(target)
         partial.replace(target)
@@ -50,13 +50,13 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             _remove(partial)
         if is_storage_problem(error):
-            remedy = "nothing was left behind; put that right and run again"
+            remedy = "nothing was left behind; fix this and run again"
             raise StorageError(f"{target}: could not be written: {error}; {remedy}") from error
         raise
 
 
 def _share(path: Path) -> None:
-    """Let whoever may read other new files read these too, which safetensors keeps to their owner."""
+    """Apply the umask's permissions, since safetensors makes files readable by their owner only."""
     withheld = os.umask(0o077)
     os.umask(withheld)
     for part in (*path.rglob("*"), path):
@@ -65,7 +65,7 @@ def _share(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have the disk hold what was written before it gets its final name, or a power cut leaves an empty file of that name."""
+    """Flush to disk before the file gets its final name, so that a power cut can't leave an empty file of that name."""
     for part in (*path.rglob("*"), path):
         place = os.open(part, os.O_RDONLY)
         try:
@@ -81,9 +81,9 @@ def require_permission(file: Path) -> None:
 
 def is_storage_problem(error: BaseException) -> bool:
     """Say whether an error comes from a disk that is full, may not be written or fails."""
-    # safetensors and tokenizers say it in types of their own, with the system's number in their words
-    said = re.search(r"\(os error (\d+)\)", str(error)) if not isinstance(error, GraftError) else None
-    code = int(said[1]) if said else getattr(error, "errno", None)
+    # safetensors and tokenizers raise types of their own, with the system's error number in the message
+    match = re.search(r"\(os error (\d+)\)", str(error)) if not isinstance(error, GraftError) else None
+    code = int(match[1]) if match else getattr(error, "errno", None)
     return code in STORAGE_PROBLEMS
 
 
@@ -95,7 +95,7 @@ def _remove(path: Path) -> None:
 
 
 def make_folders(*folders: Path) -> None:
-    """Make folders that a stage has to leave even where none of its tasks is chosen, so that it has nothing to put there."""
+    """Create folders that DVC expects even if no task of the stage is chosen."""
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
 

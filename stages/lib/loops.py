@@ -1,4 +1,4 @@
-"""Loops that may go on where a killed run left them: a training, or the learning of a mask, asks for its `loop`.
+"""Loops that can resume after a kill: training and mask learning ask for their `loop`.
 
 In a notebook nothing is kept; a stage of the pipeline has a keeper (stages/workflow/core/resume.py).
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class State:
-    """A loop after a step: tensors and numbers (what JSON knows) by name; `finished` if no step is left."""
+    """The state of a loop after a step: tensors and JSON values by name; `finished` if no step is left."""
 
     step: int
     tensors: "dict[str, Tensor]"
@@ -26,10 +26,10 @@ class State:
         return {key.removeprefix(start): value for key, value in self.tensors.items() if key.startswith(start)}
 
 
-# each gives, for a number of steps, what keeps a loop; the last one is asked
+# each returns the keeper of a loop of so many steps; the last one is used
 KEEPERS: list[Callable[[int], Any]] = []
 
 
 def loop(steps: int) -> Any:
-    """What keeps the loop of so many steps that starts now (resume.KeptLoop), or None."""
+    """The keeper of a loop of so many steps that starts now (resume.KeptLoop), or None."""
     return KEEPERS[-1](steps) if KEEPERS else None

@@ -29,14 +29,14 @@ class Runtime:
     gradient_checkpointing: bool = False
 
     def autocast(self) -> contextlib.AbstractContextManager:
-        """bfloat16 arithmetic if it was asked for; weights and losses stay float32."""
+        """bfloat16 arithmetic if requested; weights and losses stay float32."""
         if self.precision == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.precision)
 
 
 def start(settings: "RuntimeParams", pretrained: Path | None = None) -> Runtime:
-    """Prepare torch by the `runtime` section; what the precision `auto` is, the folder `pretrained` says."""
+    """Prepare torch by the `runtime` section; the precision `auto` stands for is stored in the folder `pretrained`."""
     device = device_of(settings.device)
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -46,7 +46,7 @@ def start(settings: "RuntimeParams", pretrained: Path | None = None) -> Runtime:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # as use_deterministic_algorithms(warn_only=True), which imports the compiler and takes as long as torch itself for it
     torch.set_deterministic_debug_mode("warn")
-    if (precision := settings.precision) == "auto":  # what the stage `model` has chosen
+    if (precision := settings.precision) == "auto":  # chosen by the stage `model`
         from .models.precision import read_precision
 
         precision = read_precision(pretrained)
@@ -76,13 +76,13 @@ def numpy_generator(*words: object) -> np.random.Generator:
 
 
 def permuted(items: Sequence[Item], *words: object) -> list[Item]:
-    """The items in an order that is drawn for one purpose: in a sample those of large classes come first (data/sampling.py)."""
+    """The items in a random order for one purpose; a sample has large classes first (data/sampling.py)."""
     return [items[place] for place in numpy_generator(*words).permutation(len(items))]
 
 
 @contextlib.contextmanager
 def seeded_torch(*words: object) -> Iterator[None]:
-    """Seed torch's global generator for what can't be handed one: new heads and dropout."""
+    """Seed torch's global generator, which new heads and dropout draw from."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive_seed(*words))
         yield
@@ -99,7 +99,7 @@ def random_states() -> dict[str, torch.Tensor]:
 
 
 def put_random_states(states: dict[str, torch.Tensor]) -> None:
-    """Put back what `random_states` gave."""
+    """Restore the states of `random_states`."""
     for name, state in states.items():
         if name.startswith("cuda"):
             torch.cuda.set_rng_state(state, name)

@@ -1,4 +1,4 @@
-"""The kinds of settings, and the sections that the library works by; what each setting means stands in params.yaml."""
+"""Types of settings, and the sections that the library uses; params.yaml explains each setting."""
 
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal
@@ -22,11 +22,11 @@ Schedule = Literal["constant", "linear"]
 
 
 class Params(SimpleNamespace):
-    """The settings that a stage asked for: sections, and of sections that were not asked for whole, single settings."""
+    """The settings that a stage asked for: whole sections, or sections with single settings."""
 
 
 class Section(BaseModel):
-    """Settings that don't change after they were read, and know no unknown key."""
+    """Immutable settings; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=(), allow_inf_nan=False)
 
@@ -103,7 +103,7 @@ class AdamWParams(Section):
     l1: Weight
 
 
-def at(values: object, key: str) -> Any:
+def get_by_path(values: object, key: str) -> Any:
     """The section or the setting of a dotted key."""
     for name in key.split("."):
         values = values[name] if isinstance(values, dict) else getattr(values, name)

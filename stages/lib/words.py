@@ -1,4 +1,4 @@
-"""Numbers and names as tables, figures and claims write them."""
+"""Formats of numbers and names in tables, figures and claims."""
 
 import math
 import string
@@ -14,7 +14,7 @@ MARKS = {"f1": "†", "mcc": "‡"}
 
 
 def words(name: str) -> str:
-    """A name of params.yaml for people: `movement_grafted` is "movement grafted", `ewc` is "EWC"."""
+    """A displayed name: `movement_grafted` is "movement grafted", `ewc` is "EWC"."""
     return PHRASES.get(name) or " ".join(SPELLED.get(part, part) for part in name.split("_"))
 
 
@@ -31,7 +31,7 @@ def small_percent(share: float) -> str:
 
 
 def points(difference: float | None, decimals: int = 1) -> str:
-    """A difference of two shares in percentage points, with its sign; what is 0 but for rounding has a plus."""
+    """A difference of two shares in percentage points, with its sign; rounding errors count as +0."""
     return UNKNOWN if difference is None else f"{100 * round(difference, 12) + 0.0:+.{decimals}f}"
 
 

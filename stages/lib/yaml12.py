@@ -1,4 +1,4 @@
-"""YAML by the rules of version 1.2, as DVC reads and writes it; what can't be read is one clear line."""
+"""YAML 1.2, as DVC reads and writes it; errors are one clear line."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def load_yaml(path: Path, error: type[GraftError]) -> Any:
 
 
 def parse_yaml(text: str, name: str, error: type[GraftError]) -> Any:
-    """One YAML document; raises `error` with its `name` where it is none."""
+    """Parse one YAML document; raise `error` that names it if it is invalid."""
     try:
         return YAML(typ="safe").load(text)
     except MarkedYAMLError as problem:
@@ -31,5 +31,5 @@ def parse_yaml(text: str, name: str, error: type[GraftError]) -> Any:
         words = " ".join(filter(None, [problem.context, problem.problem]))
         hint = "; put braces in quotes" if "unhashable key" in words else ""
         raise error(f"{name}: not valid YAML: {words} in line {place.line + 1}{hint}") from None
-    except (YAMLError, ValueError) as problem:  # a number or a date that is none
+    except (YAMLError, ValueError) as problem:  # an invalid number or date
         raise error(f"{name}: not valid YAML: {' '.join(str(problem).split())}") from None

@@ -1,4 +1,4 @@
-"""Numbers of parameters that several grafts select at once, and that random masks of their sizes would."""
+"""Counts of parameters that several grafts select, and their expectations for random masks of the same sizes."""
 
 from collections.abc import Sequence
 from math import prod

@@ -14,7 +14,7 @@ def main(method: str, seed: int) -> None:
         "combination.search", "combination.shares",
     )  # fmt: skip
     params.localizer = load_localizer(method)
-    make_folders(paths.reading_dir("combination", (method,), seed))
+    make_folders(paths.stage_dir("combination", (method,), seed))
 
     from stages.lib import runtime
     from stages.merge.merged_models import combine

@@ -1,4 +1,4 @@
-"""The records of merged models as tidy frames, and what their report adds to them."""
+"""The records of merged models as tidy frames, and the columns that the report derives."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ COLUMNS = {
 
 
 def collect(params: Params) -> dict[str, pd.DataFrame]:
-    """Read the records of the cells that the settings name; raises DataError that names each missing one with what makes it.
+    """Read the records of the cells that the settings name; raises DataError that names each missing one and the command that makes it.
 
     scores: the single-task models are methods too; `single` is the score of the task's own model of the same kind, `own` is
     score / single, `retained` score / fine-tuned score, and `gain` the relative gain.  models: `kind` is the single-task model
@@ -70,7 +70,7 @@ def _rows(record: Row) -> Iterator[tuple[str, Row]]:
 
 
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """The frames with every quantity that report.yaml names as a column; `model` is a method's name for people."""
+    """The frames with every quantity that report.yaml names as a column; `model` is the displayed name of a method."""
     models, collisions = frames["models"], frames["collisions"]
     kinds = dict(zip(models.method, models.kind, strict=True))
     labels = {name: _label(name, kinds.get(name)) for name in (*SINGLES, *kinds)}
@@ -94,7 +94,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def _label(method: str, kind: str | None) -> str:
-    """A method's name for people, with what it merges."""
+    """The displayed name of a method, with what it merges."""
     if localized := read_localized(method):
         return f"stitched {words(localized[0])} masks of {small_percent(localized[1])}"
     return SINGLES.get(method) or words(method) + (" of whole models" if kind == FINETUNED else "")
@@ -150,7 +150,7 @@ def _kept_by(models: pd.DataFrame) -> str:
 
 
 def _facts(scores: pd.DataFrame, dev: pd.DataFrame, models: pd.DataFrame, labels: dict[str, str]) -> pd.DataFrame:
-    """What notes and the setting say; an empty text leaves its note out."""
+    """Values that notes and the setting name; an empty text leaves its note out."""
     tasks = scores.groupby("group", sort=False).task.unique()
     gains = scores.gain[scores.method == FINETUNED]
     edge = ", ".join(labels[name] for name in models.method[models.alpha == dev.alpha.max()].unique())

@@ -1,4 +1,4 @@
-"""merge: how good models of several tasks are, by the way they were made."""
+"""merge: the report on models of several tasks, by merging method."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main() -> None:
-    """Bring the records of the merged models named by params.yaml together."""
+    """Write the report from the records of all merged models that params.yaml names."""
     params = load_params(
         "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "merge.groups", "combination.methods"
     )

@@ -1,4 +1,4 @@
-"""Models of several tasks made into one (stage combination); lib/merging has the arithmetic."""
+"""Merging of single-task models (stage combination); lib/merging has the arithmetic."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +75,7 @@ class Group:
 
 
 def localize(method: str, task: str, seed: int, params: Params, machine: Runtime) -> StoredMask:
-    """The graft of a task by the localizer, and of the size, that a name such as stitch_0.01 says."""
+    """The graft of a task by the localizer and size in a name such as stitch_0.01."""
     localizer, share = names.read_localized(method)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     evidence = evidence_of(cell, localizer, cell.rows("train"), cell.rows("dev"))
@@ -84,12 +84,12 @@ def localize(method: str, task: str, seed: int, params: Params, machine: Runtime
     return StoredMask(mask, cell.values_at(mask), cell.head, {**cell.origin(), "mode": params.model.mode})
 
 
-# of an index in a mask file: the tensors of a model have fewer than 2^31 parameters
+# bytes of an index in a mask file: tensors of these models have fewer than 2^31 parameters
 INDEX_BYTES = 4
 
 
 def combine(method: str, group: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store what one merged model of a group predicts, how it was made and its scores; gives one line about it."""
+    """Store what one merged model of a group predicts, how it was made and its scores; returns a line for the log."""
     tasks, kind = params.merge.groups[group], names.kind_of(method)
     cell = Group.open(method, tasks, seed, params, machine)
     tensors, facts = merge(method, cell, params.combination)

@@ -1,4 +1,4 @@
-"""What the stages of multi-task learning recorded as tidy frames, and what report.yaml names of it.
+"""The records of multi-task learning as tidy frames, and the columns that report.yaml names.
 
 What two kinds of regions do is compared on the same task, since relative gains on different tasks have different scales.
 """
@@ -29,17 +29,17 @@ GAINS = [*MATRIX, "seed", "kind", "source", "target", "inside", "alike", "n", "s
 OVERLAPS = [*MATRIX, "first", "first_seed", "second", "second_seed", "alike", "overlap", "chance"]
 
 
-def are_alike(groups: dict[str, list[str]], first: str, second: str) -> bool:
-    """Tells whether some group has both tasks."""
+def are_similar(groups: dict[str, list[str]], first: str, second: str) -> bool:
+    """True if some group contains both tasks."""
     return any(first in members and second in members for members in groups.values())
 
 
 def collect(params: Params) -> dict[str, pd.DataFrame]:
-    """Read the cells that the settings name; a relative gain that is not said is NaN.
+    """Read the cells that the settings name; an undefined relative gain is NaN.
 
     gain: `inside` where the target is one of the source's tasks, `alike` where a group has both (of single regions only).
-    overlap: a row for each ordered pair of regions of a matrix, also of different seeds.  regions: `kept`, what dev left of a
-    learned region, learned | movement.  Raises DataError that names each missing file with the `dvc repro` that makes it, or a
+    overlap: a row for each ordered pair of regions of a matrix, also of different seeds.  regions: `kept`, which mask dev chose,
+    learned | movement.  Raises DataError that names each missing file with the `dvc repro` that makes it, or a
     damaged one; MaskError for a damaged mask.
     """
     settings, paradigms = params.multitask, params.joint.paradigms
@@ -64,7 +64,9 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
         "gain": gains.assign(gain=gains.gain.astype(float)),
         "overlap": frame_of(overlap_rows(skill, settings.groups), OVERLAPS),
         "regions": frame_of(_region_rows(skill), REGIONS),
-        "groups": frame_of(({"group": name, "task": task} for name, own in settings.groups.items() for task in own), ["group", "task"]),
+        "groups": frame_of(
+            ({"group": name, "task": task} for name, own in settings.groups.items() for task in own), ["group", "task"]
+        ),
         "run": run_frame(params).assign(tasks=len(settings.tasks), least_gain=params.summary.least_gain),
     }
 
@@ -90,7 +92,7 @@ def _gain_rows(params: Params, ends: pd.DataFrame, sources: set[str], cell: Cell
             "sparsity": float(cell["sparsity"]),
             "target": task,
             "inside": task in row["members"],
-            "alike": row["kind"] == SINGLE and are_alike(params.multitask.groups, row["source"], task),
+            "alike": row["kind"] == SINGLE and are_similar(params.multitask.groups, row["source"], task),
             "gain": relative_gain(row["accuracy"], before, after, params.summary.least_gain),
         }
 
@@ -112,13 +114,13 @@ def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:
         found = {place: read_indices(files[place]) for place in places}
         for one, other in permutations(places, 2):
             (region, first), (_, second) = found[one], found[other]
-            values = [paradigm, localizer, float(sparsity), *one, *other, are_alike(groups, one[0], other[0])]
+            values = [paradigm, localizer, float(sparsity), *one, *other, are_similar(groups, one[0], other[0])]
             values.append(asymmetric_overlap(first, second))
             values.append(chance_asymmetric_overlap(len(first), len(second), region.size))
             yield dict(zip(OVERLAPS, values, strict=True))
 
 
-# --- What follows from the frames ------------------------------------------------------------------------------------
+# --- Derived columns ------------------------------------------------------------------------------------------------
 
 
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -134,7 +136,8 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "effects": effects,
         "pairs": pairs,
         "grid": pairs[pairs.kind.isin(["one model, two tasks", "two seeds, one task"])].sort_values(
-            ["first", "second"], key=lambda names: names.map({name: place for place, name in enumerate(dict.fromkeys(overlaps["first"]))})
+            ["first", "second"],
+            key=lambda names: names.map({name: place for place, name in enumerate(dict.fromkeys(overlaps["first"]))}),
         ),
         "similarity": similarity(effects, pairs),
         "matrices": matrices(gains, effects, levels, run["least_gain"]),
@@ -143,11 +146,17 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with their matrix of regions in words and in names of files."""
+    """The rows with the matrix of regions in words and as part of file names."""
     keys = [*rows[MATRIX].itertuples(index=False)]
     return rows.assign(
-        matrix=[f"{words(paradigm)}, {words(localizer)}, {small_percent(sparsity)}" for paradigm, localizer, sparsity in keys],
-        size=[f"{words(paradigm)}, {words(localizer)}, regions of {small_percent(sparsity)}" for paradigm, localizer, sparsity in keys],
+        matrix=[
+            f"{words(paradigm)}, {words(localizer)}, {small_percent(sparsity)}"
+            for paradigm, localizer, sparsity in keys
+        ],
+        size=[
+            f"{words(paradigm)}, {words(localizer)}, regions of {small_percent(sparsity)}"
+            for paradigm, localizer, sparsity in keys
+        ],
         file=[f"{paradigm}_{localizer}_{sparsity}" for paradigm, localizer, sparsity in keys],
         leading=[key == keys[0] for key in keys],
     )
@@ -187,7 +196,9 @@ def similarity(effects: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """What a task gains from another's region beside how much the two overlap, by ordered pair and seed."""
     gains = effects[effects.region == "other regions"].rename(columns={"source": "first", "target": "second"})
     key = ["matrix", "first", "second", "seed"]
-    found = gains[[*key, "size", "file", "gain", "alike"]].merge(pairs[pairs.kind == "one model, two tasks"][[*key, "overlap"]], on=key)
+    found = gains[[*key, "size", "file", "gain", "alike"]].merge(
+        pairs[pairs.kind == "one model, two tasks"][[*key, "overlap"]], on=key
+    )
     likeness = found.alike.astype(bool).map({True: "similar tasks", False: "dissimilar tasks"})
     return found.assign(likeness=likeness, pair=found["first"] + ", " + found["second"])
 
@@ -197,29 +208,41 @@ def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, l
     rows = []
     for (matrix, size, file, paradigm), own in gains.groupby(["matrix", "size", "file", "paradigm"], sort=False):
         part = effects[effects.matrix == matrix]
-        best = {kind: part[part.region == kind].groupby(["target", "seed"]).gain.max() for kind in ("own region", "other regions")}
+        best = {
+            kind: part[part.region == kind].groupby(["target", "seed"]).gain.max()
+            for kind in ("own region", "other regions")
+        }
         cells = pd.concat(best, axis=1).dropna()
         means = own[own.kind == SINGLE].groupby(["target", "source"], sort=False).gain.mean().unstack("source")
-        beaten = [task for task in dict.fromkeys(own.target) if task in means.columns and means.loc[task].max() > means.at[task, task]]
+        beaten = [
+            task
+            for task in dict.fromkeys(own.target)
+            if task in means.columns and means.loc[task].max() > means.at[task, task]
+        ]
         missing = levels[levels.paradigm == paradigm].gained
-        told = f"; without {(~missing).sum()} of {len(missing)} cells, in which the joint model gained less than {percent(least, 0)} points"
+        left_out = f"; without {(~missing).sum()} of {len(missing)} cells, in which the joint model gained less than {percent(least, 0)} points"
         rows.append({
             "matrix": matrix, "size": size, "file": file, "best": int((cells.iloc[:, 0] > cells.iloc[:, 1]).sum()), "cells": len(cells),
-            "beaten": ", ".join(beaten), "left_out": "" if missing.all() else told,
+            "beaten": ", ".join(beaten), "left_out": "" if missing.all() else left_out,
         })  # fmt: skip
     return pd.DataFrame(rows, columns=["matrix", "size", "file", "best", "cells", "beaten", "left_out"])
 
 
 def _facts(groups: pd.DataFrame, regions: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
     """Groups of similar tasks, test rows by task, joint models, and regions for which movement was the better choice."""
-    alike = [f"similar, as the group {name} has them: {', '.join(own.task)}" for name, own in groups.groupby("group", sort=False)]
+    similar = [
+        f"similar, as the group {name} has them: {', '.join(own.task)}"
+        for name, own in groups.groupby("group", sort=False)
+    ]
     way = regions[regions.kept == MOVEMENT]
     cells = ", ".join(f"{row.task}-{row.seed}" for row in way.itertuples())
-    told = f"regions of the joint model's largest movement, which agreed more on dev than the learned one: {len(way)} of"
+    fell_back = (
+        f"regions of the joint model's largest movement, which agreed more on dev than the learned one: {len(way)} of"
+    )
     return pd.DataFrame([{
-        "alike": "; ".join(alike),
+        "similar": "; ".join(similar),
         "rows": ", ".join(f"{task} {n}" for task, n in levels.groupby("task", sort=False).n.min().items()),
         "names": ", ".join(dict.fromkeys(levels.task)),
         "models": len(levels[["paradigm", "seed"]].drop_duplicates()),
-        "given_way": f"{told} {regions.kept.notna().sum()} ({cells})" if len(way) else "",
+        "fell_back_to_movement": f"{fell_back} {regions.kept.notna().sum()} ({cells})" if len(way) else "",
     }])  # fmt: skip

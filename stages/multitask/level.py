@@ -10,7 +10,7 @@ from stages.workflow.core.stage import stage
 def main(paradigm: str, seed: int) -> None:
     """Predict the test rows of every task with both models."""
     params = load_params("tasks", *MODEL, "graft.region", "calibration.bins", "multitask.tasks", "multitask.test_max")
-    make_folders(paths.reading_dir("level", (paradigm,), seed))
+    make_folders(paths.stage_dir("level", (paradigm,), seed))
     if not params.multitask.tasks:
         return
 

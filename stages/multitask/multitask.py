@@ -1,4 +1,4 @@
-"""multitask: what all stages of multi-task learning say together, as the paper's figures 8 and 11 to 14."""
+"""multitask: the report on multi-task learning, with the paper's figures 8 and 11 to 14."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main() -> None:
-    """Bring the records of the cells named by params.yaml together."""
+    """Write the report from the records of all cells that params.yaml names."""
     params = load_params(
         "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "multitask", "joint.paradigms", "skill",
         "transfer",

@@ -56,8 +56,8 @@ TASKS = (
 def read_name(name: str) -> tuple[str, float] | None:
     """(localizer, base as a share of the budget): `learned` has the base 0, `learned_0.1` one of 0.1.
 
-    A localizer that learns from a base may be named with its share.  None if that isn't the name of
-    anything, or the share is above 1.
+    A localizer that learns from a base may be named with its share.  None if there is no such
+    localizer, or the share is above 1.
     """
     if name in NAMES:
         return name, 0.0

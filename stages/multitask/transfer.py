@@ -13,7 +13,7 @@ def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
         "tasks", *MODEL, "graft.region", "localizer.learned", "calibration.bins", "multitask.tasks",
         "multitask.test_max", "multitask.groups", "transfer",
     )  # fmt: skip
-    make_folders(paths.reading_dir("transfer", (paradigm, localizer, sparsity), seed))
+    make_folders(paths.stage_dir("transfer", (paradigm, localizer, sparsity), seed))
     if not params.multitask.tasks:
         return
 

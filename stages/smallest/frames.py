@@ -1,4 +1,4 @@
-"""The records of the searches as tidy frames, and what report.yaml names of them."""
+"""The records of the searches as tidy frames, and the columns that report.yaml names."""
 
 from collections.abc import Iterable, Iterator
 from itertools import permutations
@@ -18,9 +18,19 @@ CELL = ["task", "seed"]
 SEARCH = ["localizer", *CELL]
 # the certificate holds with a probability of 1 - DELTA
 DELTA = 0.05
-# of a patch: a 32-bit place and a 32-bit value for each parameter
+# a patch has a 32-bit index and a 32-bit value for each parameter
 PATCH_BITS = 64
-SIZES = [*SEARCH, "selected", "graftable", "model_parameters", "largest", "enough", "gradient_examples", "bits", "tensors"]
+SIZES = [
+    *SEARCH,
+    "selected",
+    "graftable",
+    "model_parameters",
+    "largest",
+    "enough",
+    "gradient_examples",
+    "bits",
+    "tensors",
+]
 SCORES = [*SEARCH, "variant", "where", "n", "score", "accuracy", "ece", "agreement", "retained", "constant", "majority"]
 LOOKS = [*SEARCH, "selected", "gain"]
 
@@ -28,11 +38,13 @@ LOOKS = [*SEARCH, "selected", "gain"]
 def collect(params: Params) -> dict[str, pd.DataFrame]:
     """Read the cells that the settings name; raises DataError for missing records.
 
-    `enough` is True where the size is one, False where the largest is none, and None where fine-tuning gained too little.
+    `enough` is True if the size is enough, False if not even the largest is, None if fine-tuning gained too little.
     """
     settings, least = params.smallest, params.summary.least_gain
     cells = grid(localizer=settings.localizers, seed=params.seeds, task=settings.tasks)
-    records = Records("smallest", "search", "metrics/search/{localizer}/{seed}/{task}.json", cells, needs=("stage", "rows"))
+    records = Records(
+        "smallest", "search", "metrics/search/{localizer}/{seed}/{task}.json", cells, needs=("stage", "rows")
+    )
     require_files("make smallest", records)
     sizes = frame_of(records.rows(lambda cell, record: [{**record, **cell}]), SIZES).astype({"enough": object})
     scores = frame_of(records.rows(_scores), SCORES)
@@ -54,7 +66,7 @@ def _scores(cell: Cell, record: Row) -> Iterator[Row]:
 
 
 def certificates(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
-    """What the code of a graft of signs promises by its training rows: a row for each search that found a size.
+    """The certified test error of grafts of signs: a row for each search that found a size.
 
     `certified` is the test error that the code promises, `baseline` that of the most frequent label on training rows, and
     `needed` at how many rows the promise would be below it.
@@ -69,7 +81,7 @@ def certificates(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-# --- What follows from the frames ------------------------------------------------------------------------------------
+# --- Derived columns ------------------------------------------------------------------------------------------------
 
 
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -77,7 +89,9 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     [run] = frames["run"].to_dict("records")
     tasks, searches = frames["sizes"].task.unique(), answered(frames["sizes"])
     measured = frames["scores"][frames["scores"]["where"] == "test"]
-    measured = measured.assign(score=exact(measured.score, measured.n)).merge(searches[searches.enough][SEARCH], on=SEARCH)
+    measured = measured.assign(score=exact(measured.score, measured.n)).merge(
+        searches[searches.enough][SEARCH], on=SEARCH
+    )
     summary = by_localizer(searches)
     return frames | {
         "searches": searches,
@@ -94,10 +108,16 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def answered(sizes: pd.DataFrame) -> pd.DataFrame:
-    """Searches that have an answer, be it that no size is enough."""
+    """Searches with an answer, including that no size is enough."""
     found = sizes[sizes.enough.notna()]
     enough = found.enough.astype(bool)
-    return found.assign(enough=enough, found=enough.astype(int), searched=1, log=np.log10(found.selected), bits_each=found.bits / found.selected)
+    return found.assign(
+        enough=enough,
+        found=enough.astype(int),
+        searched=1,
+        log=np.log10(found.selected),
+        bits_each=found.bits / found.selected,
+    )
 
 
 def _size(searches: pd.DataFrame) -> Estimate:
@@ -105,7 +125,7 @@ def _size(searches: pd.DataFrame) -> Estimate:
     return estimate(searches.set_index(CELL).log)
 
 
-def _told(searches: pd.DataFrame, size: float) -> str:
+def _size_text(searches: pd.DataFrame, size: float) -> str:
     """A size from its log10; a lower bound if in some of the searches not even the largest is enough: "at least 1,204"."""
     return "at least " * (not searches.enough.all()) + f"{10**size:,.0f}"
 
@@ -118,23 +138,23 @@ def by_localizer(searches: pd.DataFrame) -> pd.DataFrame:
         interval = "" if size.error is None else f"{10**size.low:,.0f} to {10**size.high:,.0f}"
         mean = 10**size.mean
         rows.append({
-            "localizer": name, "told": _told(own, size.mean), "parameters": float(round(mean)), "interval": interval,
+            "localizer": name, "size_text": _size_text(own, size.mean), "parameters": float(round(mean)), "interval": interval,
             "share": mean / own.graftable.mean(), "smaller": PATCH_BITS / own.bits_each.mean(),
         })  # fmt: skip
-    return pd.DataFrame(rows, columns=["localizer", "told", "parameters", "interval", "share", "smaller"])
+    return pd.DataFrame(rows, columns=["localizer", "size_text", "parameters", "interval", "share", "smaller"])
 
 
 def by_task(searches: pd.DataFrame, tasks: Iterable[str]) -> pd.DataFrame:
     """A row for each task and localizer: the geometric mean of its sizes over seeds."""
     groups = [(task, searches[searches.task == task].groupby("localizer", sort=False)) for task in tasks]
-    rows = [(task, name, _told(own, own.log.mean())) for task, parts in groups for name, own in parts]
-    return pd.DataFrame(rows, columns=["task", "localizer", "told"])
+    rows = [(task, name, _size_text(own, own.log.mean())) for task, parts in groups for name, own in parts]
+    return pd.DataFrame(rows, columns=["task", "localizer", "size_text"])
 
 
 def ratios(searches: pd.DataFrame) -> pd.DataFrame:
     """log10 of how many times as many parameters a second localizer takes as a first, of every pair and each common cell.
 
-    `hidden` says that nothing follows: a size that is only a lower bound may hide that it is the larger one.
+    `hidden` gives a reason why nothing follows: the larger size is only a lower bound in some cells.
     """
     own = {name: rows.set_index(CELL) for name, rows in searches.groupby("localizer", sort=False)}
     parts = []
@@ -154,8 +174,8 @@ def _signs(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def _facts(sizes: pd.DataFrame, summary: pd.DataFrame, least: float) -> pd.DataFrame:
-    """What the report says of the whole: all sizes in words, the smallest first, and in how many searches nothing was gained."""
+    """Values that the report names: all sizes as text, the smallest first, and the number of searches without a gain."""
     missing, ordered = int(sizes.enough.isna().sum()), summary.sort_values("parameters")
-    told = ", ".join(f"{words(row.localizer)} {row.told}" for row in ordered.itertuples())
+    sizes_text = ", ".join(f"{words(row.localizer)} {row.size_text}" for row in ordered.itertuples())
     gains = f"without {missing} of {len(sizes)} cells, in which fine-tuning gained less than {percent(least, 0)} points"
-    return pd.DataFrame([{"told": told, "missing": gains if missing else ""}])
+    return pd.DataFrame([{"sizes_text": sizes_text, "missing": gains if missing else ""}])

@@ -13,7 +13,7 @@ def main(localizer: str, seed: int) -> None:
         "tasks", *MODEL, "graft.region", "calibration.bins", "summary.least_gain", "smallest.tasks", "smallest.gain",
         "smallest.largest", "smallest.precision", f"localizer.{localizer}",
     )  # fmt: skip
-    make_folders(paths.reading_dir("search", (localizer,), seed))
+    make_folders(paths.stage_dir("search", (localizer,), seed))
 
     from stages.lib import runtime
     from stages.smallest.experiment.smallest_graft import search

@@ -1,4 +1,4 @@
-"""smallest: how small the grafts are that bring most of the gain, as tables, a figure and claims."""
+"""smallest: the report on the smallest grafts that bring most of the gain."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main() -> None:
-    """Bring the records of the searches named by params.yaml together."""
+    """Write the report from the records of all searches that params.yaml names."""
     params = load_params("tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "smallest")
 
     from stages.smallest.frames import collect

@@ -8,9 +8,9 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main(seed: int) -> None:
-    """Bring together what the study's other stages are measured against, training rows included."""
+    """Store the predictions that the study's other stages are compared with, training rows included."""
     params = load_params("tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "anchor")
-    make_folders(paths.reading_dir("anchor", (), seed))
+    make_folders(paths.stage_dir("anchor", (), seed))
 
     from stages.lib import runtime
     from stages.study.endpoints import anchor

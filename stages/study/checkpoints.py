@@ -28,7 +28,7 @@ from stages.lib.training.finetuning import at_point, train_again
 from stages.study.settings import Checkpoints
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of, open_training
-from stages.workflow.core.evaluation.study_cell import train_set, variant_rows, write_reading
+from stages.workflow.core.evaluation.study_cell import train_set, variant_rows, write_record
 from stages.workflow.core.stored import chosen_point, read_test_sets
 
 CHECKPOINT = "checkpoint"
@@ -36,10 +36,10 @@ CHECKPOINT = "checkpoint"
 
 @dataclass
 class Trace:
-    """Looks at a model in training after the steps `due`: predicts `sets`, and copies the tensors `names`.
+    """Observes a model in training after the steps `due`: predicts `sets`, and copies the tensors `names`.
 
     Predictions are made in eval mode, which draws no random numbers, and training goes back to train
-    mode at its next step: a model that is looked at is trained as any other.
+    mode at its next step: a watched model is trained like any other.
 
     kept: step -> name -> values, float32 on the CPU; axes: name of a prediction -> its axes.
     """
@@ -74,7 +74,7 @@ class Trace:
 
 
 def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store a cell's checkpoints and their grafts, on its own test and training rows; gives one line about them.
+    """Store a cell's checkpoints and their grafts, on its own test and training rows; returns a line for the log.
 
     On one machine training ends at the stored fine-tuned model, bit for bit.  On another (or with
     another number of threads) sums are added in another order, so the record says whether it did.
@@ -99,7 +99,7 @@ def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
     predictions = seen.evaluation.predictions()
     scores = variant_rows(predictions, task, seed, params.calibration.bins)
     about = {**cell.about(), "region_step": looks.region_step, "chosen": chosen, "equals_finetuned": repeated}
-    write_reading("trajectory", (), about, predictions, [{**row, **seen.axes[row["variant"]]} for row in scores])
+    write_record("trajectory", (), about, predictions, [{**row, **seen.axes[row["variant"]]} for row in scores])
     ends = "" if repeated else "; ends near, not at, the stored fine-tuned model (made elsewhere?)"
     return f"trajectory {task}-{seed}: {len(due)} checkpoints, {len(masks)} regions of step {looks.region_step}{ends}"
 
@@ -124,7 +124,7 @@ def checkpoints(steps: int, settings: Checkpoints) -> list[int]:
 def regions_at(
     step: int, seen: Trace, cell: GraftCell, train_rows: list[dict], params: Params
 ) -> dict[float, FoundMask]:
-    """Sparsity -> the region learned at a checkpoint, for what it says of the training rows instead of their labels."""
+    """Sparsity -> the region learned at a checkpoint, for its own predictions on the training rows instead of their labels."""
     at = {name: values.to(cell.model.runtime.device) for name, values in seen.kept[step].items()}
     cell.model.put(at)  # for its head; localizers overwrite the region
     predictions = seen.evaluation.predictions()

@@ -1,4 +1,4 @@
-"""The models that variants of a cell are measured against: both ends of every graft, and pruning without retraining."""
+"""The models that variants of a cell are compared with: both ends of every graft, and pruning without retraining."""
 
 from stages.lib.grafting.readout import prune
 from stages.lib.grafting.select import top_k
@@ -13,14 +13,14 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.evaluation.study_cell import train_set, write_reading
+from stages.workflow.core.evaluation.study_cell import train_set, write_record
 from stages.workflow.core.stored import read_task, read_test_sets
 
 PRUNED = "pruned"
 
 
 def anchor(task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store a cell's anchor; gives one line about it.
+    """Store a cell's anchor; returns a line for the log.
 
     The logits of the test rows come from the main pipeline; the training rows are predicted here,
     and so are the pruned models (paper, figure 4b): the region's parameters that moved most stay as
@@ -44,9 +44,9 @@ def anchor(task: str, seed: int, params: Params, machine: Runtime) -> str:
     together = _join(tested, train.predictions(), pruned.predictions())
     rows = score_rows(together, model.task, params.calibration.bins)
     axes = {f"{PRUNED}_{share}": {"variant": PRUNED, "sparsity": share} for share in params.anchor.pruned}
-    write_reading("anchor", (), cell.about(), together, [{**row, **axes.get(row["variant"], {})} for row in rows])
-    said = [f"{row['variant']} {row['score']:.3f}" for row in rows if row["test_set"] == task]
-    return f"anchor {task}-{seed}: {', '.join(said)}"
+    write_record("anchor", (), cell.about(), together, [{**row, **axes.get(row["variant"], {})} for row in rows])
+    parts = [f"{row['variant']} {row['score']:.3f}" for row in rows if row["test_set"] == task]
+    return f"anchor {task}-{seed}: {', '.join(parts)}"
 
 
 def _join(*parts: Predictions) -> Predictions:

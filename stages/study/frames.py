@@ -1,4 +1,4 @@
-"""The study's records as tidy frames, and what its report says of them as columns."""
+"""The study's records as tidy frames, and the columns that the report derives."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations, permutations
@@ -19,7 +19,7 @@ from stages.study import bound
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.stats import estimate
 
-# stage -> what the folders below metrics/<stage>, and then the file, are named after
+# stage -> the axes that name the folders below metrics/<stage>, and then the file
 AXES: dict[str, tuple[str, ...]] = {
     "anchor": ("seed", "task"),
     "sweep": ("localizer", "sparsity", "seed", "task"),
@@ -29,7 +29,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "paradigm": ("paradigm", "seed", "task"),
     "trajectory": ("seed", "task"),
 }
-MEASURES = ["score", "accuracy", "f1", "ece", "agreement", "retained", "gain", "loss"]
+SCORE_COLUMNS = ["score", "accuracy", "f1", "ece", "agreement", "retained", "gain", "loss"]
 NUMBERS = [
     "sparsity", "alpha", "step", "n", "accuracy_se", "selected", "graftable", "model_parameters", "trained", "constant",
 ]  # fmt: skip
@@ -44,7 +44,7 @@ MASK_FRAMES = {
     "cost": [*AXES["sweep"], "gradient_examples", "kept"],
 }
 LEARNED, MOVEMENT, FISH, BIAS = "learned", "movement", "fish", "bias"
-# the order in which localizers are compared, and of which one a figure of a single one is
+# the order of localizers; figures of a single localizer take the first
 ORDER = (LEARNED, "attribution", "grown", "stitch", MOVEMENT, FISH, "magnitude", BIAS, "random")
 CELL = ["task", "seed"]
 # where two models' scores can be compared
@@ -63,7 +63,7 @@ NOTHING = 1.0  # a difference of two shares is never larger, so a bound of 1 say
 Frames = dict[str, pd.DataFrame]
 
 
-# --- What the stages recorded --------------------------------------------------------------------------------------
+# --- Records -------------------------------------------------------------------------------------------------------
 
 
 def cells_of(params: Params) -> dict[str, list[Cell]]:
@@ -127,13 +127,13 @@ def _rows(cell: Cell, record: Row) -> Iterator[Row]:
 
 
 def _tidy(rows: list[Row]) -> pd.DataFrame:
-    return _typed(frame_of(rows, [*TEXTS, *NUMBERS, *MEASURES]))
+    return _typed(frame_of(rows, [*TEXTS, *NUMBERS, *SCORE_COLUMNS]))
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    """With all columns that a stage may have, numbers as such: an undefined measure is null in JSON."""
-    frame = frame.reindex(columns=[*TEXTS, *NUMBERS, *MEASURES])
-    return frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in (*NUMBERS, *MEASURES)})
+    """The frame with all columns that a stage may have, and numeric dtypes: undefined values are null in JSON."""
+    frame = frame.reindex(columns=[*TEXTS, *NUMBERS, *SCORE_COLUMNS])
+    return frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in (*NUMBERS, *SCORE_COLUMNS)})
 
 
 def with_gains(frames: Frames, least: float, mode: str) -> Frames:
@@ -143,7 +143,7 @@ def with_gains(frames: Frames, least: float, mode: str) -> Frames:
     rows, own = frames["paradigm"], ["paradigm", *PLACE]
     trained = rows[rows.variant == FINETUNED].set_index(own).score.rename(FINETUNED).reset_index()
     both = trained.merge(ends[[PRETRAINED]], how="left", left_on=PLACE, right_index=True)
-    # a new head is trained with each paradigm, and nobody has measured the pretrained model under it
+    # each paradigm trains its own head, under which the pretrained model was not measured
     both.loc[(both.paradigm == STANDARD) | (mode == STANDARD), PRETRAINED] = np.nan
     return found | {"paradigm": add_gain(rows, both.set_index(own), least)}
 
@@ -152,7 +152,7 @@ def _composition(masks: Records) -> Iterator[Row]:
     for cell in masks.cells:
         mask = read_mask(masks.file(cell)).mask
         for row in composition(mask.counts, mask.region.shapes):
-            # for people the first layer is 1
+            # displayed layers count from 1
             yield {**cell, **row, "layer": OUTSIDE if row["layer"] is None else row["layer"] + 1}
 
 
@@ -200,7 +200,7 @@ def _cost_mean(frames: Frames) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns)
 
 
-# --- What the report says of them ----------------------------------------------------------------------------------
+# --- Derived columns -----------------------------------------------------------------------------------------------
 
 
 def derive(frames: Frames) -> Frames:
@@ -235,7 +235,7 @@ def _in_order(localizers: pd.Series) -> list[str]:
 
 
 def leading(localizers: pd.Series) -> str:
-    """The localizer that figures of a single one are about: `learned`, or where the sweep is without it, its first."""
+    """The localizer for figures of a single one: `learned`, or the first of the sweep."""
     return next(iter(_in_order(localizers)), LEARNED)
 
 
@@ -246,7 +246,7 @@ def common_sizes(rows: pd.DataFrame) -> list[float]:
 
 
 def nearest(sizes: Iterable[float]) -> float | None:
-    """The size next to the paper's, the smaller of two as near; None without sizes."""
+    """The size closest to the paper's, the smaller of two equally close ones; None without sizes."""
     known = {size for size in sizes if not pd.isna(size)}
     return min(known, key=lambda size: (abs(size - PAPER_SPARSITY), size), default=None)
 
@@ -398,8 +398,8 @@ def saturation(frames: Frames, least: float) -> pd.DataFrame:
     return pd.DataFrame(steps).dropna().rename_axis(CELL).reset_index()
 
 
-def _gave_way(cost: pd.DataFrame) -> pd.DataFrame:
-    """task, seed and sparsity of the learned grafts that are movement's, which agreed more on dev."""
+def _fell_back_to_movement(cost: pd.DataFrame) -> pd.DataFrame:
+    """task, seed and sparsity of the learned grafts for which dev kept the movement mask."""
     kept = cost.get("kept", pd.Series(index=cost.index, dtype=object))
     return cost.loc[(cost.localizer == LEARNED) & (kept == MOVEMENT), [*CELL, "sparsity"]]
 
@@ -408,7 +408,7 @@ def fish_overlaps(frames: Frames) -> pd.DataFrame:
     """Overlap of learned regions and FISH masks where the learned mask is not movement's; `end` marks outer sizes."""
     rows, cell = frames["localizer_overlap"], [*CELL, "sparsity"]
     rows = rows[rows["first"].isin([LEARNED, FISH]) & rows["second"].isin([LEARNED, FISH])]
-    gone = _gave_way(frames["cost"]).set_index(cell).index
+    gone = _fell_back_to_movement(frames["cost"]).set_index(cell).index
     rows = rows[~rows.set_index(cell).index.isin(gone)].sort_values("sparsity", kind="stable")
     outer = [rows.sparsity == rows.sparsity.min(), rows.sparsity == rows.sparsity.max()]
     return rows.assign(end=np.select(outer, ["smallest", "largest"], ""))
@@ -502,7 +502,7 @@ def _bound(errors: pd.DataFrame, delta: float, short: float, bias: float | None)
     }  # fmt: skip
 
 
-# --- What figures draw ---------------------------------------------------------------------------------------------
+# --- Data of figures -----------------------------------------------------------------------------------------------
 
 
 def _curves(frames: Frames) -> pd.DataFrame:
@@ -545,7 +545,7 @@ def _tradeoff(frames: Frames) -> pd.DataFrame:
     return means.reindex(columns=["id", "ood"]).dropna().reset_index()
 
 
-# --- What notes, titles and claims name ----------------------------------------------------------------------------
+# --- Values of notes, titles and claims ----------------------------------------------------------------------------
 
 
 def _facts(frames: Frames, least: float) -> dict[str, str]:
@@ -555,11 +555,11 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
         "mask_size": nearest(frames["places"].sparsity), "smallest_overlap": frames["fish"].sparsity.min(),
         "largest_overlap": frames["fish"].sparsity.max(), "trajectory_size": frames["trajectory"].sparsity.max(),
     }  # fmt: skip
-    told = {name: "" if size is None or pd.isna(size) else small_percent(size) for name, size in sizes.items()}
+    texts = {name: "" if size is None or pd.isna(size) else small_percent(size) for name, size in sizes.items()}
     off = ", ".join(stage for stage in AXES if frames[stage].empty)
-    return told | {
+    return texts | {
         "off": off, "left_out": _left_out(_tested(frames["anchor"], variant=FINETUNED), least),
-        "gave_way": _gave_way_told(frames["cost"]), "elsewhere": _elsewhere(frames),
+        "fell_back_to_movement": _fell_back_text(frames["cost"]), "elsewhere": _elsewhere(frames),
         "vacuous": _vacuous(frames["bound"]), "middle": _no_middle(frames),
         "other_scores": _other_scores(frames),
     }  # fmt: skip
@@ -567,25 +567,25 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
 
 def _left_out(finetuned: pd.DataFrame, least: float) -> str:
     missing = finetuned.gain.isna().sum()
-    told = f"; without {missing} of {counted(len(finetuned), 'cell')}, in which fine-tuning gained less than"
-    return f"{told} {100 * least:g} points" if missing else ""
+    text = f"; without {missing} of {counted(len(finetuned), 'cell')}, in which fine-tuning gained less than"
+    return f"{text} {100 * least:g} points" if missing else ""
 
 
-def _gave_way_told(cost: pd.DataFrame) -> str:
+def _fell_back_text(cost: pd.DataFrame) -> str:
     cells = cost[cost.localizer == LEARNED].groupby("sparsity").size()
-    numbers = _gave_way(cost).groupby("sparsity").size()
+    numbers = _fell_back_to_movement(cost).groupby("sparsity").size()
     return ", ".join(f"{number} of {cells[size]} at {small_percent(size)}" for size, number in numbers.items())
 
 
 def _elsewhere(frames: Frames) -> str:
     """How many learned masks of other paradigms and of a checkpoint are movement's."""
-    told = []
+    parts = []
     for stage in ("paradigm", "trajectory"):
         masks = _tested(frames[stage], variant=GRAFTED).dropna(subset="kept")
         masks = masks.drop_duplicates([*AXES[stage], "sparsity"])
         if number := (masks.kept == MOVEMENT).sum():
-            told.append(f"{number} of {len(masks)} of {stage}")
-    return ", ".join(told)
+            parts.append(f"{number} of {len(masks)} of {stage}")
+    return ", ".join(parts)
 
 
 def _vacuous(lines: pd.DataFrame) -> str:

@@ -10,11 +10,11 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record
 
 
 def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store a cell's curves, a row for each weight of the fine-tuned model; gives one line about them.
+    """Store a cell's curves, a row for each weight of the fine-tuned model; returns a line for the log.
 
     The graft is the main pipeline's.  A new head has no pretrained values and stays as trained.
     A task without out-of-distribution sets has no curve.
@@ -33,5 +33,5 @@ def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
     predictions = evaluation.predictions()
     rows = variant_rows(predictions, task, seed, params.calibration.bins)
     about = {**cell.about(), "selected": mask.selected}
-    write_reading("wise", (), about, predictions, [{**row, **axes[row["variant"]]} for row in rows])
+    write_record("wise", (), about, predictions, [{**row, **axes[row["variant"]]} for row in rows])
     return f"wise {task}-{seed}: {len(axes)} points on {len(evaluation.sets)} test sets"

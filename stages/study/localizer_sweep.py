@@ -11,11 +11,11 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
-from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record
 
 
 def rank(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store the order of one localizer for one cell; gives one line about it."""
+    """Store the order of one localizer for one cell; returns a line for the log."""
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     keep, train, examples = cell.region.budget(params.movement.keep), cell.rows("train"), []
     evidence = counted(evidence_of(cell, name, train), len(train), examples.append)
@@ -26,7 +26,7 @@ def rank(name: str, task: str, seed: int, params: Params, machine: Runtime) -> s
 
 
 def sweep(name: str, sparsity: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store a cell's mask by one localizer at one size, and its graft's predictions; gives one line about them."""
+    """Store a cell's mask by one localizer at one size, and its graft's predictions; returns a line for the log."""
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     order, origin = read_order(paths.rank(name, task, seed))
     identity, train, examples = _origin(cell), cell.rows("train"), []
@@ -45,7 +45,7 @@ def sweep(name: str, sparsity: str, task: str, seed: int, params: Params, machin
     rows = variant_rows(predictions, task, seed, params.calibration.bins)
     record = {**cell.about(), "localizer": name, "sparsity": float(sparsity), "selected": mask.selected}
     extra = {key: about[key] for key in ("gradient_examples", "kept", "step") if key in about}
-    write_reading("sweep", (name, sparsity), {**record, "about": extra}, predictions, rows)
+    write_record("sweep", (name, sparsity), {**record, "about": extra}, predictions, rows)
     return f"sweep {name} {sparsity} {task}-{seed}: {mask.selected:,} parameters, {evaluation.describe()}"
 
 

@@ -13,7 +13,7 @@ def main(paradigm: str, seed: int) -> None:
         "tasks", *MODEL, "finetune", "graft.region", "graft.rule", "localizer.learned", "calibration.bins",
         "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.max_steps", "paradigm.adamw",
     )  # fmt: skip
-    make_folders(paths.reading_dir("paradigm", (paradigm,), seed))
+    make_folders(paths.stage_dir("paradigm", (paradigm,), seed))
 
     from stages.lib import runtime
     from stages.study.paradigms import finetune_and_graft

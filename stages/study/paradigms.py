@@ -13,13 +13,13 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.lib.training.finetuning import finetune, settings_of
 from stages.workflow.core.cells import GraftCell, evidence_of, open_training
-from stages.workflow.core.evaluation.study_cell import study_sets, write_reading
+from stages.workflow.core.evaluation.study_cell import study_sets, write_record
 
 STANDARD = "standard"
 
 
 def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store how much of a cell's skill grafts hold after fine-tuning it in this way; gives one line about it.
+    """Fine-tune a cell in this way and store the scores of its grafts; returns a line for the log.
 
     The model itself is not stored.  Agreement and retained score refer to it, and not to the model
     of the main pipeline.
@@ -42,7 +42,7 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
     rows = score_rows(predictions, training.task, params.calibration.bins)
     scores = [{**row, **axes.get(row["variant"], {})} for row in rows]
     about = {**cell.about(), "paradigm": paradigm, "training": done.record}
-    write_reading("paradigm", (paradigm,), about, predictions, scores)
+    write_record("paradigm", (paradigm,), about, predictions, scores)
     return f"{title}: {evaluation.describe()}"
 
 

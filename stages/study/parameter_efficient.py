@@ -20,7 +20,7 @@ from stages.study.peft_methods import attach, trained_parameters
 from stages.study.settings import PeftTraining
 from stages.workflow.core import paths
 from stages.workflow.core.cells import open_training
-from stages.workflow.core.evaluation.study_cell import study_sets, variant_rows, write_reading
+from stages.workflow.core.evaluation.study_cell import study_sets, variant_rows, write_record
 from stages.workflow.core.stored import chosen_point
 
 
@@ -59,7 +59,7 @@ def plans_of(settings: PeftTraining, chosen: Point) -> list[TrainPlan]:
 
 
 def train_and_measure(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store what a method such as lora_8 comes to on one cell; gives one line about it."""
+    """Train a method such as lora_8 on one cell and store its scores; returns a line for the log."""
     cell = open_training(task, seed, params.model, machine)
     graftable = read_anatomy(paths.PRETRAINED).region(params.graft.region).size
     plans = plans_of(params.peft.training, chosen_point(task, seed))
@@ -73,5 +73,5 @@ def train_and_measure(name: str, task: str, seed: int, params: Params, machine: 
     scores = variant_rows(predictions, task, seed, params.calibration.bins)
     sizes = {"trained": training["parameters"], "graftable": graftable}
     about = {"task": task, "seed": seed, **sizes, "training": training}
-    write_reading("peft", (name,), about, predictions, scores)
+    write_record("peft", (name,), about, predictions, scores)
     return f"peft {name} {task}-{seed}: {evaluation.describe()}"

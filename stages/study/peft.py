@@ -13,7 +13,7 @@ def main(method: str, seed: int) -> None:
         "tasks", *MODEL, "graft.region", "calibration.bins", "study.test_max", "study.tasks", "peft.tasks",
         "peft.training",
     )  # fmt: skip
-    make_folders(paths.reading_dir("peft", (method,), seed))
+    make_folders(paths.stage_dir("peft", (method,), seed))
 
     from stages.lib import runtime
     from stages.study.parameter_efficient import train_and_measure

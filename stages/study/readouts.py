@@ -13,12 +13,12 @@ from stages.lib.settings import FinetuneParams, Params
 from stages.lib.training.finetuning import Finetuned, finetune
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, open_training
-from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_reading
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record
 from stages.workflow.core.stored import chosen_point
 
 
 def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store a cell's read-out of a mask of the sweep; gives one line about it.
+    """Store a cell's read-out of a mask of the sweep; returns a line for the log.
 
     axes: the read-out, the localizer, and the sparsity as it stands in params.yaml.
     """
@@ -40,7 +40,7 @@ def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machi
     predictions = evaluation.predictions()
     record = {"readout": readout, "localizer": localizer, "sparsity": float(sparsity), "selected": mask.selected}
     scores = variant_rows(predictions, task, seed, params.calibration.bins)
-    write_reading("readout", axes, {**cell.about(), **record, "training": training}, predictions, scores)
+    write_record("readout", axes, {**cell.about(), **record, "training": training}, predictions, scores)
     return f"readout {title}: {evaluation.describe()}"
 
 
@@ -68,7 +68,7 @@ def read_out(name: str, cell: GraftCell, mask: GraftMask, retrained: Callable[[]
 
 
 def own_grid(settings: FinetuneParams, learning_rates: list[float], batch_size: int) -> FinetuneParams:
-    """The retraining of a region: as the whole model was, but that dev chooses among these learning rates.
+    """The settings for retraining a region: those of the whole model, but dev chooses among these learning rates.
 
     The batch size is the one that fine-tuning chose, and steps, random head and batches are the same (paper, section
     3: re-training the grafting region), so both see the same examples.  A few parameters want a larger step than all.

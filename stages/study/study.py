@@ -1,4 +1,4 @@
-"""study: what all stages of the single-task study say together, as the paper's tables and figures."""
+"""study: the report on the single-task study, with the paper's tables and figures."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main() -> None:
-    """Bring the records of the cells named by params.yaml together."""
+    """Write the report from the records of all cells that params.yaml names."""
     params = load_params(
         "tasks", "seeds", "model", "data", "graft.sparsity", "ood.sets", "summary.least_gain", "study.tasks", "sweep.localizers",
         "sweep.sparsities", "readout.readouts", "readout.localizers", "readout.sparsities", "readout.tasks", "wise.alphas",

@@ -13,7 +13,7 @@ def main(seed: int) -> None:
         "tasks", *MODEL, "finetune", "graft.region", "graft.rule", "localizer.learned", "calibration.bins",
         "study.test_max", "study.tasks", "trajectory.tasks", "trajectory.checkpoints",
     )  # fmt: skip
-    make_folders(paths.reading_dir("trajectory", (), seed))
+    make_folders(paths.stage_dir("trajectory", (), seed))
 
     from stages.lib import runtime
     from stages.study.checkpoints import trace

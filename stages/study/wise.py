@@ -12,7 +12,7 @@ def main(seed: int) -> None:
     params = load_params(
         "tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "wise.alphas"
     )
-    make_folders(paths.reading_dir("wise", (), seed))
+    make_folders(paths.stage_dir("wise", (), seed))
 
     from stages.lib import runtime
     from stages.study.interpolation_grid import interpolate

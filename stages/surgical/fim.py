@@ -10,7 +10,7 @@ from stages.workflow.core.stage import stage
 def main(seed: int) -> None:
     """Score the layers by every target, aggregation and number of examples."""
     params = load_params("tasks", *MODEL, "fim.tasks", "fim.scores")
-    make_folders(paths.reading_dir("fim", (), seed))
+    make_folders(paths.stage_dir("fim", (), seed))
 
     from stages.lib import runtime
     from stages.surgical.experiment.fisher_scores import score_layers

@@ -1,4 +1,4 @@
-"""The records of surgical fine-tuning, and the masks of the same cells, as tidy frames; and what report.yaml names of them."""
+"""The records of surgical fine-tuning, and the masks of the same cells, as tidy frames; and the columns that report.yaml names."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,12 +20,12 @@ from stages.surgical.rankings import (
     LAYERS_TO_RANK,
     across,
     agreement,
-    bridges,
-    caught,
     checkpoints,
     chosen,
+    mask_share_in_top,
     of_heads,
     of_pairs,
+    rank_correlations,
 )  # fmt: skip
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 
@@ -42,7 +42,7 @@ WAY = ["target", "aggregation", "examples"]
 def collect(params: Params) -> dict[str, pd.DataFrame]:
     """Read the cells that the settings name, and the masks of the scored ones, which graft.localizer found; layers count from 1.
 
-    Raises DataError for missing records, and where two selections of different layers were trained alike.
+    Raises DataError for missing records, and where two selections of different layers gave the same training.
     """
     needs, seeds, scored = ("stage", "rows"), params.seeds, grid(seed=params.seeds, task=params.fim.tasks)
     operated = grid(selection=params.surgery.selections, seed=seeds, task=params.surgery.tasks)
@@ -67,8 +67,10 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
         ),
         "robustness": checkpoints(steps),
         "regions": regions,
-        "bridge": bridges(chosen(fim, **score), regions, steps),
-        "run": run_frame(params).assign(tasks=len(params.fim.tasks), localizer=params.graft.localizer, **score, **limits),
+        "bridge": rank_correlations(chosen(fim, **score), regions, steps),
+        "run": run_frame(params).assign(
+            tasks=len(params.fim.tasks), localizer=params.graft.localizer, **score, **limits
+        ),
     }
 
 
@@ -113,22 +115,26 @@ def require_distinct(rows: Iterable[Row]) -> None:
 
 
 def layer_text(layers: list[int]) -> str:
-    """Layers for people, counted from 1: "2, 11"."""
+    """Displayed layers, counted from 1: "2, 11"."""
     return ", ".join(str(layer + 1) for layer in layers) or "none"
 
 
-# --- What follows from the frames ------------------------------------------------------------------------------------
+# --- Derived columns ------------------------------------------------------------------------------------------------
 
 
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The frames with every quantity that report.yaml names as a column."""
     [run], fim, regions = frames["run"].to_dict("records"), frames["fim"], frames["regions"]
     way, layers = {name: run[name] for name in WAY}, int(fim.layer.max())
-    scores, runs, steps = chosen(fim, **way), frames["surgery"], frames["robustness"].assign(layers=layers, steady=run["steady"])
+    scores, runs, steps = (
+        chosen(fim, **way),
+        frames["surgery"],
+        frames["robustness"].assign(layers=layers, steady=run["steady"]),
+    )
     tasks, seeds = across(scores)
     sizes = sorted({*runs[runs.kind == "top"]["size"].dropna().astype(int)})
     half = max((size for size in sizes if size <= layers / 2), default=0)
-    inside = caught(scores, regions, sizes or [1]).assign(
+    inside = mask_share_in_top(scores, regions, sizes or [1]).assign(
         best=lambda rows: rows["size"].map(best_layers),
         top=lambda rows: "graft in top " + rows["size"].astype(str) + " (%)",
     )
@@ -145,7 +151,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "robustness": steps,
         "ends": ended,
         "inside": inside,
-        "bridge": _told(inside, frames["bridge"]),
+        "bridge": _beside_shares(inside, frames["bridge"]),
         "facts": _facts(runs, cells[cells.half], ended, layers),
     }
 
@@ -211,21 +217,23 @@ def ends(steps: pd.DataFrame) -> pd.DataFrame:
     return lowest.assign(last=last.spearman, moved=last.moved, learned=dev["last"] - dev["first"]).reset_index()
 
 
-def _told(inside: pd.DataFrame, bridge: pd.DataFrame) -> pd.DataFrame:
+def _beside_shares(inside: pd.DataFrame, bridge: pd.DataFrame) -> pd.DataFrame:
     """The correlations of each cell beside the share of the graft in the layers with the highest scores, a random one's in brackets."""
     shares = inside.groupby(["task", "size"])[["share", "chance"]].mean()
-    told = (shares.share.map(percent) + " (" + shares.chance.map(percent) + ")").rename("told")
-    return inside[[*CELL, "size", "top"]].merge(bridge, on=CELL, how="left").join(told, on=["task", "size"])
+    text = (shares.share.map(percent) + " (" + shares.chance.map(percent) + ")").rename("share_text")
+    return inside[[*CELL, "size", "top"]].merge(bridge, on=CELL, how="left").join(text, on=["task", "size"])
 
 
 def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: int) -> pd.DataFrame:
-    """What the report says of the whole: what half the layers keep, runs that learned nothing, and whether layers can be ranked."""
+    """Values that the report names: what half the layers keep, runs that learned nothing, and whether layers can be ranked."""
     weak = [
         f"{rows.flagged.sum()} of {len(rows)} of {task} ({percent(rows.majority.mean())} %)"
         for task, rows in runs.groupby("task", sort=False)
     ]
     rivals = {"top": "those with the highest Fisher scores", "bottom": "with the lowest", "random": "drawn at random"}
-    shares = {kind: half[half.kind == kind].groupby("task").kept.mean().mean() for kind in rivals if kind in {*half.kind}}
+    shares = {
+        kind: half[half.kind == kind].groupby("task").kept.mean().mean() for kind in rivals if kind in {*half.kind}
+    }
     few = f"not measurable with {layers} layer{'s' * (layers > 1)}, of which there are too few rankings"
     return pd.DataFrame([{
         "layers": layers, "half": f"{half['size'].max():.0f}", "weak": ", ".join(weak), "lowest": ended.lowest.min(),

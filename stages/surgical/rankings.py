@@ -63,8 +63,8 @@ def of_heads(fim: pd.DataFrame, examples: int, **way: Any) -> pd.DataFrame:
     return pd.concat(found).reset_index() if found else frame_of([], [*CELL, "value"])
 
 
-def bridges(scores: pd.Series, regions: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Agreement by layer of the scores, the masks (over chance) and the movement at the end of training, a row for each cell."""
+def rank_correlations(scores: pd.Series, regions: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Rank correlations over layers of the scores, the masks (over chance) and the final movement, a row for each cell."""
     moved = steps[steps.step == steps.groupby("task")["step"].transform("max")]
     series = {
         "score": scores,
@@ -75,8 +75,8 @@ def bridges(scores: pd.Series, regions: pd.DataFrame, steps: pd.DataFrame) -> pd
     return pd.DataFrame(found).rename_axis(CELL).reset_index()
 
 
-def caught(scores: pd.Series, regions: pd.DataFrame, sizes: Iterable[int]) -> pd.DataFrame:
-    """task, seed, size, share, chance: of the mask inside the `size` layers with the highest scores."""
+def mask_share_in_top(scores: pd.Series, regions: pd.DataFrame, sizes: Iterable[int]) -> pd.DataFrame:
+    """task, seed, size, share, chance: the share of the mask inside the `size` layers with the highest scores."""
     rows, layers = [], sorted(scores.index.unique("layer"))
     for (task, seed), own in by_cell(scores).items():
         region = regions[(regions.task == task) & (regions.seed == seed)]
@@ -94,6 +94,15 @@ def checkpoints(steps: pd.DataFrame) -> pd.DataFrame:
         for step, now in cell.groupby("step"):
             ranks = {measure.__name__: measure(start, now.score.tolist()) for measure in (spearman, kendall)}
             moved = float(((now.moved**2).sum() / (now.start**2).sum()) ** 0.5)
-            rows.append({"task": task, "seed": seed, "step": int(step), **ranks, "dev_accuracy": now.dev_accuracy.iloc[0], "moved": moved})
+            rows.append(
+                {
+                    "task": task,
+                    "seed": seed,
+                    "step": int(step),
+                    **ranks,
+                    "dev_accuracy": now.dev_accuracy.iloc[0],
+                    "moved": moved,
+                }
+            )
     columns = [*CELL, "step", "spearman", "kendall", "dev_accuracy", "moved"]
     return frame_of(rows, columns).astype({"spearman": float, "kendall": float})

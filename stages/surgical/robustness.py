@@ -10,7 +10,7 @@ from stages.workflow.core.stage import stage
 def main(seed: int) -> None:
     """Fine-tune, and score the layers and measure their movement on the way."""
     params = load_params("tasks", *MODEL, "surgery.score", "surgery.training", "robustness.tasks", "robustness.every")
-    make_folders(paths.reading_dir("robustness", (), seed))
+    make_folders(paths.stage_dir("robustness", (), seed))
 
     from stages.lib import runtime
     from stages.surgical.experiment.rank_robustness import watch_training

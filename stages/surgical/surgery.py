@@ -13,7 +13,7 @@ def main(selection: str, seed: int) -> None:
         "tasks", *MODEL, "fim.tasks", "surgery.tasks", "surgery.test_max", "surgery.draws", "surgery.score",
         "surgery.training",
     )  # fmt: skip
-    make_folders(paths.reading_dir("surgery", (selection,), seed))
+    make_folders(paths.stage_dir("surgery", (selection,), seed))
 
     from stages.lib import runtime
     from stages.surgical.experiment.layer_surgery import operate

@@ -1,4 +1,4 @@
-"""surgical: what the scores of layers, and fine-tuning of the selected ones, say together."""
+"""surgical: the report on layer scores and on fine-tuning of selected layers."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main() -> None:
-    """Bring the records of the cells named by params.yaml together."""
+    """Write the report from the records of all cells that params.yaml names."""
     params = load_params(
         "tasks", "seeds", "model", "data", "graft.sparsity", "graft.localizer", "fim.tasks", "surgery.selections",
         "surgery.tasks", "surgery.score", "robustness.tasks", "surgical",

@@ -13,7 +13,7 @@ def main(method: str, seed: int) -> None:
         "tasks", *MODEL, "graft.region", "talos.tasks", "talos.test_max", "talos.dev_max", "arithmetic.points",
         "arithmetic.addition", "arithmetic.negation",
     )  # fmt: skip
-    make_folders(paths.reading_dir("arithmetic", (method,), seed))
+    make_folders(paths.stage_dir("arithmetic", (method,), seed))
     if not params.talos.tasks:
         return
 

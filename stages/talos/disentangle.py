@@ -10,7 +10,7 @@ from stages.workflow.core.stage import stage
 def main(method: str, seed: int) -> None:
     """Lay the vectors of each pair over each other, at every point of a grid of coefficients."""
     params = load_params("tasks", "talos.tasks", *MODEL, "graft.region", "disentangle.grid")
-    make_folders(paths.reading_dir("disentangle", (method,), seed))
+    make_folders(paths.stage_dir("disentangle", (method,), seed))
 
     from stages.lib import runtime
     from stages.talos.experiment.disentanglement import disentangle

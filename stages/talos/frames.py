@@ -17,7 +17,7 @@ from stages.lib.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 
-# these have no mask that was chosen by looking at the model
+# methods without a mask that was chosen by looking at the model
 WHOLE = ("full", "full_matched", "linear")
 CELL = ["task", "seed"]
 COLUMNS = {
@@ -72,7 +72,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
         **_mask_rows([method for method in params.edit.methods if method not in WHOLE], tasks, seeds),
     }
     frames = {name: frame_of(rows[name], columns, more=name == "cost") for name, columns in COLUMNS.items()}
-    frames["tensors"]["layer"] = pd.to_numeric(frames["tensors"].layer) + 1  # for people
+    frames["tensors"]["layer"] = pd.to_numeric(frames["tensors"].layer) + 1  # displayed
     return frames | {"run": run_frame(params)}
 
 
@@ -109,7 +109,7 @@ def _negated_rows(cell: Cell, record: Row) -> list[Row]:
 
 
 def _mask_rows(methods: list[str], tasks: list[str], seeds: list[int]) -> dict[str, list[Row]]:
-    """Where masks lie, and how alike those of two tasks and of two methods are."""
+    """Where masks lie, and how much those of two tasks and of two methods overlap."""
     rows: dict[str, list[Row]] = {"tensors": [], "task_iou": [], "method_iou": []}
     for seed in seeds:
         found = {}
@@ -149,14 +149,19 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             away=(ratios.ratio - 1).abs().where(~own),
             gained=(ratios.accuracy - best).where(own),
         ),
-        "pruned": pruned.assign(constant=pruned.majority / pruned.pretrained, above=pruned.pretrained - pruned.majority),
+        "pruned": pruned.assign(
+            constant=pruned.majority / pruned.pretrained, above=pruned.pretrained - pruned.majority
+        ),
         "errors": _errors(frames["disentangle"]),
         "masks": _selected(tensors),
-        "added": _long(frames["addition"], "model", "accuracy", single="single-task models", accuracy="one model for all, added"),
-        "alike": _long(frames["task_iou"], "masks", "iou", iou="two tasks", chance="by chance"),
+        "added": _long(
+            frames["addition"], "model", "accuracy", single="single-task models", accuracy="one model for all, added"
+        ),
+        "mask_overlap": _long(frames["task_iou"], "masks", "iou", iou="two tasks", chance="by chance"),
         "disentangle": frames["disentangle"].assign(panel=lambda rows: rows.pair + ", " + rows.method),
         "cost": frames["cost"].assign(
-            share=lambda rows: rows.selected / rows.graftable, seconds_per_step=lambda rows: rows.train_seconds / rows.steps
+            share=lambda rows: rows.selected / rows.graftable,
+            seconds_per_step=lambda rows: rows.train_seconds / rows.steps,
         ),
         "facts": _facts(negation),
     }
@@ -170,7 +175,7 @@ def _with_pretrained(frame: pd.DataFrame, values: dict[str, str]) -> pd.DataFram
 
 
 def _long(frame: pd.DataFrame, name: str, value: str, **columns: str) -> pd.DataFrame:
-    """Several columns as one, `value`, told apart by their titles in the column `name`."""
+    """Several columns as one, `value`, with their titles in the column `name`."""
     parts = [frame.assign(**{name: title, value: frame[column]}) for column, title in columns.items()]
     return pd.concat(parts, ignore_index=True)
 

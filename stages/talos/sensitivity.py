@@ -8,12 +8,12 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main(seed: int) -> None:
-    """Prune the least, the most and random ones; calibrate masks in other ways, and see how alike they are."""
+    """Prune the least, the most and random ones; calibrate masks in other ways, and measure how much they overlap."""
     params = load_params(
         "tasks", *MODEL, "graft.region", "localizer.talos", "talos.tasks", "talos.sparsity", "talos.test_max",
         "sensitivity",
     )  # fmt: skip
-    make_folders(paths.reading_dir("sensitivity", (), seed))
+    make_folders(paths.stage_dir("sensitivity", (), seed))
     if not params.talos.tasks:
         return
 

@@ -19,7 +19,7 @@ from stages.lib.settings import (
     Share,
     Tasks,
     Weight,
-    at,
+    get_by_path,
 )
 from stages.workflow.core.rules import Choice, Values, is_on, not_among, unknown_localizers
 
@@ -109,7 +109,7 @@ def problems(values: Values) -> Iterator[str]:
     for section in tables:
         yield from not_among(values, f"{section}.methods", "edit.methods")
     for section, setting in tables.items():
-        for task, other in at(values, f"{section}.{setting}").items() if is_on(values, section) else ():
+        for task, other in get_by_path(values, f"{section}.{setting}").items() if is_on(values, section) else ():
             if task == other:
                 yield f"{section}.{setting}.{task}: {task} is the task itself"
 

@@ -1,4 +1,4 @@
-"""talos: what all stages of task arithmetic say together."""
+"""talos: the report on task arithmetic."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main() -> None:
-    """Bring the records of the cells named by params.yaml together."""
+    """Write the report from the records of all cells that params.yaml names."""
     params = load_params(
         "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "talos.tasks", "edit.methods",
         "arithmetic.methods", "disentangle",

@@ -23,15 +23,22 @@ CELL = ["task", "seed"]
 
 def main() -> None:
     """Parse the command line, write the report and its figures."""
-    parser = argparse.ArgumentParser(prog="python -m stages.workflow.compare", description="Several runs of one pipeline.")
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.workflow.compare", description="Several runs of one pipeline."
+    )
     parser.add_argument("pipeline", help="summary (the main one), study, talos, ...")
     parser.add_argument("runs", nargs="+", metavar="NAME=FOLDER", help="a run's name, and the folder of its CSV files")
-    parser.add_argument("--pool", action="store_true", help="the tasks of all runs as those of one")
+    parser.add_argument("--pool", action="store_true", help="pool the tasks of all runs into one report")
     parser.add_argument("--to", type=Path, required=True, help="folder for report.md and the figures")
     asked = parser.parse_args()
-    known = {"summary": Path("stages"), **{file.parent.name: file.parent for file in Path("stages").glob("*/report.yaml")}}
+    known = {
+        "summary": Path("stages"),
+        **{file.parent.name: file.parent for file in Path("stages").glob("*/report.yaml")},
+    }
     if asked.pipeline not in known:
-        raise DataError(f"{asked.pipeline}: no pipeline{did_you_mean(asked.pipeline, known)}; there are {', '.join(known)}")
+        raise DataError(
+            f"{asked.pipeline}: unknown pipeline{did_you_mean(asked.pipeline, known)}; there are {', '.join(known)}"
+        )
     folder = known[asked.pipeline]
     runs = {name: load_frames(plots, folder / "paper.csv") for name, plots in named_folders(asked.runs).items()}
     spec = read_spec(folder / "report.yaml")
@@ -41,27 +48,32 @@ def main() -> None:
     else:
         derived = {name: derive_with(folder, frames) for name, frames in runs.items()}
         spec, frames = by_run(spec), side_by_side(derived)
-        write_text(asked.to / "report.md", f"{markdown(spec, frames)}\n{verdicts(read_spec(folder / 'report.yaml'), derived)}")
+        write_text(
+            asked.to / "report.md", f"{markdown(spec, frames)}\n{verdicts(read_spec(folder / 'report.yaml'), derived)}"
+        )
     save_figures(spec, frames, asked.to)
     print(f"compare: {asked.to / 'report.md'}")
 
 
 def named_folders(words: Sequence[str]) -> dict[str, Path]:
-    """Name -> folder; raises DataError naming the word that is none, or a folder without CSV files."""
+    """Name -> folder; raises DataError for a word that is not NAME=FOLDER, or a folder without CSV files."""
     found: dict[str, Path] = {}
     for word in words:
         name, sign, folder = word.partition("=")
         if not sign or not name or name in found:
-            raise DataError(f"{word}: NAME=FOLDER is wanted, each name once, as in 64=plots")
+            raise DataError(f"{word}: expected NAME=FOLDER, each name once, as in 64=plots")
         if not any(Path(folder).glob("*.csv")):
-            raise DataError(f"{folder}: no CSV files of a run are there")
+            raise DataError(f"{folder}: has no CSV files of a run")
         found[name] = Path(folder)
     return found
 
 
 def pooled(runs: Mapping[str, Frames]) -> Frames:
     """The frames of all runs as those of one; raises DataError if two runs have the same cell."""
-    frames = {name: pd.concat([run[name] for run in runs.values() if name in run], ignore_index=True) for name in _common(runs)}
+    frames = {
+        name: pd.concat([run[name] for run in runs.values() if name in run], ignore_index=True)
+        for name in _common(runs)
+    }
     cells = pd.concat([run["scores"][CELL].drop_duplicates() for run in runs.values() if "scores" in run])
     if (twice := cells[cells.duplicated()]).size:
         raise DataError(f"{', '.join(runs)}: two of these have {twice.task.iloc[0]} with seed {twice.seed.iloc[0]}")
@@ -85,11 +97,13 @@ def side_by_side(runs: Mapping[str, Frames]) -> Frames:
 
 def _common(runs: Mapping[str, Frames]) -> list[str]:
     whole = {"paper", "run", "facts"}  # not about cells
-    return [name for name in next(iter(runs.values())) if name not in whole and all(name in run for run in runs.values())]
+    return [
+        name for name in next(iter(runs.values())) if name not in whole and all(name in run for run in runs.values())
+    ]
 
 
 def by_run(spec: Spec) -> Spec:
-    """The spec with a line and a row of dots for each run, and its other figures once for each; facts are of one run, so none is told."""
+    """The spec with a line and a row of dots for each run, and its other figures once for each; values of a single run are left out."""
 
     def table(name: str, one: Table) -> Table:
         lead = {"by": ["run", *one.by], "lead": ["run", *(one.lead or one.by)], "average": "", "paper": ""}
@@ -112,8 +126,8 @@ def _plain(text: str, otherwise: str) -> str:
 
 def verdicts(spec: Spec, runs: Mapping[str, Frames]) -> str:
     """A line for each claim, a column for each run."""
-    told = {name: {claim.words: claim.verdict for claim in judge(spec, frames)} for name, frames in runs.items()}
-    table = pd.DataFrame(told).fillna("").rename_axis("claim")
+    verdict_of = {name: {claim.words: claim.verdict for claim in judge(spec, frames)} for name, frames in runs.items()}
+    table = pd.DataFrame(verdict_of).fillna("").rename_axis("claim")
     return f"## Claims by run\n\n{table.to_markdown()}\n"
 
 

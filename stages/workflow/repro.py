@@ -1,6 +1,6 @@
-"""What `dvc repro` does with each stage but for its command, by DVC's own methods in this process.
+"""What `dvc repro` does with each stage except for its command, by DVC's own methods in this process.
 
-What dvc.lock doesn't say yet the run cache knows, so dvc.lock, which DVC reads and writes whole, is written once a minute.
+dvc.lock, which DVC reads and writes whole, is written once a minute; the run cache has what it lacks.
 """
 
 import logging
@@ -32,13 +32,13 @@ NOTES = Path(".dvc/tmp/rwlock")
 
 @contextmanager
 def repository() -> Iterator[Repo]:
-    """This folder's repository, for nobody else meanwhile; what DVC raises is a StorageError of one line."""
+    """This folder's repository, locked; DVC's errors become a StorageError of one line."""
     logging.getLogger("dvc").setLevel(logging.WARNING)
     try:
         with Repo() as repo, repo.lock, repo.scm_context(quiet=True):
             yield repo
     except LockError:
-        raise StorageError("DVC, or another run, is at work in this folder: wait for its end") from None
+        raise StorageError("DVC or another run is at work in this folder: wait until it has ended") from None
     except DvcException as problem:
         raise StorageError(" ".join(str(problem).split())) from None
 
@@ -57,7 +57,7 @@ class Repro:
         self._recorded_at = time.monotonic()
 
     def begin(self) -> list[Stage]:
-        """Stages whose commands are to run now.  Others that wait for nothing are done: unchanged, or taken from the run cache."""
+        """Stages whose commands have to run now.  Other ready stages are done: unchanged, or taken from the run cache."""
         to_run = []
         while self._ready:
             stage = self._ready.pop(0)
@@ -69,7 +69,7 @@ class Repro:
         return to_run
 
     def end(self, stage: Stage, failure: str | None) -> None:
-        """The command of a stage has ended: record what it made, or why it failed."""
+        """Record what a stage's command made, or why it failed."""
         if failure is not None:
             self.failed[stage] = failure
             return
@@ -121,14 +121,14 @@ class Repro:
                 self._ready += [other] * (not self.waits_for[other])
 
     def hash_outputs(self, stage: Stage) -> None:
-        """Have DVC know the hashes of a stage's outputs, so that recording them takes a moment."""
+        """Hash a stage's outputs in advance, so that recording them is fast."""
         for out in stage.outs:
             for file in out.fs.find(out.fs_path):
                 hash_file(file, out.fs, out.hash_name, self._repo.state)
 
 
 def is_kept(stage: Stage) -> bool:
-    """Does DVC's run cache keep a run of this stage?  None with `outs` that git keeps, as reports have."""
+    """True if DVC's run cache keeps runs of this stage; it keeps none with `outs` in git, such as reports."""
     return all(out.use_cache or out.is_metric or out.is_plot for out in stage.outs)
 
 
@@ -150,7 +150,7 @@ def _steps(repo: Repo, targets: Sequence[str] | None) -> tuple:
 
 
 def with_readable_notes(repo: Repo, load: Callable[[], Repro]) -> Repro:
-    """Load it; a dvc.lock, or DVC's note of what runs, that a kill cut short is set aside with one line."""
+    """Load it; a dvc.lock or DVC's rwlock that a kill cut short is set aside with one line."""
     try:
         with rwlock(repo.tmp_dir, repo.fs, "", [], [], hardlink=False):
             return load()

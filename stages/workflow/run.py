@@ -1,4 +1,4 @@
-"""run: `dvc repro` with stages that need nothing of each other side by side.
+"""run: `dvc repro` with independent stages side by side.
 
 python -m stages.workflow.run                                     the main pipeline, on all cores
 python -m stages.workflow.run stages/study/dvc.yaml               targets as `dvc repro` takes them
@@ -36,15 +36,17 @@ def main() -> None:
     add(
         "--workers",
         type=_count,
-        help="stages at once, if not as many as the cores allow; of a cluster, those to wait for",
+        help="stages at once (default: as the cores allow); on a cluster, workers to wait for",
     )
     add("--scheduler", metavar="ADDRESS", help="a scheduler of Dask, whose workers stand in this folder")
-    told = "changes a setting and keeps the run as an experiment, as `dvc exp run` does; more than once for several"
-    add("-S", "--set-param", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=told)
+    help_text = (
+        "changes a setting and keeps the run as an experiment, as `dvc exp run` does; more than once for several"
+    )
+    add("-S", "--set-param", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=help_text)
     add("-n", "--name", help="of the experiment")
     asked = parser.parse_args()
     if asked.name and not asked.settings:
-        parser.error("--name is of an experiment, which changes a setting (-S KEY=VALUE)")
+        parser.error("--name names an experiment, which needs a changed setting (-S KEY=VALUE)")
     targets = None if asked.all_pipelines else asked.targets
     failed = _run(targets, asked)
     if asked.settings and not failed:
@@ -57,7 +59,7 @@ def main() -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
 
 
@@ -85,10 +87,10 @@ def change_settings(settings: Sequence[str], targets: Sequence[str] | None) -> N
             [(file, override)] = to_path_overrides([setting]).items()
             try:
                 apply_overrides(file, override)
-            except Exception:  # of DVC, and of Hydra, OmegaConf and ruamel.yaml what slips through it
+            except Exception:  # errors of DVC, and those of Hydra, OmegaConf and ruamel.yaml that it doesn't catch
                 known = flat(parse_yaml(before[file], file, ParamsError))
                 near = "" if key in known else did_you_mean(key, known)
-                raise ParamsError(f"-S {setting}: DVC can't set this{near}; KEY=VALUE is wanted") from None
+                raise ParamsError(f"-S {setting}: DVC can't set this{near}; expected KEY=VALUE") from None
         check_settings(targets, before)
     except ParamsError:
         for file, text in before.items():
@@ -97,10 +99,10 @@ def change_settings(settings: Sequence[str], targets: Sequence[str] | None) -> N
 
 
 def _run(targets: Sequence[str] | None, asked: argparse.Namespace) -> int:
-    """Run what has to run; gives 1 if something failed, which is told last."""
+    """Run the stages that are out of date; returns 1 if something failed, which is reported last."""
     from stages.workflow.repro import Repro, repository, with_readable_notes
 
-    with repository() as repo:  # another run may read the settings until it has ended
+    with repository() as repo:  # settings change only under the lock: another run may still read them
         change_settings(asked.settings, targets)
         values, left_out = check_settings(targets)
         print(*left_out, sep="\n", end="\n" * bool(left_out), flush=True)
@@ -109,18 +111,18 @@ def _run(targets: Sequence[str] | None, asked: argparse.Namespace) -> int:
             if first := repro.begin():
                 _side_by_side(repro, first, values["runtime"], asked)
             elif not repro.failed:
-                print(f"Nothing to run: {len(repro.steps)} stages are as they should be.")
+                print(f"Nothing to run: {len(repro.steps)} stages are up to date.")
         finally:
             repro.write_locks()
     for stage, why in repro.failed.items():
         print(f"\n{stage.addressing} failed:\n{why.strip()}", file=sys.stderr)
     if waiting := ", ".join(stage.addressing for stage, others in repro.waits_for.items() if others):
-        print(f"\nnot started, as they need what failed: {waiting}", file=sys.stderr)
+        print(f"\nnot started, since they depend on failed stages: {waiting}", file=sys.stderr)
     return int(bool(repro.failed))
 
 
 def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", asked: argparse.Namespace) -> None:
-    """Run these stages' commands and all that can start after them; raises KeyboardInterrupt once all were called off."""
+    """Run these stages' commands and all that can start after them; raises KeyboardInterrupt once all are cancelled."""
     import psutil
 
     from stages.lib.progress import progress
@@ -143,14 +145,14 @@ def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", ask
                 bar.update(repro.finished - bar.n)
                 stage, (code, printed, seconds) = commands.next()
                 repro.end(stage, printed or f"exit code {code}" if code else None)
-                said = "failed" if stage in repro.failed else "done"
+                outcome = "failed" if stage in repro.failed else "done"
                 report = "" if is_kept(stage) or code else f"\n{printed.rstrip()}"
-                bar.write(f"{said} {stage.addressing} ({seconds:.1f} s){report}")
+                bar.write(f"{outcome} {stage.addressing} ({seconds:.1f} s){report}")
                 stages = repro.begin()
 
 
 def workers_for(runtime: "Section", scheduler: str | None = None) -> int:
-    """Stages at once for which there are cores; one where torch chooses the threads, which its last digits depend on."""
+    """How many stages the cores allow at once; one if torch chooses the number of threads, on which its last digits depend."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores // runtime.threads) if runtime.threads and not scheduler else 1
 

@@ -48,7 +48,7 @@ def remainder(mask: GraftMask, earlier: Sequence[GraftMask]) -> GraftMask:
 
 
 def put_together(pretrained: Tensors, pieces: Sequence[Piece]) -> dict[str, Tensor]:
-    """The region's tensors with every piece in them: the graft of their union.  Inputs stay as they are."""
+    """The region's tensors with every piece in them: the graft of their union.  The inputs are not changed."""
     region = {name: values.detach() for name, values in pretrained.items()}
     for piece in pieces:
         region = transplant(region, piece.values, piece.mask)
@@ -71,7 +71,7 @@ def stored_rows(rows: Sequence[Row], labels: Sequence[str], per_class: int) -> l
 
 
 def mixed(new: Iterator[Batch], stored: Sequence[Iterator[Batch]], every: int) -> Iterator[Batch]:
-    """After every so many batches of the new task one of stored examples, from the earlier tasks in turn.
+    """The new task's batches, with a batch of stored examples after `every` of them, from the earlier tasks in turn.
 
     The new task's batches come in their own order and none is left out.
     """
@@ -92,7 +92,7 @@ class Elastic:
 
     @torch.no_grad()
     def add(self, fisher: Tensors, weights: Tensors) -> None:
-        """Take in a task: its Fisher information, 0 or more, and the weights it ended with; both are copied."""
+        """Add a task: its Fisher information (not negative) and the weights it ended with; both are copied."""
         for name, added in fisher.items():
             if name not in self.importance:
                 self.importance[name] = added.detach().clone()

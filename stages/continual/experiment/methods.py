@@ -53,7 +53,7 @@ class Naive:
         self.sequence, self.settings = sequence, settings
 
     def learn(self, task: str, on_step: Callable[[], object] = lambda: None) -> dict[str, Any]:
-        """Train the model on the next task at every rate, and keep what is best on its dev rows; gives a record of it."""
+        """Train the model on the next task at every rate, keep the best on its dev rows, and return the record."""
         self.prepare(task)
         sequence, view = self.sequence, self.sequence.view(task)
         plans = sequence.plans(task)
@@ -89,27 +89,27 @@ class Naive:
         return view.train_only(trained_names(view.groups(), self.sequence.finetune))
 
     def moving(self, task: str, trained: dict[str, Tensor]) -> GraftMask | None:
-        """The part of these that alone moves, beside the head; None for all."""
+        """The mask of the parameters that move, besides the head; None if all move."""
 
     def batches(self, task: str, new: Batches, plan: TrainPlan) -> Batches:
         """The batches of each step."""
         return new
 
     def hold_back(self, leaves: dict[str, Tensor], plan: TrainPlan) -> None:
-        """Add the gradient of what protects earlier tasks."""
+        """Add the gradient of the penalty that protects earlier tasks."""
 
     def keep(self, task: str) -> None:
-        """Store the memory of the task that was learned just now."""
+        """Store the memory of the task just learned."""
 
     def recall(self, task: str) -> None:
-        """Bring the model into the state that answers for a task."""
+        """Bring the model into the state in which it predicts a task."""
 
     def kept(self) -> dict[str, int]:
         """Bytes of everything kept beside one model: for each task's `head`, and for its `skill`."""
         return {"head": self.sequence.head_bytes(self.sequence.learned), "skill": self.skill_bytes()}
 
     def skill_bytes(self) -> int:
-        """Bytes of what is kept of all tasks so far, but for heads."""
+        """Bytes of what is kept of all tasks so far, without heads."""
         return 0
 
     def facts(self, task: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Naive:
 
 
 class Grafting(Naive):
-    """The paper's method: each task trains what its region has left, and is answered by the union so far.
+    """The paper's method: each task trains what is left of its region, and is predicted by the graft of the union so far.
 
     Raises MaskError if a task's mask belongs to another pretrained model.
     """
@@ -244,7 +244,7 @@ METHODS: dict[str, type[Naive]] = {"naive": Naive, "grafting": Grafting, "replay
 
 
 def copies(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The values of live parameters as they are now."""
+    """Copies of live parameters."""
     return {name: weight.detach().clone() for name, weight in weights.items()}
 
 

@@ -16,7 +16,7 @@ from stages.lib.progress import progress
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.workflow.core import paths
-from stages.workflow.core.evaluation.study_cell import write_reading
+from stages.workflow.core.evaluation.study_cell import write_record
 
 # Logits are stored by the name of the task that was learned last.
 AFTER = "after_"
@@ -35,9 +35,9 @@ class Trace:
 
 
 def run_sequence(method: str, order: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Learn the tasks of one order by one method and store the predictions; gives one line about it.
+    """Learn the tasks of one order by one method and store the predictions; returns a line for the log.
 
-    Raises RuntimeError if grafting predicts anything of an earlier task otherwise than before.
+    Raises RuntimeError if grafting changes any prediction of an earlier task.
     """
     tasks = getattr(params.order, order)
     sequence = TaskSequence.open(tasks, seed, params, machine)
@@ -50,7 +50,7 @@ def run_sequence(method: str, order: str, seed: int, params: Params, machine: Ru
         predictions = predictions_of(task, sequence, done)
         rows = step_rows(predictions, sequence, params.calibration.bins)
         header = {"method": method, "order": order, "seed": seed, "task": task, "place": place, "tasks": tasks}
-        write_reading("sequence", (method, order), {**header, **done.facts[task]}, predictions, rows)
+        write_record("sequence", (method, order), {**header, **done.facts[task]}, predictions, rows)
         accuracies = [row["accuracy"] for row in rows if row["step"]]
         ends.append(f"{task} {accuracies[0]:.3f} -> {accuracies[-1]:.3f}")
     return f"{title}: {', '.join(ends)} (accuracy when learned -> at the end)"
@@ -75,11 +75,11 @@ def learn_in_order(learner: Naive, title: str, test_max: int) -> Trace:
 
 
 def require_unchanged(done: Trace) -> None:
-    """Raise RuntimeError unless the logits of every task are the same, bit for bit, after all steps since its own."""
+    """Raise RuntimeError unless the logits of every task are bit for bit the same after all later steps."""
     for task, steps in done.logits.items():
         for later, logits in steps.items():
             if not np.array_equal(logits, steps[task]):
-                raise RuntimeError(f"{task} is predicted otherwise after {later} than right after its own step")
+                raise RuntimeError(f"{task} is predicted differently after {later} than right after its own step")
 
 
 def predictions_of(task: str, sequence: TaskSequence, done: Trace) -> Predictions:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .region import Region
 
-# what values at selected places, and heads, may be: a base model in float32 holds them all
+# dtypes of selected values and heads: a base model in float32 holds them all exactly
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -95,7 +95,7 @@ class GraftMask:
 
     def save(self, path: str | Path) -> None:
         """Write the mask, without the values it selects, to a safetensors file; `load_mask` reads it."""
-        from .mask_indices import named_indices, write_tensors  # which take pydantic
+        from .mask_indices import named_indices, write_tensors  # imports pydantic
 
         write_tensors(Path(path), self, named_indices(self), {})
 

@@ -1,4 +1,4 @@
-"""Masks on disk, small, self-contained, and able to rebuild their graft; and the order of parameters by movement.
+"""Mask files, which are enough to rebuild a graft from the pretrained model; and files of the order of parameters by movement.
 
 A mask file is one safetensors file with, for each tensor that has a selected parameter, `indices/<name>` (flat indices,
 int32, or int64 in tensors of 2^31 and more) and `values/<name>` (the fine-tuned values there), and `head/<name>` for a
@@ -84,7 +84,7 @@ def read_mask_for(path: Path, pretrained: Tensors, model: str) -> StoredMask:
 
 def _check(mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
     if mask.indices and not parts["values"]:
-        raise ValueError("it is a mask alone, without the fine-tuned values, for load_mask of skill_grafting")
+        raise ValueError("it is a mask without fine-tuned values; read it with skill_grafting.load_mask")
     if {*parts["values"]} != {*mask.indices} or {*parts["indices"]} != {*mask.indices}:
         raise ValueError("indices and values don't name the same tensors")
     for name, indices in mask.indices.items():
@@ -122,7 +122,7 @@ def read_order(path: Path) -> tuple[Tensor, dict[str, Any]]:
         del about[KEY]
         stored, graftable = about["stored"], about["graftable"]
         if {type(stored), type(graftable)} != {int} or order.dtype not in (torch.int32, torch.int64):
-            raise TypeError("its numbers are not whole")
+            raise TypeError("its values are not integers")
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
     order = order.to(torch.int64)

@@ -1,4 +1,4 @@
-"""Header and indices of a mask file, read without the seconds that torch takes to load."""
+"""Header and indices of a mask file, read without importing torch."""
 
 import json
 from math import prod
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT = "graft-mask"
 VERSION = 2
-# of an index that is kept in four bytes
+# largest tensor whose indices are stored in four bytes
 INT32_LIMIT = 2**31
 # a tensor's indices are counted in int64
 MOST_PARAMETERS = 2**63
@@ -35,7 +35,7 @@ class Part(BaseModel):
 
 
 class Header(BaseModel):
-    """The part of a header that is read; there may be more."""
+    """The entries of a header that are read; others may be present."""
 
     model_config = ConfigDict(strict=True, protected_namespaces=())
 
@@ -66,7 +66,7 @@ def read_header(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, framework="np") as file:
             about = json.loads((file.metadata() or {}).get("graft", "null"))
-        json.dumps(about, ensure_ascii=False).encode()  # half a surrogate pair could neither be shown nor written
+        json.dumps(about, ensure_ascii=False).encode()  # half a surrogate pair can be neither shown nor written
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:

@@ -1,6 +1,6 @@
 """Grafts of two torch modules of one architecture: a pretrained `base`, and `tuned`, which was fine-tuned from it.
 
-Heads travel whole, since a new one has no pretrained values: all parameters of a top-level module called as in HEADS, unless
+Heads are copied whole, since a new one has no pretrained values: all parameters of a top-level module named in HEADS, unless
 they are in the region.  So do buffers that differ, such as the running statistics of BatchNorm.  All other parameters outside
 the mask are the base's.
 """
@@ -20,26 +20,26 @@ from .mask import GraftMask
 from .region import Region
 
 HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "qa_outputs")
-# patterns of names as in `encoder.*.weight`, or whether a name is meant
+# glob patterns such as `encoder.*.weight`, or a predicate of the name
 Parameters = str | Sequence[str] | Callable[[str], bool] | None
-# a parameter or buffer, places in it laid flat (None: all of it), and values for these
+# a parameter or buffer, flat indices in it (None: all of it), and values for these
 Places = list[tuple[Tensor, Tensor | None, Tensor]]
 
 
 def region_of(base: nn.Module, tuned: nn.Module, parameters: Parameters = None) -> Region:
-    """The parameters that are chosen, by default all that moved, heads aside; raises ModelError if there are none."""
+    """The chosen parameters, by default all that moved except heads; raises ModelError if there are none."""
     before, after = _pair(base, tuned)
     names = [name for name in named_weights(base) if not is_head(name) and not torch.equal(before[name], after[name])]
     names = names if parameters is None else chosen([*named_weights(base)], parameters)
     if not names:
         raise ModelError(
-            "nothing moved between the two models, heads aside" if parameters is None else "parameters: none"
+            "nothing but heads differs between the two models" if parameters is None else "parameters: none"
         )
     return Region({name: tuple(before[name].shape) for name in names})
 
 
 def chosen(names: Sequence[str], parameters: Parameters) -> list[str]:
-    """The names that are meant; raises ModelError for a pattern that means none, with the nearest name."""
+    """The names that match; raises ModelError with the nearest name for a pattern that matches none."""
     if callable(parameters):
         return [name for name in names if parameters(name)]
     patterns = ["*"] if parameters is None else [parameters] if isinstance(parameters, str) else parameters
@@ -73,12 +73,12 @@ def places_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Places:
 
 
 def read(places: Places) -> Places:
-    """The same places with what is there now."""
+    """The same places with their current values."""
     return [(tensor, at, tensor.detach().clone() if at is None else take_at(tensor, at)) for tensor, at, _ in places]
 
 
 def write(places: Places) -> None:
-    """Put values in place, on the device and in the dtype that each tensor has by now."""
+    """Write the values, on each tensor's device and in its dtype."""
     with torch.no_grad():
         for tensor, at, values in places:
             tensor.copy_(values) if at is None else put_at(tensor.detach(), at, values)
@@ -90,13 +90,13 @@ def is_head(name: str) -> bool:
 
 
 def _pair(base: nn.Module, tuned: nn.Module) -> list[dict[str, Tensor]]:
-    """Parameters and buffers of both, those of `tuned` on the device of the base; ModelError unless they are alike."""
+    """Parameters and buffers of both, those of `tuned` on the device of the base; ModelError unless names, shapes and dtypes match."""
     sides = [{**named_weights(model), **dict(model.named_buffers())} for model in (base, tuned)]
     kinds = [{name: f"{[*values.shape]} of {values.dtype}" for name, values in side.items()} for side in sides]
     for name in {**sides[0], **sides[1]}:
         first, second = (kind.get(name, "missing") for kind in kinds)
         if first != second:
             raise ModelError(
-                f"two models of one architecture and dtype are needed: {name} is {first} in the base, {second} in the other"
+                f"the models need the same architecture and dtype: {name} is {first} in the base, {second} in the tuned one"
             )
     return [sides[0], {name: values.to(sides[0][name].device) for name, values in sides[1].items()}]

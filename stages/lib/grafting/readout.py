@@ -1,7 +1,7 @@
 """Uses of a mask besides grafting it: the read-outs, each a region's tensors.
 
-graft: fine-tuned inside the mask, pretrained outside (paper, equation 1): is it enough?
-reset: pretrained inside, fine-tuned outside: was it needed?
+graft: fine-tuned inside the mask, pretrained outside (paper, equation 1): is the region sufficient?
+reset: pretrained inside, fine-tuned outside: is the region necessary?
 prune: fine-tuned inside, 0 outside, a lottery ticket (paper, section 3): does it need the pretrained
     model around it?  In the paper even masks of 90 % fail this (figure 4b).
 signs: pretrained, but inside the mask moved by the same distance in a tensor, in the direction of fine-tuning: is more
@@ -21,7 +21,7 @@ READOUTS = (GRAFT, RETRAIN, RESET, PRUNE)
 
 
 def reset(finetuned: Tensors, pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
-    """The fine-tuned region with the mask's entries as they were before: a graft of all the others."""
+    """The fine-tuned region with the mask's entries at their pretrained values: a graft of all others."""
     return transplant(finetuned, values_at(pretrained, mask), mask)
 
 

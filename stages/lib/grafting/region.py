@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the plan asks for sizes alone, and importing torch would take most of its time
+if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take most of its time
     from torch import Tensor
 
 Tensors = Mapping[str, "Tensor"]
@@ -69,7 +69,7 @@ class Region:
         return torch.cat([tensors[name].reshape(-1) for name in self.shapes])
 
     def fingerprint(self, tensors: Tensors) -> str:
-        """SHA-256 over names, shapes and exact values: tells two models apart."""
+        """SHA-256 over names, shapes and exact values, which distinguishes models."""
         digest = hashlib.sha256()
         for name, shape in self.shapes.items():
             digest.update(f"{name}{list(shape)}".encode())

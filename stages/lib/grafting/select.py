@@ -1,4 +1,4 @@
-"""Exactly the k highest-scored parameters, the same ones every time, also of more scores than fit into memory."""
+"""Selects exactly the k parameters with the highest scores, deterministically, also from more scores than fit into memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -9,7 +9,7 @@ from .mask import GraftMask
 from .region import Region, Tensors
 
 TieBreak = Callable[[str, Tensor], Tensor]
-# scores that are looked at together
+# scores per part
 PART = 2**22
 
 
@@ -61,7 +61,7 @@ def ranking(region: Region, scores: Tensors, k: int) -> Tensor:
 
 
 class LazyTensors(Mapping):
-    """Tensors by name, each made anew whenever it is asked for, so that there is only one at a time."""
+    """Tensors by name, each computed on access, so that only one is in memory at a time."""
 
     def __init__(self, names: Iterable[str], make: Callable[[str], Tensor]) -> None:
         self._names, self._make = dict.fromkeys(names), make
@@ -94,13 +94,13 @@ class RunningSelection:
         self._least: Tensor | None = None
 
     def add(self, scores: Tensor, indices: int | Tensor) -> None:
-        """Look at a tensor's scores; `indices`: of the region, or the first of a row.  ValueError if one is NaN."""
+        """Add scores; `indices`: their region indices, or the first of a contiguous range.  ValueError if a score is NaN."""
         flat = scores.detach().reshape(-1)
         for first in range(0, len(flat), PART):
             part = flat[first : first + PART]
             if bool(part.isnan().any()):
                 raise ValueError("scores must not be NaN")
-            # equal ones may win yet, by their index
+            # equal scores may still win by their index
             usable = torch.ones_like(part) if self._least is None else part >= self._least
             places = torch.nonzero(usable).reshape(-1)
             numbers = places.cpu() + first + indices if isinstance(indices, int) else indices[places.cpu() + first]
@@ -121,7 +121,7 @@ class RunningSelection:
         return indices[rising][best]
 
     def _shrink(self) -> None:
-        """Leave the k best of what is held."""
+        """Keep the k best."""
         scores, indices = torch.cat(self._scores), torch.cat(self._indices)
         if len(scores) > self._k:
             least = scores.topk(self._k, sorted=False).values.min()

@@ -50,7 +50,7 @@ def rank_by_attribution(evidence: LocalizerInput, settings: Attribution, k: int)
 def each_attribution(evidence: LocalizerInput, path_points: list[float], use: Callable[[str, Tensor], object]) -> None:
     """Call use(name, score) with -sum over alpha of dLoss/dtheta(pretrained + alpha * delta) * delta, tensor by tensor.
 
-    One pass over the data for each alpha; a tensor's score is forgotten once it was used.
+    One pass over the data for each alpha; each tensor's score is freed after use.
     """
     scores: dict[str, Tensor] = {}
 

@@ -1,4 +1,4 @@
-"""The learned mask from another base: the parameters that save most loss instead of those that moved most."""
+"""The learned mask from the base by attribution instead of movement."""
 
 from .attribution import Attribution, rank_by_attribution
 from .learned import Learning, refine_by_learning
@@ -6,7 +6,7 @@ from .registry import Localizer
 
 
 class AttributionLearned(Learning, Attribution):
-    """Those of both."""
+    """Settings of both."""
 
     def gradient_examples(self, rows: float, size: float) -> float:
         return Learning.gradient_examples(self, rows, size) + Attribution.gradient_examples(self, rows, size)

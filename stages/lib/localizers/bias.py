@@ -18,7 +18,7 @@ def biases(region: Region) -> list[str]:
 def rank_biases(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
     """Region indices of the k biases that moved most; all biases if there are fewer than k."""
     region, chosen = evidence.region, biases(evidence.region)
-    # below any movement, and one number in memory however large the tensor
+    # a score below any movement, expanded without memory
     scores = {name: torch.tensor(-1.0).expand(shape) for name, shape in region.shapes.items()}
     scores |= {name: (evidence.finetuned[name] - evidence.pretrained[name]).abs().cpu() for name in chosen}
     return ranking(region, scores, min(k, sum(scores[name].numel() for name in chosen)))

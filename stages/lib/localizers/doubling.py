@@ -1,4 +1,4 @@
-"""Doubling masks: growth from a few parameters, every round as many again, so that masks of all sizes are nested."""
+"""Doubling masks: start with a few parameters and double the number in each round, so that masks of all sizes are nested."""
 
 from math import ceil, log2
 
@@ -36,7 +36,7 @@ def rank_by_doubling(evidence: LocalizerInput, settings: Doubling, k: int) -> Te
         mask = GraftMask.from_region_indices(evidence.region, order)
         evidence.put_graft(mask)
         evidence.full_gradient()
-        # ranked first, in whatever order: what is in already
+        # already selected: ranked first, in any order
         ranks = ranking(evidence.region, gains_beyond(evidence, mask), min(k, 2 * len(order)))
         order = torch.cat([order, ranks[len(order) :].to(order.device)])
     return order

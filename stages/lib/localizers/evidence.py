@@ -1,4 +1,4 @@
-"""Evidence for localizers: two models, the training loss between them, and a seeded generator."""
+"""The input of localizers (their evidence): two models, gradients of the training loss, and a seeded generator."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 
 Result = TypeVar("Result")
-# hears the name of a tensor, the number of the point where a gradient was taken, and its gradient there
+# called with a tensor's name, the number of the point, and the gradient there
 Take = Callable[[str, int, Tensor], object]
 
 
@@ -32,7 +32,7 @@ class DevRating(NamedTuple):
 
 @dataclass(frozen=True)
 class LocalizerInput:
-    """Everything a localizer is given; it computes a ranking or a mask from nothing else.
+    """Everything a localizer may look at.
 
     pretrained, finetuned: the region's values, never changed.  `weights` are the live parameters of
     the model, already pretrained outside the region but for a trained head: a localizer overwrites

@@ -10,7 +10,7 @@ from .registry import Localizer, LocalizerSettings
 
 
 class Fish(LocalizerSettings):
-    """How many gradients."""
+    """Settings of FISH."""
 
     examples: Positive = Field(1024, description="training examples, all if there are fewer.  FISH: 1024")
 

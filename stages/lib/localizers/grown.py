@@ -1,4 +1,4 @@
-"""Grown masks: start small and add, in rounds, what the graft so far would gain most from."""
+"""Grown masks: start small and add, in rounds, the parameters with the largest first-order gain at the current graft."""
 
 import math
 
@@ -55,7 +55,7 @@ def grow(evidence: LocalizerInput, settings: Grown, order: Tensor, budget: Budge
 
 
 def grown_to(evidence: LocalizerInput, mask: GraftMask, size: int) -> GraftMask:
-    """The mask with so many parameters in all, those it adds of the largest first-order gain at its graft."""
+    """The mask grown to `size` parameters by the largest first-order gain at its graft."""
     best, starts = RunningSelection(size), evidence.region.starts
 
     def take(name: str, _point: int, gradient: Tensor) -> None:
@@ -80,7 +80,7 @@ def certified_agreement(evidence: LocalizerInput, mask: GraftMask, looks: int) -
 
 
 def gains_beyond(evidence: LocalizerInput, mask: GraftMask) -> LazyTensors:
-    """-dLoss/dtheta * delta by the gradients that are there, infinite inside the mask; one tensor at a time."""
+    """-dLoss/dtheta * delta from the current gradients, infinite inside the mask; one tensor at a time."""
     weights = evidence.weights
     return LazyTensors(weights, lambda name: _gain_beyond(evidence, mask, name, weights[name].grad))
 

@@ -12,8 +12,8 @@ gamma > 0.5 means T > 0.  Beyond the model and its gradients this holds three ar
 region's size: pretrained, finetuned, T.
 
 Steps are full-batch as long as the training set is no larger than `batch_size`.  Where dev may be looked at, the mask
-that is kept is the one whose graft agrees most with the fine-tuned model there, and one that agrees less than the
-movement mask of its size is given up for that.
+that is kept is the one whose graft agrees most with the fine-tuned model there; if it agrees less than the movement
+mask of the same size, the movement mask is kept instead.
 """
 
 import math
@@ -123,7 +123,7 @@ class MaskLogits:
         and with l1 1 the penalty holds it where it is.  Neither has a unit of the loss, the model or the data set.
         Where the loss wants in few more than `k` the measure is the median of them: the least of all is next to 0.
         """
-        # kept in the weights, which are blended anew before they are used again: no fourth array
+        # stored in the weights, which are overwritten before their next use: saves a fourth array
         for name, weight in weights.items():
             weight.data.copy_(self.gradient(name, weight.grad).neg_())
         rises = {name: weight.data for name, weight in weights.items()}
@@ -151,7 +151,7 @@ class MaskLogits:
 
 @dataclass
 class MaskSearchState:
-    """Where learning is: T, the step size and the weight of the l1 norm, what was seen so far, and the best mask."""
+    """The state of the search: T, the step size and the weight of the l1 norm, the history, and the best mask."""
 
     start: MaskLogits
     rate: float
@@ -160,7 +160,7 @@ class MaskSearchState:
     best: tuple[GraftMask, int, DevRating | None] | None = None
 
     def state(self, step: int, finished: bool = False) -> State:
-        """All that the next step depends on."""
+        """Everything the next step depends on."""
         tensors = {f"logits/{name}": logits for name, logits in self.start.logits.items()}
         facts = {"rate": self.rate, "l1": self.l1, "history": self.history, "best": self.best and self.best[1:]}
         if self.best:
@@ -168,7 +168,7 @@ class MaskSearchState:
         return State(step, tensors, facts, finished)
 
     def put(self, state: State) -> None:
-        """Be where `state` was taken."""
+        """Restore a state."""
         for name, logits in state.part("logits").items():
             self.start.logits[name].copy_(logits)
         self.rate, self.l1, self.history = (state.facts[name] for name in ("rate", "l1", "history"))
@@ -238,9 +238,9 @@ def refine_by_learning(evidence: LocalizerInput, settings: Learning, order: Tens
 
 
 def learn_from(base: GraftMask, evidence: LocalizerInput, settings: Learning, budget: Budget) -> FoundMask:
-    """The mask learned from a base, or the movement mask of its size where dev likes that better.
+    """The mask learned from a base, or the movement mask of its size if that is better on dev.
 
-    Better: more agreement with the fine-tuned model, or as much and a higher accuracy.  What the mask's file says of it:
+    Better: more agreement with the fine-tuned model, or equal agreement and a higher accuracy.  Entries of the mask file:
     `rule`, the `step` it is of, the `history`; and where dev was asked `kept` (learned | movement) and `dev`, the ratings
     of both.
     """

@@ -1,4 +1,4 @@
-"""LoTA: a lottery ticket of those that moved most (Panda et al., 2024).
+"""LoTA: a lottery ticket, the parameters that moved most (Panda et al., 2024).
 
 This is movement, the base of the paper's masks, but for a ticket never being padded with parameters that
 fine-tuning left alone.

@@ -1,4 +1,4 @@
-"""Magnitude: rank parameters by how large they were before fine-tuning, a baseline that never saw the task."""
+"""Magnitude: rank parameters by their pretrained magnitude, a baseline that never sees the task."""
 
 from torch import Tensor
 

@@ -3,14 +3,14 @@
 import re
 from pathlib import Path
 
-# files of this folder that are no localizers
+# files of this folder that are not localizers
 SUPPORT = ("__init__", "evidence", "names", "registry")
 NAMES = tuple(sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {*SUPPORT}))
-# Those that other code calls, which are part of what every stage depends on (.dvcignore).  A stage that is told of a localizer by
-# another name than its own (`learned_0.1`, a method) can't depend on its file, and takes these alone.
+# Localizers that other code imports, on which every stage depends (.dvcignore).  A stage that gets a localizer in another name than
+# its own (`learned_0.1`, a method) can't depend on its file, and may use only these.
 SHARED = ("attribution", "attribution_learned", "grown", "learned", "lota", "movement", "random", "stitch", "talos")
 
 
 def localizer_in(name: str) -> str:
-    """The localizer that a name with a share at its end is about: `learned` of learned_0.1."""
+    """The localizer in a name with a share at its end: `learned` of learned_0.1."""
     return re.sub(r"_[0-9.]+$", "", name)

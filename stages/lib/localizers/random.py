@@ -1,4 +1,4 @@
-"""Random places: what any k parameters would do, the control of every other localizer."""
+"""Random parameters: the control of every other localizer."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Every localizer by its name: the one way to any mask.
+"""All localizers by name; every mask is found through this module.
 
 A localizer is a file beside this one that bears its name and holds `LOCALIZER`.  It *ranks* the parameters of the
 region, best first; the mask of k parameters is the first k of its ranking, so masks are nested.  One that looks for the
@@ -46,7 +46,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class FoundMask:
-    """A mask, and what its file should say of how it was found."""
+    """A mask, and the entries about how it was found for its file's header."""
 
     mask: GraftMask
     record: dict[str, Any] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Localizer:
 
     @property
     def needs_model(self) -> bool:
-        """True for a localizer that looks at a model with data, and not at two sets of weights alone."""
+        """True if the localizer needs a model and data, and not just two sets of weights."""
         return self.rank_needs_model or self.refine is not None
 
     def find(

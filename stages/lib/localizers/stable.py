@@ -1,4 +1,4 @@
-"""Stable masks: what most draws of half as many examples would graft (complementary pairs: Shah and Samworth, 2013)."""
+"""Stability selection: parameters chosen by most random halves of the training set (complementary pairs: Shah and Samworth, 2013)."""
 
 import torch
 from pydantic import Field
@@ -31,7 +31,7 @@ def select_stable(evidence: LocalizerInput, settings: Stable, _order: Tensor | N
     """The budget.k parameters that are most often among the k of largest first-order gain; the mean gain decides between equals.
 
     Each of `settings.draws` draws takes the gradient of `settings.batch_size` examples, another part of the training set
-    each time, with the weights `settings.path_point` of the way to the fine-tuned model.  What the mask's file says of it:
+    each time, with the weights `settings.path_point` of the way to the fine-tuned model.  Entries of the mask file:
     `stable`, how many of the k are chosen by more than half of the draws.
     """
     next_gradient = evidence.batch_gradients(settings.batch_size)

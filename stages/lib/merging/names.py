@@ -1,4 +1,4 @@
-"""Names of the ways to make one model of several, and what each is made of; needs no heavy library.
+"""Names of the merging methods, and which single-task models each merges; imports no heavy library.
 
 A merged model is made of grafts, each within its mask, or of whole fine-tuned models.  A localizer's name with a share
 of the region, such as stitch_0.01, stands for grafts of that size by that localizer, stitched by the mean.
@@ -9,7 +9,7 @@ import re
 from ..metrics.variants import FINETUNED, GRAFTED
 
 MEAN, SUM, SEQUENCE, LARGEST = "mean", "sum", "sequence", "largest"
-# what a parameter gets that several grafts select
+# rules for a parameter that several grafts select
 RULES = (MEAN, SUM, SEQUENCE, LARGEST)
 STITCHES = {f"stitch_{rule}": rule for rule in RULES}
 GRAFTED_ARITHMETIC, AVERAGE, ARITHMETIC, TIES, DARE = "grafted_arithmetic", "average", "arithmetic", "ties", "dare"
@@ -23,7 +23,7 @@ KINDS = dict.fromkeys([*STITCHES, GRAFTED_ARITHMETIC], GRAFTED) | dict.fromkeys(
 NAMES = tuple(KINDS)
 # these add a vector to the pretrained model, scaled by an alpha that dev chooses
 TUNED = (GRAFTED_ARITHMETIC, ARITHMETIC, TIES, DARE, CONSENSUS)
-# what a merged model is called beside the single-task ones
+# the variant of a merged model beside the single-task ones
 MERGED = "merged"
 
 _WITH_SHARE = re.compile(r"([a-z]\w*)_(1|0\.[0-9]+)")

@@ -70,7 +70,7 @@ def _check(grafts: Sequence[StoredMask], pretrained: Tensors) -> None:
             raise MaskError(f"{_named(graft)} is on {_model(graft)}, {_named(first)} on {_model(first)}")
         if (graft.about.get("mode"), bool(graft.head)) != (first.about.get("mode"), bool(first.head)):
             raise MaskError(
-                f"{_named(graft)} reads labels otherwise than {_named(first)}: model.mode has to be the same"
+                f"{_named(graft)} reads labels differently from {_named(first)}: model.mode has to be the same"
             )
     missing = [name for name in first.mask.region.shapes if name not in pretrained]
     if missing or first.mask.region.fingerprint(pretrained) != first.about.get("fingerprint"):

@@ -28,7 +28,7 @@ from ..runtime import seeded_torch
 from .arithmetic import add, task_vector
 
 Models = Mapping[str, Tensors]
-# tasks that have to select a parameter
+# least number of tasks that have to select a parameter
 LEAST = 2
 
 

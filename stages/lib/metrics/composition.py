@@ -1,6 +1,6 @@
 """In which layers and which kinds of modules the parameters of a mask lie (figures 9 and 10 of the paper).
 
-Told by names, since a mask file knows no more: those of the usual encoders and causal models.  The biases
+Determined by parameter names, since a mask file has nothing else: those of the usual encoders and causal models.  The biases
 of linear maps are a kind of their own; LayerNorm keeps its biases, as in the paper's figure 10.
 """
 
@@ -13,11 +13,11 @@ QUERY, KEY, VALUE = "attention query", "attention key", "attention value"
 FUSED, ATTENTION_OUTPUT = "attention query, key, value", "attention output"
 FIRST, SECOND = "feed-forward first", "feed-forward second"
 LAYER_NORM, BIAS, OTHER = "LayerNorm", "bias", "other"
-# stands for no layer in frames, whose layers are numbers
+# the number for "no layer" in frames
 OUTSIDE = -1
 KINDS = (QUERY, KEY, VALUE, FUSED, ATTENTION_OUTPUT, FIRST, SECOND, LAYER_NORM, BIAS, OTHER)
 
-# what the name of a map ends with, without "weight" or "bias"; the first match counts
+# endings of names, without "weight" or "bias"; the first match counts
 ENDINGS = {
     QUERY: "query query_proj q_proj q_lin attn.q",
     KEY: "key key_proj k_proj k_lin attn.k",

@@ -1,4 +1,4 @@
-"""Relative gain (paper, equation 5): which part of what training gained on a task a graft brings."""
+"""Relative gain (paper, equation 5): the fraction of the fine-tuning gain on a task that is recovered by the graft."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from .variants import FINETUNED, PRETRAINED
 
-# what a difference of two shares of rows may miss: .90 - .85 is a little less than .05
+# tolerance for rounding: 0.90 - 0.85 is a little less than 0.05
 ROUNDING = 1e-9
 
 
@@ -28,13 +28,13 @@ def relative_gain(grafted: float, pretrained: float, trained: float, least: floa
 
 
 def scores_of_ends(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
-    """Scores of the pretrained and the fine-tuned model, a column each, by the columns that tell a cell."""
+    """Scores of the pretrained and the fine-tuned model, a column each, by the columns that identify a cell."""
     ends = rows[rows.variant.isin([PRETRAINED, FINETUNED])]
     return ends.pivot(index=[*cell], columns="variant", values="score").reindex(columns=[PRETRAINED, FINETUNED])
 
 
 def add_gain(rows: pd.DataFrame, ends: pd.DataFrame, least: float) -> pd.DataFrame:
-    """`rows` with a column `gain`, the relative gain of each score; NaN where it is not said or the ends are not known.
+    """`rows` with a column `gain`, the relative gain of each score; NaN where it is undefined or an end is not known.
 
     `ends` is as scores_of_ends gives it; the names of its index are columns of `rows`.
     """

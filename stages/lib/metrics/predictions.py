@@ -95,6 +95,7 @@ def first_rows(predictions: Predictions, n: int) -> Predictions:
     """The first n rows of every test set; all of them if n is 0."""
     labels = {name: numbers[: n or None] for name, numbers in predictions.labels.items()}
     logits = {
-        name: {key: values[: n or None] for key, values in told.items()} for name, told in predictions.logits.items()
+        name: {key: values[: n or None] for key, values in variants.items()}
+        for name, variants in predictions.logits.items()
     }
     return Predictions(predictions.label_names, labels, logits)

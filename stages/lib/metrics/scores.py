@@ -36,7 +36,7 @@ def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
         scores[name] = own_scores(predictions, name, task, variants[FINETUNED])
         whole = scores[name][FINETUNED]["score"]
         for values in scores[name].values():
-            # of nothing, or of less (Matthews correlation), no share is kept
+            # no share is defined of 0 or less (Matthews correlation)
             values["retained"] = values["score"] / whole if whole > 0 else None
     return scores
 

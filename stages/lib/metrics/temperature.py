@@ -1,4 +1,4 @@
-"""Temperature scaling, and score against calibration error: what a graft reaches, and what simpler ways do.
+"""Temperature scaling, and score against calibration error of the graft and of simpler methods.
 
 Temperature (Guo et al., 2017): one number that a model's logits are divided by, fitted on dev rows.
 """
@@ -30,8 +30,8 @@ def temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 def tempered(predictions: Predictions, degrees: float) -> Predictions:
     """The fine-tuned model's predictions at a temperature, alone, as the variant TEMPERED."""
-    told = {name: (variants[FINETUNED] / degrees).astype(np.float32) for name, variants in predictions.logits.items()}
-    logits = {name: {TEMPERED: values} for name, values in told.items()}
+    values = {name: (variants[FINETUNED] / degrees).astype(np.float32) for name, variants in predictions.logits.items()}
+    logits = {name: {TEMPERED: scaled} for name, scaled in values.items()}
     return Predictions(predictions.label_names, predictions.labels, logits)
 
 
@@ -42,13 +42,13 @@ def frontier(tests: Predictions, dev: Predictions, task: str, record: dict[str, 
     `record` is what controls and evaluate stored of the cell, of completions also the temperature of the
     graft.  alpha and temperature are None where there is none.
     """
-    scores, labels, told = record["scores"][task], tests.labels[task], tests.logits[task]
+    scores, labels, logits = record["scores"][task], tests.labels[task], tests.logits[task]
     hot = record.get("graft_temperature") or temperature(dev.logits[task][GRAFTED], dev.labels[task])
-    if GRAFT_TEMPERED not in told:  # no logits are there of completions, of which evaluate predicts it
-        told = {**told, GRAFT_TEMPERED: told[GRAFTED] / hot}
+    if GRAFT_TEMPERED not in logits:  # of completions there are no logits; evaluate has predicted it
+        logits = {**logits, GRAFT_TEMPERED: logits[GRAFTED] / hot}
 
     def row(method: str, variant: str, alpha: float | None = None, degrees: float | None = None) -> Row:
-        ece = reliability(told[method if method == GRAFT_TEMPERED else variant], labels, bins).ece
+        ece = reliability(logits[method if method == GRAFT_TEMPERED else variant], labels, bins).ece
         fitted = {"alpha": alpha, "temperature": degrees}
         return {"method": method, **fitted, "score": scores[variant]["score"], "ece": ece, "n": count_rows(labels)}
 
@@ -59,7 +59,7 @@ def frontier(tests: Predictions, dev: Predictions, task: str, record: dict[str, 
         *(row(name, name) for name in VARIANTS),
         row(TEMPERED, TEMPERED, degrees=record["temperature"]),
         row(GRAFT_TEMPERED, GRAFTED, degrees=hot),
-        *(row(name, name) for name in REFITS if name in told),
+        *(row(name, name) for name in REFITS if name in logits),
         row(WISE_FT, WISE_FT, alpha=record["wise_alpha"]),
         *(row(WISE_GRAFT, between[alpha], alpha=alpha) for alpha in sorted(between)),
     ]

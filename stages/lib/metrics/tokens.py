@@ -1,4 +1,4 @@
-"""Records of what models say of completions, token by token, and their measures: of tokens, and of whole rows.
+"""Predictions of completions, token by token, and their metrics over tokens and whole rows.
 
 Instead of logits a variant has a record for each token (TOKEN_RECORD), and instead of labels a test set has TARGETS.  Tokens of a row
 are not independent, so every standard error is one over rows.
@@ -22,9 +22,9 @@ def count_rows(labels: np.ndarray) -> int:
     return len(np.unique(labels["row"])) if of_tokens(labels) else len(labels)
 
 
-def exact_match(told: np.ndarray, targets: np.ndarray) -> float:
+def exact_match(records: np.ndarray, targets: np.ndarray) -> float:
     """Share of rows that greedy decoding completes exactly as the reference: each of their tokens is the most probable one."""
-    return float(np.mean(np.bincount(targets["row"], told["predicted"] != targets["target"]) == 0))
+    return float(np.mean(np.bincount(targets["row"], records["predicted"] != targets["target"]) == 0))
 
 
 def usual_completion(targets: np.ndarray) -> float:
@@ -34,19 +34,19 @@ def usual_completion(targets: np.ndarray) -> float:
     return float(counts.max() / counts.sum())
 
 
-def token_scores(told: np.ndarray, targets: np.ndarray, finetuned: np.ndarray) -> dict[str, float | None]:
+def token_scores(records: np.ndarray, targets: np.ndarray, finetuned: np.ndarray) -> dict[str, float | None]:
     """tokens, token_accuracy and perplexity, with standard errors (of perplexity that of its logarithm).
 
     And the standard error of agreement with what the fine-tuned model says, token by token.
     """
-    right, loss = told["predicted"] == targets["target"], -told["log_probability"].astype(np.float64)
+    right, loss = records["predicted"] == targets["target"], -records["log_probability"].astype(np.float64)
     return {
-        "tokens": len(told),
+        "tokens": len(records),
         "token_accuracy": float(right.mean()),
         "token_accuracy_se": error_over_rows(right, targets["row"]),
         "perplexity": float(np.exp(loss.mean())),
         "log_perplexity_se": error_over_rows(loss, targets["row"]),
-        "agreement_se": error_over_rows(told["predicted"] == finetuned["predicted"], targets["row"]),
+        "agreement_se": error_over_rows(records["predicted"] == finetuned["predicted"], targets["row"]),
     }
 
 
@@ -60,14 +60,14 @@ def error_over_rows(values: np.ndarray, rows: np.ndarray) -> float | None:
 
 
 def parts_of(kind: str, place: str, values: np.ndarray, dtype: type) -> dict[str, np.ndarray]:
-    """The tensors that a file has of them: one of a kind and type, of records one for each field."""
+    """The tensors of an array in a file: a single one for logits and labels, one for each field of records."""
     if not of_tokens(values):
         return {f"{kind}/{place}": np.ascontiguousarray(values, dtype=dtype)}
     return {f"{name}/{place}": np.ascontiguousarray(values[name]) for name in values.dtype.names}
 
 
 def joined(parts: dict[str, np.ndarray], kind: str, fields: np.dtype) -> np.ndarray:
-    """The whole of what parts_of took apart, by kind or field; raises KeyError or ValueError if something of it is missing."""
+    """The array that parts_of took apart, by kind or field; raises KeyError or ValueError if something of it is missing."""
     if kind in parts:
         return parts[kind]
     records = np.empty(len(parts[fields.names[0]]), fields)

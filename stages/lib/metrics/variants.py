@@ -1,4 +1,4 @@
-"""The models a cell is judged by; the same words in files, tables and legends."""
+"""Names of the models of a cell, the same in files, tables and legends."""
 
 PRETRAINED = "pretrained"
 FINETUNED = "finetuned"
@@ -6,7 +6,7 @@ MOVEMENT_GRAFTED = "movement_grafted"
 GRAFTED = "grafted"
 VARIANTS = (PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED)
 
-# What a graft's calibration is compared with, both fitted on dev: the fine-tuned model at one temperature, and all
+# The controls of a graft's calibration, both fitted on dev: the fine-tuned model at one temperature, and all
 # weights between the pretrained and the fine-tuned model.
 TEMPERED = "finetuned_tempered"
 WISE_FT = "wise_ft"

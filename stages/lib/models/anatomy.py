@@ -1,4 +1,4 @@
-"""Names, shapes and groups of a model's parameters, told by structure, and anatomy.json, which keeps them.
+"""Names, shapes and groups of a model's parameters, derived from its structure, and anatomy.json, which stores them.
 
 Stages that only do arithmetic on tensors read that file instead of building the model, which would
 cost them seconds of start-up.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FILE = "anatomy.json"
 LAYERS, EMBEDDINGS, POOLER, LM_HEAD, HEAD = "layers", "embeddings", "pooler", "lm_head", "head"
-# of the head that a model gets where no task is known yet, and so of the head in anatomy.json
+# labels of the head that a model gets before a task is known, and so of the head in anatomy.json
 SOME_LABELS = 2
 # the classes of transformers that read labels off a model, by model.mode
 CLASSES = {
@@ -29,7 +29,7 @@ CLASSES = {
     "autoregressive": "AutoModelForCausalLM",
     "generative": "AutoModelForCausalLM",
 }
-# kinds whose classifier stands on a part of their masked-LM head, which is pretrained
+# model types whose classifier reuses a pretrained part of their masked-LM head
 PREDICTION_HEADS = {"modernbert": "head."}
 
 
@@ -39,7 +39,7 @@ class ModelSpec:
 
     name: str
     source: str
-    revision: str | None  # of the hub: the commit that was fetched
+    revision: str | None  # for a model of the hub: the commit
     mode: str
     groups: dict[str, str]
     shapes: dict[str, list[int]]
@@ -73,7 +73,7 @@ class ModelSpec:
 
 
 def anatomy_of(model: "PreTrainedModel", mode: str, name: str, source: str, revision: str | None) -> ModelSpec:
-    """Names, groups and shapes of a live model; raises ModelError if its blocks can't be told."""
+    """Names, groups and shapes of a live model; raises ModelError if its blocks can't be identified."""
     return ModelSpec(name, source, revision, mode, parameter_groups(model, mode), shapes_of(model))
 
 
@@ -89,7 +89,7 @@ def write_anatomy(anatomy: ModelSpec, folder: Path) -> None:
 
 def read_anatomy(folder: Path) -> ModelSpec:
     """Read anatomy.json of a model folder; raises ModelError if it isn't there or is damaged."""
-    # a patch is put on without it
+    # not needed to apply a patch
     from pydantic import TypeAdapter, ValidationError
 
     require_listed(folder, FILE)
@@ -106,7 +106,7 @@ def parameter_groups(model: "PreTrainedModel", mode: str) -> dict[str, str]:
 
     layers: the repeated blocks; embeddings: everything else of the backbone that comes before them, and other embeddings of
     it, such as those of relative positions; pooler: the backbone's pooler; lm_head: final norm and vocabulary head, or
-    what a classifier reuses of it; head: the new classifier of standard fine-tuning.  Raises ModelError if the blocks can't be told.
+    what a classifier reuses of it; head: the new classifier of standard fine-tuning.  Raises ModelError if the blocks can't be identified.
     """
     backbone, blocks = model.base_model_prefix + ".", _blocks_prefix(model)
     # the first that fits
@@ -139,7 +139,7 @@ def most_tokens(model: "PreTrainedModel") -> int | None:
 
 
 def _blocks_prefix(model: "PreTrainedModel") -> str:
-    from torch.nn import ModuleList  # who only reads the file of it needs no torch
+    from torch.nn import ModuleList  # reading the file needs no torch
 
     counts = block_counts(model)
     lists = [name for name, part in model.named_modules() if isinstance(part, ModuleList) and len(part) in counts]

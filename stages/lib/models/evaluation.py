@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Evaluation:
-    """Collects label logits, or what is said of tokens: encode once, predict with whatever weights the model has at the moment."""
+    """Collects label logits, or records of tokens: encode once, predict with the model's current weights."""
 
     def __init__(self, model: LabelModel, sets: dict[str, list[dict]], variants: int) -> None:
         self.model, self._variants = model, variants
@@ -38,7 +38,7 @@ class Evaluation:
         return self._bar
 
     def predict(self, variant: str, sets: Collection[str] = (), degrees: float = 1.0) -> None:
-        """Predict every test set, or these alone if any are named, with the model as it is now; tokens at a temperature."""
+        """Predict every test set, or only these if any are named, with the model as it is now; tokens at a temperature."""
         for name in sets or self._encoded:
             self._logits[name][variant] = predict_each(self.model, self._encoded[name], self._bar.update, degrees)
 
@@ -59,5 +59,5 @@ class Evaluation:
         labels = self.predictions().labels[name]
         shares = {variant: accuracy(logits, labels) for variant, logits in self._logits[name].items()}
         measure = "exact match" if of_tokens(labels) else "accuracy"
-        said = ", ".join(f"{variant} {share:.3f}" for variant, share in shares.items())
-        return f"{said} ({measure}, n={count_rows(labels)})"
+        text = ", ".join(f"{variant} {share:.3f}" for variant, share in shares.items())
+        return f"{text} ({measure}, n={count_rows(labels)})"

@@ -1,4 +1,4 @@
-"""Evidence for localizers, gathered from a real model, or from two sets of weights alone."""
+"""The input of localizers, from a live model, or from two sets of weights alone."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from .predicting import answers_of, loss_gradient, predictions_of, same_rows, te
 
 
 def with_dev(evidence: LocalizerInput, model: LabelModel, dev_rows: list[dict]) -> LocalizerInput:
-    """The same evidence for a localizer that may choose by dev.
+    """The same evidence with a rating on dev, for localizers that choose by it.
 
     The fine-tuned model that a mask has to agree with is the region's fine-tuned values in place of all its pretrained ones.
     Of a completion it has to agree on every token: rows are independent of each other, tokens are not.
@@ -35,8 +35,8 @@ def with_dev(evidence: LocalizerInput, model: LabelModel, dev_rows: list[dict]) 
         return predictions_of(model, dev)[0]
 
     def rating() -> DevRating:
-        said, loss = predictions_of(model, dev)
-        return DevRating(same_rows(said, theirs()), same_rows(said, labels), loss)
+        predicted, loss = predictions_of(model, dev)
+        return DevRating(same_rows(predicted, theirs()), same_rows(predicted, labels), loss)
 
     return replace(evidence, dev_rating=rating, dev_rows=len(dev))
 
@@ -106,6 +106,6 @@ def _no_model(*_: object) -> NoReturn:
 
 
 class _NoWeights(Mapping):
-    """The weights of no model, which can't even be looked for."""
+    """Placeholder for the weights where there is no model; any access fails."""
 
     __getitem__ = __iter__ = __len__ = _no_model

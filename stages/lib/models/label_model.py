@@ -1,4 +1,4 @@
-"""LabelModel: a pretrained model seen as a classifier, whatever its mode of reading labels.
+"""LabelModel: a pretrained model as a classifier, whatever its mode of reading labels.
 
 Of completions the classes are the tokens of the vocabulary, and each token of a completion is read.
 """
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class PositionSelector:
-    """A forward hook that leaves of the hidden states those that a batch is read at, and all while there is no batch.
+    """A forward hook that keeps only the hidden states at the positions that are read, or all while no batch is set.
 
-    It does not know the LabelModel, which would else live on in a cycle, weights and all, until Python looks for cycles.
+    It holds no reference to the LabelModel: the cycle would keep the weights in memory until garbage collection.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class LabelModel:
         self.model, self.tokenizer, self.task, self.mode = model.to(runtime.device), tokenizer, task, mode
         self.max_length, self.runtime = max_length, runtime
         self._narrowing = PositionSelector()
-        # what a decoder would keep to write on from has no use here
+        # no cache of keys and values is needed
         self._options = {"use_cache": False} if hasattr(model.config.get_text_config(), "use_cache") else {}
         prompt = task.prompt_for(mode)
         if prompt and mode != "generative":
@@ -87,7 +87,7 @@ class LabelModel:
         tokenizer = load_tokenizer(folder)
         if prompt := task.prompt_for(settings.mode):
             words = label_completions if settings.mode == "generative" else label_word_ids
-            try:  # before the slow part
+            try:  # fails early
                 words(prompt, task.labels, tokenizer)
             except ModelError as problem:
                 raise ModelError(f"task {task.name}: {problem}") from None
@@ -140,7 +140,7 @@ class LabelModel:
             with self.runtime.autocast():
                 logits = self.model(**batch.inputs, **self._options).logits
         finally:
-            self._narrowing.batch = None  # the same model may be read by another task next
+            self._narrowing.batch = None  # the next call may be for another task
         if self.mode != "standard":
             logits = logits[:, 0]
         if self.mode in ("prompt", "autoregressive"):

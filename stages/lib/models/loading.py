@@ -20,11 +20,11 @@ TOKENIZER_FILES = (
     "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model",
 )  # fmt: skip
 UNHEARD_OF = "\N{LATIN SMALL LETTER SHARP S}\N{SNOWMAN}qz"
-# of settings that are the share of units to drop; others, such as layerdrop, drop something else
+# endings of settings that are dropout rates; others, such as layerdrop, drop something else
 DROPOUTS = ("dropout", "pdrop", "dropout_p", "dropout_prob", "dropout_rate")
-# in what form a model answers: a config.json may ask for another, which nothing here reads
+# form of a model's output: a config.json may ask for another, which nothing here reads
 PLAIN = {"output_attentions": False, "output_hidden_states": False, "return_dict": True}
-# tables that a model makes anew, and that older checkpoints have
+# buffers that a model computes itself, and that older checkpoints contain
 MADE_ANEW = r".*(position_ids|inv_freq|masked_bias)$"
 POOLERS = r"^(.*\.)?pooler\."
 # No model the pipeline can train on one machine is larger; one file keeps names in one place.
@@ -59,7 +59,7 @@ def load_model(
         model, report = getattr(transformers, CLASSES[mode]).from_pretrained(
             folder, output_loading_info=True, **safely, **options
         )
-    except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
+    except Exception as error:  # transformers checks little of config.json and fails on the rest in many ways
         raise ModelError(f"{folder}: could not be loaded for model.mode={mode}: {one_line(error)}") from error
     for name, stored, wanted in sorted(report["mismatched_keys"]):
         if not (new_head and parameter_groups(model, mode).get(name) == HEAD):
@@ -155,7 +155,7 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def quiet_transformers() -> None:
-    """Silence load reports and per-tensor progress bars, which say nothing a user needs."""
+    """Silence load reports and per-tensor progress bars."""
     import transformers
 
     transformers.logging.set_verbosity_error()

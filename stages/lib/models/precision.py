@@ -1,7 +1,7 @@
 """The precision that `runtime.precision: auto` stands for: bfloat16 where the machine computes it natively.
 
-The stage `model` chooses it once, and it lies with the pretrained model from then on.  So all stages compute in the same one,
-and their results follow from it as from any setting, wherever they run.
+The stage `model` chooses it once and stores it with the pretrained model, so all stages compute in the same precision wherever
+they run.
 """
 
 from pathlib import Path

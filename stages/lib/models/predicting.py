@@ -23,11 +23,11 @@ from ..errors import TrainingError
 from ..metrics.tokens import TARGETS, TOKEN_RECORD
 from .label_model import LabelModel
 
-# hears how many examples are done
+# called with the number of examples done
 OnBatch = Callable[[int], object]
-# temperatures tried in a pass, and passes, each between the neighbours of the best one before
+# temperatures tried per pass, and passes; each pass lies between the neighbours of the best one before
 TRIED, PASSES = 41, 2
-# stages have settings of their own for these
+# appended to errors of diverging losses
 DIVERGED = "lower the learning rate, or clip_norm (0 clips nothing)"
 
 
@@ -61,9 +61,9 @@ def labels_of(model: LabelModel, examples: list[Example]) -> np.ndarray:
 def predictions_of(model: LabelModel, examples: list[Example]) -> tuple[Tensor, float]:
     """Predictions for each example, as in_rows has them, and the mean cross-entropy in nats, of completions by token."""
     if model.mode == "generative":
-        told = predict_tokens(model, examples)
-        loss = -float(told["log_probability"].mean(dtype=float))
-        return in_rows(torch.from_numpy(told["predicted"].copy()), examples), loss
+        records = predict_tokens(model, examples)
+        loss = -float(records["log_probability"].mean(dtype=float))
+        return in_rows(torch.from_numpy(records["predicted"].copy()), examples), loss
     logits, labels = predict(model, examples), torch.tensor([example.label for example in examples])
     return in_rows(logits.argmax(1), examples), float(torch.nn.functional.cross_entropy(logits.double(), labels))
 
@@ -75,13 +75,13 @@ def in_rows(numbers: Tensor, examples: list[Example]) -> Tensor:
 
 
 def answers_of(examples: list[Example]) -> Tensor:
-    """The right answer to each example, as in_rows has it."""
+    """The targets of each example, as in_rows has them."""
     return in_rows(torch.tensor([target for example in examples for target in example.targets]), examples)
 
 
-def same_rows(said: Tensor, others: Tensor) -> float:
-    """Share of the examples of which the same is said, of a completion all of it."""
-    return float((said == others).all(1).double().mean())
+def same_rows(predicted: Tensor, others: Tensor) -> float:
+    """Share of examples with equal predictions; of a completion all tokens have to be equal."""
+    return float((predicted == others).all(1).double().mean())
 
 
 def dev_score(model: LabelModel, examples: list[Example]) -> tuple[float, float]:
@@ -89,10 +89,10 @@ def dev_score(model: LabelModel, examples: list[Example]) -> tuple[float, float]
 
     Accuracy of completions is their exact match.  Raises TrainingError if the loss is not a number.
     """
-    said, loss = predictions_of(model, examples)
-    if not math.isfinite(loss):  # after the last step no loss of a batch would tell
+    predicted, loss = predictions_of(model, examples)
+    if not math.isfinite(loss):  # after the last step no batch's loss would show it
         raise TrainingError(f"the loss on dev became {loss}; {DIVERGED}")
-    return same_rows(said, answers_of(examples)), -loss
+    return same_rows(predicted, answers_of(examples)), -loss
 
 
 def loss_of(model: LabelModel, batch: Batch, reduction: str = "mean") -> Tensor:
@@ -130,7 +130,7 @@ def tensor_gradients(
     take: Callable[[str, int, Tensor], object],
     most: int | None = None,
 ) -> None:
-    """Call take(name, number of the point, gradient) for each trained tensor, at each of the points that put the weights.
+    """Call take(name, number of the point, gradient) for each trained tensor and point; calling a point sets the weights.
 
     The gradients are those of `loss_gradient`, bit for bit, in float32, but each is freed when it was taken, while those of the
     layers below it are still to come.  One batch at one point takes one pass.  More of them have to be added up first: with
@@ -226,7 +226,7 @@ def predict_tokens(
     model: LabelModel, examples: list[Example], on_batch: OnBatch = lambda _: None, degrees: float = 1.0
 ) -> np.ndarray:
     """Records TOKEN_RECORD of every token of the completions in the examples' order, at a temperature."""
-    told: list[np.ndarray] = [np.empty(0, TOKEN_RECORD)] * len(examples)
+    by_row: list[np.ndarray] = [np.empty(0, TOKEN_RECORD)] * len(examples)
     for rows, logits, targets in _batches(model, examples):
         predicted, logs = logits.argmax(1), (logits / degrees).log_softmax(1)
         records = np.empty(len(targets), TOKEN_RECORD)
@@ -235,9 +235,9 @@ def predict_tokens(
         records["log_probability"] = logs.gather(1, targets[:, None])[:, 0].cpu()
         ends = np.cumsum([len(examples[row].targets) for row in rows])
         for row, part in zip(rows, np.split(records, ends[:-1]), strict=True):
-            told[row] = part
+            by_row[row] = part
         on_batch(len(rows))
-    return np.concatenate([np.empty(0, TOKEN_RECORD), *told])
+    return np.concatenate([np.empty(0, TOKEN_RECORD), *by_row])
 
 
 def token_temperature(model: LabelModel, examples: list[Example], log_bounds: tuple[float, float]) -> float:

@@ -1,4 +1,4 @@
-"""The words that each position of a model sees, measured on it: those after it, and the padding beside a text."""
+"""Whether a model sees later words, or the padding beside a text; measured on the model itself."""
 
 from typing import TYPE_CHECKING
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 TOKENS, PADS = 12, 6
 # relative to the largest value of a state: float32 in another order of sums is off by about 1e-6
 ALIKE = 1e-3
-SEEN = "what it says of a text hangs on the padding in its batch too, so a score changes with"
+SEEN = "its output for a text depends on the padding in the batch, so scores change with"
 
 
 def require_readable(name: str, model: "PreTrainedModel", mode: str, setting: str = "model.mode=") -> bool:
-    """Raise ModelError if a model can't run a short text, or sees a next word that its mode has it predict; tells whether it sees padding.
+    """Raise ModelError if a model can't run a short text, or sees the word that its mode predicts; returns whether it sees padding.
 
-    `setting` is what users write before a mode.  In bfloat16, which rounds too much to tell, no padding is seen.
+    `setting` is what users write before a mode.  In bfloat16, whose rounding hides it, the answer is False.
     """
     causal = CLASSES[mode] == CLASSES["autoregressive"]
     try:
         early, padded = causal and sees_later_words(model), sees_padding(model)
-    # a config.json that fits its weights may still fit no text, and models raise what they like
+    # models raise any kind of error for texts that they can't run
     except Exception as error:
         raise ModelError(f"{name}: can't be run on a text of {TOKENS} tokens: {one_line(error)}") from error
     if early:

@@ -6,8 +6,7 @@ from pathlib import Path
 from ..errors import MaskError, StorageError
 from ..io import PARTIAL, require_permission
 
-# how the command is called: installed with the package `skill_grafting`, or in the project
-COMMAND = "python -m stages.commands.graft" if __package__.startswith("stages.") else "graft"
+COMMAND = "graft"
 # where a project that a command runs in has its model
 PRETRAINED = Path("models/pretrained")
 PATCH = "patch.safetensors"

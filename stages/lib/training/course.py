@@ -1,4 +1,4 @@
-"""The course of a training: its plan, its steps, what is seen on the way, and all that the next step depends on."""
+"""The plan of a training, its parameters as the optimizer sees them, and its state after each step."""
 
 import math
 from collections.abc import Callable
@@ -99,7 +99,7 @@ class MaskedParameters:
             raise ValueError("nothing to train: no weights, or a mask that selects none of them")
 
     def clear(self) -> None:
-        """Forget all gradients of the weights."""
+        """Clear all gradients of the weights."""
         for weight in self._weights.values():
             weight.grad = None
 
@@ -108,14 +108,14 @@ class MaskedParameters:
         torch.nn.utils.clip_grad_norm_(list(self._weights.values()), norm)
 
     def take_gradients(self) -> None:
-        """Give every gathered leaf its share of the gradient that its weight has."""
+        """Copy the gradients of the selected entries to their leaves."""
         for name, indices in self._at.items():
             gradient = self._weights[name].grad
             self.values[name].grad = None if gradient is None else gradient.reshape(-1)[indices]
 
     @torch.no_grad()
     def write_back(self) -> None:
-        """Put every gathered leaf where it came from."""
+        """Write every gathered leaf back into its weight."""
         for name, indices in self._at.items():
             put_at(self._weights[name], indices, self.values[name])
 
@@ -140,7 +140,7 @@ def _on_device_of(weights: dict[str, Tensor], only: GraftMask) -> dict[str, Tens
 
 
 class TrainerState:
-    """Where a training is: the leaves, the optimizer, what was seen so far, and the best weights."""
+    """The state of a training: the leaves, the optimizer, losses and dev scores so far, and the best weights."""
 
     def __init__(self, trained: dict[str, Tensor], plan: TrainPlan, only: GraftMask | None) -> None:
         self.plan, self.leaves = plan, MaskedParameters(trained, only)
@@ -172,13 +172,13 @@ class TrainerState:
                 self.best = score, step, self.leaves.snapshot()
 
     def end(self) -> None:
-        """Put the best weights back, if dev was asked."""
+        """Restore the best weights, if dev was rated."""
         if self.best:
             self.done.step = self.best[1]
             self.leaves.restore(self.best[2])
 
     def state(self, step: int, finished: bool = False) -> State:
-        """All that the next step depends on; of a finished one what it came to."""
+        """Everything the next step depends on; of a finished training its result."""
         tensors = {f"leaves/{name}": values for name, values in self.leaves.values.items()}
         facts: dict[str, Any] = {"done": asdict(self.done)}
         if finished:
@@ -192,7 +192,7 @@ class TrainerState:
         return State(step, tensors, facts | {"best": self.best and self.best[:2]})
 
     def put(self, state: State) -> None:
-        """Be where `state` was taken."""
+        """Restore a state."""
         facts = state.facts
         self.leaves.restore(state.part("leaves"))
         self.done = Training(**facts["done"])
@@ -217,7 +217,7 @@ def _gradients(
 ) -> float:
     """Leave the gradient of a batch's loss in the leaves; gives the loss."""
     model.model.train()
-    leaves.clear()  # so that a head whose task isn't in this batch keeps still
+    leaves.clear()  # so that a head whose task isn't in this batch doesn't move
     loss = loss_of(model, model.batch(examples))
     loss.backward()
     value = float(loss.detach())

@@ -18,7 +18,7 @@ from ..settings import AdamWParams, FinetuneParams, ModelParams
 from .grid import Point, Trained, search
 from .training import Hooks, Training, TrainPlan, batches_of, train
 
-# ways to fine-tune, of which the main pipeline takes one (paper, section 3.2); adamw_l1 has an l1 norm in its loss
+# ways to fine-tune (paper, section 3.2); adamw_l1 has an l1 norm in its loss
 SGD, ADAMW, ADAMW_L1 = "sgd", "adamw", "adamw_l1"
 
 
@@ -48,7 +48,7 @@ class TrainingCell:
 
 @dataclass(frozen=True)
 class Finetuned:
-    """The chosen model, live, and what was tried on the way."""
+    """The chosen model, live, and the record of the grid."""
 
     model: LabelModel
     record: dict[str, Any]
@@ -62,9 +62,9 @@ def steps_for(settings: FinetuneParams, n_labels: int, n_examples: int) -> int:
 
 
 def trained_names(groups: dict[str, str], settings: FinetuneParams, only: GraftMask | None = None) -> set[str]:
-    """Names of the parameters that `finetune.train` and `finetune.bias_only` let move; a new head always does.
+    """Names of the parameters to train by `finetune.train` and `finetune.bias_only`; a new head is always trained.
 
-    With a mask it is the mask that says so: those it selects from.  Raises ModelError if the model has none of those named.
+    With a mask, those that it selects from.  Raises ModelError if the model has none of those named.
     """
     head = {name for name, group in groups.items() if group == HEAD}
     chosen = {name for name, group in groups.items() if group in settings.train}
@@ -126,7 +126,7 @@ def finetune(
 def train_again(
     cell: TrainingCell, settings: FinetuneParams, watch: Callable[[LabelModel], Callable[[], object]]
 ) -> LabelModel:
-    """The model that `finetune` gives for the first point of its grid, bit for bit, and watched.
+    """The model of the first point of `finetune`'s grid, bit for bit, observed while it trains.
 
     `watch(model)` is called before the first step and gives what is called after each one.  It may
     read the weights and predict, but neither change weights nor draw from torch's global generator.
@@ -153,7 +153,7 @@ def train_point(
         encoded = {split: model.encode(cell.rows[split]) for split in ("train", "dev")}
         groups, on_step = model.groups(), watch(model)
         train_head_first(model, encoded["train"], settings, plan, words)
-        # what models/pretrained lacks, such as a pooler below a new head in place of a prompt, is trained as a new head is
+        # parameters that models/pretrained lacks, such as a pooler below a new head, are trained like a new head
         weights = model.train_only(trained_names(groups, settings, only) | {*model.model.missing_tensors})
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
         hooks = Hooks(lambda: dev_score(model, encoded["dev"]), on_step, resumes=resumes)
@@ -166,7 +166,7 @@ def train_head_first(
 ) -> None:
     """The steps of `finetune.head_first_steps`, on a new head alone; `words` are the task and the seed."""
     if settings.head_first_steps:
-        # a warm-up is of the steps that follow
+        # the warm-up belongs to the steps that follow
         first = replace(plan, steps=settings.head_first_steps, warmup_steps=0)
         train_head(model, examples, first, ("head_first", *words))
 

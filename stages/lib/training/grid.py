@@ -12,7 +12,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trained(Generic[Kept]):
-    """The result of training at one point: what is kept of it, its (accuracy, -loss) on dev, and its record."""
+    """The result of training at one point: what to keep, its (accuracy, -loss) on dev, and its record."""
 
     kept: Kept
     score: tuple[float, float]
@@ -20,8 +20,8 @@ class Trained(Generic[Kept]):
 
 
 @dataclass(frozen=True)
-class Found(Generic[Kept]):
-    """The best point, what is kept of it, its accuracy on dev, and a record of every point."""
+class SearchResult(Generic[Kept]):
+    """The best point, its result, its accuracy on dev, and a record of every point."""
 
     point: Point
     kept: Kept
@@ -29,8 +29,8 @@ class Found(Generic[Kept]):
     grid: list[dict[str, Any]]
 
 
-def search(points: Iterable[Point], train: Callable[[Point], Trained[Kept]]) -> Found[Kept]:
-    """The point with the best dev score, the first of equals; diverging ones are passed over, TrainingError if all are."""
+def search(points: Iterable[Point], train: Callable[[Point], Trained[Kept]]) -> SearchResult[Kept]:
+    """The point with the best dev score, the first of equals; diverging ones are skipped; TrainingError if all diverge."""
     best, grid = None, []
     for point in points:
         try:
@@ -45,4 +45,4 @@ def search(points: Iterable[Point], train: Callable[[Point], Trained[Kept]]) -> 
     if best is None:
         raise TrainingError("; ".join(point["failed"] for point in grid))
     point, trained = best
-    return Found(point, trained.kept, trained.score[0], grid)
+    return SearchResult(point, trained.kept, trained.score[0], grid)

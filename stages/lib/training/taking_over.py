@@ -1,4 +1,4 @@
-"""A model that was fine-tuned elsewhere, in place of one that is fine-tuned here."""
+"""Checkpoints that were fine-tuned elsewhere, used in place of own fine-tuning."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from .finetuning import Finetuned, TrainingCell
 
 
 def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finetuned:
-    """The pretrained model with the values of a checkpoint, and a record of where they are from.
+    """The pretrained model with the values of a checkpoint, and a record of their source.
 
     `place` is a hub id, with `@` and a commit, tag or branch if need be, or a folder in `finetune.root`.  Raises
     ModelError with every reason why it can't be the fine-tuned pretrained model, or be read for the task.

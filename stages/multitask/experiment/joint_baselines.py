@@ -8,12 +8,12 @@ from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
 from stages.multitask.experiment.joint_model import evaluation_of, joint_cell, load_joint
 from stages.workflow.core import paths
-from stages.workflow.core.evaluation.study_cell import write_reading
+from stages.workflow.core.evaluation.study_cell import write_record
 from stages.workflow.core.stored import read_task
 
 
 def measure_baselines(paradigm: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store what the joint model of a seed and the pretrained one predict for each task; gives one line about them.
+    """Store what the joint model of a seed and the pretrained one predict for each task; returns a line for the log.
 
     The joint model is called the fine-tuned one, as it is to its grafts; the pretrained one has its heads.
     """
@@ -26,7 +26,7 @@ def measure_baselines(paradigm: str, seed: int, params: Params, machine: Runtime
     for task, evaluation in evaluations.items():
         predictions = evaluation.predictions()
         rows = score_rows(predictions, read_task(task), params.calibration.bins)
-        write_reading("level", (paradigm,), {**cell.header(), "task": task}, predictions, rows)
+        write_record("level", (paradigm,), {**cell.header(), "task": task}, predictions, rows)
     lines = "; ".join(f"{task} {evaluation.describe()}" for task, evaluation in evaluations.items())
     return f"level {paradigm} {seed}: {lines}"
 

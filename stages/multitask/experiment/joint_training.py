@@ -52,7 +52,7 @@ def train_joint(
 ) -> tuple[SharedModel, dict[str, Any]]:
     """Train on the training rows of all tasks with every point of the grid; keep the best by the mean dev score.
 
-    Gives that model, live, and a record of what was tried.  Every point starts from the same weights, heads and random
+    Returns that model, live, and the record of the grid.  Every point starts from the same weights, heads and random
     numbers (see grid.search).
     """
 
@@ -80,7 +80,7 @@ def mean_dev_score(shared: SharedModel, dev: Examples) -> tuple[float, float]:
 
 
 def mixed_batches(shared: SharedModel, examples: Examples, batch_size: int, *words: object) -> Batches:
-    """Endless batches, each of one task drawn at random, all tasks alike; a task's own come in shuffled epochs.
+    """Endless batches, each of a task drawn uniformly at random; the batches of a task come in shuffled epochs.
 
     Equal `words` give equal draws, and a task's own batches do not depend on which others there are.
     """

@@ -13,7 +13,7 @@ from stages.workflow.core import paths
 
 
 def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store every task's region of every size, by one localizer; gives one line about them."""
+    """Store every task's region of every size, by one localizer; returns a line for the log."""
     cell = open_joint(paradigm, seed, params.multitask.tasks, params, machine)
     sparsities = params.skill.sparsities
     title = f"skill {paradigm} {name} {seed}"

@@ -11,7 +11,7 @@ from stages.lib.settings import Params
 from stages.multitask.experiment.joint_model import JointCell, evaluation_of, open_joint
 from stages.multitask.experiment.unions import purify, union
 from stages.workflow.core import paths
-from stages.workflow.core.evaluation.study_cell import variant_rows, write_reading
+from stages.workflow.core.evaluation.study_cell import variant_rows, write_record
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 
@@ -32,7 +32,7 @@ class Source:
 
 
 def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store what every region and every union does on every task; gives one line about them."""
+    """Store the scores of every region and every union on every task; returns a line for the log."""
     tasks = params.multitask.tasks
     cell = open_joint(paradigm, seed, tasks, params, machine)
     regions = read_regions(cell, localizer, sparsity, tasks)
@@ -91,4 +91,4 @@ def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ..
     scores = variant_rows(predictions, task, cell.seed, params.calibration.bins, "level", axes[:1])
     rows = [{**row, **facts[row["variant"]]} for row in scores]
     header = {**cell.header(), "task": task, "localizer": axes[1], "sparsity": float(axes[2])}
-    write_reading("transfer", axes, header, predictions, rows)
+    write_record("transfer", axes, header, predictions, rows)

@@ -1,4 +1,4 @@
-"""Unions of regions (paper, section 5.1): one graft that should have the skills of a group of tasks.
+"""Unions of regions (paper, section 5.1): one graft for a group of tasks.
 
 A union is purified by a few gradient steps on the loss of all its tasks: the mask is learned as a
 single task's is (lib/localizers/learned.py), but it starts from the union as its base, and for the sum
@@ -17,7 +17,7 @@ from stages.lib.localizers.registry import Budget
 
 
 def union(masks: Sequence[GraftMask]) -> GraftMask:
-    """Everything that any of these masks selects.
+    """The union of masks.
 
     All masks of one joint model give an entry the same value, so there is nothing to be settled between
     them.  Raises ValueError if there are none, or if they are of different regions.

@@ -8,7 +8,7 @@ def smallest_enough(enough: Callable[[int], bool], largest: int, precision: floa
     """A size from 1 to `largest` that is enough while one at most `precision` times smaller (or by 1) is not; None if none is.
 
     Where enough(n) implies enough(n + 1) it is, up to the precision, the smallest; else it is one place of several at which
-    enough begins.  0 counts as too small without a look.
+    enough begins.  0 counts as too small without a try.
     """
     if largest < 1 or not enough(largest):
         return None
@@ -23,5 +23,5 @@ def smallest_enough(enough: Callable[[int], bool], largest: int, precision: floa
 
 
 def most_looks(largest: int, precision: float) -> int:
-    """The most sizes smallest_enough asks about; below 2 parameters it goes by single ones, whatever the precision."""
+    """The largest number of sizes that smallest_enough tries."""
     return 2 + max(0, math.ceil(math.log2(max(math.log(largest), 1e-9) / math.log(min(precision, 2)))))

@@ -1,4 +1,4 @@
-"""The few bits that describe a graft, and their promise about rows that nobody has seen.
+"""The code length of a graft, and the bound on its test error that follows.
 
 A graft of signs is the pretrained model with some parameters moved by the same distance in a tensor, up or down.  Its code
 names the number of parameters, which of the region's they are, a sign each, and a distance for each tensor that has any.  A
@@ -17,7 +17,7 @@ SCALE_BITS = 32
 
 
 def code_bits(selected: int, region: int, tensors: int) -> float:
-    """Bits of the code of a graft of signs: `selected` of `region` parameters, in that many tensors.
+    """Code length in bits of a graft of signs: `selected` of `region` parameters, in so many tensors.
 
     The number of parameters is one of 0..region; a new head, which is trained with the graft, is not in it.
     """
@@ -26,7 +26,7 @@ def code_bits(selected: int, region: int, tensors: int) -> float:
 
 
 def certified_error(error: float, rows: int, bits: float, delta: float) -> float:
-    """The largest test error, within 0..1, that the bound leaves a model of so many bits with this error on its training rows.
+    """The bound on the test error, within 0..1, of a model of so many bits with this training error.
 
     Raises ValueError unless rows is at least 1, 0 <= error <= 1 and 0 < delta < 1.
     """

@@ -23,14 +23,14 @@ from stages.smallest.experiment.bisection import most_looks, smallest_enough
 from stages.smallest.experiment.code_length import SCALE_BITS, code_bits
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
-from stages.workflow.core.evaluation.study_cell import train_set, write_reading
+from stages.workflow.core.evaluation.study_cell import train_set, write_record
 from stages.workflow.core.stored import read_test_sets
 
 
 def search(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store the size of a cell's smallest graft that is enough on dev, and what it predicts; gives one line about it.
+    """Store the size of a cell's smallest graft that is enough on dev, and its predictions; returns a line for the log.
 
-    Where no size is, or fine-tuning gained too little on dev to say, the largest is measured.
+    If no size is enough, or fine-tuning gained too little on dev, the largest is measured.
     """
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     settings, own, least = params.smallest, getattr(params.localizer, name), params.summary.least_gain
@@ -48,7 +48,7 @@ def search(name: str, task: str, seed: int, params: Params, machine: Runtime) ->
             evidence.put_graft(mask)
             asked[size] = relative_gain(_score(cell, dev), *ends.values(), least)
             bar.update(1)
-            # the last one that is enough will be the smallest; to find it again may take another course of learning
+            # the last one that is enough will be the smallest; finding it again might give another mask
             if size == largest or asked[size] >= settings.gain:
                 best[:] = [mask]
             return asked[size] >= settings.gain
@@ -63,7 +63,7 @@ def search(name: str, task: str, seed: int, params: Params, machine: Runtime) ->
         "tensors": len(mask.indices), "bits": _bits(cell, mask),
     }  # fmt: skip
     rows = _scores(cell, predictions, params.calibration.bins)
-    write_reading("search", (name,), {**cell.about(), **record}, predictions, rows)
+    write_record("search", (name,), {**cell.about(), **record}, predictions, rows)
     return f"search {name} {task}-{seed}: {_in_words(found, largest, worth_it)}"
 
 

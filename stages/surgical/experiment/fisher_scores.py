@@ -1,4 +1,4 @@
-"""FIM scores of one cell: which layers of the pretrained model its training rows have most information about."""
+"""FIM scores of one cell: the Fisher information of its training rows about each layer of the pretrained model."""
 
 from collections.abc import Sequence
 from math import prod
@@ -22,7 +22,7 @@ Scores = dict[str, list[float]]
 
 
 def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store the scores of every layer by every target, aggregation and number of examples; gives one line about it.
+    """Store the scores of every layer by every target, aggregation and number of examples; returns a line for the log.
 
     A model that starts with a new head is scored once under each of several random ones, since
     gradients below a head are what it makes of them.
@@ -44,7 +44,7 @@ def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:
                     scored += [{**axes, "aggregation": name, "scores": values} for name, values in scores.items()]
                 bar.update()
     record = {"stage": "fim", "task": task, "seed": seed, "parameters": layer_sizes(anatomy)}
-    write_json(paths.reading_record("fim", (), task, seed), {**record, "rows": scored})
+    write_json(paths.stage_record("fim", (), task, seed), {**record, "rows": scored})
     return f"fim {task}-{seed}: {len(layers)} layers, {len(scored)} scorings"
 
 
@@ -87,7 +87,7 @@ def scores_by_count(
 
 def read_scores(task: str, seed: int, target: str, aggregation: str, examples: int) -> list[float]:
     """The stored scores of a cell's layers, their mean over heads; those of all examples if there are fewer."""
-    path = require(paths.reading_record("fim", (), task, seed), f"stages/surgical/dvc.yaml:fim@{seed}")
+    path = require(paths.stage_record("fim", (), task, seed), f"stages/surgical/dvc.yaml:fim@{seed}")
     rows = [row for row in read_json(path)["rows"] if row["target"] == target and row["aggregation"] == aggregation]
     count = max(row["examples"] for row in rows if row["examples"] <= examples)
     values = [row["scores"] for row in rows if row["examples"] == count]

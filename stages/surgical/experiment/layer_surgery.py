@@ -19,7 +19,7 @@ from stages.surgical.experiment.selections import Layers, choose, parse
 from stages.surgical.settings import LayerTraining, SurgeryParams
 from stages.workflow.core import paths
 from stages.workflow.core.cells import open_training
-from stages.workflow.core.evaluation.study_cell import write_reading
+from stages.workflow.core.evaluation.study_cell import write_record
 from stages.workflow.core.stored import read_test_sets
 
 
@@ -33,7 +33,7 @@ def train_layers(
 
 
 def operate(selection: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Fine-tune and measure every set of layers that a selection stands for; gives one line about it."""
+    """Fine-tune and measure every set of layers that a selection stands for; returns a line for the log."""
     anatomy, training = read_anatomy(paths.PRETRAINED), params.surgery.training
     cell = open_training(task, seed, params.model, machine)
     tests = {task: read_test_sets(task, seed)[task][: params.surgery.test_max or None]}
@@ -57,7 +57,7 @@ def operate(selection: str, task: str, seed: int, params: Params, machine: Runti
     for name, row in zip(names, records, strict=True):
         row |= {**scores[name], "loss": cross_entropy(predictions.logits[task][name], predictions.labels[task])}
     header = {"task": task, "seed": seed, "selection": selection, "model_parameters": anatomy.parameters}
-    write_reading("surgery", (selection,), header, predictions, records)
+    write_record("surgery", (selection,), header, predictions, records)
     accuracies = ", ".join(f"{name} {values['accuracy']:.3f}" for name, values in scores.items())
     return f"{title}: {accuracies} (accuracy)"
 

@@ -61,7 +61,7 @@ def watching(
 
 
 def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store what the layers of a cell do while all of them are fine-tuned; gives one line about it."""
+    """Store what the layers of a cell do while all of them are fine-tuned; returns a line for the log."""
     cell = open_training(task, seed, params.model, machine)
     settings, how = params.surgery.training, params.surgery.score
     steps, layers = cell.steps(settings), layers_of(read_anatomy(paths.PRETRAINED))
@@ -76,7 +76,7 @@ def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> st
     with progress(title, steps, "step") as bar:
         train_again(cell, settings, watching(due, cell.rows, layers, score, rows, bar.update))
     record = {"stage": "robustness", "task": task, "seed": seed, "learning_rate": settings.learning_rate, "rows": rows}
-    write_json(paths.reading_record("robustness", (), task, seed), record)
+    write_json(paths.stage_record("robustness", (), task, seed), record)
     first, last = rows[0]["dev_accuracy"], rows[-1]["dev_accuracy"]
     return f"{title}: {len(rows)} looks, dev accuracy {first:.3f} to {last:.3f}"
 

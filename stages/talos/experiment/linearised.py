@@ -22,7 +22,7 @@ class LinearisedModel:
     """Takes a LabelModel's place in training and prediction; `start` are the region's values that it is linear around,
     which nothing may change.
 
-    What is trained are the live weights of the LabelModel, as ever.  Load it without dropout, which
+    The live weights of the LabelModel are trained, as usual.  Load it without dropout, which
     has no place in a linear map.  Attention becomes the plain one, since fused kernels know no
     forward-mode derivative.
     """

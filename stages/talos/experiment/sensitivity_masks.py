@@ -43,7 +43,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str]:
-    """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; gives a line for each."""
+    """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; returns a line for each."""
     tasks = params.talos.tasks
     region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
     pretrained = read_tensors(paths.PRETRAINED, region.shapes)
@@ -64,8 +64,8 @@ def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str
     lines = []
     for task in tasks:
         write_task(model, task, seed, logits[task], overlaps[task], params)
-        told = ", ".join(f"{row['variant']} {row['iou']:.3f}" for row in overlaps[task]) or "no variants"
-        lines.append(f"sensitivity {task}-{seed}: {told}")
+        overlap_text = ", ".join(f"{row['variant']} {row['iou']:.3f}" for row in overlaps[task]) or "no variants"
+        lines.append(f"sensitivity {task}-{seed}: {overlap_text}")
     return lines
 
 
@@ -123,8 +123,8 @@ def write_task(
     """Store the predictions of pruned models on a task's test rows, and the overlaps of its masks."""
     labels = model.labels((task, "test"))
     stored = Predictions(model.views[task].task.labels, {task: labels}, {task: logits})
-    write_predictions(paths.reading_logits("sensitivity", (), task, seed), stored)
+    write_predictions(paths.stage_logits("sensitivity", (), task, seed), stored)
     shared = {"n": len(labels), "majority": majority_share(labels)}
     rows = [{"variant": name, **shared, "accuracy": accuracy(part, labels)} for name, part in logits.items()]
     record = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
-    write_json(paths.reading_record("sensitivity", (), task, seed), {**record, "rows": rows, "overlaps": overlaps})
+    write_json(paths.stage_record("sensitivity", (), task, seed), {**record, "rows": rows, "overlaps": overlaps})

@@ -1,6 +1,6 @@
 """The task vector of each method: trained within a mask, or taken from the main pipeline (stage edit).
 
-full and graft are the fine-tuned models and the grafts that are there already.  All others start at
+full and graft are the fine-tuned models and the grafts of the main pipeline.  All others start at
 the pretrained backbone under the trained head, which stays as it is, see as many examples as full did,
 and train alike, but for the learning rate, which dev chooses for each: full_matched the whole region, linear the same of a model
 to first order, attention the weights of the attention projections, and any localizer of the registry the parameters that it
@@ -42,15 +42,15 @@ from stages.talos.experiment.linearised import LinearisedModel
 from stages.talos.settings import EditTraining
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
-from stages.workflow.core.evaluation.study_cell import write_reading
+from stages.workflow.core.evaluation.study_cell import write_record
 from stages.workflow.core.resume import regained_seconds
 from stages.workflow.core.stored import chosen_point, read_task
 
 MATCHED, ATTENTION, GRAFT = "full_matched", "attention", "graft"
-AT_HAND = (FULL, GRAFT)
+FROM_MAIN_PIPELINE = (FULL, GRAFT)
 PROJECTIONS = (QUERY, KEY, VALUE, FUSED, ATTENTION_OUTPUT)
 FLOAT_BYTES = INDEX_BYTES = 4
-# numbers that an optimizer keeps for each parameter, without and with momentum
+# numbers that an optimizer stores for each parameter, without and with momentum
 STATES = {"adamw": (2, 2), "sgd": (0, 1)}
 
 
@@ -65,7 +65,7 @@ def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> li
         dropout = 0.0 if method == LINEAR else params.edit.training.dropout
         finetuned = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine, dropout)
         cell = GraftCell.of(finetuned, seed, params.graft.region)
-        make = vector_at_hand if method in AT_HAND else train_vector
+        make = vector_from_main_pipeline if method in FROM_MAIN_PIPELINE else train_vector
         mask, values, record = make(method, cell, params)
         records[task] = {"selected": mask.selected, "graftable": cell.region.size, **record}
         if method != FULL:
@@ -74,8 +74,8 @@ def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> li
     return predict_all(method, seed, params, machine, records)
 
 
-def vector_at_hand(method: str, cell: GraftCell, params: Params) -> TaskVector:
-    """A vector that the main pipeline has: the whole region, or the graft."""
+def vector_from_main_pipeline(method: str, cell: GraftCell, params: Params) -> TaskVector:
+    """A vector taken from the main pipeline: the whole region, or the graft."""
     size, mask, values = cell.region.size, GraftMask.full(cell.region), {}
     if method == GRAFT:
         stored = read_mask(paths.learned(cell.task, cell.seed))
@@ -186,7 +186,7 @@ def predict_all(method: str, seed: int, params: Params, machine: Runtime, record
             rows.append({"variant": variant, "n": n, "majority": majority_share(labels), **scores})
         predictions = Predictions(model.views[task].task.labels, {task: labels}, {task: variants})
         header = {"method": method, "task": task, "seed": seed, **records[task]}
-        write_reading("edit", (method,), header, predictions, rows)
+        write_record("edit", (method,), header, predictions, rows)
         lines.append(f"edit {method} {task}-{seed}: accuracy {accuracy(variants[task], labels):.3f}")
     return lines
 

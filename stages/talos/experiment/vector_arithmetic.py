@@ -51,7 +51,7 @@ def add_and_negate(method: str, seed: int, params: Params, machine: Runtime) -> 
 def recall(model: ArithmeticModel, method: str, seed: int) -> None:
     """Take over what the stage edit stored: test logits of the pretrained model and of each task's own one."""
     for task in model.views:
-        stored = read_predictions(paths.reading_logits("edit", (method,), task, seed)).logits[task]
+        stored = read_predictions(paths.stage_logits("edit", (method,), task, seed)).logits[task]
         for name, coefficients in ((PRETRAINED, {}), (task, {task: 1.0})):
             model.remember(coefficients, {(task, "test"): stored[name]})
 
@@ -141,7 +141,7 @@ def write_task(cell: tuple[str, int], model: ArithmeticModel, task: str, results
     logits = {**single["logits"], NEGATED: negated["logits"]}
     logits |= {f"{ADDED}_{name}": part["logits"][task] for name, part in added.items()}
     stored = Predictions(model.views[task].task.labels, {task: labels}, {task: logits})
-    write_predictions(paths.reading_logits("arithmetic", (method,), task, seed), stored)
+    write_predictions(paths.stage_logits("arithmetic", (method,), task, seed), stored)
     sums = {name: accuracy(part["logits"][task], labels) for name, part in added.items()}
     record = {
         "stage": "arithmetic", "method": method, "task": task, "seed": seed, "n": len(labels),
@@ -156,7 +156,7 @@ def write_task(cell: tuple[str, int], model: ArithmeticModel, task: str, results
         },
         "negated": {**plain(negated), "accuracy": accuracy(logits[NEGATED], labels)},
     }  # fmt: skip
-    write_json(paths.reading_record("arithmetic", (method,), task, seed), record)
+    write_json(paths.stage_record("arithmetic", (method,), task, seed), record)
 
 
 def plain(part: Mapping[str, Any]) -> dict[str, Any]:

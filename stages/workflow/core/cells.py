@@ -23,7 +23,7 @@ from stages.workflow.core.stored import read_task
 
 @dataclass(frozen=True)
 class GraftCell:
-    """The live model, pretrained but for a trained head, with both sets of the region's values (on its device)."""
+    """The live model at its pretrained values except for a trained head, with both sets of the region's values (on its device)."""
 
     task: str
     seed: int
@@ -64,7 +64,7 @@ class GraftCell:
         return {name: part.cpu() for name, part in values_at(self.finetuned, mask).items()}
 
     def fingerprint(self) -> str:
-        """The mark that tells the region of this pretrained model from any other (Region.fingerprint)."""
+        """The fingerprint of the pretrained region (Region.fingerprint)."""
         return self.region.fingerprint(self.pretrained)
 
     def origin(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class GraftCell:
 def evidence_of(
     cell: GraftCell, localizer: str, train_rows: list[dict], dev_rows: list[dict] | None = None
 ) -> LocalizerInput:
-    """Evidence about a cell for one localizer, whose draws do not depend on which others there are.
+    """Evidence about a cell for one localizer, whose random draws do not depend on other localizers.
 
     The cell's weights may change from here on.  With `dev_rows` the localizer may choose by dev.
     """

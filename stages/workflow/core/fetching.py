@@ -1,4 +1,4 @@
-"""Everything that stands under data/tables: tables, cards, out-of-distribution test sets, leakage."""
+"""Writes data/tables: tables, cards, out-of-distribution test sets, leakage."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from stages.lib.io import read_rows, write_json, write_rows
 from stages.lib.settings import DataParams, OodParams
 from stages.workflow.core import paths
 
-# what the test sets of others (second) share with the training data of a task (first)
+# file of the texts that test sets of others share with the training data of a task
 Shared = dict[str, dict[str, dict[str, int]]]
 
 
@@ -24,7 +24,7 @@ def needed_sets(tasks: list[str], ood: dict[str, list[str]]) -> list[str]:
 
 
 def named_by(name: str, tasks: list[str], ood: dict[str, list[str]]) -> str:
-    """The settings that ask for a data set which is no task, in brackets for the end of a message about it."""
+    """The settings that name a data set that is not a task, in brackets, to end a message."""
     places = [f"ood.sets.{task}" for task in tasks if name in ood.get(task, [])]
     return f" ({' and '.join(places)} {'asks' if len(places) == 1 else 'ask'} for it)" if name not in tasks else ""
 
@@ -67,7 +67,7 @@ def write_ood(tasks: Iterable[str], texts: dict[str, Texts], ood: OodParams, fol
 
 
 def summary_line(card: dict[str, Any]) -> str:
-    """One line about a data set for the user: rows of each split, what was dropped, what test shares with train."""
+    """One line about a data set for the user: rows of each split, dropped rows, texts that test shares with train."""
     splits = ", ".join(f"{sum(counts.values())} {split}" for split, counts in card["counts"].items())
     dropped = dropped_in(card)
     shared, task = card["test_texts_in_train"], card["task"]

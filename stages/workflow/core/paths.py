@@ -1,4 +1,4 @@
-"""The one module that knows where artefacts live; everything else asks here.
+"""Paths of all artefacts; no other module knows them.
 
 All paths are relative to the project's top folder, where DVC runs every stage.  The same places
 stand in dvc.yaml (a test compares them).
@@ -93,20 +93,20 @@ def sweep_mask(localizer: str, sparsity: str, task: str, seed: int) -> Path:
     return SWEEP / localizer / str(seed) / sparsity / f"{task}.safetensors"
 
 
-def reading_dir(stage: str, axes: tuple[str, ...], seed: int) -> Path:
-    """The record of a stage for one seed, all its tasks, at one place on its further axes; one run makes all sizes of SIZED."""
+def stage_dir(stage: str, axes: tuple[str, ...], seed: int) -> Path:
+    """The record of a stage for one seed, all its tasks, at one point of its further axes; one run makes all sizes of SIZED."""
     *before, size = [*axes, ""] if stage not in SIZED else axes
     return METRICS.joinpath(stage, *before, str(seed), size)
 
 
-def reading_logits(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
+def stage_logits(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
     """Logits that a stage stored."""
-    return reading_dir(stage, axes, seed) / f"{task}.safetensors"
+    return stage_dir(stage, axes, seed) / f"{task}.safetensors"
 
 
-def reading_record(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
+def stage_record(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
     """Scores that a stage derived from its logits, with what they are about."""
-    return reading_dir(stage, axes, seed) / f"{task}.json"
+    return stage_dir(stage, axes, seed) / f"{task}.json"
 
 
 def report(pipeline: str) -> Path:
@@ -121,12 +121,12 @@ def report_plots(pipeline: str) -> Path:
 
 def merged_logits(method: str, group: str, task: str, seed: int) -> Path:
     """Logits of a merged model of a group of tasks on one of them."""
-    return reading_dir("combination", (method,), seed) / group / f"{task}.safetensors"
+    return stage_dir("combination", (method,), seed) / group / f"{task}.safetensors"
 
 
 def merged_record(method: str, group: str, seed: int) -> Path:
     """The record of the merged model of a group of tasks: how it was made, and its scores on each of them."""
-    return reading_dir("combination", (method,), seed) / f"{group}.json"
+    return stage_dir("combination", (method,), seed) / f"{group}.json"
 
 
 def joint(paradigm: str, seed: int) -> Path:

@@ -1,4 +1,4 @@
-"""Checkpoints inside a stage: the state of a loop, kept every few seconds, so that a killed stage goes on where it was.
+"""Checkpoints inside a stage: the state of a loop is saved regularly, so that a killed stage resumes.
 
 A stage is a function of its settings, its code, its seed and the files that it reads.  So the third loop of a run is the third loop
 of any other run with the same ones, and its key says no more: settings and code, what the files that were read say of themselves
@@ -69,12 +69,12 @@ class KeptLoop:
         return found.step
 
     def keep(self, state: Callable[[], State]) -> None:
-        """Keep the state if it is time to."""
+        """Save the state if it is due."""
         if time.monotonic() >= self._keeper.due:
             self._write(state())
 
     def finish(self, state: Callable[[], State]) -> None:
-        """Keep the state at the end of a loop that would take long to do again."""
+        """Save the state at the end of a loop that would take long to repeat."""
         long = time.monotonic() - self._began >= FINISHED_SHARE * self._keeper.seconds
         if self._keeper.seconds and not self._finished and (long or self._path.exists()):
             self._write(state())
@@ -92,7 +92,7 @@ class KeptLoop:
                 whole = {name: value.detach().contiguous() for name, value in tensors.items()}
                 save_file(whole, partial, metadata={"checkpoint": json.dumps(about)})
                 seal(partial)
-        except (OSError, StorageError) as error:  # no reason to lose what was trained so far
+        except (OSError, StorageError) as error:  # training goes on
             print(f"{self._keeper.label}: goes on without checkpoints: {error}", file=sys.stderr)
             self._keeper.seconds = 0.0
         self._keeper.due = time.monotonic() + (self._keeper.seconds or math.inf)
@@ -146,7 +146,7 @@ def _key(keeper: Keeper, steps: int) -> str:
 
 
 def _read(path: Path, key: str) -> State | None:
-    """The state in a file; None if it is missing, of another key, or damaged, which is told."""
+    """The state in a file; None if it is missing, has another key, or is damaged (with a message)."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():

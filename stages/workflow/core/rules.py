@@ -1,16 +1,16 @@
-"""What rules between settings are made of; they are asked only of settings that are fine by themselves."""
+"""Building blocks of rules between settings; rules are checked only if every setting is valid by itself."""
 
 from typing import Any, NamedTuple
 
 from stages.lib.errors import did_you_mean
 from stages.lib.localizers.names import NAMES
-from stages.lib.settings import at
+from stages.lib.settings import get_by_path
 
 Values = dict[str, Any]
 
 
 class Choice(NamedTuple):
-    """A setting that names tasks: `place` takes them from the list `source`, null takes all; fewer than `least` are none.
+    """A setting that names tasks: `place` takes them from the list `source`, null takes all; fewer than `least` switch it off.
 
     It is a list of tasks, a table of such lists, a table from task to task, or, `by_key`, one whose keys are the tasks.
     """
@@ -22,7 +22,7 @@ class Choice(NamedTuple):
 
     def named(self, values: Values) -> list[str]:
         """Every task that it names."""
-        found = at(values, self.place)
+        found = get_by_path(values, self.place)
         if isinstance(found, dict):
             found = [name for key, part in found.items() for name in self._entry(key, part)]
         return [*dict.fromkeys(found or [])]
@@ -31,8 +31,8 @@ class Choice(NamedTuple):
         return [key] if self.by_key else [key, part] if isinstance(part, str) else part or []
 
     def fit(self, values: Values) -> list[str]:
-        """Leave in `values` what the source has of it; gives what to tell the user about the rest, in one line or none."""
-        known, found = at(values, self.source) or [], at(values, self.place)
+        """Keep in `values` only what the source contains; returns a message about what was left out, if anything was."""
+        known, found = get_by_path(values, self.source) or [], get_by_path(values, self.place)
         strange = [name for name in self.named(values) if name not in known]
         usable = self._usable(found, known) if isinstance(found, dict) else self._enough(found, known)
         values |= with_setting(values, self.place, usable)
@@ -57,25 +57,25 @@ class Choice(NamedTuple):
 def with_setting(section: Any, key: str, value: object) -> Any:
     """A copy of a section, or of a table of them, in which a dotted key has this value."""
     name, _, rest = key.partition(".")
-    part = with_setting(at(section, name), rest, value) if rest else value
+    part = with_setting(get_by_path(section, name), rest, value) if rest else value
     return section | {name: part} if isinstance(section, dict) else section.model_copy(update={name: part})
 
 
 def not_among(values: Values, place: str, source: str) -> list[str]:
-    """A problem for each item of the list `place`, or for what else stands there, that isn't in the list `source`."""
-    allowed, chosen = at(values, source), at(values, place)
+    """A problem for each item at `place` that isn't in the list `source`."""
+    allowed, chosen = get_by_path(values, source), get_by_path(values, place)
     names = ", ".join(map(str, allowed)) or "empty"
     strange = [item for item in (chosen if isinstance(chosen, list) else [chosen]) if item not in allowed]
     return [f"{place}: {item!r} is not among {source} ({names}){did_you_mean(item, allowed)}" for item in strange]
 
 
 def is_on(values: Values, section: str, *empty: Any) -> bool:
-    """True if none of a section's lists, or of what else may be `empty`, is: that switches its stage off."""
+    """False if one of a section's lists is empty, which switches its stage off."""
     return all(item not in ([], *empty) for item in vars(values[section]).values())
 
 
 def unknown_localizers(values: Values, place: str, names: list[str], among: tuple[str, ...] = NAMES) -> list[str]:
-    """A problem for each of these names, which stand at `place`, that is none of these localizers or has no section, which DVC wants."""
+    """A problem for each of these names, which stand at `place`, that is not among these localizers or has no section, which DVC needs."""
     unknown, known = [name for name in names if name not in among], ", ".join(among)
     return [f"{place}: unknown localizer {name!r}{did_you_mean(name, among)}; known: {known}" for name in unknown] + [
         f"localizer.{name}: this section is missing, and {place} names it; write `{name}: {{}}` under `localizer`"

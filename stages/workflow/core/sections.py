@@ -20,7 +20,7 @@ from stages.lib.settings import (
     Section,
     Seed,
     Share,
-    at,
+    get_by_path,
 )
 from stages.workflow.core.rules import Choice, Values, unknown_localizers
 
@@ -42,7 +42,7 @@ def _table(value: object) -> object:
     return value
 
 
-# Settings by each localizer's own class (stages/lib/localizers), which is looked at where torch is loaded anyway.
+# Checked by each localizer's own class (stages/lib/localizers) where torch is imported anyway.
 LocalizerParams = create_model(
     "LocalizerParams", __base__=Section, **{name: (Annotated[Any, AfterValidator(_table)], {}) for name in NAMES}
 )
@@ -79,7 +79,7 @@ TASKS = (Choice("tasks"), Choice("ood.sets", by_key=True))
 
 
 def problems(values: Values) -> Iterator[str]:
-    """Errors between settings that are fine by themselves."""
+    """Problems between settings that are valid by themselves."""
     yield from _set_problems(values)
     yield from _task_problems(values)
     yield from beyond_order(values, "graft.sparsity", [values["graft"].sparsity])
@@ -88,7 +88,7 @@ def problems(values: Values) -> Iterator[str]:
     yield from _region_problems(values)
     if steps := values["calibration"].refit_head_steps:
         for key, needed in (("model.mode", "standard"), ("finetune.source", "train")):
-            if (found := at(values, key)) != needed:
+            if (found := get_by_path(values, key)) != needed:
                 yield f"calibration.refit_head_steps: {steps} needs {key}={needed}, and that is {found}; 0 refits no head"
 
 

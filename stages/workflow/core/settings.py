@@ -24,13 +24,13 @@ from stages.lib.command import guarded
 from stages.lib.data.tasks import resolve_tasks, unknown_tasks
 from stages.lib.errors import ParamsError, did_you_mean, plain_problem, shown
 from stages.lib.localizers.names import NAMES, localizer_in
-from stages.lib.settings import Params, Section, at
+from stages.lib.settings import Params, Section, get_by_path
 from stages.lib.yaml12 import load_yaml
 from stages.workflow.core import paths
 from stages.workflow.core.rules import Values
 
 PROJECT = Path(__file__).parents[3]
-# what of the section `runtime` counts for what a stage computes with the model; the rest of it is no param of any stage
+# settings of `runtime` that affect the results of a model; the others are not params of any stage
 RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.batch_tokens")
 MODEL = ("model.mode", "model.max_length", *RUNTIME)
 # name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml: SECTIONS, the
@@ -40,7 +40,7 @@ PIPELINES: dict[str, ModuleType] = {"": import_module("stages.workflow.core.sect
     for path in sorted((PROJECT / paths.PIPELINES).glob("*/dvc.yaml"))
 }
 OWNERS = {section: name for name, pipeline in PIPELINES.items() for section in pipeline.SECTIONS}
-# what this process has read, by which keys, in which folder
+# settings that this process has read: folder, keys, values
 READ: list[tuple[Path, tuple[str, ...], Params]] = []
 
 
@@ -52,13 +52,13 @@ def load_params(*keys: str, folder: Path = Path()) -> Params:
     those settings that were asked for.  Lists of tasks hold those of `tasks` that are meant: all for null.
     Raises ParamsError with every problem of the main pipeline's settings and of the pipelines that the keys belong to.
     """
-    # their classes are looked at by those that import torch anyway
+    # classes of localizers are checked only where torch is imported anyway
     localizers = any(key.startswith(("localizer", "runtime.device")) for key in keys)
     values, _ = checked(read_files(pipelines_of(keys), folder), localizers)
     chosen = _chosen(values, keys)
-    READ.append((folder, keys, copy(chosen)))  # stages may put more beside what they were given
+    READ.append((folder, keys, copy(chosen)))  # a copy, since stages may add attributes
     if {*RUNTIME} <= {*keys}:
-        more = values["runtime"].gradient_checkpointing  # changes no result
+        more = values["runtime"].gradient_checkpointing  # does not affect results
         chosen.runtime = Params(**vars(chosen.runtime), gradient_checkpointing=more)
     return chosen
 
@@ -72,7 +72,7 @@ def load_localizer(name: str) -> Params | None:
 def load_all(folder: Path = Path()) -> Values:
     """Every section of every pipeline that model.mode allows."""
     main = read_files([""], folder)
-    names = [""] if at(checked(main)[0], "model.mode") == "generative" else PIPELINES
+    names = [""] if get_by_path(checked(main)[0], "model.mode") == "generative" else PIPELINES
     return with_localizers(checked(read_files(names, folder), localizers=True)[0])
 
 
@@ -85,7 +85,7 @@ def with_localizers(values: Values, names: Iterable[str] = NAMES) -> Values:
 
 
 def checkpoint_seconds() -> float:
-    """`runtime.checkpoint_seconds`, which a stage may read without listing it: it changes no result (a test knows it)."""
+    """`runtime.checkpoint_seconds`, which a stage may read without listing it, since it does not affect results."""
     return checked(read_files([""]))[0]["runtime"].checkpoint_seconds
 
 
@@ -169,20 +169,20 @@ def _settings_class(localizer: str) -> type[Section]:
 
 
 def _by_rules(pipeline: str, values: Values, left_out: list[str]) -> Iterator[str]:
-    """Problems between settings that are fine by themselves.  Lists of tasks in `values` get the tasks that are meant."""
+    """Problems between settings that are valid by themselves.  Lists of tasks in `values` get the tasks that are meant."""
     module = PIPELINES[pipeline]
     # what a task of the user's says is checked by its own class
     own = {name: values[name] for name in module.SECTIONS if name != "task"}
     for key, items in flat(own).items():
         if isinstance(items, list):
-            yield from (f"{key}: {item} stands twice" for item in dict.fromkeys(items) if items.count(item) > 1)
+            yield from (f"{key}: {item} is listed twice" for item in dict.fromkeys(items) if items.count(item) > 1)
     for choice in getattr(module, "TASKS", ()):
         yield from unknown_tasks(choice.place, choice.named(values), values["task"])
     for choice in getattr(module, "TASKS", ()):
         left_out += choice.fit(values)
     yield from module.problems(values)
     if pipeline and values["model"].mode == "generative":
-        yield "model.mode: generative is for the main pipeline and `graft localize`; this one reads logits of labels"
+        yield "model.mode: generative is for the main pipeline and `graft localize`; this pipeline needs logits of labels"
 
 
 def flat(values: object, key: str = "") -> dict[str, Any]:
@@ -198,7 +198,7 @@ def flat(values: object, key: str = "") -> dict[str, Any]:
 def _chosen(values: Values, keys: Iterable[str]) -> Params:
     chosen = Params()
     for named in keys:
-        key = re.sub(r"\$\{([\w.]+)\}", lambda name, values=values: str(at(values, name[1])), named)
+        key = re.sub(r"\$\{([\w.]+)\}", lambda name, values=values: str(get_by_path(values, name[1])), named)
         section, _, setting = key.partition(".")
         if section == "localizer":
             values = with_localizers(values, [setting] if setting else NAMES)
@@ -206,12 +206,12 @@ def _chosen(values: Values, keys: Iterable[str]) -> Params:
             setattr(chosen, section, values[section])
         else:
             vars(chosen).setdefault(section, Params())
-            setattr(getattr(chosen, section), setting, at(values, key))
+            setattr(getattr(chosen, section), setting, get_by_path(values, key))
     return chosen
 
 
 def edited() -> list[str]:
-    """The sections that this process has read whose values are others by now, by file and name."""
+    """Settings that this process has read and that have changed since, by file and name."""
     changed = []
     for folder, keys, before in READ:
         now = vars(_chosen(checked(read_files(pipelines_of(keys), folder))[0], keys))
@@ -229,14 +229,14 @@ def require_listed(module: str, arguments: dict[str, Any]) -> None:
         return
     values, _ = checked(read_files(pipelines_of(axes.values())))
     for axis, place in axes.items():
-        allowed = [*map(str, at(values, place))]
+        allowed = [*map(str, get_by_path(values, place))]
         if isinstance(given := arguments[axis], str) and given not in allowed:
             near = did_you_mean(given, allowed)
             raise ParamsError(f"--{axis}: {given!r} is not among {place} ({', '.join(allowed)}){near}")
 
 
 def main() -> None:
-    """Print the checked settings as JSON."""
+    """Check all files and print the settings as JSON."""
     sections = load_all().items()
     print(
         json.dumps(

@@ -1,4 +1,4 @@
-"""The entry point that all stages share: script -> this -> settings -> function, and a guard at the end."""
+"""The decorator of all stages: parse arguments, run the function, and check at the end that no code or setting was edited."""
 
 import argparse
 import contextlib
@@ -21,9 +21,9 @@ from stages.lib.errors import GraftError
 from stages.workflow.core import paths
 
 PROJECT = Path(__file__).parents[3]
-# of the code: what a module says, and the tables that it reads
+# files of code: modules, and the tables that they read
 CODE = (".py", ".yaml")
-# of which DVC knows by itself, and `settings` what a stage has read
+# not code: DVC and `settings` track these
 NO_CODE = (paths.PARAMS.name, paths.PIPELINE.name)
 
 
@@ -49,9 +49,9 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run(function: Callable[..., None], module: str, label: str, arguments: dict[str, Any]) -> None:
-    """Call `function`, whose training and mask learning go on where a run of the same settings and code was killed.
+    """Call `function`; training and mask learning resume where a run with the same settings and code was killed.
 
-    Without a DVC that took them from the settings, an argument that these don't have is an error.
+    Outside of DVC, an argument that the settings don't list is an error.
     """
     from stages.workflow.core import settings
     from stages.workflow.core.resume import keeping
@@ -77,14 +77,14 @@ def code_digests() -> dict[str, str]:
 
 
 def imported(code: dict[str, str]) -> list[str]:
-    """Those of these files that this process has imported, and the tables beside them."""
+    """The files that this process has imported, and the tables beside them."""
     modules = {file for module in [*sys.modules.values()] if (file := getattr(module, "__file__", None)) in code}
     folders = {str(Path(file).parent) for file in modules}
     return [path for path in code if path in modules or (path.endswith(".yaml") and str(Path(path).parent) in folders)]
 
 
 def require_unchanged(code: dict[str, str]) -> None:
-    """Raise GraftError where settings or code are others than at the start, of which `code` are the digests.
+    """Raise GraftError if settings or code have changed since the start; `code` has the digests of the start.
 
     DVC looks at both only when a stage has ended, and would record a result as made by the new ones.
     """
@@ -99,14 +99,14 @@ def require_unchanged(code: dict[str, str]) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process soon after the one that started it, so that a DVC that was killed leaves no second writer."""
+    """End this process soon after its parent, so that a killed DVC leaves no second writer."""
     while os.getppid() == parent:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _note(label: str, seconds: float) -> None:
-    """Keep seconds and MiB of a stage beside DVC's own notes on this machine: no result, so no output of a stage."""
+    """Append seconds and MiB of a stage to a local file for the plan and the runner; not an output."""
     mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> (20 if sys.platform == "darwin" else 10)
     if paths.DURATIONS.parent.is_dir():
         with contextlib.suppress(OSError), paths.DURATIONS.open("a", encoding="utf-8") as file:

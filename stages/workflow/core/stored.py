@@ -1,4 +1,4 @@
-"""What stages stored, read back: tasks, rows, predictions, and the point that fine-tuning chose."""
+"""Readers of what stages stored: tasks, rows, predictions, and the point that fine-tuning chose."""
 
 from functools import reduce
 from operator import or_
@@ -17,7 +17,7 @@ def read_task(name: str) -> TaskSpec:
 
 
 def read_test_sets(task: str, seed: int) -> dict[str, list[dict]]:
-    """Test set name -> rows; the task's own comes first, then what else fetch put into its folder, by the alphabet."""
+    """Test set name -> rows; the task's own comes first, then the others that fetch wrote, in alphabetical order."""
     sets = {task: read_rows(require(paths.sample(task, seed, "test"), f"sample@{task}-{seed}"))}
     for file in sorted(paths.ood_table(task, "x").parent.glob("*.jsonl")):
         sets[file.stem] = read_rows(file)
@@ -31,7 +31,7 @@ def read_cell(task: str, seed: int, dev: bool = False) -> Predictions:
 
 
 def chosen_point(task: str, seed: int) -> dict[str, Any]:
-    """batch_size, learning_rate and steps of a cell's stored fine-tuning; raises ModelError if there is none, or not of ours."""
+    """batch_size, learning_rate and steps of a cell's stored fine-tuning; raises ModelError if there is none, or if it was fine-tuned elsewhere."""
     file = paths.finetuned(task, seed) / "training.json"
     record = read_json(file, ModelError)
     if "chosen" not in record:

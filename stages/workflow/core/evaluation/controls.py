@@ -17,7 +17,7 @@ from stages.workflow.core.stored import read_task, read_test_sets
 
 
 def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> str:
-    """Store what the controls of a cell predict, and what was fitted on dev for it; gives one line about it.
+    """Store the predictions of a cell's controls, and the values fitted on dev; returns a line for the log.
 
     The temperature comes from the logits that `reference` stored.  Of completions there are none, so that it is fitted to the
     live model.

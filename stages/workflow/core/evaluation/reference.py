@@ -18,7 +18,7 @@ def cell_sets(task: str, seed: int) -> dict[str, list[dict]]:
 
 
 def predict_reference(task: str, seed: int, settings: ModelParams, machine: Runtime) -> str:
-    """Store what the fine-tuned and the pretrained model of a cell predict; gives one line about it."""
+    """Store what the fine-tuned and the pretrained model of a cell predict; returns a line for the log."""
     model = LabelModel.load(paths.finetuned(task, seed), read_task(task), settings, machine)
     evaluation = Evaluation(model, cell_sets(task, seed), variants=2)
     with evaluation.progress(f"reference {task}-{seed}"):

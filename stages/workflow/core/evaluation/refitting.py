@@ -17,7 +17,7 @@ def predict_refitted(evaluation: Evaluation, variant: str, seed: int, params: Pa
     """Predict a cell's own test and dev rows with the head trained on for `calibration.refit_head_steps`; gives the record of that.
 
     Nothing if these are 0.  Rows, optimizer, learning rate and batch size are those of fine-tuning at its chosen point, and what
-    is drawn hangs on task and seed alone, so that every model of a cell is treated alike.  In the end it has its head again.
+    is drawn depends on task and seed alone, so that every model of a cell is treated equally.  The model's own head is restored.
     """
     if not (steps := params.calibration.refit_head_steps):
         return {}

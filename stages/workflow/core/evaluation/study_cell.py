@@ -1,4 +1,4 @@
-"""One (task, seed) of the study: the rows it is measured on, what it is measured against, and its records."""
+"""One (task, seed) of the study: the rows it is measured on, its reference predictions, and its records."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -35,7 +35,7 @@ def against_finetuned(
     predictions: Predictions, task: str, seed: int, stage: str = "anchor", axes: tuple[str, ...] = ()
 ) -> Predictions:
     """These predictions with the fine-tuned model's for the same rows, as a stage stored them."""
-    stored = read_predictions(paths.reading_logits(stage, axes, task, seed))
+    stored = read_predictions(paths.stage_logits(stage, axes, task, seed))
     return predictions | stored.part(predictions.logits, [FINETUNED])
 
 
@@ -47,10 +47,10 @@ def variant_rows(
     return [row for row in rows if row["variant"] in predictions.logits[row["test_set"]]]
 
 
-def write_reading(
+def write_record(
     stage: str, axes: tuple[str, ...], about: dict[str, Any], predictions: Predictions, rows: Iterable[Row]
 ) -> None:
     """Store the logits and the record of one cell."""
     task, seed = about["task"], about["seed"]
-    write_predictions(paths.reading_logits(stage, axes, task, seed), predictions)
-    write_json(paths.reading_record(stage, axes, task, seed), {"stage": stage, **about, "rows": list(rows)})
+    write_predictions(paths.stage_logits(stage, axes, task, seed), predictions)
+    write_json(paths.stage_record(stage, axes, task, seed), {"stage": stage, **about, "rows": list(rows)})
