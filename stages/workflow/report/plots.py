@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from stages.lib.words import small_percent
 
-from .spec import Figure, Frames, Spec, fill, groups_of, named, only, rows_of
+from .spec import Figure, Frames, Spec, by_line, fill, groups_of, named, rows_of
 from .stats import Estimate, estimate
 from .tables import facts_of
 
@@ -49,7 +49,7 @@ def draw_all(spec: Spec, frames: Frames) -> Iterator[tuple[str, Drawing]]:
             for part, own in groups_of(spec, rows, [figure.split] if figure.split else []):
                 if len(own):
                     suffix = "".join(f"_{value}" for value in part.values())
-                    drawn = {"dots": _dots, "lines": _lines, "paths": _paths, "heatmap": _heatmaps}[figure.kind](spec, frames, figure, own)
+                    drawn = KINDS[figure.kind](spec, frames, figure, own)
                     _frame(drawn, *(fill(spec, text, f"figures.{name}", **facts, **part) for text in (figure.title, figure.caption)))
                     yield name + suffix, drawn
 
@@ -70,8 +70,7 @@ def _look(spec: Spec, names: Sequence[Any]) -> dict[Any, dict[str, Any]]:
 
 
 def _hues(spec: Spec, figure: Figure, rows: pd.DataFrame) -> list[Any]:
-    names = spec.ordered(rows[figure.hue].dropna()) if figure.hue else [""]
-    return [name for name in names if not figure.only or name in figure.only]
+    return spec.ordered(rows[figure.hue].dropna()) if figure.hue else [""]
 
 
 def _text(spec: Spec, value: Any) -> str:
@@ -159,7 +158,7 @@ def _levels(spec: Spec, frames: Frames, figure: Figure, panel: Axes, part: dict[
     for level, other in zip(figure.levels, ("-", "--", "-.", ":"), strict=False):
         dash = {"fine-tuned": "-", "pretrained": ":"}.get(level.label, other)
         rows = rows_of(frames, level, figure.data)
-        rows = only(rows, {name: value for name, value in part.items() if name in rows})
+        rows = by_line(rows, part)(part)
         mean = (1 if figure.log and upright else 100) * rows.groupby(figure.units)[level.value].mean().mean()
         (panel.axvline if upright else panel.axhline)(mean, color="#555555", linestyle=dash, linewidth=1.2, zorder=1, label=level.label)
 
@@ -206,8 +205,6 @@ def _lines(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dr
                 small = 3.5 if part and figure.mean else 5
                 panel.errorbar(places, means, spreads, label=_text(spec, hue), capsize=2, elinewidth=0.8, markersize=small, **looks[hue])
         _levels(spec, frames, figure, panel, part, upright=False)
-        if figure.diagonal:
-            panel.plot([0, 1], [0, 100], color="#555555", linewidth=0.8, linestyle=":")
         if figure.log:
             panel.set_xscale("log")
             panel.xaxis.set_major_formatter("{x:g}")
@@ -232,7 +229,10 @@ def _spread(figure: Figure, rows: pd.DataFrame, alone: bool) -> tuple[float, flo
 
 
 def _paths(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Drawing:
-    """A point for each hue at the means of two measures x and value; one with several `points` (such as weights) is a path."""
+    """A point for each hue at the means of two measures x and value; one with several `points` (such as weights) is a path.
+
+    A scatter has the points alone.
+    """
     drawn, panels = _panels(spec, figure, rows)
     hues = _hues(spec, figure, rows)
     looks = _look(spec, hues)
@@ -242,7 +242,7 @@ def _paths(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dr
             along = mine.groupby(figure.points, dropna=False) if figure.points else [("", mine)]
             means = [(100 * group.groupby(figure.units)[[figure.x, figure.value]].mean().mean()).to_list() for _, group in along]
             if means:
-                look = looks[hue] | {"linewidth": 0.8 if figure.joined else 0, "markersize": 4 if part else 7}
+                look = looks[hue] | {"linewidth": 0.8 if figure.kind == "paths" else 0, "markersize": 4 if part else 7}
                 panel.plot(*zip(*means, strict=True), label=_text(spec, hue), **look)
         if figure.diagonal:
             panel.axline((100, 100), slope=1, color="#555555", linewidth=0.8, linestyle=":", zorder=1)
@@ -323,3 +323,6 @@ def _heatmap(spec: Spec, figure: Figure, panel: Axes, table: pd.DataFrame, norm:
     if figure.box:
         middle, inside = (len(table) - 1) / 2, np.sum(np.abs(table.index.to_numpy(float)) <= figure.box)
         panel.add_patch(Rectangle((middle - inside / 2,) * 2, inside, inside, fill=False, edgecolor="#D55E00", linewidth=2))
+
+
+KINDS = {"dots": _dots, "lines": _lines, "paths": _paths, "scatter": _paths, "heatmap": _heatmaps}
