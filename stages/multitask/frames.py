@@ -64,7 +64,9 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
         "gain": gains.assign(gain=gains.gain.astype(float)),
         "overlap": frame_of(overlap_rows(skill, settings.groups), OVERLAPS),
         "regions": frame_of(_region_rows(skill), REGIONS),
-        "groups": frame_of(({"group": name, "task": task} for name, own in settings.groups.items() for task in own), ["group", "task"]),
+        "groups": frame_of(
+            ({"group": name, "task": task} for name, own in settings.groups.items() for task in own), ["group", "task"]
+        ),
         "run": run_frame(params).assign(tasks=len(settings.tasks), least_gain=params.summary.least_gain),
     }
 
@@ -134,7 +136,8 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "effects": effects,
         "pairs": pairs,
         "grid": pairs[pairs.kind.isin(["one model, two tasks", "two seeds, one task"])].sort_values(
-            ["first", "second"], key=lambda names: names.map({name: place for place, name in enumerate(dict.fromkeys(overlaps["first"]))})
+            ["first", "second"],
+            key=lambda names: names.map({name: place for place, name in enumerate(dict.fromkeys(overlaps["first"]))}),
         ),
         "similarity": similarity(effects, pairs),
         "matrices": matrices(gains, effects, levels, run["least_gain"]),
@@ -146,8 +149,14 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with their matrix of regions in words and in names of files."""
     keys = [*rows[MATRIX].itertuples(index=False)]
     return rows.assign(
-        matrix=[f"{words(paradigm)}, {words(localizer)}, {small_percent(sparsity)}" for paradigm, localizer, sparsity in keys],
-        size=[f"{words(paradigm)}, {words(localizer)}, regions of {small_percent(sparsity)}" for paradigm, localizer, sparsity in keys],
+        matrix=[
+            f"{words(paradigm)}, {words(localizer)}, {small_percent(sparsity)}"
+            for paradigm, localizer, sparsity in keys
+        ],
+        size=[
+            f"{words(paradigm)}, {words(localizer)}, regions of {small_percent(sparsity)}"
+            for paradigm, localizer, sparsity in keys
+        ],
         file=[f"{paradigm}_{localizer}_{sparsity}" for paradigm, localizer, sparsity in keys],
         leading=[key == keys[0] for key in keys],
     )
@@ -187,7 +196,9 @@ def similarity(effects: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """What a task gains from another's region beside how much the two overlap, by ordered pair and seed."""
     gains = effects[effects.region == "other regions"].rename(columns={"source": "first", "target": "second"})
     key = ["matrix", "first", "second", "seed"]
-    found = gains[[*key, "size", "file", "gain", "alike"]].merge(pairs[pairs.kind == "one model, two tasks"][[*key, "overlap"]], on=key)
+    found = gains[[*key, "size", "file", "gain", "alike"]].merge(
+        pairs[pairs.kind == "one model, two tasks"][[*key, "overlap"]], on=key
+    )
     likeness = found.alike.astype(bool).map({True: "similar tasks", False: "dissimilar tasks"})
     return found.assign(likeness=likeness, pair=found["first"] + ", " + found["second"])
 
@@ -197,10 +208,17 @@ def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, l
     rows = []
     for (matrix, size, file, paradigm), own in gains.groupby(["matrix", "size", "file", "paradigm"], sort=False):
         part = effects[effects.matrix == matrix]
-        best = {kind: part[part.region == kind].groupby(["target", "seed"]).gain.max() for kind in ("own region", "other regions")}
+        best = {
+            kind: part[part.region == kind].groupby(["target", "seed"]).gain.max()
+            for kind in ("own region", "other regions")
+        }
         cells = pd.concat(best, axis=1).dropna()
         means = own[own.kind == SINGLE].groupby(["target", "source"], sort=False).gain.mean().unstack("source")
-        beaten = [task for task in dict.fromkeys(own.target) if task in means.columns and means.loc[task].max() > means.at[task, task]]
+        beaten = [
+            task
+            for task in dict.fromkeys(own.target)
+            if task in means.columns and means.loc[task].max() > means.at[task, task]
+        ]
         missing = levels[levels.paradigm == paradigm].gained
         told = f"; without {(~missing).sum()} of {len(missing)} cells, in which the joint model gained less than {percent(least, 0)} points"
         rows.append({
@@ -212,10 +230,15 @@ def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, l
 
 def _facts(groups: pd.DataFrame, regions: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
     """Groups of similar tasks, test rows by task, joint models, and regions for which movement was the better choice."""
-    alike = [f"similar, as the group {name} has them: {', '.join(own.task)}" for name, own in groups.groupby("group", sort=False)]
+    alike = [
+        f"similar, as the group {name} has them: {', '.join(own.task)}"
+        for name, own in groups.groupby("group", sort=False)
+    ]
     way = regions[regions.kept == MOVEMENT]
     cells = ", ".join(f"{row.task}-{row.seed}" for row in way.itertuples())
-    told = f"regions of the joint model's largest movement, which agreed more on dev than the learned one: {len(way)} of"
+    told = (
+        f"regions of the joint model's largest movement, which agreed more on dev than the learned one: {len(way)} of"
+    )
     return pd.DataFrame([{
         "alike": "; ".join(alike),
         "rows": ", ".join(f"{task} {n}" for task, n in levels.groupby("task", sort=False).n.min().items()),

@@ -20,7 +20,17 @@ SEARCH = ["localizer", *CELL]
 DELTA = 0.05
 # of a patch: a 32-bit place and a 32-bit value for each parameter
 PATCH_BITS = 64
-SIZES = [*SEARCH, "selected", "graftable", "model_parameters", "largest", "enough", "gradient_examples", "bits", "tensors"]
+SIZES = [
+    *SEARCH,
+    "selected",
+    "graftable",
+    "model_parameters",
+    "largest",
+    "enough",
+    "gradient_examples",
+    "bits",
+    "tensors",
+]
 SCORES = [*SEARCH, "variant", "where", "n", "score", "accuracy", "ece", "agreement", "retained", "constant", "majority"]
 LOOKS = [*SEARCH, "selected", "gain"]
 
@@ -32,7 +42,9 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     """
     settings, least = params.smallest, params.summary.least_gain
     cells = grid(localizer=settings.localizers, seed=params.seeds, task=settings.tasks)
-    records = Records("smallest", "search", "metrics/search/{localizer}/{seed}/{task}.json", cells, needs=("stage", "rows"))
+    records = Records(
+        "smallest", "search", "metrics/search/{localizer}/{seed}/{task}.json", cells, needs=("stage", "rows")
+    )
     require_files("make smallest", records)
     sizes = frame_of(records.rows(lambda cell, record: [{**record, **cell}]), SIZES).astype({"enough": object})
     scores = frame_of(records.rows(_scores), SCORES)
@@ -77,7 +89,9 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     [run] = frames["run"].to_dict("records")
     tasks, searches = frames["sizes"].task.unique(), answered(frames["sizes"])
     measured = frames["scores"][frames["scores"]["where"] == "test"]
-    measured = measured.assign(score=exact(measured.score, measured.n)).merge(searches[searches.enough][SEARCH], on=SEARCH)
+    measured = measured.assign(score=exact(measured.score, measured.n)).merge(
+        searches[searches.enough][SEARCH], on=SEARCH
+    )
     grafted = measured[measured.variant == GRAFTED].set_index(SEARCH).score.rename("grafted")
     measured = measured.assign(less_grafted=measured.score - measured.join(grafted, on=SEARCH).grafted)
     summary = by_localizer(searches)
@@ -99,7 +113,13 @@ def answered(sizes: pd.DataFrame) -> pd.DataFrame:
     """Searches that have an answer, be it that no size is enough."""
     found = sizes[sizes.enough.notna()]
     enough = found.enough.astype(bool)
-    return found.assign(enough=enough, found=enough.astype(int), searched=1, log=np.log10(found.selected), bits_each=found.bits / found.selected)
+    return found.assign(
+        enough=enough,
+        found=enough.astype(int),
+        searched=1,
+        log=np.log10(found.selected),
+        bits_each=found.bits / found.selected,
+    )
 
 
 def _size(searches: pd.DataFrame) -> Estimate:

@@ -68,7 +68,9 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
         "robustness": checkpoints(steps),
         "regions": regions,
         "bridge": bridges(chosen(fim, **score), regions, steps),
-        "run": run_frame(params).assign(tasks=len(params.fim.tasks), localizer=params.graft.localizer, **score, **limits),
+        "run": run_frame(params).assign(
+            tasks=len(params.fim.tasks), localizer=params.graft.localizer, **score, **limits
+        ),
     }
 
 
@@ -124,7 +126,11 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The frames with every quantity that report.yaml names as a column."""
     [run], fim, regions = frames["run"].to_dict("records"), frames["fim"], frames["regions"]
     way, layers = {name: run[name] for name in WAY}, int(fim.layer.max())
-    scores, runs, steps = chosen(fim, **way), frames["surgery"], frames["robustness"].assign(layers=layers, steady=run["steady"])
+    scores, runs, steps = (
+        chosen(fim, **way),
+        frames["surgery"],
+        frames["robustness"].assign(layers=layers, steady=run["steady"]),
+    )
     tasks, seeds = across(scores)
     sizes = sorted({*runs[runs.kind == "top"]["size"].dropna().astype(int)})
     half = max((size for size in sizes if size <= layers / 2), default=0)
@@ -227,10 +233,13 @@ def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: 
         for task, rows in runs.groupby("task", sort=False)
     ]
     rivals = {"top": "those with the highest Fisher scores", "bottom": "with the lowest", "random": "drawn at random"}
-    shares = {kind: half[half.kind == kind].groupby("task").kept.mean().mean() for kind in rivals if kind in {*half.kind}}
+    shares = {
+        kind: half[half.kind == kind].groupby("task").kept.mean().mean() for kind in rivals if kind in {*half.kind}
+    }
     few = f"not measurable with {layers} layer{'s' * (layers > 1)}, of which there are too few rankings"
     return pd.DataFrame([{
-        "rows": ", ".join(map(str, sorted({*runs.n}))), "layers": layers, "half": f"{half['size'].max():.0f}", "weak": ", ".join(weak), "lowest": ended.lowest.min(),
+        "rows": ", ".join(map(str, sorted({*runs.n}))),
+        "layers": layers, "half": f"{half['size'].max():.0f}", "weak": ", ".join(weak), "lowest": ended.lowest.min(),
         "kept_by": ", ".join(f"{rivals[kind]} {percent(share)} %" for kind, share in shares.items()),
         "few": few if layers < LAYERS_TO_RANK else "", "drawn": "movement" if layers < LAYERS_TO_RANK else "robustness",
     }])  # fmt: skip

@@ -151,10 +151,14 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             away=(ratios.ratio - 1).abs().where(~own),
             gained=(ratios.accuracy - best).where(own),
         ),
-        "pruned": pruned.assign(constant=pruned.majority / pruned.pretrained, above=pruned.pretrained - pruned.majority),
+        "pruned": pruned.assign(
+            constant=pruned.majority / pruned.pretrained, above=pruned.pretrained - pruned.majority
+        ),
         "errors": _errors(frames["disentangle"]),
         "masks": _selected(tensors),
-        "added": _long(frames["addition"], "model", "accuracy", single="single-task models", accuracy="one model for all, added"),
+        "added": _long(
+            frames["addition"], "model", "accuracy", single="single-task models", accuracy="one model for all, added"
+        ),
         "alike": _long(frames["task_iou"], "masks", "iou", iou="two tasks", chance="by chance"),
         "disentangle": frames["disentangle"].assign(panel=lambda rows: rows.pair + ", " + rows.method),
         "cost": cost.assign(
@@ -168,7 +172,9 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 def _with_alphas(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with all alphas of each method as a text."""
-    alphas = frame.groupby("method").alpha.agg(lambda values: ", ".join(f"{value:g}" for value in sorted({*values.dropna()})))
+    alphas = frame.groupby("method").alpha.agg(
+        lambda values: ", ".join(f"{value:g}" for value in sorted({*values.dropna()}))
+    )
     return frame.assign(alphas=frame.method.map(alphas))
 
 

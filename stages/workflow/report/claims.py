@@ -96,7 +96,9 @@ def judge(spec: Spec, frames: Frames) -> list[Judged]:
             controls[name] = _failed(frames, control)
     for place, claim in enumerate(spec.claims):
         with named(spec, f"claims.{place}", frames):
-            asked += _asked(spec, frames, claim.model_copy(update={"family": claim.family or str(place)}), controls, facts)
+            asked += _asked(
+                spec, frames, claim.model_copy(update={"family": claim.family or str(place)}), controls, facts
+            )
     corrected: dict[int, tuple[float, int]] = {}
     for name in {one.family for one in asked}:
         family = [one for one in asked if one.family == name and one.p_value is not None]
@@ -209,7 +211,13 @@ def _judged(spec: Spec, asked: _Asked, p_value: float | None, family: int) -> Ju
     # how many are above 0 says nothing of another limit
     told = replace(value, positive=None) if claim.limit else value
     fields = {**asked.fields, "difference": told.words(), "percent": value.words("%")}
-    usual = "{percent}" if claim.limit else "{a:percent} against {b:percent} %, {difference}" if "b" in fields else "{difference}"
+    usual = (
+        "{percent}"
+        if claim.limit
+        else "{a:percent} against {b:percent} %, {difference}"
+        if "b" in fields
+        else "{difference}"
+    )
     figure = fill(spec, claim.figure or usual, key, **fields) if value.units else value.words()
     alone = asked.p_value
     if verdict is Verdict.UNCLEAR and alone is not None and alone < 1 - CONFIDENCE:

@@ -50,7 +50,13 @@ def draw_all(spec: Spec, frames: Frames) -> Iterator[tuple[str, Drawing]]:
                 if len(own):
                     suffix = "".join(f"_{value}" for value in part.values())
                     drawn = KINDS[figure.kind](spec, frames, figure, own)
-                    _frame(drawn, *(fill(spec, text, f"figures.{name}", **facts, **part) for text in (figure.title, figure.caption)))
+                    _frame(
+                        drawn,
+                        *(
+                            fill(spec, text, f"figures.{name}", **facts, **part)
+                            for text in (figure.title, figure.caption)
+                        ),
+                    )
                     yield name + suffix, drawn
 
 
@@ -118,7 +124,13 @@ def _dots(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dra
 
 
 def _dot_rows(
-    spec: Spec, figure: Figure, panel: Axes, rows: pd.DataFrame, names: Sequence[Any], look: dict[str, Any], aside: float
+    spec: Spec,
+    figure: Figure,
+    panel: Axes,
+    rows: pd.DataFrame,
+    names: Sequence[Any],
+    look: dict[str, Any],
+    aside: float,
 ) -> None:
     for place, name in enumerate(names):
         whole = bool(figure.mean) and place == 0
@@ -130,8 +142,21 @@ def _dot_rows(
             tasks = (1 if figure.log else 100) * own.groupby(figure.points)[figure.value].mean()
             panel.plot(tasks, [place + aside] * len(tasks), ".", color=look["color"], alpha=0.45, zorder=2)
         spread = None if figure.mean else spread
-        shown = {**look, "label": look["label"] if place == 0 else None, "markeredgecolor": "white" if figure.mean else look["color"]}
-        panel.errorbar(mean, place + aside, xerr=spread, linestyle="", capsize=2, elinewidth=1, markersize=11 if whole else 7, **shown)
+        shown = {
+            **look,
+            "label": look["label"] if place == 0 else None,
+            "markeredgecolor": "white" if figure.mean else look["color"],
+        }
+        panel.errorbar(
+            mean,
+            place + aside,
+            xerr=spread,
+            linestyle="",
+            capsize=2,
+            elinewidth=1,
+            markersize=11 if whole else 7,
+            **shown,
+        )
 
 
 def _middle(figure: Figure, rows: pd.DataFrame) -> tuple[float, Any]:
@@ -160,13 +185,17 @@ def _levels(spec: Spec, frames: Frames, figure: Figure, panel: Axes, part: dict[
         rows = rows_of(frames, level, figure.data)
         rows = by_line(rows, part)(part)
         mean = (1 if figure.log and upright else 100) * rows.groupby(figure.units)[level.value].mean().mean()
-        (panel.axvline if upright else panel.axhline)(mean, color="#555555", linestyle=dash, linewidth=1.2, zorder=1, label=level.label)
+        (panel.axvline if upright else panel.axhline)(
+            mean, color="#555555", linestyle=dash, linewidth=1.2, zorder=1, label=level.label
+        )
 
 
 # --- Lines and paths -----------------------------------------------------------------------------------------------
 
 
-def _panels(spec: Spec, figure: Figure, rows: pd.DataFrame) -> tuple[Drawing, list[tuple[Axes, dict[str, Any], pd.DataFrame]]]:
+def _panels(
+    spec: Spec, figure: Figure, rows: pd.DataFrame
+) -> tuple[Drawing, list[tuple[Axes, dict[str, Any], pd.DataFrame]]]:
     """Axes with their rows: the mean over panels large at the left, the panels beside it as small multiples."""
     parts = [*groups_of(spec, rows, [figure.panel] if figure.panel else [])]
     small = len(parts) if figure.panel else 0
@@ -203,7 +232,16 @@ def _lines(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dr
                 places = _set_apart(figure, xs, rows[figure.x], place - (len(hues) - 1) / 2)
                 means, spreads = ([100 * value[side] for _, value in groups] for side in (0, 1))
                 small = 3.5 if part and figure.mean else 5
-                panel.errorbar(places, means, spreads, label=_text(spec, hue), capsize=2, elinewidth=0.8, markersize=small, **looks[hue])
+                panel.errorbar(
+                    places,
+                    means,
+                    spreads,
+                    label=_text(spec, hue),
+                    capsize=2,
+                    elinewidth=0.8,
+                    markersize=small,
+                    **looks[hue],
+                )
         _levels(spec, frames, figure, panel, part, upright=False)
         if figure.log:
             panel.set_xscale("log")
@@ -240,7 +278,10 @@ def _paths(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Dr
         for hue in hues:
             mine = own[own[figure.hue] == hue]
             along = mine.groupby(figure.points, dropna=False) if figure.points else [("", mine)]
-            means = [(100 * group.groupby(figure.units)[[figure.x, figure.value]].mean().mean()).to_list() for _, group in along]
+            means = [
+                (100 * group.groupby(figure.units)[[figure.x, figure.value]].mean().mean()).to_list()
+                for _, group in along
+            ]
             if means:
                 look = looks[hue] | {"linewidth": 0.8 if figure.kind == "paths" else 0, "markersize": 4 if part else 7}
                 panel.plot(*zip(*means, strict=True), label=_text(spec, hue), **look)
@@ -282,7 +323,10 @@ def _finish(drawn: Drawing, axes: Sequence[Axes], used: int) -> Drawing:
 def _heatmaps(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Drawing:
     """A panel for each group: the mean of a value by row and column, in words of numbers in each cell, with a box of the side `box`."""
     parts = [*groups_of(spec, rows, [figure.panel] if figure.panel else [])]
-    tables = [(part, 100 * own.pivot_table(index=figure.y, columns=figure.x, values=figure.value, sort=figure.box > 0)) for part, own in parts]
+    tables = [
+        (part, 100 * own.pivot_table(index=figure.y, columns=figure.x, values=figure.value, sort=figure.box > 0))
+        for part, own in parts
+    ]
     columns = min(3, len(tables))
     lines = math.ceil(len(tables) / columns)
     most = max(max(table.shape) for _, table in tables)
@@ -290,7 +334,9 @@ def _heatmaps(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) ->
     axes = [*drawn.subplots(lines, columns, squeeze=False).flat]
     norm = _norm(figure, [table for _, table in tables])
     for panel, (part, table) in zip(axes, tables, strict=False):
-        shown = table if figure.box else table.reindex(index=spec.ordered(table.index), columns=spec.ordered(table.columns))
+        shown = (
+            table if figure.box else table.reindex(index=spec.ordered(table.index), columns=spec.ordered(table.columns))
+        )
         _heatmap(spec, figure, panel, shown, norm)
         panel.set_title(_text(spec, part[figure.panel]) if part else "", fontsize=10)
     for panel in axes[len(tables) :]:
@@ -309,20 +355,34 @@ def _norm(figure: Figure, tables: Sequence[pd.DataFrame]) -> Any:
 
 
 def _heatmap(spec: Spec, figure: Figure, panel: Axes, table: pd.DataFrame, norm: Any) -> None:
-    panel.imshow(table, norm=norm, cmap="Blues" if figure.centre is None else "PuOr_r", aspect="equal", origin="lower" if figure.box else "upper")
+    panel.imshow(
+        table,
+        norm=norm,
+        cmap="Blues" if figure.centre is None else "PuOr_r",
+        aspect="equal",
+        origin="lower" if figure.box else "upper",
+    )
     for (row, column), value in np.ndenumerate(table.to_numpy()):
         if not np.isnan(value):
             share = float(norm(value))
             dark = share > 0.6 if figure.centre is None else abs(share - 0.5) > 0.3
-            panel.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color="white" if dark else "black")
+            panel.text(
+                column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color="white" if dark else "black"
+            )
     for side, names in ((panel.xaxis, table.columns), (panel.yaxis, table.index)):
-        side.set_ticks(range(len(names)), [f"{name:g}" if isinstance(name, float) else spec.label(name) for name in names], fontsize=8)
+        side.set_ticks(
+            range(len(names)),
+            [f"{name:g}" if isinstance(name, float) else spec.label(name) for name in names],
+            fontsize=8,
+        )
     panel.tick_params(axis="x", rotation=0 if figure.box else 40)
     panel.grid(visible=False)
     panel.set(xlabel=figure.x_label, ylabel="")
     if figure.box:
         middle, inside = (len(table) - 1) / 2, np.sum(np.abs(table.index.to_numpy(float)) <= figure.box)
-        panel.add_patch(Rectangle((middle - inside / 2,) * 2, inside, inside, fill=False, edgecolor="#D55E00", linewidth=2))
+        panel.add_patch(
+            Rectangle((middle - inside / 2,) * 2, inside, inside, fill=False, edgecolor="#D55E00", linewidth=2)
+        )
 
 
 KINDS = {"dots": _dots, "lines": _lines, "paths": _paths, "scatter": _paths, "heatmap": _heatmaps}

@@ -79,7 +79,11 @@ def markdown(spec: Spec, frames: Frames) -> str:
 def _sentence(spec: Spec, frames: Frames) -> str:
     """The result, or that nothing was measured."""
     measured = any(len(frame) for name, frame in frames.items() if name not in ("run", "facts", "paper"))
-    return fill(spec, spec.sentence, "sentence", **facts_of(spec, frames)) if measured else "Off: the settings ask for nothing here."
+    return (
+        fill(spec, spec.sentence, "sentence", **facts_of(spec, frames))
+        if measured
+        else "Off: the settings ask for nothing here."
+    )
 
 
 def _table(table: Rendered) -> str:

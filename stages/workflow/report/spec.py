@@ -228,7 +228,9 @@ def named(spec: Spec, key: str, frames: Frames) -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        raise SpecError(str(error) if str(error).startswith(str(spec.path)) else f"{spec.path}: {key}: {error}") from None
+        raise SpecError(
+            str(error) if str(error).startswith(str(spec.path)) else f"{spec.path}: {key}: {error}"
+        ) from None
     except (KeyError, pd.errors.UndefinedVariableError) as error:
         name = error.args[0].split("'")[1] if isinstance(error, NameError) else error.args[0]
         known = [*frames, *(column for frame in frames.values() for column in frame)]

@@ -32,7 +32,9 @@ class Mean:
     def __format__(self, form: str) -> str:
         """The mean as `written` has it, with " ±" behind the format also the deviation: "90.5 (0.4)"; empty without cells."""
         form, spread, _ = form.partition(" ±")
-        deviation = f" ({written(self.sd, form.replace('points', 'percent'))})" if spread and self.sd is not None else ""
+        deviation = (
+            f" ({written(self.sd, form.replace('points', 'percent'))})" if spread and self.sd is not None else ""
+        )
         return "" if self.mean is None else written(self.mean, form) + deviation
 
 

@@ -131,7 +131,9 @@ def _lines(spec: Spec, table: Table, columns: Sequence[_Column], rows: pd.DataFr
         if groups and len(parts) > 1:
             yield Line("group", [spec.label(part[table.groups])])
         for values, _ in groups_of(spec, own, table.by):
-            labels = [small_percent(value) if isinstance(value, float) else spec.label(value) for value in values.values()]
+            labels = [
+                small_percent(value) if isinstance(value, float) else spec.label(value) for value in values.values()
+            ]
             line = part | values
             yield Line("ours", [*labels, *(text_of(cell, aggregate(cell, ours(line))) for cell, ours, _ in found)])
             yield from _paper_line(table, [_published(cell, paper(line)) for cell, _, paper in found])
