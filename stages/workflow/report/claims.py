@@ -141,8 +141,22 @@ def _asked(
         names = {name: spec.label(group) if isinstance(group, str) else group for name, group in values.items()}
         named_cells = {name: value_of(frames, cell, values) for name, cell in claim.fields.items()}
         means = cells.groupby(level=claim.units).mean().mean()
-        fields = {**facts, **names, **means, **named_cells, **_scaled(claim, value), "limit": claim.limit}
+        fields = {
+            **facts,
+            **_texts(part),
+            **names,
+            **means,
+            **named_cells,
+            **_scaled(claim, value),
+            "limit": claim.limit,
+        }
         yield _Asked(claim, claim.family, value, units, fields, _void(spec, claim, value, controls, fields))
+
+
+def _texts(rows: pd.DataFrame) -> dict[str, Any]:
+    """The texts that all rows of a claim have in common, by column."""
+    columns = rows.select_dtypes(exclude="number")
+    return {name: values.iloc[0] for name, values in columns.items() if values.nunique(dropna=False) == 1}
 
 
 def _void(spec: Spec, claim: Claim, value: Estimate, controls: Mapping[str, str], fields: Mapping[str, Any]) -> str:
