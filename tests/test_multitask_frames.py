@@ -1,5 +1,7 @@
 """Gains and overlaps by kind of region, on a matrix whose values are known; the contrast of units that are on both sides."""
 
+from itertools import product
+
 import pandas as pd
 import pytest
 
@@ -13,50 +15,20 @@ MATRIX = {"paradigm": "sgd", "localizer": "learned", "sparsity": 0.01}
 
 def gains():
     """Own region 1.0, that of the similar task 0.5, of another 0.1; a union of a and b brings 0.9 on them and 0.2 on c."""
-    rows = []
-    for seed in (1, 2):
-        for target in "abc":
-            for source in "abc":
-                alike = are_alike(GROUPS, source, target)
-                gain = 1.0 if source == target else 0.5 if alike else 0.1
-                rows.append(
-                    {
-                        "kind": "single",
-                        "source": source,
-                        "target": target,
-                        "inside": source == target,
-                        "alike": alike,
-                        "gain": gain,
-                    }
-                )
-                rows[-1]["seed"] = seed
-            inside = target in "ab"
-            rows.append(
-                {
-                    "kind": "union",
-                    "source": "mood",
-                    "target": target,
-                    "inside": inside,
-                    "alike": False,
-                    "gain": 0.9 if inside else 0.2,
-                }
-            )
-            rows[-1]["seed"] = seed
-    return named(pd.DataFrame(rows).assign(**MATRIX))
+    names = ["kind", "source", "target", "inside", "alike", "gain"]
+    rows = [("union", "mood", target, target in "ab", False, 0.9 if target in "ab" else 0.2) for target in "abc"]
+    for source, target in product("abc", "abc"):
+        alike, own = are_alike(GROUPS, source, target), source == target
+        rows.append(("single", source, target, own, alike, 1.0 if own else 0.5 if alike else 0.1))
+    frame = pd.DataFrame(rows, columns=names).assign(**MATRIX)
+    return named(pd.concat([frame.assign(seed=seed) for seed in (1, 2)], ignore_index=True))
 
 
 def contrast(rows, first, second, units):
     """The claim that the first is higher: its value, the figures of both sides, and what is said of it."""
-    about = {
-        "words": "",
-        "data": "rows",
-        "value": "gain",
-        "statistic": "contrast",
-        "figure": "{a:.4f} {b:.4f}",
-        "units": units,
-    }
-    spec = Spec(title="", sentence="", setting="", claims=[about | {"by": "region", "a": first, "b": second}])
-    [claim] = judge(spec, {"rows": rows})
+    about = {"words": "", "data": "rows", "value": "gain", "statistic": "contrast", "figure": "{a:.4f} {b:.4f}"}
+    sides = {"by": "region", "a": first, "b": second, "units": units}
+    [claim] = judge(Spec(title="", sentence="", setting="", claims=[about | sides]), {"rows": rows})
     return claim.value, [float(word) for word in claim.figure.partition(";")[0].split()], claim.figure
 
 
