@@ -18,7 +18,7 @@ from stages.workflow.report.claims import Verdict, judge
 from stages.workflow.report.plots import draw_all
 from stages.workflow.report.publish import headline, markdown, publish
 from stages.workflow.report.spec import Spec, SpecError, read_spec
-from stages.workflow.report.stats import estimate, holm, paired
+from stages.workflow.report.stats import estimate, holm
 from stages.workflow.report.tables import render
 
 MADE_BY = "`dvc repro stages/toy/dvc.yaml:edit@full-13` makes it"
@@ -155,15 +155,6 @@ def test_tasks_with_fewer_seeds_than_others_are_told_in_words_and_numbers():
     assert estimate(pairs, PAIR).sample() == "3 tasks, 1 to 2 seeds"
 
 
-def test_differences_are_paired_by_cell():
-    first = cells({"a": 0.5, "b": 0.7, "c": 0.9}, seeds=1)
-    second = cells({"b": 0.6, "a": 0.2}, seeds=1)
-    value = paired(first, second)
-    assert (value.n, value.positive) == (2, 2) and value.mean == pytest.approx(0.2)
-    assert paired(second, first).mean == pytest.approx(-0.2)
-    assert paired(first, second[:0]).words() == "no common cells"
-
-
 @pytest.mark.parametrize(
     "p_values, corrected",
     [([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]), ([0.04], [0.04]), ([0.6, 0.7], [1, 1]), ([], [])],
@@ -186,15 +177,6 @@ def test_an_interval_excludes_just_the_limits_whose_p_value_is_below_5_percent(v
     value = estimate(cells(values, apart=0.0))
     if value.error and value.error > 1e-6 and min(abs(limit - value.low), abs(limit - value.high)) > 1e-6:
         assert (value.p_value(limit) < 0.05) == (not value.low <= limit <= value.high)
-
-
-@settings(max_examples=60, deadline=None)
-@given(VALUES, VALUES)
-def test_a_paired_difference_changes_its_sign_with_the_sides_and_looks_only_at_common_cells(one, other):
-    there, back = paired(cells(one), cells(other)), paired(cells(other), cells(one))
-    assert there.units == back.units == len(one.keys() & other.keys())
-    if there.units:
-        assert there.mean == pytest.approx(-back.mean) and there.sd == pytest.approx(back.sd, nan_ok=True)
 
 
 @settings(max_examples=60, deadline=None)
@@ -255,6 +237,19 @@ def test_a_claim_is_judged_by_its_whole_interval(values, rule, limit, verdict):
     rows = frame(x=values)
     assert verdicts(rows, claim(rule=rule, limit=limit)) == ([verdict] if values else [])
     assert set(verdicts(frame(seeds=1, x=values), claim(rule=rule, limit=limit))) <= {"not measurable"}, "one seed"
+
+
+@settings(max_examples=30, deadline=None)
+@given(VALUES, VALUES)
+def test_a_difference_is_of_common_cells_and_changes_its_sign_with_the_sides(one, other):
+    sides = {"x": cells(one), "y": cells(other)}
+    rows = pd.concat([side.rename("score").reset_index().assign(method=name) for name, side in sides.items()])
+    there, back = judge(spec(claims=[claim(a="x", b="y"), claim(a="y", b="x")]), {"rows": rows})
+    common = one.keys() & other.keys()
+    assert there.value.units == back.value.units == len(common)
+    if common:
+        assert there.value.mean == pytest.approx(np.mean([one[task] - other[task] for task in common]), abs=1e-9)
+        assert there.value.mean == pytest.approx(-back.value.mean, abs=1e-9)
 
 
 def test_groups_are_compared_cell_by_cell():

@@ -77,11 +77,11 @@ class _Asked:
     """A claim with what was measured: the estimate and its values by unit, and why they tell nothing, if that is so."""
 
     claim: Claim
-    family: str
     value: Estimate
     units: pd.Series
     fields: Mapping[str, Any]
     void: str
+    family: str = ""
 
     @property
     def p_value(self) -> float | None:
@@ -96,9 +96,8 @@ def judge(spec: Spec, frames: Frames) -> list[Judged]:
             controls[name] = _failed(frames, control)
     for place, claim in enumerate(spec.claims):
         with named(spec, f"claims.{place}", frames):
-            asked += _asked(
-                spec, frames, claim.model_copy(update={"family": claim.family or str(place)}), controls, facts
-            )
+            made = _asked(spec, frames, claim, controls, facts)
+            asked += [replace(one, family=claim.family or str(place)) for one in made]
     corrected: dict[int, tuple[float, int]] = {}
     for name in {one.family for one in asked}:
         family = [one for one in asked if one.family == name and one.p_value is not None]
@@ -139,23 +138,16 @@ def _asked(
         if not all(map(len, sides)) or (claim.each and not value.units):
             continue
         names = {name: spec.label(group) if isinstance(group, str) else group for name, group in values.items()}
-        named_cells = {name: value_of(frames, cell, values) for name, cell in claim.fields.items()}
+        shown = {name: value_of(frames, cell, values) for name, cell in claim.fields.items()}
         means = cells.groupby(level=claim.units).mean().mean()
-        fields = {
-            **facts,
-            **_texts(part),
-            **names,
-            **means,
-            **named_cells,
-            **_scaled(claim, value),
-            "limit": claim.limit,
-        }
-        yield _Asked(claim, claim.family, value, units, fields, _void(spec, claim, value, controls, fields))
+        own = {**means, **_scaled(claim, value), "limit": claim.limit}
+        fields = {**facts, **_texts(part), **names, **shown, **own}
+        yield _Asked(claim, value, units, fields, _void(spec, claim, value, controls, fields))
 
 
 def _texts(rows: pd.DataFrame) -> dict[str, Any]:
     """The texts that all rows of a claim have in common, by column."""
-    columns = rows.select_dtypes(exclude="number")
+    columns = rows.select_dtypes(exclude=["number", "bool"])
     return {name: values.iloc[0] for name, values in columns.items() if values.nunique(dropna=False) == 1}
 
 
@@ -225,14 +217,9 @@ def _judged(spec: Spec, asked: _Asked, p_value: float | None, family: int) -> Ju
     # how many are above 0 says nothing of another limit
     told = replace(value, positive=None) if claim.limit else value
     fields = {**asked.fields, "difference": told.words(), "percent": value.words("%")}
-    usual = (
-        "{percent}"
-        if claim.limit
-        else "{a:percent} against {b:percent} %, {difference}"
-        if "b" in fields
-        else "{difference}"
-    )
-    figure = fill(spec, claim.figure or usual, key, **fields) if value.units else value.words()
+    usual = "{a:percent} against {b:percent} %, {difference}" if "b" in fields else "{difference}"
+    usual = claim.figure or ("{percent}" if claim.limit else usual)
+    figure = fill(spec, usual, key, **fields) if value.units else value.words()
     alone = asked.p_value
     if verdict is Verdict.UNCLEAR and alone is not None and alone < 1 - CONFIDENCE:
         figure += f"; its own interval excludes the limit, but not after Holm's correction for {family} claims"

@@ -157,11 +157,6 @@ def _jackknife(
     return None if np.isnan(error) or (count == 2 and error <= ROUNDING) else error
 
 
-def paired(first: pd.Series, second: pd.Series, tasks: Sequence[str] = ("task",)) -> Estimate:
-    """first - second over the cells that both have, told by their index (see `estimate`)."""
-    return estimate(first - second, tasks)
-
-
 @cache
 def _t_quantile(freedom: int) -> float:
     """Two-sided 95 % quantile of Student's t: 12.71 for 1 degree of freedom, 1.96 for many."""
