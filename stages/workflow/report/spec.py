@@ -108,10 +108,9 @@ class Claim(Rows):
     `each`: a claim for each value of these columns, one family.  `statistic`: of the two sides their difference over common
     cells, how much lower in proportion the first is (`reduction`), the difference of two groups' means that share units
     (`contrast`), or their rank correlation.  `limit`: a number, or the name of a fact.  `scale`: how {mean}, {interval} and
-    exceptions are told: of a power of 10 or of Fisher's z what it is of.  `fields`: cells that words, figure and size
-    may name, as they may facts and columns of one text.
-    `void`: why nothing can be measured, if that is so; `exceptions`: what does not follow the claim besides its tasks.
-    A `property` holds by construction and is not counted: every row fulfils it.
+    exceptions are told: of a power of 10 or of Fisher's z what it is of.  `fields`: cells that texts may name, as they may facts
+    and the texts that all rows of a claim have in common.  `void`: why nothing can be measured, if that is so; `exceptions`: what
+    does not follow the claim besides its tasks.  A `property` holds by construction and is not counted: every row fulfils it.
     """
 
     words: str
