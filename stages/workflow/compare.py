@@ -23,15 +23,22 @@ CELL = ["task", "seed"]
 
 def main() -> None:
     """Parse the command line, write the report and its figures."""
-    parser = argparse.ArgumentParser(prog="python -m stages.workflow.compare", description="Several runs of one pipeline.")
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.workflow.compare", description="Several runs of one pipeline."
+    )
     parser.add_argument("pipeline", help="summary (the main one), study, talos, ...")
     parser.add_argument("runs", nargs="+", metavar="NAME=FOLDER", help="a run's name, and the folder of its CSV files")
     parser.add_argument("--pool", action="store_true", help="the tasks of all runs as those of one")
     parser.add_argument("--to", type=Path, required=True, help="folder for report.md and the figures")
     asked = parser.parse_args()
-    known = {"summary": Path("stages"), **{file.parent.name: file.parent for file in Path("stages").glob("*/report.yaml")}}
+    known = {
+        "summary": Path("stages"),
+        **{file.parent.name: file.parent for file in Path("stages").glob("*/report.yaml")},
+    }
     if asked.pipeline not in known:
-        raise DataError(f"{asked.pipeline}: no pipeline{did_you_mean(asked.pipeline, known)}; there are {', '.join(known)}")
+        raise DataError(
+            f"{asked.pipeline}: no pipeline{did_you_mean(asked.pipeline, known)}; there are {', '.join(known)}"
+        )
     folder = known[asked.pipeline]
     runs = {name: load_frames(plots, folder / "paper.csv") for name, plots in named_folders(asked.runs).items()}
     spec = read_spec(folder / "report.yaml")
@@ -41,28 +48,35 @@ def main() -> None:
     else:
         derived = {name: derive_with(folder, frames) for name, frames in runs.items()}
         spec, frames = by_run(spec), side_by_side(derived)
-        write_text(asked.to / "report.md", f"{markdown(spec, frames)}\n{verdicts(read_spec(folder / 'report.yaml'), derived)}")
+        write_text(
+            asked.to / "report.md", f"{markdown(spec, frames)}\n{verdicts(read_spec(folder / 'report.yaml'), derived)}"
+        )
     save_figures(spec, frames, asked.to)
     print(f"compare: {asked.to / 'report.md'}")
 
 
 def named_folders(words: Sequence[str]) -> dict[str, Path]:
-    """Name -> folder; raises DataError naming the word that is none, or a folder without CSV files."""
+    """Name -> folder; raises DataError naming the word that is none, or a folder without those of a run."""
     found: dict[str, Path] = {}
     for word in words:
         name, sign, folder = word.partition("=")
         if not sign or not name or name in found:
             raise DataError(f"{word}: NAME=FOLDER is wanted, each name once, as in 64=plots")
-        if not any(Path(folder).glob("*.csv")):
-            raise DataError(f"{folder}: no CSV files of a run are there")
+        if not Path(folder, "run.csv").exists():
+            raise DataError(
+                f"{folder}: no run.csv is there, so these are not the CSV files of a run, or of one too old"
+            )
         found[name] = Path(folder)
     return found
 
 
 def pooled(runs: Mapping[str, Frames]) -> Frames:
     """The frames of all runs as those of one; raises DataError if two runs have the same cell."""
-    frames = {name: pd.concat([run[name] for run in runs.values() if name in run], ignore_index=True) for name in _common(runs)}
-    cells = pd.concat([run["scores"][CELL].drop_duplicates() for run in runs.values() if "scores" in run])
+    frames = {
+        name: pd.concat([run[name] for run in runs.values() if name in run], ignore_index=True)
+        for name in _common(runs)
+    }
+    cells = pd.concat([_cells(run) for run in runs.values()])
     if (twice := cells[cells.duplicated()]).size:
         raise DataError(f"{', '.join(runs)}: two of these have {twice.task.iloc[0]} with seed {twice.seed.iloc[0]}")
     first = next(iter(runs.values()))
@@ -72,8 +86,7 @@ def pooled(runs: Mapping[str, Frames]) -> Frames:
 
 def side_by_side(runs: Mapping[str, Frames]) -> Frames:
     """The derived frames of all runs with a column `run`, of the tasks that all have."""
-    about = [frame for run in runs.values() for name, frame in run.items() if name in ("scores", "addition", "anchor")]
-    tasks = set.intersection(*({*frame.task} for frame in about))
+    tasks = set.intersection(*({*_cells(run).task} for run in runs.values()))
     if not tasks:
         raise DataError(f"{', '.join(runs)}: no task is in all of these")
     found = {}
@@ -83,9 +96,17 @@ def side_by_side(runs: Mapping[str, Frames]) -> Frames:
     return found
 
 
+def _cells(frames: Frames) -> pd.DataFrame:
+    """Each task with each seed that a run has of it."""
+    about = [frame[CELL] for frame in frames.values() if {*CELL} <= {*frame}]
+    return pd.concat([pd.DataFrame(columns=CELL), *about]).drop_duplicates()
+
+
 def _common(runs: Mapping[str, Frames]) -> list[str]:
     whole = {"paper", "run", "facts"}  # not about cells
-    return [name for name in next(iter(runs.values())) if name not in whole and all(name in run for run in runs.values())]
+    return [
+        name for name in next(iter(runs.values())) if name not in whole and all(name in run for run in runs.values())
+    ]
 
 
 def by_run(spec: Spec) -> Spec:
