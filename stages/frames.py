@@ -173,6 +173,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     bins = pooled_bins(frames["reliability"])
     # no confidence is below one in the number of labels
     lowest = confidence.low[confidence["count"] > 0].min()
+    sure = sure_shares(confidence)
     masks, published = sizes_of(frames["masks"]), _published(frames["paper"], named, run)
     return frames | {
         "scores": scores,
@@ -183,13 +184,14 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "reliability": bins[bins["count"] >= FEWEST_ROWS].merge(named, on="task"),
         "overconfidence": overconfidence(bins),
         "confidence": confidence[confidence.low >= lowest].merge(named, on="task"),
-        "sure": sure_shares(confidence),
+        "sure": sure,
         # dev chooses an alpha of WiSE-FT in each cell; all of them are one point
         "frontier": frontier.assign(alpha=frontier.alpha.where(frontier.method == WISE_GRAFT)).merge(named, on="task"),
         "masks": masks,
         "paper": published,
         "facts": pd.DataFrame([{
             **_wording(run["mode"] == GENERATIVE), **_facts(run, frames, scores), "size": _extent(masks.share),
+            "edge": f"{100 * sure.edge.iloc[0]:.3g}",
             "source": _source(published[published.compared & published.name.isin(scores.name)]),
             "ood_source": _source(published[published.pair.isin(ood.pair)]),
             "tested_on": "other data sets" if len(ood) else "the task's own data set",

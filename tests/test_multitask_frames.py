@@ -1,11 +1,13 @@
 """Gains and overlaps by kind of region, on a matrix whose values are known; the contrast of units that are on both sides."""
 
+from itertools import product
+
 import pandas as pd
 import pytest
 
 from stages.multitask.frames import are_similar, kinds_of_gains, kinds_of_pairs, matrices, named, similarity
-from stages.workflow.report.claims import _estimate, _means
-from stages.workflow.report.spec import Claim
+from stages.workflow.report.claims import judge
+from stages.workflow.report.spec import Spec
 
 GROUPS = {"mood": ["a", "b"]}
 MATRIX = {"paradigm": "sgd", "localizer": "learned", "sparsity": 0.01}
@@ -13,43 +15,21 @@ MATRIX = {"paradigm": "sgd", "localizer": "learned", "sparsity": 0.01}
 
 def gains():
     """Own region 1.0, that of the similar task 0.5, of another 0.1; a union of a and b brings 0.9 on them and 0.2 on c."""
-    rows = []
-    for seed in (1, 2):
-        for target in "abc":
-            for source in "abc":
-                alike = are_similar(GROUPS, source, target)
-                gain = 1.0 if source == target else 0.5 if alike else 0.1
-                rows.append(
-                    {
-                        "kind": "single",
-                        "source": source,
-                        "target": target,
-                        "inside": source == target,
-                        "alike": alike,
-                        "gain": gain,
-                    }
-                )
-                rows[-1]["seed"] = seed
-            inside = target in "ab"
-            rows.append(
-                {
-                    "kind": "union",
-                    "source": "mood",
-                    "target": target,
-                    "inside": inside,
-                    "alike": False,
-                    "gain": 0.9 if inside else 0.2,
-                }
-            )
-            rows[-1]["seed"] = seed
-    return named(pd.DataFrame(rows).assign(**MATRIX))
+    names = ["kind", "source", "target", "inside", "alike", "gain"]
+    rows = [("union", "mood", target, target in "ab", False, 0.9 if target in "ab" else 0.2) for target in "abc"]
+    for source, target in product("abc", "abc"):
+        alike, own = are_similar(GROUPS, source, target), source == target
+        rows.append(("single", source, target, own, alike, 1.0 if own else 0.5 if alike else 0.1))
+    frame = pd.DataFrame(rows, columns=names).assign(**MATRIX)
+    return named(pd.concat([frame.assign(seed=seed) for seed in (1, 2)], ignore_index=True))
 
 
-def contrast(first, second, units):
-    claim = Claim(words="", value="gain", by="region", a=first, b=second, units=units, statistic="contrast")
-    rows = kinds_of_gains(gains())
-    sides = [rows[rows.region == side].set_index([*units, "seed"]).gain for side in (first, second)]
-    return _estimate(claim, sides)[0], _means(claim, sides)
+def contrast(rows, first, second, units):
+    """The claim that the first is higher: its value, the figures of both sides, and what is said of it."""
+    about = {"words": "", "data": "rows", "value": "gain", "statistic": "contrast", "figure": "{a:.4f} {b:.4f}"}
+    sides = {"by": "region", "a": first, "b": second, "units": units}
+    [claim] = judge(Spec(title="", sentence="", setting="", claims=[about | sides]), {"rows": rows})
+    return claim.value, [float(word) for word in claim.figure.partition(";")[0].split()], claim.figure
 
 
 def test_a_gain_is_of_each_kind_that_its_region_is_of_and_has_a_rival_on_the_same_task():
@@ -71,24 +51,25 @@ def test_a_gain_is_of_each_kind_that_its_region_is_of_and_has_a_rival_on_the_sam
 
 
 def test_sides_are_compared_by_their_own_means_and_an_interval_needs_two_tasks_on_each():
-    value, means = contrast("own region", "other regions", ["source", "target"])
-    assert means == pytest.approx({"a": 1, "b": (2 * 0.5 + 4 * 0.1) / 6}) and value.mean == pytest.approx(
-        means["a"] - means["b"]
-    )
-    value, means = contrast("union, its tasks", "union, excluded tasks", ["target"])
+    rows = kinds_of_gains(gains())
+    value, means, _ = contrast(rows, "own region", "other regions", ["source", "target"])
+    assert means == pytest.approx([1, (2 * 0.5 + 4 * 0.1) / 6], abs=1e-4) and value.mean == pytest.approx(1 - 1.4 / 6)
+    value, _, told = contrast(rows, "union, its tasks", "union, excluded tasks", ["target"])
     assert value.mean == pytest.approx(0.7) and value.error is None, "without c one side is empty"
+    assert "one side rests on a single task" in told
 
 
 def test_a_unit_on_both_sides_counts_on_each_and_is_left_out_of_both():
-    index = pd.MultiIndex.from_tuples([("a", 1), ("a", 2), ("b", 1), ("b", 2)], names=["target", "seed"])
-    more = pd.MultiIndex.from_tuples([("b", 1), ("b", 2), ("c", 1), ("c", 2)], names=["target", "seed"])
-    sides = [pd.Series([0.8, 0.8, 0.6, 0.6], index), pd.Series([0.2, 0.2, 0.4, 0.4], more)]
-    claim = Claim(words="", value="gain", a="in", b="out", units=["target"], statistic="contrast")
-    value, _ = _estimate(claim, sides)
-    # b has half of its rows on each side, so half the weight of a task that is on one side alone
-    first, second = (0.8 + 0.5 * 0.6) / 1.5, (0.5 * 0.2 + 0.4) / 1.5
-    assert value.mean == pytest.approx(first - second) and value.tasks == 3 and value.error > 0
-    assert _means(claim, sides) == pytest.approx({"a": first, "b": second})
+    sides = {"in": {"a": 0.8, "b": 0.6}, "out": {"b": 0.2, "c": 0.4}}
+    rows = [
+        {"region": side, "target": target, "seed": seed, "gain": gain}
+        for side, gains_of in sides.items() for target, gain in gains_of.items() for seed in (1, 2)
+    ]  # fmt: skip
+    value, means, _ = contrast(pd.DataFrame(rows), "in", "out", ["target"])
+    assert means == pytest.approx([0.7, 0.3]) and value.mean == pytest.approx(0.4) and value.tasks == 3
+    # without a, b and c: 0.6 - 0.3, 0.8 - 0.4 and 0.7 - 0.2
+    pseudo = [3 * 0.4 - 2 * left for left in (0.3, 0.4, 0.5)]
+    assert value.error == pytest.approx(pd.Series(pseudo).std() / 3**0.5)
 
 
 def test_pairs_are_of_one_model_or_of_two_seeds():
@@ -112,7 +93,6 @@ def test_a_matrix_says_where_another_region_is_better_and_what_is_left_out():
     changed = gains()
     changed.loc[(changed.source == "b") & (changed.target == "a"), "gain"] = 1.5
     [row] = matrices(changed, kinds_of_gains(changed), levels, 0.05).to_dict("records")
-    assert (row["best"], row["cells"], row["beaten"]) == (4, 6, "a") and row[
-        "size"
-    ] == "SGD, learned, regions of 1.00 %"
+    assert (row["best"], row["beaten"]) == ("4 of 6 cells", "a")
+    assert {*changed["size"]} == {"SGD, learned, regions of 1.00 %"}
     assert row["left_out"] == "; without 1 of 3 cells, in which the joint model gained less than 5 points"

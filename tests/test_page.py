@@ -81,9 +81,12 @@ def test_compare_puts_runs_side_by_side_and_pools_their_tasks(tmp_path):
     compare("summary", runs[0], whole, "--to", str(to))
     report = (to / "report.md").read_text()
     assert "| one |" in report and "| whole |" in report and "## Claims by run" in report
+    compare("talos", f"base={ROOT / 'plots/talos'}", "--pool", "--to", str(to))
+    assert "| TaLoS |" in (to / "report.md").read_text(), "a pipeline without a frame of scores"
     assert "no task is in all of these" in compare("summary", *runs, "--to", str(to), fails=True)
     assert "two of these have movies with seed 13" in compare(
         "summary", runs[0], whole, "--pool", "--to", str(to), fails=True
     )
     assert "unknown pipeline (did you mean 'summary'?)" in compare("sumary", *runs, "--to", str(to), fails=True)
-    assert "NAME=FOLDER is wanted" in compare("summary", "plots", "--to", str(to), fails=True)
+    assert "has no run.csv" in compare("summary", "old=tests", "--to", str(to), fails=True)
+    assert "expected NAME=FOLDER" in compare("summary", "plots", "--to", str(to), fails=True)

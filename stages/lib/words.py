@@ -2,6 +2,7 @@
 
 import math
 import string
+from numbers import Real
 
 UNKNOWN = "n/a"
 # names whose underscores are more than spaces, and parts of names that are not written as in settings
@@ -35,11 +36,6 @@ def points(difference: float | None, decimals: int = 1) -> str:
     return UNKNOWN if difference is None else f"{100 * round(difference, 12) + 0.0:+.{decimals}f}"
 
 
-def spread(mean: float | None, deviation: float | None = None) -> str:
-    """Mean and standard deviation in %, as in the paper's tables: "90.5 (0.4)"."""
-    return percent(mean) if mean is None or deviation is None else f"{percent(mean)} ({percent(deviation)})"
-
-
 def counted(number: int, thing: str) -> str:
     """A number with its noun: "1 seed", "3 seeds"."""
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
@@ -50,13 +46,18 @@ def counts(**things: int) -> str:
     return ", ".join(counted(number, thing) for thing, number in things.items())
 
 
+def written(value: float, form: str) -> str:
+    """A number by its format: `percent` or `points`, which may end in the number of decimals, `size`, or any that f-strings know."""
+    kind = form.rstrip("0123456789")
+    decimals = [int(form[len(kind) :])] if kind and form != kind else []
+    if kind in ("percent", "points"):
+        return {"percent": percent, "points": points}[kind](value, *decimals)
+    return small_percent(value) if form == "size" else format(value, form)
+
+
 class Template(string.Formatter):
     """Templates of a report.yaml: {share:percent}, {share:percent0}, {gap:points}, {sparsity:size}, and all that f-strings know."""
 
     def format_field(self, value: object, form: str) -> str:
-        """One field; `percent` and `points` may end in the number of decimals."""
-        kind = form.rstrip("0123456789")
-        decimals = [int(form[len(kind) :])] if form[len(kind) :] and kind else []
-        if kind in ("percent", "points"):
-            return {"percent": percent, "points": points}[kind](value, *decimals)
-        return small_percent(value) if form == "size" else super().format_field(value, form)
+        """One field, a number as `written` has it."""
+        return written(value, form) if isinstance(value, Real) else format(value, form)

@@ -129,6 +129,8 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     levels = levels.assign(gap=levels.joint - levels.single, gained=levels.gained.astype(bool))
     gains, overlaps = named(frames["gain"]), named(frames["overlap"]).assign(seed=lambda rows: rows.first_seed)
     effects, pairs = kinds_of_gains(gains), kinds_of_pairs(overlaps)
+    about, similar = matrices(gains, effects, levels, run["least_gain"]), similarity(effects, pairs)
+    effects, pairs, similar = (rows.merge(about, on="matrix", how="left") for rows in (effects, pairs, similar))
     return frames | {
         "level": levels,
         "levels": levels.melt([*LEVELS[:4]], ["pretrained", "single", "joint"], "model", "accuracy"),
@@ -139,8 +141,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             ["first", "second"],
             key=lambda names: names.map({name: place for place, name in enumerate(dict.fromkeys(overlaps["first"]))}),
         ),
-        "similarity": similarity(effects, pairs),
-        "matrices": matrices(gains, effects, levels, run["least_gain"]),
+        "similarity": similar,
         "facts": _facts(frames["groups"], frames["regions"], levels),
     }
 
@@ -206,7 +207,7 @@ def similarity(effects: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
 def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, least: float) -> pd.DataFrame:
     """A row for each matrix: in how many cells the own region is the best, for which tasks on average it isn't, what is left out."""
     rows = []
-    for (matrix, size, file, paradigm), own in gains.groupby(["matrix", "size", "file", "paradigm"], sort=False):
+    for (matrix, paradigm), own in gains.groupby(["matrix", "paradigm"], sort=False):
         part = effects[effects.matrix == matrix]
         best = {
             kind: part[part.region == kind].groupby(["target", "seed"]).gain.max()
@@ -222,10 +223,10 @@ def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, l
         missing = levels[levels.paradigm == paradigm].gained
         left_out = f"; without {(~missing).sum()} of {len(missing)} cells, in which the joint model gained less than {percent(least, 0)} points"
         rows.append({
-            "matrix": matrix, "size": size, "file": file, "best": int((cells.iloc[:, 0] > cells.iloc[:, 1]).sum()), "cells": len(cells),
+            "matrix": matrix, "best": f"{(cells.iloc[:, 0] > cells.iloc[:, 1]).sum()} of {len(cells)} cells",
             "beaten": ", ".join(beaten), "left_out": "" if missing.all() else left_out,
         })  # fmt: skip
-    return pd.DataFrame(rows, columns=["matrix", "size", "file", "best", "cells", "beaten", "left_out"])
+    return pd.DataFrame(rows, columns=["matrix", "best", "beaten", "left_out"])
 
 
 def _facts(groups: pd.DataFrame, regions: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:

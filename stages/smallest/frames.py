@@ -92,6 +92,8 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     measured = measured.assign(score=exact(measured.score, measured.n)).merge(
         searches[searches.enough][SEARCH], on=SEARCH
     )
+    grafted = measured[measured.variant == GRAFTED].set_index(SEARCH).score.rename("grafted")
+    measured = measured.assign(less_grafted=measured.score - measured.join(grafted, on=SEARCH).grafted)
     summary = by_localizer(searches)
     return frames | {
         "searches": searches,

@@ -289,7 +289,9 @@ def grafts(frames: Frames) -> pd.DataFrame:
     common = common_sizes(rows)
     rows = pd.concat([rows.sort_values("sparsity", kind="stable"), *ends], ignore_index=True)
     counts = rows.groupby(["localizer", "sparsity"]).selected.mean()
+    learned = rows[rows.localizer == LEARNED].groupby(by_size).score.mean().rename(LEARNED)
     return rows.assign(
+        less_learned=(rows.score - rows.join(learned, on=by_size)[LEARNED]).where(rows.localizer != LEARNED),
         common=rows.sparsity.isin([*common, *ENDS.values()]),
         smallest=rows.sparsity == min(common, default=None),
         largest=rows.sparsity == max(common, default=None),

@@ -198,12 +198,14 @@ def selected(runs: pd.DataFrame, half: int) -> pd.DataFrame:
     ends = {name: found[found.selection == name].set_index(CELL).score for name in ("all", "none")}
     scores = {name: found.set_index(CELL).index.map(values) for name, values in ends.items()}
     sized = found["size"].notna()
+    random = found[found.kind == "random"].set_index([*CELL, "size"]).score.rename("random")
+    less_random = found.score - found.join(random, on=[*CELL, "size"]).random
     return found.assign(
         kept=found.score / np.where(scores["all"] > 0, scores["all"], np.nan),
         above=found.score - np.fmax(scores["none"], found.constant),
-        less_all=found.score - scores["all"],
+        less_all=(found.score - scores["all"]).where(found.selection != "all"),
+        less_random=less_random.where(found.kind != "random"),
         best=found["size"].where(sized, 0).astype(int).map(best_layers).where(sized),
-        rival="random_" + found["size"].where(sized, 0).astype(int).astype(str),
         half=found["size"] == half,
     )
 
@@ -236,6 +238,7 @@ def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: 
     }
     few = f"not measurable with {layers} layer{'s' * (layers > 1)}, of which there are too few rankings"
     return pd.DataFrame([{
+        "rows": ", ".join(map(str, sorted({*runs.n}))),
         "layers": layers, "half": f"{half['size'].max():.0f}", "weak": ", ".join(weak), "lowest": ended.lowest.min(),
         "kept_by": ", ".join(f"{rivals[kind]} {percent(share)} %" for kind, share in shares.items()),
         "few": few if layers < LAYERS_TO_RANK else "", "drawn": "movement" if layers < LAYERS_TO_RANK else "robustness",

@@ -29,7 +29,8 @@ def chosen(fim: pd.DataFrame, examples: int, **way: Any) -> pd.Series:
 
 def by_cell(scores: pd.Series) -> dict[tuple[str, Any], list[float]]:
     """(task, seed) -> scores by layer, from a series indexed by task, seed, layer."""
-    return {cell: part.sort_index().tolist() for cell, part in scores.groupby(level=CELL, sort=False)}
+    by_layer = scores.sort_index(level="layer", sort_remaining=False, kind="stable")
+    return {cell: part.tolist() for cell, part in by_layer.groupby(level=CELL, sort=False)}
 
 
 def agreement(first: pd.Series, second: pd.Series, measure: Callable[..., float | None] = spearman) -> pd.Series:

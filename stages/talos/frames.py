@@ -9,7 +9,7 @@ import pandas as pd
 
 from stages.lib.grafting.mask_file import read_mask
 from stages.lib.merging.arithmetic import normalised
-from stages.lib.metrics.composition import KEY, QUERY, by_tensor
+from stages.lib.metrics.composition import KEY, KINDS, QUERY, by_tensor
 from stages.lib.metrics.gain import relative_gain
 from stages.lib.metrics.overlap import chance_iou, iou
 from stages.lib.metrics.variants import PRETRAINED
@@ -20,6 +20,7 @@ from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_
 # methods without a mask that was chosen by looking at the model
 WHOLE = ("full", "full_matched", "linear")
 CELL = ["task", "seed"]
+MIB = 2**20
 COLUMNS = {
     "addition": ["method", *CELL, "n", "n_dev", "majority", "pretrained", "single", "full", "alpha", "accuracy", "by_own", "by_full", "gain"],
     "negation": ["method", *CELL, "n", "pretrained", "alpha", "accuracy", "control", "control_majority", "control_zero_shot",
@@ -135,12 +136,13 @@ def _overlap(first: tuple[np.ndarray, int], second: tuple[np.ndarray, int]) -> R
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The frames with every quantity that report.yaml names as a column."""
     ratios, pruned, tensors = frames["localization"], frames["pruned"], frames["tensors"]
+    cost = frames["cost"]
     own, best = ratios.trained_on == ratios.task, ratios[["pretrained", "majority"]].max(axis=1)
     negation = frames["negation"].assign(weak_control=frames["negation"].weak_control.astype(bool))
     return frames | {
-        "addition": _with_pretrained(frames["addition"], {"accuracy": "pretrained"}),
+        "addition": _with_pretrained(_with_alphas(frames["addition"]), {"accuracy": "pretrained"}),
         "negation": _with_pretrained(
-            negation.assign(control_above=negation.control_zero_shot - negation.control_majority),
+            _with_alphas(negation).assign(control_above=negation.control_zero_shot - negation.control_majority),
             {"accuracy": "pretrained", "control_accuracy": "control_zero_shot"},
         ).astype({"weak_control": bool}),
         "localization": ratios.assign(
@@ -159,12 +161,21 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         ),
         "mask_overlap": _long(frames["task_iou"], "masks", "iou", iou="two tasks", chance="by chance"),
         "disentangle": frames["disentangle"].assign(panel=lambda rows: rows.pair + ", " + rows.method),
-        "cost": frames["cost"].assign(
-            share=lambda rows: rows.selected / rows.graftable,
-            seconds_per_step=lambda rows: rows.train_seconds / rows.steps,
+        "cost": cost.assign(
+            share=cost.selected / cost.graftable,
+            seconds_per_step=cost.train_seconds / cost.steps,
+            **{f"{what}_mib": cost[f"{what}_bytes"] / MIB for what in ("peak", "optimizer", "checkpoint")},
         ),
         "facts": _facts(negation),
     }
+
+
+def _with_alphas(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with all alphas of each method as a text."""
+    alphas = frame.groupby("method").alpha.agg(
+        lambda values: ", ".join(f"{value:g}" for value in sorted({*values.dropna()}))
+    )
+    return frame.assign(alphas=frame.method.map(alphas))
 
 
 def _with_pretrained(frame: pd.DataFrame, values: dict[str, str]) -> pd.DataFrame:
@@ -192,7 +203,7 @@ def _selected(tensors: pd.DataFrame) -> pd.DataFrame:
     """Share of the parameters that a mask selects: of each kind and each layer, of query and key together, and of all."""
     layers = tensors.dropna(subset="layer")
     parts = {
-        "kind": tensors,
+        "kind": tensors.sort_values("kind", key=lambda kinds: kinds.map(KINDS.index), kind="stable"),
         "layer": layers.assign(kind="layer " + layers.layer.astype(int).astype(str)),
         "both": tensors[tensors.kind.isin([QUERY, KEY])].assign(kind="query and key"),
         "all": tensors.assign(kind="all"),

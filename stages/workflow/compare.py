@@ -56,14 +56,14 @@ def main() -> None:
 
 
 def named_folders(words: Sequence[str]) -> dict[str, Path]:
-    """Name -> folder; raises DataError for a word that is not NAME=FOLDER, or a folder without CSV files."""
+    """Name -> folder; raises DataError for a word that is not NAME=FOLDER, or a folder without the CSV files of a run."""
     found: dict[str, Path] = {}
     for word in words:
         name, sign, folder = word.partition("=")
         if not sign or not name or name in found:
             raise DataError(f"{word}: expected NAME=FOLDER, each name once, as in 64=plots")
-        if not any(Path(folder).glob("*.csv")):
-            raise DataError(f"{folder}: has no CSV files of a run")
+        if not Path(folder, "run.csv").exists():
+            raise DataError(f"{folder}: has no run.csv, so these are not the CSV files of a run, or of one too old")
         found[name] = Path(folder)
     return found
 
@@ -74,7 +74,7 @@ def pooled(runs: Mapping[str, Frames]) -> Frames:
         name: pd.concat([run[name] for run in runs.values() if name in run], ignore_index=True)
         for name in _common(runs)
     }
-    cells = pd.concat([run["scores"][CELL].drop_duplicates() for run in runs.values() if "scores" in run])
+    cells = pd.concat([_cells(run) for run in runs.values()])
     if (twice := cells[cells.duplicated()]).size:
         raise DataError(f"{', '.join(runs)}: two of these have {twice.task.iloc[0]} with seed {twice.seed.iloc[0]}")
     first = next(iter(runs.values()))
@@ -84,8 +84,7 @@ def pooled(runs: Mapping[str, Frames]) -> Frames:
 
 def side_by_side(runs: Mapping[str, Frames]) -> Frames:
     """The derived frames of all runs with a column `run`, of the tasks that all have."""
-    about = [frame for run in runs.values() for name, frame in run.items() if name in ("scores", "addition", "anchor")]
-    tasks = set.intersection(*({*frame.task} for frame in about))
+    tasks = set.intersection(*({*_cells(run).task} for run in runs.values()))
     if not tasks:
         raise DataError(f"{', '.join(runs)}: no task is in all of these")
     found = {}
@@ -93,6 +92,12 @@ def side_by_side(runs: Mapping[str, Frames]) -> Frames:
         frame = pd.concat([run[name].assign(run=label) for label, run in runs.items()], ignore_index=True)
         found[name] = frame[frame.task.isin(tasks)] if "task" in frame else frame
     return found
+
+
+def _cells(frames: Frames) -> pd.DataFrame:
+    """Each task with each seed that a run has of it."""
+    about = [frame[CELL] for frame in frames.values() if {*CELL} <= {*frame}]
+    return pd.concat([pd.DataFrame(columns=CELL), *about]).drop_duplicates()
 
 
 def _common(runs: Mapping[str, Frames]) -> list[str]:

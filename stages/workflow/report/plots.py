@@ -7,21 +7,23 @@ so that lines can be told without colour.
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import TwoSlopeNorm
+from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from stages.lib.words import small_percent
 
-from .spec import Figure, Frames, Spec, fill, groups_of, named, only, rows_of
-from .stats import Estimate, estimate
+from .spec import Figure, Frames, Spec, by_line, fill, groups_of, named, rows_of
+from .stats import estimate
 from .tables import facts_of
 
 COLOURS = ("#0072B2", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#56B4E9", "#444444", "#B8A800")
@@ -37,21 +39,81 @@ SETTINGS = {
 }  # fmt: skip
 WIDTH, ROW, PANEL, TITLE, DPI = 9.0, 0.27, 2.3, 0.28, 150  # inches
 
+Part = tuple[dict[str, Any], pd.DataFrame]  # the value of a panel's column, and its rows
+
+
+@dataclass(frozen=True)
+class _Plot:
+    """A figure of a spec with its rows."""
+
+    spec: Spec
+    frames: Frames
+    figure: Figure
+    rows: pd.DataFrame
+
+    @property
+    def panels(self) -> list[Part]:
+        """The rows of each panel; all of them where there is one."""
+        return [*groups_of(self.spec, self.rows, [self.figure.panel] if self.figure.panel else [])]
+
+    @cached_property
+    def looks(self) -> dict[Any, dict[str, Any]]:
+        """Label, colour and marker of each hue, none twice while there are others."""
+        names = self.spec.ordered(self.rows[self.figure.hue].dropna()) if self.figure.hue else [""]
+        taken = {look for name, looks in KNOWN.items() if name in names for look in looks}
+        own = [pair for pair in zip(COLOURS, MARKERS, strict=True) if pair[0] not in taken]
+        free = iter(own * (1 + len(names) // len(own)))
+        looks = {name: KNOWN.get(name) or next(free) for name in names}
+        return {name: {"label": self.text(name), "color": look[0], "marker": look[1]} for name, look in looks.items()}
+
+    def by_hue(self, rows: pd.DataFrame) -> Iterator[tuple[float, dict[str, Any], pd.DataFrame]]:
+        """Each hue: how far it stands from the middle of all, its look, and those of the rows that it has."""
+        for place, (hue, look) in enumerate(self.looks.items()):
+            own = rows[rows[self.figure.hue] == hue] if self.figure.hue else rows
+            yield place - (len(self.looks) - 1) / 2, look, own
+
+    def text(self, value: Any) -> str:
+        """A group's name for people."""
+        return small_percent(value) if isinstance(value, float) else self.spec.label(value)
+
+    def title(self, part: dict[str, Any]) -> str:
+        """What a panel is about, of the mean over panels its label."""
+        return self.text(next(iter(part.values()))) if part else self.figure.mean
+
+    def levels(self, panel: Axes, part: dict[str, Any], upright: bool = False) -> None:
+        """Lines across a panel, such as the fine-tuned model's score, each with a dash of its own."""
+        figure = self.figure
+        for level, other in zip(figure.levels, ("-", "--", "-.", ":"), strict=False):
+            rows = by_line(rows_of(self.frames, level, figure.data), part)(part)
+            mean = (1 if figure.log and upright else 100) * rows.groupby(figure.units)[level.value].mean().mean()
+            dash = {"fine-tuned": "-", "pretrained": ":"}.get(level.label, other)
+            draw = panel.axvline if upright else panel.axhline
+            draw(mean, color="#555555", linestyle=dash, linewidth=1.2, zorder=1, label=level.label)
+
+    def scale(self, panel: Axes) -> None:
+        """An axis of logarithms where that is asked for, and no fractions of what is counted."""
+        if self.figure.log:
+            panel.set_xscale("log")
+            panel.xaxis.set_major_formatter("{x:g}")
+        elif self.figure.x and pd.api.types.is_integer_dtype(self.rows[self.figure.x]):
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+
 
 def draw_all(spec: Spec, frames: Frames) -> Iterator[tuple[str, Drawing]]:
     """Name and drawing of every figure that there is data for."""
     facts = facts_of(spec, frames)
     for name, figure in spec.figures.items():
-        with named(spec, f"figures.{name}", frames), matplotlib.rc_context():
+        key = f"figures.{name}"
+        with named(spec, key, frames), matplotlib.rc_context():
             matplotlib.rcdefaults()
             matplotlib.rcParams.update(SETTINGS)
             rows = rows_of(frames, figure)
             for part, own in groups_of(spec, rows, [figure.split] if figure.split else []):
                 if len(own):
-                    suffix = "".join(f"_{value}" for value in part.values())
-                    drawn = {"dots": _dots, "lines": _lines, "paths": _paths, "heatmap": _heatmaps}[figure.kind](spec, frames, figure, own)
-                    _frame(drawn, *(fill(spec, text, f"figures.{name}", **facts, **part) for text in (figure.title, figure.caption)))
-                    yield name + suffix, drawn
+                    drawn = KINDS[figure.kind](_Plot(spec, frames, figure, own))
+                    title, caption = (fill(spec, text, key, **facts, **part) for text in (figure.title, figure.caption))
+                    _frame(drawn, title, caption)
+                    yield "_".join([name, *map(str, part.values())]), drawn
 
 
 def _frame(drawn: Drawing, title: str, caption: str) -> None:
@@ -60,67 +122,51 @@ def _frame(drawn: Drawing, title: str, caption: str) -> None:
     drawn.supxlabel("\n".join(textwrap.wrap(caption, 125)), x=0.01, ha="left", fontsize=9, color="#444444")
 
 
-def _look(spec: Spec, names: Sequence[Any]) -> dict[Any, dict[str, Any]]:
-    """Colour and marker of each group, none twice while there are others."""
-    taken = {look for name, looks in KNOWN.items() if name in names for look in looks}
-    own = [pair for pair in zip(COLOURS, MARKERS, strict=True) if pair[0] not in taken]
-    free = iter(own * (1 + len(names) // len(own)))
-    looks = {name: KNOWN.get(name) or next(free) for name in names}
-    return {name: {"color": colour, "marker": marker} for name, (colour, marker) in looks.items()}
-
-
-def _hues(spec: Spec, figure: Figure, rows: pd.DataFrame) -> list[Any]:
-    names = spec.ordered(rows[figure.hue].dropna()) if figure.hue else [""]
-    return [name for name in names if not figure.only or name in figure.only]
-
-
-def _text(spec: Spec, value: Any) -> str:
-    return small_percent(value) if isinstance(value, float) else spec.label(value)
-
-
-def _mean(figure: Figure, rows: pd.DataFrame) -> Estimate:
-    """The mean over units; its deviation is theirs."""
-    return estimate(rows.groupby([*figure.units, "seed"])[figure.value].mean().astype(float), figure.units)
+def _grid(columns: int, panels: int, height: float, room: float, **shared: bool) -> tuple[Drawing, list[Axes]]:
+    """A drawing with so many panels, no empty ones, of this height each, and room for title and caption."""
+    lines = math.ceil(panels / columns)
+    drawn = Drawing(figsize=(WIDTH, height * lines + room), layout="constrained")
+    axes = [*drawn.subplots(lines, columns, squeeze=False, **shared).flat]
+    for panel in axes[panels:]:
+        panel.set_axis_off()
+    return drawn, axes
 
 
 # --- Dots ----------------------------------------------------------------------------------------------------------
 
 
-def _dots(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Drawing:
+def _dots(plot: _Plot) -> Drawing:
     """A row for each value of y; with `points`, its values small beside the mean.
 
     With `mean`, the mean over all rows comes first and larger, and the dots of a row are joined, without whiskers.
     """
-    panels = [*groups_of(spec, rows, [figure.panel] if figure.panel else [])]
-    names = [*([figure.mean] if figure.mean else []), *spec.ordered(rows[figure.y])]
-    columns = min(2, len(panels))
-    height = (ROW * len(names) + 0.7) * math.ceil(len(panels) / columns) + 1.2
-    drawn = Drawing(figsize=(WIDTH, height), layout="constrained")
-    axes = [*drawn.subplots(math.ceil(len(panels) / columns), columns, squeeze=False, sharey=True, sharex=True).flat]
-    hues = _hues(spec, figure, rows)
-    for panel, (part, own) in zip(axes, panels, strict=False):
-        for place, hue in enumerate(hues):
-            mine = own[own[figure.hue] == hue] if figure.hue else own
-            look, aside = _look(spec, hues)[hue], 0.5 * (place - (len(hues) - 1) / 2) / len(hues) * (not figure.mean)
-            _dot_rows(spec, figure, panel, mine, names, look | {"label": _text(spec, hue)}, aside)
+    figure, parts = plot.figure, plot.panels
+    names = [*([figure.mean] if figure.mean else []), *plot.spec.ordered(plot.rows[figure.y])]
+    height = ROW * len(names) + 0.7
+    drawn, axes = _grid(min(2, len(parts)), len(parts), height, 1.2, sharey=True, sharex=True)
+    for panel, (part, rows) in zip(axes, parts, strict=False):
+        for place, look, own in plot.by_hue(rows):
+            aside = 0 if figure.mean else 0.5 * place / len(plot.looks)
+            _dot_rows(plot, panel, own, names, look, aside)
         if figure.mean:
             _join(panel, len(names))
-        _levels(spec, frames, figure, panel, part, upright=True)
-        panel.set_yticks(range(len(names)), [_text(spec, name) if name != figure.mean else name for name in names])
+        plot.levels(panel, part, upright=True)
+        panel.set_yticks(range(len(names)), [name if name == figure.mean else plot.text(name) for name in names])
         panel.set_ylim(len(names) - 0.5, -0.5)
         for label in panel.get_yticklabels()[: bool(figure.mean)]:  # a panel that shares the axis of another has none
             label.set_fontweight("bold")
-        panel.set(xlabel=figure.label, title=_text(spec, part[figure.panel]) if figure.panel else "")
+        panel.set(xlabel=figure.label, title=plot.title(part) if part else "")
         panel.grid(visible=False, axis="y")
-        if figure.log:
-            panel.set_xscale("log")
-            panel.xaxis.set_major_formatter("{x:g}")
-    return _finish(drawn, axes, len(panels))
+        plot.scale(panel)
+    return _with_legend(drawn, axes[: len(parts)])
 
 
 def _dot_rows(
-    spec: Spec, figure: Figure, panel: Axes, rows: pd.DataFrame, names: Sequence[Any], look: dict[str, Any], aside: float
+    plot: _Plot, panel: Axes, rows: pd.DataFrame, names: Sequence[Any], look: dict[str, Any], aside: float
 ) -> None:
+    """The dots of one hue, at their row or beside it."""
+    figure = plot.figure
+    bars = {"linestyle": "", "capsize": 2, "elinewidth": 1}
     for place, name in enumerate(names):
         whole = bool(figure.mean) and place == 0
         own = rows if whole else rows[rows[figure.y] == name]
@@ -128,19 +174,25 @@ def _dot_rows(
             continue
         mean, spread = _middle(figure, own)
         if figure.points:
-            tasks = (1 if figure.log else 100) * own.groupby(figure.points)[figure.value].mean()
-            panel.plot(tasks, [place + aside] * len(tasks), ".", color=look["color"], alpha=0.45, zorder=2)
-        spread = None if figure.mean else spread
-        shown = {**look, "label": look["label"] if place == 0 else None, "markeredgecolor": "white" if figure.mean else look["color"]}
-        panel.errorbar(mean, place + aside, xerr=spread, linestyle="", capsize=2, elinewidth=1, markersize=11 if whole else 7, **shown)
+            points = (1 if figure.log else 100) * own.groupby(figure.points)[figure.value].mean()
+            panel.plot(points, [place + aside] * len(points), ".", color=look["color"], alpha=0.45, zorder=2)
+        size = 11 if whole else 7
+        shown = look if place == 0 else look | {"label": None}
+        edge = (
+            {"markeredgecolor": "white", "xerr": None}
+            if figure.mean
+            else {"markeredgecolor": look["color"], "xerr": spread}
+        )
+        panel.errorbar(mean, place + aside, markersize=size, **edge, **bars, **shown)
 
 
 def _middle(figure: Figure, rows: pd.DataFrame) -> tuple[float, Any]:
     """Mean over units and their deviation, on an axis of logarithms the geometric ones, to both ends."""
+    values = rows.groupby([*figure.units, "seed"])[figure.value]
     if not figure.log:
-        value = _mean(figure, rows)
+        value = estimate(values.mean().astype(float), figure.units)
         return 100 * value.mean, np.nan if value.sd is None else 100 * value.sd
-    value = _mean(figure, rows.assign(**{figure.value: np.log10(rows[figure.value])}))
+    value = estimate(values.agg(lambda cells: np.log10(cells).mean()).astype(float), figure.units)
     mean, ratio = 10**value.mean, 10 ** (value.sd or 0.0)
     return mean, [[mean - mean / ratio], [mean * ratio - mean]]
 
@@ -154,67 +206,46 @@ def _join(panel: Axes, rows: int) -> None:
     panel.axhline(0.5, color="#DDDDDD", linewidth=0.8, zorder=0)
 
 
-def _levels(spec: Spec, frames: Frames, figure: Figure, panel: Axes, part: dict[str, Any], upright: bool) -> None:
-    """Lines across a panel, such as the fine-tuned model's score, each with a dash of its own."""
-    for level, other in zip(figure.levels, ("-", "--", "-.", ":"), strict=False):
-        dash = {"fine-tuned": "-", "pretrained": ":"}.get(level.label, other)
-        rows = rows_of(frames, level, figure.data)
-        rows = only(rows, {name: value for name, value in part.items() if name in rows})
-        mean = (1 if figure.log and upright else 100) * rows.groupby(figure.units)[level.value].mean().mean()
-        (panel.axvline if upright else panel.axhline)(mean, color="#555555", linestyle=dash, linewidth=1.2, zorder=1, label=level.label)
-
-
 # --- Lines and paths -----------------------------------------------------------------------------------------------
 
 
-def _panels(spec: Spec, figure: Figure, rows: pd.DataFrame) -> tuple[Drawing, list[tuple[Axes, dict[str, Any], pd.DataFrame]]]:
+def _panels(plot: _Plot) -> tuple[Drawing, list[tuple[Axes, dict[str, Any], pd.DataFrame]]]:
     """Axes with their rows: the mean over panels large at the left, the panels beside it as small multiples."""
-    parts = [*groups_of(spec, rows, [figure.panel] if figure.panel else [])]
+    figure, parts = plot.figure, plot.panels
     small = len(parts) if figure.panel else 0
     columns = 1 if small <= 3 and figure.mean else 2 if small <= 4 or figure.mean else 3
     columns = min(columns, max(small, 1))
     lines = max(math.ceil(small / columns), 1)
     drawn = Drawing(figsize=(WIDTH, max(PANEL * lines, 3.2) + 1.2), layout="constrained")
     if not figure.panel:
-        return drawn, [(drawn.subplots(), {}, rows)]
-    large = drawn.add_gridspec(lines, columns + 2) if figure.mean else drawn.add_gridspec(lines, columns)
-    first = [(drawn.add_subplot(large[:, :2]), {}, rows)] if figure.mean else []
+        return drawn, [(drawn.subplots(), {}, plot.rows)]
     shift = 2 if figure.mean else 0
-    found = []
-    for place, (part, own) in enumerate(parts):
-        # points of two measures lie where they lie, but for those about a diagonal
-        alike = (first or found) if figure.kind == "lines" or figure.diagonal else []
-        shared = alike[0][0] if alike else None
-        axes = drawn.add_subplot(large[place // columns, shift + place % columns], sharex=shared, sharey=shared)
-        found.append((axes, part, own))
-    return drawn, [*first, *found]
+    cells = drawn.add_gridspec(lines, columns + shift)
+    found = [(drawn.add_subplot(cells[:, :2]), {}, plot.rows)] if figure.mean else []
+    # points of two measures lie where they lie, but for those about a diagonal
+    sharing = figure.kind == "lines" or figure.diagonal
+    for place, (part, rows) in enumerate(parts):
+        shared = found[0][0] if found and sharing else None
+        axes = drawn.add_subplot(cells[place // columns, shift + place % columns], sharex=shared, sharey=shared)
+        found.append((axes, part, rows))
+    return drawn, found
 
 
-def _lines(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Drawing:
+def _lines(plot: _Plot) -> Drawing:
     """Means by x, a line for each hue; whiskers are standard deviations over units, in a panel of one task over seeds."""
-    drawn, panels = _panels(spec, figure, rows)
-    hues = _hues(spec, figure, rows)
-    looks = _look(spec, hues)
-    for panel, part, own in panels:
-        for place, hue in enumerate(hues):
-            mine = own[own[figure.hue] == hue] if figure.hue else own
-            groups = [(x, _spread(figure, group, bool(part))) for x, group in mine.groupby(figure.x)]
+    figure, (drawn, panels) = plot.figure, _panels(plot)
+    for panel, part, rows in panels:
+        size = 3.5 if part and figure.mean else 5
+        for place, look, own in plot.by_hue(rows):
+            groups = [(x, *_spread(figure, group, bool(part))) for x, group in own.groupby(figure.x)]
             if groups:
-                xs = np.array([x for x, _ in groups], float)
-                places = _set_apart(figure, xs, rows[figure.x], place - (len(hues) - 1) / 2)
-                means, spreads = ([100 * value[side] for _, value in groups] for side in (0, 1))
-                small = 3.5 if part and figure.mean else 5
-                panel.errorbar(places, means, spreads, label=_text(spec, hue), capsize=2, elinewidth=0.8, markersize=small, **looks[hue])
-        _levels(spec, frames, figure, panel, part, upright=False)
-        if figure.diagonal:
-            panel.plot([0, 1], [0, 100], color="#555555", linewidth=0.8, linestyle=":")
-        if figure.log:
-            panel.set_xscale("log")
-            panel.xaxis.set_major_formatter("{x:g}")
-        elif pd.api.types.is_integer_dtype(rows[figure.x]):
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _titled(spec, figure, panel, part)
-    return _finish(drawn, [panel for panel, *_ in panels], len(panels))
+                xs, means, spreads = np.array(groups, float).T
+                xs = _set_apart(figure, xs, plot.rows[figure.x], place)
+                panel.errorbar(xs, 100 * means, 100 * spreads, capsize=2, elinewidth=0.8, markersize=size, **look)
+        plot.levels(panel, part)
+        plot.scale(panel)
+        _titled(plot, panel, part)
+    return _with_legend(drawn, [panel for panel, *_ in panels])
 
 
 def _set_apart(figure: Figure, xs: np.ndarray, every: pd.Series, place: float) -> np.ndarray:
@@ -224,46 +255,42 @@ def _set_apart(figure: Figure, xs: np.ndarray, every: pd.Series, place: float) -
 
 def _spread(figure: Figure, rows: pd.DataFrame, alone: bool) -> tuple[float, float]:
     """Mean and standard deviation over units, or in a panel of one of them over seeds."""
-    if alone:
-        values = rows.groupby("seed")[figure.value].mean() if "seed" in rows else rows[figure.value]
-        return values.mean(), values.std(ddof=1) if len(values) > 1 else np.nan
-    units = rows.groupby(figure.units)[figure.value].mean()
-    return units.mean(), units.std(ddof=1) if len(units) > 1 else np.nan
+    by = figure.units if not alone else ["seed"] if "seed" in rows else []
+    values = rows.groupby(by)[figure.value].mean() if by else rows[figure.value]
+    return values.mean(), values.std(ddof=1)
 
 
-def _paths(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Drawing:
-    """A point for each hue at the means of two measures x and value; one with several `points` (such as weights) is a path."""
-    drawn, panels = _panels(spec, figure, rows)
-    hues = _hues(spec, figure, rows)
-    looks = _look(spec, hues)
-    for panel, part, own in panels:
-        for hue in hues:
-            mine = own[own[figure.hue] == hue]
-            along = mine.groupby(figure.points, dropna=False) if figure.points else [("", mine)]
-            means = [(100 * group.groupby(figure.units)[[figure.x, figure.value]].mean().mean()).to_list() for _, group in along]
-            if means:
-                look = looks[hue] | {"linewidth": 0.8 if figure.joined else 0, "markersize": 4 if part else 7}
-                panel.plot(*zip(*means, strict=True), label=_text(spec, hue), **look)
+def _paths(plot: _Plot) -> Drawing:
+    """A point for each hue at the means of two measures x and value; one with several `points` (such as weights) is a path.
+
+    A scatter has the points alone.
+    """
+    figure, (drawn, panels) = plot.figure, _panels(plot)
+    for panel, part, rows in panels:
+        shape = {"linewidth": 0.8 if figure.kind == "paths" else 0, "markersize": 4 if part else 7}
+        for _, look, own in plot.by_hue(rows):
+            along = own.groupby(figure.points, dropna=False) if figure.points else [("", own)]
+            measures = (group.groupby(figure.units)[[figure.x, figure.value]].mean().mean() for _, group in along)
+            if means := [(100 * both).to_list() for both in measures]:
+                panel.plot(*zip(*means, strict=True), **look, **shape)
         if figure.diagonal:
             panel.axline((100, 100), slope=1, color="#555555", linewidth=0.8, linestyle=":", zorder=1)
-        _titled(spec, figure, panel, part)
-    return _finish(drawn, [panel for panel, *_ in panels], len(panels))
+        _titled(plot, panel, part)
+    return _with_legend(drawn, [panel for panel, *_ in panels])
 
 
-def _titled(spec: Spec, figure: Figure, panel: Axes, part: dict[str, Any]) -> None:
-    title = _text(spec, next(iter(part.values()))) if part else figure.mean
-    panel.set_title(title, fontsize=9 if part else 11, loc="left")
+def _titled(plot: _Plot, panel: Axes, part: dict[str, Any]) -> None:
+    figure = plot.figure
+    panel.set_title(plot.title(part), fontsize=9 if part else 11, loc="left")
     if not part or not figure.mean:
-        panel.set(xlabel=figure.x_label or spec.label(figure.x), ylabel=figure.label)
+        panel.set(xlabel=figure.x_label or plot.spec.label(figure.x), ylabel=figure.label)
     panel.tick_params(labelsize=8 if part else 9)
 
 
-def _finish(drawn: Drawing, axes: Sequence[Axes], used: int) -> Drawing:
-    """One legend below the title, each label once; no empty panels."""
-    for panel in axes[used:]:
-        panel.set_axis_off()
+def _with_legend(drawn: Drawing, axes: Sequence[Axes]) -> Drawing:
+    """One legend below the title, each label once."""
     found: dict[str, Any] = {}
-    for panel in axes[:used]:
+    for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             if label:
                 found.setdefault(label, handle)
@@ -279,47 +306,56 @@ def _finish(drawn: Drawing, axes: Sequence[Axes], used: int) -> Drawing:
 # --- Heat-maps -----------------------------------------------------------------------------------------------------
 
 
-def _heatmaps(spec: Spec, frames: Frames, figure: Figure, rows: pd.DataFrame) -> Drawing:
-    """A panel for each group: the mean of a value by row and column, in words of numbers in each cell, with a box of the side `box`."""
-    parts = [*groups_of(spec, rows, [figure.panel] if figure.panel else [])]
-    tables = [(part, 100 * own.pivot_table(index=figure.y, columns=figure.x, values=figure.value, sort=figure.box > 0)) for part, own in parts]
-    columns = min(3, len(tables))
-    lines = math.ceil(len(tables) / columns)
-    most = max(max(table.shape) for _, table in tables)
-    drawn = Drawing(figsize=(WIDTH, lines * max(2.6, 0.28 * most + 1.2) + 1.0), layout="constrained")
-    axes = [*drawn.subplots(lines, columns, squeeze=False).flat]
-    norm = _norm(figure, [table for _, table in tables])
+def _heatmaps(plot: _Plot) -> Drawing:
+    """A panel for each group: the mean of a value by row and column, in words of numbers in each cell.
+
+    With `box`, rows and columns are numbers, and a box goes around those up to it.
+    """
+    figure, tables = plot.figure, []
+    for part, rows in plot.panels:
+        means = rows.pivot_table(index=figure.y, columns=figure.x, values=figure.value, sort=figure.box > 0)
+        order = (
+            {} if figure.box else {"index": plot.spec.ordered(means.index), "columns": plot.spec.ordered(means.columns)}
+        )
+        tables.append((part, 100 * means.reindex(**order)))
+    height = max(2.6, 0.28 * max(max(table.shape) for _, table in tables) + 1.2)
+    drawn, axes = _grid(min(3, len(tables)), len(tables), height, 1.0)
+    norm = _norm(figure, pd.concat([table.stack() for _, table in tables]))
     for panel, (part, table) in zip(axes, tables, strict=False):
-        shown = table if figure.box else table.reindex(index=spec.ordered(table.index), columns=spec.ordered(table.columns))
-        _heatmap(spec, figure, panel, shown, norm)
-        panel.set_title(_text(spec, part[figure.panel]) if part else "", fontsize=10)
-    for panel in axes[len(tables) :]:
-        panel.set_axis_off()
+        _heatmap(plot, panel, table, norm)
+        panel.set_title(plot.title(part), fontsize=10)
     drawn.colorbar(axes[0].images[0], ax=axes, label=figure.label, shrink=0.7)
     return drawn
 
 
-def _norm(figure: Figure, tables: Sequence[pd.DataFrame]) -> Any:
-    highest, lowest = (getattr(pd.concat([table.stack() for table in tables]), side)() for side in ("max", "min"))
+def _norm(figure: Figure, values: pd.Series) -> Normalize:
+    """Colours from 0, or equally far to both sides of the centre."""
     if figure.centre is None:
-        return matplotlib.colors.Normalize(0, highest)
+        return Normalize(0, values.max())
     middle = 100 * figure.centre
-    away = max(highest - middle, middle - lowest, 1)
+    away = max(values.max() - middle, middle - values.min(), 1)
     return TwoSlopeNorm(middle, middle - away, middle + away)
 
 
-def _heatmap(spec: Spec, figure: Figure, panel: Axes, table: pd.DataFrame, norm: Any) -> None:
-    panel.imshow(table, norm=norm, cmap="Blues" if figure.centre is None else "PuOr_r", aspect="equal", origin="lower" if figure.box else "upper")
+def _heatmap(plot: _Plot, panel: Axes, table: pd.DataFrame, norm: Normalize) -> None:
+    box, even = plot.figure.box, plot.figure.centre is None
+    colours, origin = "Blues" if even else "PuOr_r", "lower" if box else "upper"
+    panel.imshow(table, norm=norm, cmap=colours, aspect="equal", origin=origin)
     for (row, column), value in np.ndenumerate(table.to_numpy()):
         if not np.isnan(value):
-            share = float(norm(value))
-            dark = share > 0.6 if figure.centre is None else abs(share - 0.5) > 0.3
-            panel.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color="white" if dark else "black")
+            dark = norm(value) > 0.6 if even else abs(norm(value) - 0.5) > 0.3
+            colour = "white" if dark else "black"
+            panel.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
     for side, names in ((panel.xaxis, table.columns), (panel.yaxis, table.index)):
-        side.set_ticks(range(len(names)), [f"{name:g}" if isinstance(name, float) else spec.label(name) for name in names], fontsize=8)
-    panel.tick_params(axis="x", rotation=0 if figure.box else 40)
+        labels = [f"{name:g}" if isinstance(name, float) else plot.spec.label(name) for name in names]
+        side.set_ticks(range(len(names)), labels, fontsize=8)
+    panel.tick_params(axis="x", rotation=0 if box else 40)
     panel.grid(visible=False)
-    panel.set(xlabel=figure.x_label, ylabel="")
-    if figure.box:
-        middle, inside = (len(table) - 1) / 2, np.sum(np.abs(table.index.to_numpy(float)) <= figure.box)
-        panel.add_patch(Rectangle((middle - inside / 2,) * 2, inside, inside, fill=False, edgecolor="#D55E00", linewidth=2))
+    panel.set(xlabel=plot.figure.x_label, ylabel="")
+    if box:
+        middle, inside = (len(table) - 1) / 2, np.sum(np.abs(table.index.to_numpy(float)) <= box)
+        corner = (middle - inside / 2, middle - inside / 2)
+        panel.add_patch(Rectangle(corner, inside, inside, fill=False, edgecolor="#D55E00", linewidth=2))
+
+
+KINDS = {"dots": _dots, "lines": _lines, "paths": _paths, "scatter": _paths, "heatmap": _heatmaps}

@@ -10,9 +10,8 @@ import pandas as pd
 from stages.lib.io import replacing, write_json, write_text
 
 from .claims import HOW_JUDGED, Judged, judge
-from .spec import Frames, Spec, fill, load_frames, named, read_spec
-from .stats import Mean
-from .tables import Rendered, facts_of, render, value_of
+from .spec import Frames, Spec, fill, load_frames, read_spec
+from .tables import Rendered, facts_of, render
 
 DECIMALS = 4  # of what git keeps, so that another machine writes the same; of small numbers as many digits
 MARKS = {"ours": "", "paper": "*", "average": "**", "group": "**"}
@@ -60,12 +59,9 @@ def save_figures(spec: Spec, frames: Frames, folder: Path) -> None:
 
 def headline(spec: Spec, frames: Frames) -> dict[str, Any]:
     """At most 15 numbers for `dvc metrics`, without undefined ones."""
-    numbers: dict[str, Any] = {}
-    for name, cell in spec.headline.items():
-        with named(spec, f"headline.{name}", frames):
-            value = value_of(spec, frames, frames[cell.data], cell, {})
-            numbers[name] = value.mean if isinstance(value, Mean) else value
-    return {name: round(float(value), DECIMALS) + 0.0 for name, value in numbers.items() if value is not None and not pd.isna(value)}
+    facts = facts_of(spec, frames)
+    known = {name: facts[name].mean for name in spec.headline if facts[name].mean is not None}
+    return {name: round(float(value), DECIMALS) + 0.0 for name, value in known.items()}
 
 
 def markdown(spec: Spec, frames: Frames) -> str:
@@ -83,7 +79,11 @@ def markdown(spec: Spec, frames: Frames) -> str:
 def _sentence(spec: Spec, frames: Frames) -> str:
     """The result, or that nothing was measured."""
     measured = any(len(frame) for name, frame in frames.items() if name not in ("run", "facts", "paper"))
-    return fill(spec, spec.sentence, "sentence", **facts_of(spec, frames)) if measured else "Off: the settings ask for nothing here."
+    return (
+        fill(spec, spec.sentence, "sentence", **facts_of(spec, frames))
+        if measured
+        else "Off: the settings ask for nothing here."
+    )
 
 
 def _table(table: Rendered) -> str:

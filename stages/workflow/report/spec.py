@@ -4,7 +4,7 @@ Every derived quantity is a column of a tidy frame (a pipeline's frames.py), so 
 and a claim the difference of two groups.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,6 @@ from stages.lib.words import Template, words
 from stages.lib.yaml12 import load_yaml
 
 Frames = dict[str, pd.DataFrame]
-KINDS = ("percent", "points", "number", "interval", "words", "count", "sum_of", "values", "text")
 
 
 class SpecError(GraftError):
@@ -38,31 +37,28 @@ class Rows(Section):
 
 
 class Cell(Rows):
-    """How rows become one value, by one of KINDS; `over` takes means of these groups first.
+    """How rows become one value, by one of the first six keys; `over` takes means of these groups first.
 
-    percent, points: mean (standard deviation); number: mean by a `format`, in a `unit`, its `deviation` in brackets where that is
-    asked for; interval: mean with its 95 % interval over `units`, in points; words: the same as claims tell it; count: number of
-    different keys; sum_of: "3 of 4"; values: the different ones; text: the first.
-    `less`: of an interval, what to subtract: the same cells of the group with these other values.  `each`: a column for each
-    value of a column of the frame.
+    percent: mean (standard deviation) in %; number: mean by a `format` (stages/lib/words.py), with " ±" behind it also the deviation;
+    interval: mean with its 95 % interval over `units`, in points; count: number of different keys; sum_of: "3 of 4"; text: the
+    first.  `each`: a column for each value of a column of the frame.
     """
 
     percent: str = ""
-    points: str = ""
     number: str = ""
     interval: str = ""
-    words: str = ""
     count: list[str] = []
     sum_of: list[str] = []
-    values: str = ""
     text: str = ""
     over: list[str] = []
     format: str = ",.0f"
-    unit: float = 1
-    deviation: bool = False
     units: list[str] = ["task"]
-    less: dict[str, str | float] = {}
     each: str = ""
+
+    @property
+    def column(self) -> str:
+        """The column whose mean is taken."""
+        return self.percent or self.number
 
 
 class Table(Rows):
@@ -112,9 +108,9 @@ class Claim(Rows):
     `each`: a claim for each value of these columns, one family.  `statistic`: of the two sides their difference over common
     cells, how much lower in proportion the first is (`reduction`), the difference of two groups' means that share units
     (`contrast`), or their rank correlation.  `limit`: a number, or the name of a fact.  `scale`: how {mean}, {interval} and
-    exceptions are told: of a power of 10 or of Fisher's z what it is of.  `fields`: cells that words, figure and size may name.
-    `void`: why nothing can be measured, if that is so; `exceptions`: what does not follow the claim besides its tasks.
-    A `property` holds by construction and is not counted: every row fulfils it.
+    exceptions are told: of a power of 10 or of Fisher's z what it is of.  `fields`: cells that texts may name, as they may facts
+    and the texts that all rows of a claim have in common.  `void`: why nothing can be measured, if that is so; `exceptions`: what
+    does not follow the claim besides its tasks.  A `property` holds by construction and is not counted: every row fulfils it.
     """
 
     words: str
@@ -125,7 +121,6 @@ class Claim(Rows):
     each: list[str] = []
     units: list[str] = ["task"]
     statistic: Literal["difference", "reduction", "contrast", "correlation"] = "difference"
-    better: Literal["higher", "lower"] = "higher"
     rule: Literal["above", "below"] = "above"
     limit: float | str = 0.0
     scale: Literal["percent", "number", "power", "fisher"] = "percent"
@@ -152,10 +147,9 @@ class Figure(Rows):
     """A figure of one `kind` (plots.py): `value` by `x` or `y`, a colour for each `hue`, a panel for each value of `panel`.
 
     `mean`: label of a first, larger panel or row with the mean over all panels or rows.  `split`: a figure for each value.
-    Of points that are not `joined` no line is drawn.
     """
 
-    kind: Literal["dots", "lines", "paths", "heatmap"]
+    kind: Literal["dots", "lines", "paths", "scatter", "heatmap"]
     title: str = Field(max_length=120)
     caption: str
     value: str = ""
@@ -164,7 +158,6 @@ class Figure(Rows):
     y: str = ""
     x_label: str = ""
     hue: str = ""
-    only: list[str | float] = []
     panel: str = ""
     points: str = ""
     mean: str = ""
@@ -172,14 +165,16 @@ class Figure(Rows):
     levels: list[Level] = []
     diagonal: bool = False
     log: bool = False
-    joined: bool = True
     box: float = 0
     centre: float | None = None
     split: str = ""
 
 
 class Spec(Section):
-    """A parsed report.yaml; `names`: label of each group, in the order of lines, columns and colours."""
+    """A parsed report.yaml; `names`: label of each group, in the order of lines, columns and colours.
+
+    `headline`: at most 15 numbers for `dvc metrics`.  Texts may name these and `facts`: "{kept:percent} %".
+    """
 
     title: str
     setting: str
@@ -216,7 +211,8 @@ def _line(error: Mapping[str, Any]) -> str:
     """One line for one finding of pydantic: dotted key, and what is allowed there."""
     if error["type"] != "extra_forbidden":
         return plain_problem(error, "", Spec).removeprefix(".")
-    known = {name for section in (Spec, Table, Cell, Control, Claim, Paper, Level, Figure) for name in section.model_fields}
+    sections = (Spec, Table, Cell, Control, Claim, Paper, Level, Figure)
+    known = {name for section in sections for name in section.model_fields}
     return f"{'.'.join(map(str, error['loc']))}: unknown key{did_you_mean(error['loc'][-1], known)}"
 
 
@@ -232,7 +228,9 @@ def named(spec: Spec, key: str, frames: Frames) -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        raise SpecError(str(error) if str(error).startswith(str(spec.path)) else f"{spec.path}: {key}: {error}") from None
+        raise SpecError(
+            str(error) if str(error).startswith(str(spec.path)) else f"{spec.path}: {key}: {error}"
+        ) from None
     except (KeyError, pd.errors.UndefinedVariableError) as error:
         name = error.args[0].split("'")[1] if isinstance(error, NameError) else error.args[0]
         known = [*frames, *(column for frame in frames.values() for column in frame)]
@@ -241,8 +239,7 @@ def named(spec: Spec, key: str, frames: Frames) -> Iterator[None]:
 
 def rows_of(frames: Frames, section: Rows, otherwise: str = "") -> pd.DataFrame:
     """The rows that a section is about."""
-    frame = frames[section.data or otherwise]
-    return chosen(frame, section.where)
+    return chosen(frames[section.data or otherwise], section.where)
 
 
 def chosen(rows: pd.DataFrame, where: str) -> pd.DataFrame:
@@ -253,11 +250,13 @@ def chosen(rows: pd.DataFrame, where: str) -> pd.DataFrame:
         raise SpecError(f"where: {where!r}: {error}") from None
 
 
-def only(rows: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:
-    """The rows that have these values in these columns."""
-    for column, value in values.items():
-        rows = rows[rows[column].isna() if pd.isna(value) else rows[column] == value]
-    return rows
+def by_line(rows: pd.DataFrame, names: Iterable[str]) -> Callable[[Mapping[str, Any]], pd.DataFrame]:
+    """Finds the rows that have a line's values of those names that are columns; they are grouped once."""
+    there = [name for name in names if name in rows]
+    if not there:
+        return lambda line: rows
+    parts = dict([*rows.groupby(there, sort=False)])
+    return lambda line: parts.get(tuple(line[name] for name in there), rows.iloc[:0])
 
 
 def groups_of(spec: Spec, rows: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
@@ -265,9 +264,9 @@ def groups_of(spec: Spec, rows: pd.DataFrame, by: Sequence[str]) -> Iterator[tup
     if not by:
         yield {}, rows
         return
-    for value in spec.ordered(rows[by[0]].dropna()):
-        part = rows[rows[by[0]] == value]
-        for values, found in groups_of(spec, part, by[1:]):
+    parts = dict([*rows.groupby(by[0], sort=False)])
+    for value in spec.ordered(parts):
+        for values, found in groups_of(spec, parts[value], by[1:]):
             yield {by[0]: value, **values}, found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stages.lib.words import counts, percent, points, spread
+from stages.lib.words import counts, percent, points, written
 
 CONFIDENCE = 0.95
 # what two tasks may differ by and still be the same
@@ -29,9 +29,13 @@ class Mean:
     mean: float | None
     sd: float | None
 
-    def text(self) -> str:
-        """In %, as in the paper's tables: "90.5 (0.4)"; empty without cells."""
-        return spread(self.mean, self.sd) if self.n else ""
+    def __format__(self, form: str) -> str:
+        """The mean as `written` has it, with " ±" behind the format also the deviation: "90.5 (0.4)"; empty without cells."""
+        form, spread, _ = form.partition(" ±")
+        deviation = (
+            f" ({written(self.sd, form.replace('points', 'percent'))})" if spread and self.sd is not None else ""
+        )
+        return "" if self.mean is None else written(self.mean, form) + deviation
 
 
 @dataclass(frozen=True)
@@ -77,20 +81,32 @@ class Estimate(Mean):
         few = f"{self.fewest_seeds} to " if self.fewest_seeds < self.seeds else ""
         return f"{pairs}{counts(task=self.tasks)}, {few}{counts(seed=self.seeds)}"
 
+    def __format__(self, form: str) -> str:
+        """Also as `interval`, or as `words` tells it."""
+        own = {"interval": self.in_points, "words": self.words}.get(form)
+        return own() if own else super().__format__(form)
+
+    def ends(self, write: Callable[[float], str]) -> str:
+        """Both ends of the interval: "+0.4 to +2.0"; empty without one."""
+        return "" if self.error is None else f"{write(self.low)} to {write(self.high)}"
+
+    def interval(self, write: Callable[[float], str]) -> str:
+        """The interval in words: "95 % interval +0.4 to +2.0"."""
+        return "no interval" if self.error is None else f"95 % interval {self.ends(write)}"
+
     def in_points(self) -> str:
         """In percentage points, with the interval if there is one: "+1.2 (+0.4 to +2.0)"; empty without cells."""
-        interval = "" if self.error is None else f" ({points(self.low)} to {points(self.high)})"
-        return points(self.mean) + interval if self.units else ""
+        ends = f" ({self.ends(points)})" if self.error is not None else ""
+        return points(self.mean) + ends if self.units else ""
 
     def words(self, unit: str = "points") -> str:
         """In percentage points or another unit ("%"): "+1.2 points (95 % interval +0.4 to +2.0; 4 tasks, 2 seeds; above 0 in 3 of 4)"."""
         if not self.units:
             return "no common cells"
         write = points if unit == "points" else percent
-        interval = "no interval" if self.error is None else f"95 % interval {write(self.low)} to {write(self.high)}"
         told = unit == "points" and self.positive is not None
         above = f"; above 0 in {self.positive} of {self.units}" if told else ""
-        return f"{write(self.mean)} {unit} ({interval}; {self.sample()}{above})"
+        return f"{write(self.mean)} {unit} ({self.interval(write)}; {self.sample()}{above})"
 
 
 def mean_of(values: pd.Series | np.ndarray) -> Mean:
@@ -110,7 +126,7 @@ def estimate(
     It takes one mean for each task (or pair of tasks), over seeds and all else that is no task; of a frame, a frame of
     such means, so that it can make a ratio or a correlation of two columns.
     """
-    cells = values.dropna()
+    cells = values.dropna(how="all")
     units = cells.groupby(level=[*tasks]).mean()
     if not len(units):
         return Estimate(0, None, None)
@@ -139,11 +155,6 @@ def _jackknife(
     pseudo = count * float(statistic(units)) - (count - 1) * np.array([float(statistic(left)) for left in without])
     error = float(pseudo.std(ddof=1) / np.sqrt(count))
     return None if np.isnan(error) or (count == 2 and error <= ROUNDING) else error
-
-
-def paired(first: pd.Series, second: pd.Series, tasks: Sequence[str] = ("task",)) -> Estimate:
-    """first - second over the cells that both have, told by their index (see `estimate`)."""
-    return estimate(first - second, tasks)
 
 
 @cache

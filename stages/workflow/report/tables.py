@@ -1,16 +1,16 @@
 """Tables: a line for each group of rows, a column for each way to make one value of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from stages.lib.words import points, small_percent, spread
+from stages.lib.words import small_percent
 
-from .spec import KINDS, Cell, Frames, Spec, SpecError, Table, chosen, fill, groups_of, named, only, rows_of
-from .stats import Estimate, Mean, estimate, mean_of, paired
+from .spec import Cell, Frames, Spec, SpecError, Table, by_line, chosen, fill, groups_of, named, rows_of
+from .stats import Mean, estimate, mean_of
 
 
 @dataclass(frozen=True)
@@ -31,85 +31,53 @@ class Rendered:
     notes: list[str]
 
 
-def value_of(spec: Spec, frames: Frames, rows: pd.DataFrame, cell: Cell, line: Mapping[str, Any]) -> Any:
-    """What a cell makes of rows: a Mean or an Estimate, a text, or a number of keys."""
-    return aggregate(spec, frames, own_rows(frames, rows, cell, line), cell, line)
+@dataclass(frozen=True)
+class _Column:
+    """A column of a table with the rows that it is about, ours and the publication's."""
+
+    title: str
+    cell: Cell
+    rows: pd.DataFrame
+    paper: pd.DataFrame
 
 
-def aggregate(spec: Spec, frames: Frames, rows: pd.DataFrame, cell: Cell, line: Mapping[str, Any]) -> Any:
-    """The value of just these rows."""
-    kind = next((kind for kind in KINDS if getattr(cell, kind)), "")
-    column = getattr(cell, kind, "")
-    if kind in ("interval", "words"):
-        return _interval(spec, frames, rows, cell, column, line)
-    if kind in ("percent", "points", "number"):
-        values = pd.to_numeric(rows[column])
+def aggregate(cell: Cell, rows: pd.DataFrame) -> Any:
+    """The one value that a cell makes of rows: a Mean or an Estimate, a number of keys, or a text."""
+    if cell.interval:
+        return estimate(rows.set_index([*cell.units, "seed"])[cell.interval].astype(float), cell.units)
+    if cell.column:
+        values = pd.to_numeric(rows[cell.column])
         return mean_of(values.groupby([rows[name] for name in cell.over]).mean() if cell.over else values)
-    if kind == "count":
-        return rows.dropna(subset=column).groupby(column).ngroups
-    if kind == "sum_of":
-        return "{:g} of {:g}".format(*rows[column].sum())
-    if kind == "values":
-        return ", ".join(f"{value:g}" for value in sorted(rows[column].dropna().unique()))
-    if kind == "text":
-        return "" if rows.empty or pd.isna(rows[column].iloc[0]) else str(rows[column].iloc[0])
-    raise SpecError(f"{spec.path}: a cell needs one of {', '.join(KINDS)}: {cell}")
-
-
-def own_rows(frames: Frames, rows: pd.DataFrame, cell: Cell, line: Mapping[str, Any]) -> pd.DataFrame:
-    """The rows of a line that a cell is about: of its own frame those with the line's values, or a part of the line's."""
-    if cell.data:
-        return only(rows_of(frames, cell), {name: value for name, value in line.items() if name in frames[cell.data]})
-    return chosen(rows, cell.where)
-
-
-def _interval(
-    spec: Spec, frames: Frames, rows: pd.DataFrame, cell: Cell, column: str, line: Mapping[str, Any]
-) -> Estimate:
-    index = [*cell.units, "seed"]
-    mine = rows.set_index(index)[column].astype(float)
-    if not cell.less:
-        return estimate(mine, cell.units)
-    first = {} if rows.empty else rows.iloc[0].to_dict()
-    others = {name: fill(spec, value, "less", **first) if isinstance(value, str) else value for name, value in cell.less.items()}
-    if rows.empty or all(first[name] == value for name, value in others.items()):
-        return Estimate(0, None, None)
-    frame = rows_of(frames, cell) if cell.data else frames[line["data"]]
-    theirs = only(frame, {name: value for name, value in line.items() if name in frame and name not in others} | others)
-    theirs = theirs if cell.data else chosen(theirs, cell.where)
-    return paired(mine.groupby(level=index).mean(), theirs.groupby(index)[column].mean(), cell.units)
+    if cell.count:
+        return rows.dropna(subset=cell.count).groupby(cell.count).ngroups
+    if cell.sum_of:
+        return "{:g} of {:g}".format(*rows[cell.sum_of].sum())
+    if cell.text:
+        return next((str(text) for text in rows[cell.text][:1].dropna()), "")
+    raise SpecError(f"a cell needs one of percent, number, interval, count, sum_of, text: {cell}")
 
 
 def text_of(cell: Cell, value: Any) -> str:
     """A cell's value as a table shows it."""
-    if isinstance(value, Estimate):
-        return value.words() if cell.words else value.in_points()
-    if not isinstance(value, Mean):
-        return str(value)
-    if value.mean is None:
-        return ""
-    if cell.number:
-        if cell.format == "size":
-            return small_percent(value.mean)
-        deviation = f" ({value.sd / cell.unit:{cell.format}})" if cell.deviation and value.sd is not None else ""
-        return format(value.mean / cell.unit, cell.format) + deviation
-    if cell.points:
-        return points(value.mean) + ("" if value.sd is None else f" ({100 * value.sd:.1f})")
-    return value.text()
+    form = "interval" if cell.interval else "percent ±" if cell.percent else cell.format
+    return format(value, form) if isinstance(value, Mean) else str(value)
 
 
-def show(spec: Spec, frames: Frames, cell: Cell, line: Mapping[str, Any] | None = None) -> str:
-    """A cell that stands alone, such as a fact."""
-    return text_of(cell, value_of(spec, frames, frames.get(cell.data, pd.DataFrame()), cell, line or {}))
+def value_of(frames: Frames, cell: Cell, line: Mapping[str, Any] | None = None) -> Any:
+    """The value of a cell that stands alone, of the rows of its frame that have these values."""
+    return aggregate(cell, by_line(rows_of(frames, cell), line or {})(line or {}))
 
 
-def facts_of(spec: Spec, frames: Frames) -> dict[str, str]:
-    """What notes, titles and captions may name: the columns of the frames `run` and `facts`, which have one row, and the spec's facts."""
-    found = {name: frame.iloc[0].dropna().to_dict() for name, frame in frames.items() if name in ("run", "facts") and len(frame)}
-    facts = {**found.get("run", {}), **found.get("facts", {})}
-    for name, cell in spec.facts.items():
-        with named(spec, f"facts.{name}", frames):
-            facts[name] = show(spec, frames, cell)
+def facts_of(spec: Spec, frames: Frames) -> dict[str, Any]:
+    """What texts may name: the columns of the frames `run` and `facts`, which have one row, the headline and the spec's facts."""
+    facts: dict[str, Any] = {}
+    for name in ("run", "facts"):
+        if name in frames and len(frames[name]):
+            facts |= frames[name].iloc[0].dropna().to_dict()
+    for section in ("headline", "facts"):
+        for name, cell in getattr(spec, section).items():
+            with named(spec, f"{section}.{name}", frames):
+                facts[name] = value_of(frames, cell)
     return facts
 
 
@@ -119,96 +87,86 @@ def render(spec: Spec, frames: Frames) -> list[Rendered]:
     for name, table in spec.tables.items():
         key = f"tables.{name}"
         with named(spec, key, frames):
-            rows = rows_of(frames, table)
-            for part, own in groups_of(spec, rows, [table.split] if table.split else []):
-                lines = [*_lines(spec, frames, table, own)]
+            for part, rows in groups_of(spec, rows_of(frames, table), [table.split] if table.split else []):
+                columns = [*_columns(spec, frames, table, rows)]
+                lines = [*_lines(spec, table, columns, rows)]
                 if lines:
                     title = fill(spec, table.title, key, **facts, **part)
                     notes = [note for text in table.notes if (note := _note(spec, text, key, {**facts, **part}))]
-                    header = [*(table.lead or table.by), *_columns(spec, table, own)]
+                    header = [*(table.lead or table.by), *(column.title for column in columns)]
                     found.append(Rendered(title, header, lines, notes))
     return found
 
 
 def _note(spec: Spec, text: str, key: str, facts: Mapping[str, Any]) -> str:
     """A note; empty where a fact that it names has nothing to say."""
-    from string import Formatter
-
     names = [name for _, name, _, _ in Formatter().parse(text) if name]
-    return "" if any(facts.get(name) == "" for name in names) else fill(spec, text, key, **facts)
+    return "" if any(f"{facts.get(name)}" == "" for name in names) else fill(spec, text, key, **facts)
 
 
-def _columns(spec: Spec, table: Table, rows: pd.DataFrame) -> dict[str, Cell]:
-    """The columns, with one for each value of a column of the frame where a cell says `each`."""
-    found = {}
+def _columns(spec: Spec, frames: Frames, table: Table, rows: pd.DataFrame) -> Iterator[_Column]:
+    """The columns, one for each value of a column of the frame where a cell says `each`."""
     for title, cell in table.columns.items():
-        there = rows if cell.data else chosen(rows, cell.where)
-        for value in spec.ordered(there[cell.each].dropna()) if cell.each else [title]:
-            own = f"{cell.each} == {value!r}" if cell.each else ""
-            where = " and ".join(f"({part})" for part in (own, cell.where) if part) if own else cell.where
-            found[spec.label(value) if cell.each else title] = cell.model_copy(update={"where": where})
-    return found
+        each = [cell.each] if cell.each else []
+        own, paper = rows_of(frames, cell) if cell.data else chosen(rows, cell.where), _paper_rows(frames, table, cell)
+        find = by_line(paper, each)
+        for values, found in groups_of(spec, own, each):
+            label = "".join(spec.label(value) for value in values.values()) or title
+            yield _Column(label, cell, found, find(values))
 
 
-def _lines(spec: Spec, frames: Frames, table: Table, rows: pd.DataFrame) -> Iterator[Line]:
-    columns = _columns(spec, table, rows)
-    parts = [*groups_of(spec, rows, [table.groups] if table.groups else [])]
+def _paper_rows(frames: Frames, table: Table, cell: Cell) -> pd.DataFrame:
+    """The publication's rows that a column is about; none where it has none of its values."""
+    if not table.paper or cell.column not in frames["paper"].select_dtypes("number"):
+        return pd.DataFrame(columns=[*table.by, cell.each])
+    return chosen(chosen(frames["paper"], table.paper), cell.where).dropna(subset=cell.column)
+
+
+def _lines(spec: Spec, table: Table, columns: Sequence[_Column], rows: pd.DataFrame) -> Iterator[Line]:
+    """A line for each group of rows, the publication's below it, and averages."""
+    groups = [table.groups] if table.groups else []
+    parts = [*groups_of(spec, rows, groups)]
+    found = [(each.cell, *(by_line(own, [*groups, *table.by]) for own in (each.rows, each.paper))) for each in columns]
     for part, own in parts:
-        if table.groups and len(parts) > 1:
+        if groups and len(parts) > 1:
             yield Line("group", [spec.label(part[table.groups])])
-        yield from _own_lines(spec, frames, table, columns, own)
+        for values, _ in groups_of(spec, own, table.by):
+            labels = [
+                small_percent(value) if isinstance(value, float) else spec.label(value) for value in values.values()
+            ]
+            line = part | values
+            yield Line("ours", [*labels, *(text_of(cell, aggregate(cell, ours(line))) for cell, ours, _ in found)])
+            yield from _paper_line(table, [_published(cell, paper(line)) for cell, _, paper in found])
         if table.average and len(parts) > 1 and own[table.by[0]].nunique() > 1:
-            yield from _average(spec, frames, table, columns, own, f"{table.average} of these")
+            yield from _average(table, columns, part, own[table.by[0]].unique(), f"{table.average} of these")
     if table.average and parts:
-        yield from _average(spec, frames, table, columns, rows, table.average)
+        yield from _average(table, columns, {}, rows[table.by[0]].unique(), table.average)
 
 
-def _own_lines(spec: Spec, frames: Frames, table: Table, columns: Mapping[str, Cell], rows: pd.DataFrame) -> Iterator[Line]:
-    # conditions are looked at once for all lines
-    ours = {title: rows if cell.data else chosen(rows, cell.where) for title, cell in columns.items()}
-    papers = {title: _paper_rows(frames, table, cell) for title, cell in columns.items()}
-    for values, own in groups_of(spec, rows, table.by):
-        line = {"data": table.data, **values}
-        parts = [own_rows(frames, own, cell, line) if cell.data else only(ours[title], values) for title, cell in columns.items()]
-        cells = [text_of(cell, aggregate(spec, frames, part, cell, line)) for part, cell in zip(parts, columns.values(), strict=True)]
-        labels = [small_percent(value) if isinstance(value, float) else spec.label(value) for value in values.values()]
-        yield Line("ours", [*labels, *cells])
-        theirs = [_published(papers[title], cell, values) for title, cell in columns.items()]
-        if any(theirs):
-            yield Line("paper", ["paper", *[""] * (len(table.by) - 1), *theirs])
-
-
-def _paper_rows(frames: Frames, table: Table, cell: Cell) -> pd.DataFrame | None:
-    """The publication's rows that a column is about; None where it has none of its values."""
-    column = cell.percent or cell.points or cell.number
-    if not table.paper or column not in frames["paper"].select_dtypes("number"):
-        return None
-    return chosen(chosen(frames["paper"], table.paper), cell.where).dropna(subset=column)
-
-
-def _published(paper: pd.DataFrame | None, cell: Cell, values: Mapping[str, Any]) -> str:
-    """The publication's value below a cell: the same rows and column of paper.csv, with the deviation of <column>_sd."""
-    rows = None if paper is None else only(paper, values)
-    if rows is None or rows.empty:
+def _published(cell: Cell, rows: pd.DataFrame) -> str:
+    """The publication's value, in the column of the same name, with the deviation of <column>_sd."""
+    if rows.empty:
         return ""
-    column = cell.percent or cell.points or cell.number
-    if cell.number:
-        return format(rows[column].iloc[0], cell.format)
-    deviation = rows.get(f"{column}_sd", pd.Series(np.nan, rows.index)).iloc[0]
-    return spread(rows[column].iloc[0], None if pd.isna(deviation) else deviation)
+    first = rows.iloc[0]
+    deviation = first.get(f"{cell.column}_sd")
+    return text_of(cell, Mean(1, first[cell.column], None if pd.isna(deviation) else deviation))
 
 
 def _average(
-    spec: Spec, frames: Frames, table: Table, columns: Mapping[str, Cell], rows: pd.DataFrame, label: str
+    table: Table, columns: Sequence[_Column], part: Mapping[str, Any], names: Sequence[Any], label: str
 ) -> Iterator[Line]:
-    """The means over the lines, and below them the publication's where it has a value for each line."""
-    cells = {title: cell.model_copy(update={"over": table.by[:1]}) for title, cell in columns.items()}
-    shown = [text_of(cell, value_of(spec, frames, rows, cell, {"data": table.data})) for cell in cells.values()]
+    """The means over the lines of these names, and below them the publication's where it has a value for each line."""
+    shown, theirs, first = [], [], table.by[0]
+    for column in columns:
+        cell = column.cell.model_copy(update={"over": [first]})
+        shown.append(text_of(cell, aggregate(cell, by_line(column.rows, part)(part))))
+        known = column.paper[column.paper[first].isin(names)].groupby(first)
+        whole = known.ngroups == len(names)
+        theirs.append(text_of(cell, Mean(len(names), known[cell.column].first().mean(), None)) if whole else "")
     yield Line("average", [label, *[""] * (len(table.by) - 1), *shown])
-    names, theirs = rows[table.by[0]].unique(), []
-    for cell in columns.values():
-        paper = _paper_rows(frames, table, cell)
-        values = [_published(paper, cell, {table.by[0]: name}).partition(" ")[0] for name in names]
-        theirs.append(f"{np.mean([*map(float, values)]):.1f}" if all(values) else "")
-    if any(theirs):
-        yield Line("paper", ["paper", *[""] * (len(table.by) - 1), *theirs])
+    yield from _paper_line(table, theirs)
+
+
+def _paper_line(table: Table, cells: list[str]) -> Iterator[Line]:
+    if any(cells):
+        yield Line("paper", ["paper", *[""] * (len(table.by) - 1), *cells])
