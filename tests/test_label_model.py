@@ -481,7 +481,7 @@ def test_a_causal_model_can_be_used_in_standard_mode(tmp_path, pico_llama):
     ("read", "message"),
     [
         (lambda _: load_model(Path("none"), "prompt"), r"none: no model there \(config.json is missing\)"),
-        (lambda _: load_tokenizer(Path("none")), "none: no usable tokenizer"),
+        (lambda _: load_tokenizer(Path("none")), "none: no such folder"),
         (lambda _: read_tensors(Path("none"), ["a"]), "none/model.safetensors: no such checkpoint"),
         (lambda _: read_anatomy(Path("none")), "none/anatomy.json: no such file"),
         (lambda pico: read_tensors(pico, ["a.b"]), "has no tensor 'a.b'; it belongs to another model"),
