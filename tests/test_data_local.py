@@ -51,13 +51,6 @@ def test_jsonl_and_gzip(folder):
     assert origin["files"]["test"]["name"] == "test.jsonl.gz" and len(origin["files"]["train"]["sha256"]) == 64
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_csv(folder, encoding):
-    with (folder / "train.csv").open("w", encoding=encoding, newline="") as file:
-        csv.writer(file).writerows([["label", "sentence1"], *([row["label"], row["sentence1"]] for row in ROWS)])
-    assert read(folder)[0] == {"train": ROWS}
-
-
 TEXTS = [
     'a "good" one',
     "tab\there",
@@ -75,12 +68,14 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("form", [{}, {"quoting": csv.QUOTE_ALL}, {"lineterminator": "\n"}])
-def test_what_a_writer_of_tables_wrote_is_read_as_it_was(folder, delimiter, form):
-    with (folder / f"train.{'csv' if delimiter == ',' else 'tsv'}").open("w", encoding="utf-8", newline="") as file:
-        rows = ([text, SINGLE.labels[number % 2]] for number, text in enumerate(TEXTS))
+@pytest.mark.parametrize("texts", [TEXTS, ["line\nbreak", "x", "last"], ["plain", "x", "last"]])
+def test_what_a_writer_of_tables_wrote_is_read_as_it_was(folder, delimiter, encoding, form, texts):
+    with (folder / f"train.{'csv' if delimiter == ',' else 'tsv'}").open("w", encoding=encoding, newline="") as file:
+        rows = ([text, SINGLE.labels[number % 2]] for number, text in enumerate(texts))
         csv.writer(file, delimiter=delimiter, **form).writerows([["sentence1", "label"], *rows])
-    assert [row["sentence1"] for row in read(folder)[0]["train"]] == TEXTS
+    assert [row["sentence1"] for row in read(folder)[0]["train"]] == texts
 
 
 @pytest.mark.parametrize("texts", [

