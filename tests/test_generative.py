@@ -19,7 +19,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict_tokens
 from stages.lib.patches.__main__ import main as graft_command
 from stages.lib.patches.live import load_graft
-from stages.lib.patches.locations import PATCH
+from stages.lib.patches.paths import PATCH
 from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.taking_over import take_over
 from stages.workflow.core import paths

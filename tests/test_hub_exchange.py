@@ -15,8 +15,8 @@ import pytest
 from huggingface_hub import ModelCard
 
 from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.patches.locations import CARD, PATCH
 from stages.lib.patches.patch_file import KEY
+from stages.lib.patches.paths import CARD, PATCH
 from tests.graft_project import MASK, ROOT, graft, make_project
 from tests.pico import same
 from tests.sealed import flip_bit, read_patch

@@ -36,11 +36,11 @@ from stages.lib.models.anatomy import HEAD, anatomy_of
 from stages.lib.models.checkpoints import Checkpoint, skeleton
 from stages.lib.models.evidence import draws, from_tensors
 from stages.lib.models.label_model import LabelModel
-from stages.lib.patches.format import render
+from stages.lib.patches.card import render
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.localize import changes_of
-from stages.lib.patches.locations import PATCH
 from stages.lib.patches.pair import survey
+from stages.lib.patches.paths import PATCH
 from tests.graft_project import graft
 from tests.graft_project import refused as graft_refused
 from tests.pico import TOY, bert_config, save_with_words, toy_rows
