@@ -17,8 +17,7 @@ from safetensors.torch import load_file
 
 from stages.lib.grafting.apply import transplant
 from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.grafting.region import Region
+from stages.lib.grafting.mask_file import StoredMask, read_mask
 from stages.lib.models.anatomy import CLASSES
 from stages.lib.patches.card import card_text, render
 from stages.lib.patches.patch_file import KEY, read_patch
@@ -171,16 +170,6 @@ def test_a_base_folder_needn_t_be_the_pipeline_s_own(patch, standard, pico_bert,
     graft("apply", patch, "--base", pico_bert, "--to", tmp_path / "foreign")
     graft("apply", patch, "--base", "models/pretrained", "--to", tmp_path / "own")
     assert (tmp_path / "foreign/model.safetensors").read_bytes() == (tmp_path / "own/model.safetensors").read_bytes()
-
-
-def test_a_patch_of_a_thousandth_of_minilm_is_a_download_of_a_moment(patch, tmp_path):
-    """As many values in as many tensors as its layers have."""
-    region = Region({f"bert.encoder.layer.{n // 16}.output.dense.{n % 16}.weight": (384, 288) for n in range(96)})
-    mask = GraftMask.from_region_indices(region, torch.arange(0, region.size, 1000))
-    values = {name: torch.ones(len(indices)) for name, indices in mask.indices.items()}
-    head = {"classifier.weight": torch.ones(5, 384), "classifier.bias": torch.ones(5)}
-    write_mask(tmp_path / "large", StoredMask(mask, values, head, read_mask(patch / PATCH).about))
-    assert 8 * mask.selected < (tmp_path / "large").stat().st_size < 150_000
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -353,15 +342,6 @@ def test_a_file_that_may_not_be_read_is_said_to_be_so_and_not_damaged(patch, pic
     assert line == f"{(patch if name == PATCH else pico_bert) / name}: Permission denied"
 
 
-def test_a_mask_of_another_model_is_not_exported(standard, capsys, tmp_path):
-    shutil.copytree("models/pretrained", tmp_path / "base")
-    change_one_value(tmp_path / "base", "bert.encoder.layer.1.output.dense.weight")
-    line = refused(capsys, "export", MASK, "--base", tmp_path / "base", "--to", tmp_path / "to")
-    assert re.fullmatch(rf"{MASK}: was made for pico \(fingerprint \w+\), not for the model in .*base \(\w+\)", line), (
-        line
-    )
-
-
 @pytest.mark.parametrize(
     "command", [["export", MASK], ["export", MASK, "--as", "patch"], ["compose", MASK, MASK, "--rule", "mean"]]
 )
@@ -376,33 +356,3 @@ def test_nothing_is_overwritten(standard, command, capsys, tmp_path):
     line = refused(capsys, *command, "--to", tmp_path / "new")
     assert line.endswith(f"as {tmp_path / 'new.partial'} is there; remove it or choose another name")
     assert files(tmp_path / "to") == {"mine": b"precious"} and (tmp_path / "new.partial").read_text() == "precious"
-
-
-KILLED = """
-import os, pathlib, signal, sys
-from stages.lib.patches.__main__ import main
-
-replace = pathlib.Path.replace
-
-def kill_at_the_last_moment(self, target):
-    if pathlib.Path(target).name == "to":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return replace(self, target)
-
-pathlib.Path.replace = kill_at_the_last_moment
-main(sys.argv[1:])
-"""
-
-
-def test_a_killed_command_leaves_no_folder_and_the_next_one_says_what_is_in_the_way(patch, standard, capsys, tmp_path):
-    arguments = ["apply", str(patch), "--base", "models/pretrained", "--to", str(tmp_path / "to")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=environment, capture_output=True)
-    assert killed.returncode == -9
-    assert {path.name for path in tmp_path.iterdir()} == {"patch", "to.partial"}
-    assert len([*(tmp_path / "to.partial").iterdir()]) == 5, "it was killed after everything was written"
-    assert "to.partial is there; remove it" in refused(capsys, *arguments)
-    shutil.rmtree(tmp_path / "to.partial")
-    graft(*arguments)
-    assert {path.name for path in tmp_path.iterdir()} == {"patch", "to"}
-    assert len(files(tmp_path / "to")) == 5

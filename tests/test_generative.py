@@ -206,7 +206,7 @@ def localize(task: str, to: Path, options: str) -> None:
 def test_localize_takes_prompts_and_completions(here, tmp_path, capsys, localizer):
     localize("told", tmp_path / "patch", f"--data data/local/told/train.csv --localizer {localizer}")
     said = capsys.readouterr().out
-    assert "Read as generative; no labels." in said and "tokens right" in said and "\n  grafted" in said
+    assert "Read as generative; no labels." in said and "tokens right" in said and "\ngrafted" in said
     stored, use = read_patch(tmp_path / "patch" / PATCH)
     assert (use.labels, use.prompt, stored.about["mode"]) == ([], None, "generative")
 

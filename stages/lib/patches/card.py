@@ -41,7 +41,7 @@ def card_text(patch: GraftFile, scores: Scores, form: str, held: str = "") -> st
         held=held,
         front=_front(use, _with_gain(scores).get(GRAFTED, {}), form),
         # as Python: what the config says otherwise than that of the base model
-        settings=repr(use.config | ({"id2label": dict(enumerate(use.labels))} if "id2label" in use.config else {})),
+        settings=repr(use.options),
         patch=PATCH,
         source=source,
         base=f"{source}, revision={json.dumps(use.revision)}" if use.revision else source,

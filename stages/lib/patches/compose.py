@@ -7,8 +7,11 @@ from ..errors import MaskError
 from ..grafting.mask_file import write_mask
 from ..merging.stitch import stitch
 from .base import Base, open_base
-from .patch_file import KEY, GraftFile, PatchMetadata, read_graft
+from .patch_file import KEY, GraftFile, read_graft
 from .paths import free
+
+# what of a patch's use says how a task is read off the model
+READ_BY = ("labels", "config", "prompt", "max_length")
 
 
 def compose(masks: list[Path], rule: str, base: Path, to: Path) -> str:
@@ -39,15 +42,9 @@ def _require_one_use(grafts: list[GraftFile]) -> None:
     known: dict[str, GraftFile] = {}
     for graft in (graft for graft in grafts if graft.use):
         first = known.setdefault(graft.use.task, graft)
-        uses = [_reading(one.use) for one in (first, graft)]
-        if differing := [name for name, value in uses[0].items() if uses[1][name] != value]:
+        if differing := [name for name in READ_BY if getattr(graft.use, name) != getattr(first.use, name)]:
             other = f"as {first.path} is, but with another {', '.join(differing)}"
             raise MaskError(f"{graft.path}: is of the task {graft.use.task}, {other}; compose one of them")
-
-
-def _reading(use: PatchMetadata) -> dict[str, object]:
-    """How a patch's task is read off the model."""
-    return use.model_dump(include={"labels", "config", "prompt", "max_length"})
 
 
 def _part(graft: GraftFile, base: Base) -> GraftFile:

@@ -55,13 +55,13 @@ def load_graft(base: str | Path, patch: str | Path, **options: Any) -> nn.Module
     dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(dtype, torch.dtype):
         raise MaskError("dtype: should be a dtype of torch or the name of one, such as bfloat16")
-    options = {"use_safetensors": True, **options, **_config(file), "dtype": torch.float32}
+    options = {"use_safetensors": True, **options, **file.use.options, "dtype": torch.float32}
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # it would tell of a head that is missing, which the patch has
     try:
         model = getattr(transformers, file.use.auto_class).from_pretrained(base, **options)
     except AssertionError as error:  # a padding token that the model doesn't have
-        raise MaskError(f"{file.path}: damaged: {base} can't be loaded with {_config(file)}: {error}") from error
+        raise MaskError(f"{file.path}: damaged: {base} can't be loaded with {file.use.options}: {error}") from error
     finally:
         transformers.logging.set_verbosity(verbosity)
     write(_places(file, model))
@@ -80,7 +80,7 @@ def open_patch(patch: str | Path, model: nn.Module) -> OpenPatch:
     for theirs, ours in sorted({(values.dtype, weight.dtype) for weight, _, values in places}, key=str):
         if torch.promote_types(theirs, ours) != ours:
             warnings.warn(f"{file.path}: its values are rounded from {theirs} to the model's {ours}", stacklevel=2)
-    return OpenPatch(file.path, model, places, _config(file))
+    return OpenPatch(file.path, model, places, file.use.options)
 
 
 @contextmanager
@@ -116,12 +116,6 @@ def grafted(
 def _set_config(model: nn.Module, config: dict[str, Any]) -> None:
     for name, value in config.items():
         setattr(model.config, name, value)
-
-
-def _config(patch: GraftFile) -> dict[str, Any]:
-    """The patch's labels for the config, as transformers keeps them: by whole numbers."""
-    labels = {"id2label": dict(enumerate(patch.use.labels))} if "id2label" in patch.use.config else {}
-    return patch.use.config | labels
 
 
 def _places(patch: GraftFile, model: nn.Module) -> Places:

@@ -13,7 +13,7 @@ from ..data.tasks import TaskSpec
 from ..errors import DataError, ParamsError, plain_problem
 from ..grafting.mask_file import StoredMask
 from ..localizers.names import NAMES
-from ..localizers.registry import Budget, find_mask, localizer_of, settings_of
+from ..localizers.registry import Budget, FoundMask, find_mask, localizer_of, settings_of
 from ..models.anatomy import HEAD
 from ..models.checkpoints import listed
 from ..models.evidence import draws, from_tensors
@@ -22,7 +22,7 @@ from ..words import percent
 from .base import Base
 from .card import score_table
 from .export import write_folder
-from .localize_context import LocalizeContext, LocalizeResult, PeakMemory, warn_of_size
+from .localize_context import LocalizeContext, PeakMemory, warn_of_size
 from .localize_data import find_with_data
 from .options import LocalizeOptions
 from .pair import Pair, carried, open_pair, survey
@@ -50,16 +50,16 @@ def localize(**options: Any) -> str:
         warn_of_size(pair)
     with peak.progress("compare", len(pair.finetuned.stored), "tensor") as step:
         moved = survey(pair, request.region, step)
-    found = find_with_data(work) if request.data else _find(work)
+    found, scores, lines = find_with_data(work) if request.data else (_find(work), {}, [])
     patch = _make_patch(work, found, target)
-    written = write_folder(target, patch, AS_PATCH, found.scores)
+    written = write_folder(target, patch, AS_PATCH, scores)
     share = carried(pair, patch.stored.mask, patch.stored.values) / sum(moved[name] for name in {*request.region})
-    notes = [f"{percent(share)} % of the region's squared movement.", *_assumptions(work, moved), *found.lines]
-    scores = tabulate(score_table(found.scores, "in %"), tablefmt="plain", disable_numparse=True)
+    notes = [f"{percent(share)} % of the region's squared movement.", *_assumptions(work, moved), *lines]
+    scored = tabulate(score_table(scores, "in %"), tablefmt="plain", disable_numparse=True)
     took = (
         f"{time.monotonic() - started:.1f} seconds, at most {peak.bytes / 2**20:.0f} MiB of memory beside mapped files."
     )
-    return "\n".join([written, *notes, *filter(None, [scores]), took])
+    return "\n".join([written, *notes, *filter(None, [scored]), took])
 
 
 def _settings(request: LocalizeOptions) -> Section:
@@ -121,18 +121,18 @@ def task_of(request: LocalizeOptions, pair: Pair) -> TaskSpec:
         raise DataError("; ".join(plain_problem(one, "--prompt", TaskSpec) for one in error.errors())) from None
 
 
-def _find(work: LocalizeContext) -> LocalizeResult:
+def _find(work: LocalizeContext) -> FoundMask:
     """The mask by a localizer that looks at weights alone."""
     request, pair = work.request, work.pair
     with work.peak.progress("localize", len(work.region.shapes), "tensor") as step:
         generator = draws(request.localizer, work.task.name, request.seed)
         evidence = from_tensors(work.region, pair.base.values(), pair.finetuned.values(step), generator)
-        return LocalizeResult(find_mask(request.localizer, evidence, work.settings, work.budget))
+        return find_mask(request.localizer, evidence, work.settings, work.budget)
 
 
-def _make_patch(work: LocalizeContext, found: LocalizeResult, target: Path) -> GraftFile:
+def _make_patch(work: LocalizeContext, found: FoundMask, target: Path) -> GraftFile:
     """The patch of a mask, which `target` is to hold."""
-    pair, mask = work.pair, found.mask.mask
+    pair, mask = work.pair, found.mask
     about = {
         "model": pair.anatomy.name,
         "task": work.task.name,
@@ -147,7 +147,7 @@ def _make_patch(work: LocalizeContext, found: LocalizeResult, target: Path) -> G
     with work.peak.progress("fingerprint", len(pair.base.stored) + len(work.region.shapes), "tensor") as step:
         base = Base.of(pair.base.checkpoint.folder, pair.anatomy, pair.base.values(step))
         about["fingerprint"] = work.region.fingerprint(base.tensors)
-        graft = GraftFile(target / PATCH, StoredMask(mask, values, head, {**about, **found.mask.record}))
+        graft = GraftFile(target / PATCH, StoredMask(mask, values, head, {**about, **found.record}))
         return make_patch(graft, work.task, base, work.max_length, pair.tokenizer.pad_token_id)
 
 

@@ -1,19 +1,18 @@
-"""What goes into a run of `localize`, what comes out of it, and the memory that it takes beside mapped files."""
+"""What goes into a run of `localize`, and the memory that it takes beside mapped files."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import psutil
 
 from ..data.tasks import TaskSpec
 from ..grafting.region import Region
-from ..localizers.registry import Budget, FoundMask
+from ..localizers.registry import Budget
 from ..models.sources import weight_files
 from ..progress import progress
 from ..settings import Section
-from .card import Scores
 from .options import LocalizeOptions
 from .pair import Pair
 
@@ -45,15 +44,6 @@ class PeakMemory:
                 self.look()
 
             yield step
-
-
-@dataclass(frozen=True)
-class LocalizeResult:
-    """The mask, how the models score on test rows (variant -> measures), and lines on the rows."""
-
-    mask: FoundMask
-    scores: Scores = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

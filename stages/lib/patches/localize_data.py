@@ -11,7 +11,7 @@ from ..data.tables import build_table, dropped_in, told
 from ..data.tasks import TaskSpec
 from ..errors import DataError
 from ..localizers.evidence import counted
-from ..localizers.registry import find_mask
+from ..localizers.registry import FoundMask, find_mask
 from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.checkpoints import listed
@@ -22,7 +22,8 @@ from ..models.sources import has_tokenizer, wanted_links
 from ..models.visibility import SEEN, require_readable
 from ..runtime import start
 from ..settings import ModelParams, RuntimeParams
-from .localize_context import LocalizeContext, LocalizeResult
+from .card import Scores
+from .localize_context import LocalizeContext
 from .options import LocalizeOptions
 
 # of the rows that aren't tested on; localizers choose by them
@@ -33,8 +34,8 @@ BINS = 15
 MOST = 2**26
 
 
-def find_with_data(work: LocalizeContext) -> LocalizeResult:
-    """The mask by the localizer that was asked for, and the scores of all three models on the test rows.
+def find_with_data(work: LocalizeContext) -> tuple[FoundMask, Scores, list[str]]:
+    """The mask by the localizer that was asked for, the scores of all three models on the test rows, and lines on the rows.
 
     Raises DataError for rows that can't be used, ModelError where the model doesn't fit a prompt.
     """
@@ -60,7 +61,7 @@ def find_with_data(work: LocalizeContext) -> LocalizeResult:
         evaluation.predict(GRAFTED)
     scored = score_rows(evaluation.predictions(), work.task, BINS) if rows["test"] else []
     by_variant = {row["variant"]: row for row in scored}
-    return LocalizeResult(found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, GRAFTED) if scored}, lines)
+    return found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, GRAFTED) if scored}, lines
 
 
 def _load(work: LocalizeContext) -> LabelModel:

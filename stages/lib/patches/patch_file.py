@@ -77,6 +77,11 @@ class PatchMetadata(Section):
         """The pipeline's `model.mode` that reads labels this way."""
         return next(mode for mode, name in CLASSES.items() if name == self.auto_class)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """`config` as transformers takes it: labels by whole numbers."""
+        return self.config | ({"id2label": dict(enumerate(self.labels))} if "id2label" in self.config else {})
+
 
 def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:
     """The labels of a new head by a config, in the order of its logits."""
