@@ -1,18 +1,17 @@
 """The pretrained model that a graft is put onto, in a folder or live, and whether it is the one that the graft was made for."""
 
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from ..errors import MaskError, ModelError
 from ..grafting.region import Tensors
-from ..io import read_json
-from ..models.anatomy import CLASSES, FILE, ModelSpec, read_anatomy
-from ..models.loading import read_tensors
-from ..settings import ModelParams
+from ..grafting.select import LazyTensors
+from ..models.anatomy import CLASSES, FILE, ModelSpec, anatomy_of, read_anatomy
+from ..models.checkpoints import Checkpoint, Named, skeleton, untied
 from .patch_file import GraftFile
 from .paths import CONFIG
 
@@ -62,39 +61,24 @@ class Weights:
 
 @dataclass(frozen=True)
 class Base(Weights):
-    """Those of a folder."""
+    """Those of a folder, with the config that a model of it is written with."""
 
     folder: Path
     anatomy: ModelSpec
+    config: dict[str, Any]
 
     @classmethod
-    def read(cls, folder: Path, title: object = None) -> "Base":
-        """The base model in a folder that the stage `model` wrote; raises ModelError if it is damaged."""
-        anatomy = read_anatomy(folder)
-        return cls.of(folder, anatomy, read_tensors(folder, anatomy.pretrained, others=True), title)
-
-    @classmethod
-    def of(cls, folder: Path, anatomy: ModelSpec, tensors: Tensors, title: object = None) -> "Base":
-        """The base model of this anatomy in a folder, which messages call by another `title` if there is one."""
+    def of(cls, folder: Path, anatomy: ModelSpec, tensors: Tensors, config: dict[str, Any]) -> "Base":
+        """The base model of this anatomy in a folder."""
         shapes = {name: tuple(shape) for name, shape in anatomy.pretrained.items()}
-        tokens = read_json(folder / CONFIG, ModelError).get("vocab_size")
-        return cls(f"the model in {title or folder}", shapes, tensors, anatomy.head_shapes, tokens, "", folder, anatomy)
-
-    @property
-    def pad_token_id(self) -> int | None:
-        """Number of the tokenizer's padding token; models that have none of their own must be told."""
-        token = read_json(self.folder / "tokenizer_config.json", ModelError).get("pad_token")
-        word = token["content"] if isinstance(token, dict) else token
-        added = read_json(self.folder / "tokenizer.json", ModelError)["added_tokens"]
-        known = {entry["content"]: entry["id"] for entry in added}
-        return known.get(word, read_json(self.folder / CONFIG, ModelError).get("pad_token_id"))
+        title, tokens = f"the model in {folder}", config.get("vocab_size")
+        return cls(title, shapes, tensors, anatomy.head_shapes, tokens, "", folder, anatomy, config)
 
 
-@contextmanager
-def open_base(folder: Path, graft: GraftFile) -> Iterator[Base]:
-    """The base model in a folder, for use inside `with`: for a mask as the stage `model` writes it, for a patch any folder.
+def open_base(folder: Path, graft: GraftFile) -> Base:
+    """The base model in a folder, its tensors mapped: for a mask as the stage `model` writes it, for a patch any folder of it.
 
-    Of one that the stage didn't write a copy is made, with the names that a patch knows.  Raises ModelError if it can't be loaded.
+    Raises ModelError if it isn't complete, is damaged, or can't be read as the patch says.
     """
     if not (folder / CONFIG).is_file():
         raise ModelError(f"{folder}: no model there ({CONFIG} is missing)")
@@ -103,16 +87,22 @@ def open_base(folder: Path, graft: GraftFile) -> Iterator[Base]:
         raise ModelError(
             f"{folder}: a mask is for a model as the stage `model` writes it, and this has no {FILE}; a patch is for any"
         )
+    checkpoint, problems, prefix = Checkpoint.open(str(folder)), [], ""
+    config, others = checkpoint.config, [*checkpoint.files]
     if ours and (mode is None or CLASSES.get(read_anatomy(folder).mode) == CLASSES[mode]):
-        yield Base.read(folder)
-        return
-    # takes seconds, which the other way needn't
-    from ..models.importing import import_model
-    from ..models.sources import find_checkpoint, wanted_links
+        anatomy = read_anatomy(folder)
+    else:
+        model = skeleton(checkpoint, mode)
+        anatomy, prefix = anatomy_of(model, mode, folder.name, checkpoint.source, None), model.base_model_prefix
+        config = {**model.config.to_diff_dict(), "architectures": [type(model).__name__], "dtype": "float32"}
+        others = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
+        problems = untied(Named.of(checkpoint, anatomy.pretrained, prefix), model)
+    known = Named.of(checkpoint, anatomy.pretrained, prefix)
+    if problems := known.problems(anatomy.pretrained) + problems:
+        raise ModelError("; ".join(problems))
+    buffers = Named.of(checkpoint, [name for name in others if name not in anatomy.shapes], prefix)
 
-    settings = ModelParams.model_construct(name=str(folder), source="local", root=str(folder), revision=None, mode=mode)
-    with tempfile.TemporaryDirectory(prefix="graft-base-") as scratch:
-        source, _ = find_checkpoint(str(folder))
-        with redirect_stdout(sys.stderr):  # what it says of the folder is no part of a command's answer
-            import_model(wanted_links(source, source, Path(scratch)), settings, Path(scratch) / "base")
-        yield Base.read(Path(scratch) / "base", folder)
+    def read(name: str) -> Tensor:
+        return known.read(name).float() if name in known.stored else buffers.read(name)
+
+    return Base.of(folder, anatomy, LazyTensors([*known.stored, *buffers.stored], read), config)

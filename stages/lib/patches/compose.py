@@ -26,9 +26,9 @@ def compose(masks: list[Path], rule: str, base: Path, to: Path) -> str:
         raise MaskError(f"{masks[0]}: is only one mask; name two or more to compose")
     grafts = [read_graft(path) for path in masks]
     _require_one_use(grafts)
-    with open_base(base, grafts[0]) as pretrained:
-        parts = [_part(graft, pretrained) for graft in grafts]
-        composed = stitch([part.stored for part in parts], pretrained.tensors, rule)
+    pretrained = open_base(base, grafts[0])
+    parts = [_part(graft, pretrained) for graft in grafts]
+    composed = stitch([part.stored for part in parts], pretrained.tensors, rule)
     for entry, part in zip(composed.about["grafts"], parts, strict=True):
         entry |= {KEY: part.stored.about[KEY]} if part.use else {}
     write_mask(free(target, for_file=True), composed)

@@ -7,11 +7,10 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..errors import ModelError
 from ..grafting.apply import transplant
 from ..grafting.mask_file import write_mask
-from ..io import read_json, replacing, write_json
-from ..models.loading import TOKENIZER_FILES, WEIGHTS
+from ..io import replacing, write_json
+from ..models.loading import TOKENIZER_FILES, WEIGHTS, load_tokenizer
 from .base import Base, open_base
 from .card import Scores, card_text
 from .delta import deltas_of, whole_delta, write_adapter, write_sparse_delta
@@ -30,13 +29,13 @@ def export(mask: Path, form: str, task: str | None, base: Path, to: Path, leave_
     or doesn't fit the form, and StorageError if something is at `to`.
     """
     target, graft = free(to), for_task(read_graft(mask), task)
-    with open_base(base, graft) as pretrained:
-        pretrained.require(graft)
-        if graft.use is None:
-            spec = task_of(graft.stored.about.get("task", ""))
-            graft = make_patch(graft, spec, pretrained, max_length(), pretrained.pad_token_id)
-        scores = pipeline_scores(graft.path, graft.use.task)
-        return write_folder(target, graft, form, scores, pretrained, leave_out)
+    pretrained = open_base(base, graft)
+    pretrained.require(graft)
+    if graft.use is None:
+        spec, length = task_of(graft.stored.about.get("task", "")), max_length()
+        graft = make_patch(graft, spec, pretrained, length, load_tokenizer(base).pad_token_id)
+    scores = pipeline_scores(graft.path, graft.use.task)
+    return write_folder(target, graft, form, scores, pretrained, leave_out)
 
 
 def apply(patch: Path, base: Path, to: Path) -> str:
@@ -45,9 +44,9 @@ def apply(patch: Path, base: Path, to: Path) -> str:
     Raises MaskError if the patch is damaged or was made for another model than the one in `base`.
     """
     target, graft = free(to), read_patch(patch)
-    with open_base(base, graft) as pretrained:
-        pretrained.require(graft)
-        return write_folder(target, graft, MODEL, {}, pretrained)
+    pretrained = open_base(base, graft)
+    pretrained.require(graft)
+    return write_folder(target, graft, MODEL, {}, pretrained)
 
 
 def write_folder(
@@ -88,5 +87,5 @@ def _write_model(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any
     for file in sorted(base.folder.iterdir()):
         if file.is_file() and file.name in BESIDE:
             shutil.copyfile(file, folder / file.name)
-    write_json(folder / CONFIG, {**read_json(base.folder / CONFIG, ModelError), **config})
+    write_json(folder / CONFIG, {**base.config, **config})
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ..grafting.apply import values_at
 from ..metrics.composition import KINDS, composition, layer_of
 from ..metrics.overlap import chance_asymmetric_overlap, chance_iou
 from ..models.anatomy import FILE
-from .base import Base, open_base
+from .base import open_base
 from .patch_file import GraftFile, read_graft
 from .paths import PRETRAINED
 
@@ -112,16 +111,16 @@ def _largest(graft: GraftFile, folder: Path | None) -> list[dict[str, Any]] | No
     if folder is None and not (PRETRAINED / FILE).is_file():
         return None
     # the pipeline's own may be any model, and none is imported anew for that
-    opened = open_base(folder, graft) if folder else nullcontext(Base.read(PRETRAINED))
+    known = graft if folder else replace(graft, use=None)
     region, mask, after = graft.stored.mask.region, graft.stored.mask, graft.stored.values
-    with opened as base:
-        try:
-            base.require(graft if folder else replace(graft, use=None))
-        except MaskError:
-            if folder:
-                raise
-            return None
-        before = values_at(base.tensors, mask)
+    base = open_base(folder or PRETRAINED, known)
+    try:
+        base.require(known)
+    except MaskError:
+        if folder:
+            raise
+        return None
+    before = values_at(base.tensors, mask)
     names = [name for name in region.shapes if name in mask.indices]
     old, new = (torch.cat([torch.empty(0), *(values[name] for name in names)]) for values in (before, after))
     rows = []

@@ -132,7 +132,7 @@ def _find(work: LocalizeContext) -> FoundMask:
 
 def _make_patch(work: LocalizeContext, found: FoundMask, target: Path) -> GraftFile:
     """The patch of a mask, which `target` is to hold."""
-    pair, mask = work.pair, found.mask
+    pair, mask, checkpoint = work.pair, found.mask, work.pair.base.checkpoint
     about = {
         "model": pair.anatomy.name,
         "task": work.task.name,
@@ -145,7 +145,7 @@ def _make_patch(work: LocalizeContext, found: FoundMask, target: Path) -> GraftF
     head = {name: pair.finetuned.read(name).clone() for name in pair.anatomy.names([HEAD])}
     values = {name: pair.finetuned.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}
     with work.peak.progress("fingerprint", len(pair.base.stored) + len(work.region.shapes), "tensor") as step:
-        base = Base.of(pair.base.checkpoint.folder, pair.anatomy, pair.base.values(step))
+        base = Base.of(checkpoint.folder, pair.anatomy, pair.base.values(step), checkpoint.config)
         about["fingerprint"] = work.region.fingerprint(base.tensors)
         graft = GraftFile(target / PATCH, StoredMask(mask, values, head, {**about, **found.record}))
         return make_patch(graft, work.task, base, work.max_length, pair.tokenizer.pad_token_id)
