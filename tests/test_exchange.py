@@ -86,10 +86,18 @@ def standard(projects, monkeypatch) -> Project:
     return projects["standard"]
 
 
+@pytest.fixture(scope="module")
+def made(projects, tmp_path_factory) -> Path:
+    to = tmp_path_factory.mktemp("made") / "patch"
+    with pytest.MonkeyPatch.context() as patching:
+        patching.chdir(projects["standard"].folder)
+        graft("export", MASK, "--as", "patch", "--to", to)
+    return to
+
+
 @pytest.fixture
-def patch(standard, tmp_path) -> Path:
-    graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
-    return tmp_path / "patch"
+def patch(made, standard, tmp_path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "patch"))
 
 
 def loading(patch: str, base: str) -> str:

@@ -1,5 +1,6 @@
 """The pretrained model that a graft is put onto, in a folder or live, and whether it is the one that the graft was made for."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +95,8 @@ def open_base(folder: Path, graft: GraftFile) -> Base:
     else:
         model = skeleton(checkpoint, mode)
         anatomy, prefix = anatomy_of(model, mode, folder.name, checkpoint.source, None), model.base_model_prefix
-        config = {**model.config.to_diff_dict(), "architectures": [type(model).__name__], "dtype": "float32"}
+        model.config.update({"architectures": [type(model).__name__], "dtype": "float32"})
+        config = json.loads(model.config.to_json_string())
         others = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
         problems = untied(Named.of(checkpoint, anatomy.pretrained, prefix), model)
     known = Named.of(checkpoint, anatomy.pretrained, prefix)
