@@ -44,7 +44,7 @@ class Change:
     @property
     def executed(self) -> set[str]:
         """Names of the stages as DVC has them."""
-        return {f"{name}-13" if "@" in name else name for name in self.runs}
+        return {f"{name}-13" if "@" in name and not name.endswith("@13") else name for name in self.runs}
 
 
 def cells(stage: str, *values: str) -> set[str]:
@@ -179,7 +179,12 @@ def test_stages_of_every_kind_ran_and_left_all_that_they_declare(base, pipeline)
 @pytest.mark.parametrize("pipeline", CHANGES)
 def test_its_report_has_numbers_tables_and_figures(base, pipeline):
     plots = {name: data for name, data in base.files.items() if name.startswith(f"{paths.report_plots(pipeline)}/")}
-    assert [name for name in plots if name.endswith(".csv") and not len(pd.read_csv(BytesIO(plots[name])))] == []
+    empty = {
+        name.rpartition("/")[2]
+        for name in plots
+        if name.endswith(".csv") and not len(pd.read_csv(BytesIO(plots[name])))
+    }
+    assert empty <= {"seed_overlap.csv"}, "there is one seed"
     assert any(name.endswith(".png") for name in plots) and all(plots.values())
     assert base.files[str(paths.report(pipeline).with_suffix(".md"))].count(b"\n## ") > 1
     assert OFF_LINE not in base.files[str(paths.report(pipeline).with_suffix(".md"))].decode()
