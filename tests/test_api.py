@@ -396,7 +396,7 @@ REFUSED = {
     "nothing moved": (lambda b, t_: sg.localize(b, b, sparsity=0.1), "nothing but heads differs"),
     "another architecture": (
         lambda b, t_: sg.localize(b, other_shape(), sparsity=0.1),
-        r"two models of one architecture .*: 2.weight is \[3, 8\] of torch.float64 in the base, \[4, 8\] of",
+        r"the models need the same architecture .*: 2.weight is \[3, 8\] of torch.float64 in the base, \[4, 8\] of",
     ),
     "another dtype": (lambda b, t_: sg.localize(b, copy.deepcopy(t_).float(), sparsity=0.1), "0.weight is .*float64 in the base, .*float32"),
     "half precision": (
@@ -406,9 +406,9 @@ REFUSED = {
     "a pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, parameters=["0.wieght"]), "'0.wieght'; the nearest is '0.weight'"),
     "too small": (lambda b, t_: sg.localize(b, t_, sparsity=1e-6), "sparsity: 1e-06 of 83 graftable parameters is less than one"),
     "a method": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="lerned"), r"unknown localizer 'lerned' \(did you mean 'learned'"),
-    "no loss": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned"), "loss: learned takes gradients"),
+    "no loss": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned"), "loss: learned needs gradients"),
     "a setting": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned", step=3), r"learned.step: unknown setting \(did you mean 'steps'"),
-    "the loss decides": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="talos", mode="expected"), "talos.mode: whose gradient"),
+    "the loss decides": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="talos", mode="expected"), "talos.mode: the loss itself determines whose gradient"),
     "a way to merge": (lambda b, t_: sg.merge(b, {}, "tied"), r"how: unknown way 'tied' \(did you mean 'ties'"),
     "regions": (
         lambda b, t_: sg.merge(b, {p: (t_, sg.localize(b, t_, sparsity=0.5, parameters=p)) for p in ("0.*", "2.*")}),

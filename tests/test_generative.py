@@ -20,9 +20,9 @@ from stages.lib.models.predicting import predict_tokens
 from stages.lib.patches.__main__ import main as graft_command
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.paths import PATCH
-from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.taking_over import take_over
 from stages.workflow.core import paths
+from stages.workflow.core.cells import open_training
 from stages.workflow.core.stored import read_cell, read_task
 from tests.dvc_project import SEED_STAGES
 from tests.pico import finetune_settings, model_settings, runtime, same, toy_rows
@@ -65,6 +65,13 @@ def write_data() -> None:
     write_csv(Path("data/local/more/train.csv"), ["prompt", "completion"], prompts(100, 5))
 
 
+def link_report() -> None:
+    """What the summary is made by, where it looks for it."""
+    Path("stages").mkdir()
+    for name in ("report.yaml", "paper.csv"):
+        Path("stages", name).symlink_to(ROOT / "stages" / name)
+
+
 def write_params(changes: dict) -> None:
     lay_out_settings(SETTINGS, changes)
 
@@ -88,8 +95,8 @@ def project(tmp_path_factory, pico_llama) -> Path:
     folder = tmp_path_factory.mktemp("generative")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        Path("stages").symlink_to(ROOT / "stages")  # whose digests tell checkpoints apart
         write_data()
+        link_report()
         write_params({"model": {"root": str(pico_llama)}})
         run_all()
     return folder
@@ -151,7 +158,7 @@ def test_temperatures_are_fitted_to_live_models_and_change_no_token(here):
 
 def test_a_checkpoint_from_elsewhere_is_taken_over(here):
     """One that was saved from a causal model, whatever that was fine-tuned on."""
-    cell = TrainingCell.open("told", SEED, model_settings("generative"), runtime())
+    cell = open_training("told", SEED, model_settings("generative"), runtime())
     taken = take_over(cell, finetune_settings(source="local"), str(paths.finetuned("told", SEED)))
     kept = AutoModelForCausalLM.from_pretrained(paths.finetuned("told", SEED))
     assert same(dict(taken.model.parameters()), dict(kept.named_parameters()))
@@ -280,7 +287,7 @@ def test_a_task_without_labels_is_refused_in_other_modes(elsewhere, mode):
 def test_other_pipelines_are_refused_in_one_line(elsewhere):
     write_params({"tasks": ["film"], "ood": {"sets": {}}})
     assert own_settings(folder=Path())  # the control
-    words = "model.mode: generative is for the main pipeline .*; this one reads logits of labels"
+    words = "model.mode: generative is for the main pipeline .*; this pipeline needs logits of labels"
     with pytest.raises(ParamsError, match=words):
         own_settings(("", "merge"), Path())
 

@@ -222,7 +222,7 @@ def test_two_checkpoints_of_the_hub_are_localized_and_later_without_it(hub, make
         [*two, tmp_path / "to", "--finetuned", "owner/unsafe"],
         [*two, tmp_path / "to", "--finetuned-revision", "v9"],
     )  # fmt: skip
-    assert "patch for tuned on owner/base" in found and loaded == "negative positive"
+    assert "patch of owner/base for tuned" in found and loaded == "negative positive"
     card = ModelCard.load(tmp_path / "patch" / CARD).data
     assert (card.base_model, card.base_model_relation) == ("owner/base", "adapter")
     assert SHA in (tmp_path / "patch" / CARD).read_text(), "of the base: what was fetched, whatever is newest later"

@@ -92,7 +92,7 @@ def make_project(folder: Any, mode: str) -> None:
 
 
 def training_cell(mode: str) -> TrainingCell:
-    return TrainingCell(TOY, SEED, ROWS, model_settings(mode), runtime())
+    return TrainingCell(TOY, SEED, ROWS, model_settings(mode), runtime(), paths.PRETRAINED)
 
 
 def again(mode: str, watch: Callable[[LabelModel], Callable[[], object]]) -> dict[str, Tensor]:

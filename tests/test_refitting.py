@@ -47,7 +47,7 @@ def project(tmp_path_factory, pico_bert) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(other, "SETTINGS", SETTINGS)
-        Path("stages").symlink_to(other.ROOT / "stages")
+        other.link_report()
         rows = [[row["sentence1"], row["label"]] for row in toy_rows(200, 1)]
         other.write_csv(Path("data/local/film/train.csv"), ["sentence1", "label"], rows)
         other.write_params({"model": {"root": str(pico_bert)}})

@@ -44,7 +44,7 @@ with open("runs.jsonl", "a") as file:
 """
 # the real one imports torch first
 RUN = """
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.workflow import dispatch, forks, run
 
 forks.PRELOAD = ["colorsys"]
@@ -180,7 +180,7 @@ def test_a_target_that_there_is_not_is_told_the_nearest_one_and_one_runs_only_wh
     assert run("left")[0] == 0 and {*runs()} == {"root", "left"}
 
 
-@pytest.mark.parametrize(("workers", "message"), [("0", "'0' is not a whole number"), ("two", "'two' is not a whole")])
+@pytest.mark.parametrize(("workers", "message"), [("0", "'0' is not a positive whole number"), ("two", "'two' is not a positive whole")])
 def test_a_number_of_workers_that_is_none_is_refused(toy, workers, message):
     assert message in run("--workers", workers)[2]
 
@@ -358,7 +358,7 @@ child.wait()
 """
 CHILD = """
 import time
-from stages.lib.entry import stage
+from stages.workflow.core.stage import stage
 
 @stage
 def main() -> None:

@@ -95,7 +95,7 @@ def model(cell) -> LabelModel:
 
 
 def training_cell(mode: str = "standard") -> TrainingCell:
-    return TrainingCell(TOY, SEED, ROWS, model_settings(mode), runtime())
+    return TrainingCell(TOY, SEED, ROWS, model_settings(mode), runtime(), paths.PRETRAINED)
 
 
 def names_of(layers: dict[int, list[str]]) -> list[str]:
