@@ -32,7 +32,8 @@ from stages.lib.io import write_text
 from stages.lib.localizers.movement import movement
 from stages.lib.localizers.names import NAMES
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of, settings_of
-from stages.lib.models.anatomy import HEAD, anatomy_of
+from stages.lib.models.anatomy import HEAD
+from stages.lib.models.structure import anatomy_of
 from stages.lib.models.checkpoints import Checkpoint, skeleton
 from stages.lib.models.evidence import draws, from_tensors
 from stages.lib.models.label_model import LabelModel

@@ -13,15 +13,14 @@ from .anatomy import (
     LM_HEAD,
     POOLER,
     ModelSpec,
-    anatomy_of,
     named_weights,
-    require_embeddings,
     write_anatomy,
 )
 from .checkpoints import FLOATS, Checkpoint, Named, listed
 from .loading import MADE_ANEW, POOLERS, load_config, load_model, load_tokenizer, save_model
 from .sources import commit_of
-from .visibility import SEEN, require_readable
+from .structure import anatomy_of, require_embeddings
+from .visibility import require_readable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -52,8 +51,7 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> ModelSpec
     revision = commit_of(source) or settings.revision
     anatomy = anatomy_of(model, settings.mode, settings.name, settings.source, revision)
     _require_whole(settings, model, anatomy.groups, len(tokenizer))
-    if require_readable(settings.name, model, settings.mode):
-        print(f"{settings.name}: {SEEN} runtime.batch_tokens")
+    require_readable(settings.name, model, settings.mode, tokenizer.pad_token_id)
     head = anatomy.names([HEAD])
     if {*head} - {*model.missing_tensors}:
         print(f"{settings.name}: its own classification head is dropped; each task gets a new one")

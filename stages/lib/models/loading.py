@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..digest import list_files, require_listed
 from ..errors import ModelError, one_line
-from .anatomy import CLASSES, HEAD, SOME_LABELS, parameter_groups
+from .anatomy import CLASSES, HEAD, SOME_LABELS
+from .structure import parameter_groups
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase

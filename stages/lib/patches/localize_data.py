@@ -19,7 +19,7 @@ from ..models.evaluation import Evaluation
 from ..models.evidence import draws, evidence_about, in_portions, with_dev
 from ..models.label_model import LabelModel
 from ..models.sources import has_tokenizer, wanted_links
-from ..models.visibility import SEEN, require_readable
+from ..models.visibility import require_readable
 from ..progress import progress
 from ..runtime import start
 from ..settings import ModelParams, RuntimeParams
@@ -42,8 +42,6 @@ def find_with_data(work: LocalizeContext) -> LocalizeResult:
     pair, request = work.pair, work.request
     with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
         model = _load(work, Path(scratch))
-    if require_readable(str(request.finetuned), model.model, pair.mode, "--mode "):
-        lines.append(f"{request.finetuned}: {SEEN} --batch-tokens")
     words = ("mask", work.task.name, request.seed)
     before, after = (
         side.values(lambda _: work.peak.look(), model.runtime.device) for side in (pair.base, pair.finetuned)

@@ -10,9 +10,10 @@ from torch import Tensor
 from ..errors import ModelError
 from ..grafting.mask import GraftMask
 from ..grafting.select import PART
-from ..models.anatomy import CLASSES, ModelSpec, anatomy_of, most_tokens, require_embeddings
+from ..models.anatomy import CLASSES, ModelSpec, most_tokens
 from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, skeleton, unread, untied
 from ..models.loading import load_tokenizer
+from ..models.structure import anatomy_of, require_embeddings
 
 
 @dataclass(frozen=True)
