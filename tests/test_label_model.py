@@ -22,6 +22,7 @@ from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.models.predicting import dev_score, predict
+from stages.lib.models.shared import SharedModel
 from stages.lib.models.structure import parameter_groups
 from stages.lib.models.visibility import sees_later_words
 from tests.pico import (
@@ -376,18 +377,19 @@ def test_the_prediction_head_below_a_classifier_is_pretrained(tmp_path, capsys):
     assert torch.equal(kept, source.head.dense.weight) and anatomy.groups["head.dense.weight"] == "lm_head"
 
 
-def test_a_pooler_that_a_checkpoint_lacks_is_drawn_and_said(tmp_path, capsys):
+def test_a_pooler_that_a_checkpoint_lacks_is_part_of_the_head(tmp_path, capsys):
     folder = save_with_words(hf.BertForMaskedLM(bert_config()), tmp_path / "model")
-    name, drawn = "bert.pooler.dense.weight", []
-    for place in (tmp_path / "one", tmp_path / "two"):
-        torch.manual_seed(len(drawn))
-        import_model(folder, model_settings("standard"), place)
-        drawn.append(read_tensors(place, [name])[name])
-    assert torch.equal(*drawn) and bool(drawn[0].std() > 0.01)
-    said = capsys.readouterr().out
-    assert (
-        f"doesn't have bert.pooler.dense.bias, {name}, which are drawn at random" in said and "finetune.train" in said
-    )
+    anatomy = import_model(folder, model_settings("standard"), tmp_path / "out")
+    pooler = ["bert.pooler.dense.weight", "bert.pooler.dense.bias"]
+    assert anatomy.names(["head"]) == [*pooler, "classifier.weight", "classifier.bias"] and not anatomy.names(["pooler"])
+    assert stored_names(tmp_path / "out").isdisjoint(anatomy.names(["head"]))
+    assert f"doesn't have {', '.join(sorted(pooler))}, which are part of each task's new head" in capsys.readouterr().out
+    model = LabelModel.load(tmp_path / "out", TOY, model_settings("standard"), runtime())
+    assert model.groups() == anatomy.groups
+    shared = SharedModel.load(tmp_path / "out", [TOY, PAIRS], model_settings("standard"), runtime())
+    first, second = (view.parameters() for view in shared.views.values())
+    own = {name for name in first if first[name] is not second[name]}
+    assert own == {*anatomy.names(["head"])} == {*shared.heads()["toy"]}
 
 
 UNFIT = {

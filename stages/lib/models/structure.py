@@ -18,7 +18,11 @@ def anatomy_of(
     model: "PreTrainedModel", mode: str, name: str, source: str, revision: str | None, lacking: Collection[str] | None = None
 ) -> ModelSpec:
     """Names, groups and shapes of a model (see parameter_groups); raises ModelError if its blocks can't be told."""
-    return ModelSpec(name, source, revision, mode, parameter_groups(model, mode, lacking), shapes_of(model))
+    try:
+        groups = parameter_groups(model, mode, lacking)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from error
+    return ModelSpec(name, source, revision, mode, groups, shapes_of(model))
 
 
 def parameter_groups(model: "PreTrainedModel", mode: str, lacking: Collection[str] | None = None) -> dict[str, str]:

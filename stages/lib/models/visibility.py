@@ -99,24 +99,23 @@ class Reader:
         return self.logits(self.batch(examples))
 
 
-def require_readable(name: str, model: "PreTrainedModel", mode: str, pad_id: int, setting: str = "model.mode=") -> None:
-    """Raise ModelError if a model can't read texts in batches, or sees a next word that its mode has it predict.
-
-    `setting` is what users write before a mode.
-    """
+def require_readable(name: str, model: "PreTrainedModel", mode: str, pad_id: int) -> None:
+    """Raise ModelError if a model can't read texts in batches, or sees a next word that its mode has it predict."""
     before = model.config.pad_token_id
     try:
-        run_of(model)
-        early = CLASSES[mode] == CLASSES["autoregressive"] and sees_later_words(model)
-        if not early:
-            Reader(model, mode, pad_id)
+        require_causal(model, mode)
+        Reader(model, mode, pad_id)
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
     finally:
         model.config.pad_token_id = before
-    if early:
+
+
+def require_causal(model: "PreTrainedModel", mode: str, setting: str = "model.mode=") -> None:
+    """Raise ModelError if a model sees a next word that its mode has it predict; `setting` is what users write before a mode."""
+    if CLASSES[mode] == CLASSES["autoregressive"] and sees_later_words(model):
         raise ModelError(
-            f"{name}: is a model of the kind {model.config.model_type} that sees the words after a position too, so there is "
+            f"is a model of the kind {model.config.model_type} that sees the words after a position too, so there is "
             f"no next one to predict with {setting}{mode}; use {setting}prompt or {setting}standard"
         )
 

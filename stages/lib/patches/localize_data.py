@@ -19,7 +19,7 @@ from ..models.evaluation import Evaluation
 from ..models.evidence import draws, evidence_about, in_portions, with_dev
 from ..models.label_model import LabelModel
 from ..models.sources import has_tokenizer, wanted_links
-from ..models.visibility import require_readable
+from ..models.visibility import require_causal
 from ..progress import progress
 from ..runtime import start
 from ..settings import ModelParams, RuntimeParams
@@ -42,6 +42,7 @@ def find_with_data(work: LocalizeContext) -> LocalizeResult:
     pair, request = work.pair, work.request
     with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
         model = _load(work, Path(scratch))
+    require_causal(model.model, pair.mode, "--mode ")
     words = ("mask", work.task.name, request.seed)
     before, after = (
         side.values(lambda _: work.peak.look(), model.runtime.device) for side in (pair.base, pair.finetuned)

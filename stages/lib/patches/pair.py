@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import ModelError
 from ..grafting.mask import GraftMask
 from ..grafting.select import PART
-from ..models.anatomy import CLASSES, ModelSpec, most_tokens
+from ..models.anatomy import CLASSES, ModelSpec, most_tokens, shapes_of
 from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, skeleton, unread, untied
 from ..models.loading import load_tokenizer
 from ..models.structure import anatomy_of, require_embeddings
@@ -65,7 +65,8 @@ def _checked(before: Checkpoint, after: Checkpoint, mode: str, revision: str | N
     tokenizer = load_tokenizer(before.folder)
     require_embeddings(before.title, model, len(tokenizer))
     name = before.title if before.source == "hub" else before.folder.resolve().name
-    anatomy = anatomy_of(model, mode, name, before.source, before.commit or revision)
+    lacking = [one for one in (names := shapes_of(model)) if one not in Named.of(before, names, model.base_model_prefix).stored]
+    anatomy = anatomy_of(model, mode, name, before.source, before.commit or revision, lacking)
     base = Named.of(before, anatomy.pretrained, model.base_model_prefix)
     finetuned, other, misfits = fitted(after, len(labels), model, anatomy)
     pair = Pair(base, finetuned, anatomy, labels, tokenizer, most_tokens(model), unread(finetuned, other))
