@@ -12,7 +12,8 @@ from torch import Tensor
 
 from stages.lib.digest import UNSEALED, seal
 from stages.lib.grafting.mask_file import StoredMask
-from stages.lib.patches.patch_file import PatchMetadata, read_graft, use_of
+from stages.lib.patches.patch_file import PatchMetadata
+from stages.lib.patches.patch_file import read_patch as read_patch_file
 
 
 def save_sealed(path: Path, tensors: dict[str, np.ndarray], header: Any, key: str = "graft") -> None:
@@ -49,5 +50,5 @@ def change_one_value(folder: Path, name: str) -> None:
 
 def read_patch(path: Path) -> tuple[StoredMask, PatchMetadata]:
     """A patch, and how it is used."""
-    stored = read_graft(path)
-    return stored, use_of(path, stored)
+    patch = read_patch_file(path)
+    return patch.stored, patch.use

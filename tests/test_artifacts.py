@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from stages.lib.command import guarded
-from stages.lib.errors import DataError, GraftError, ModelError, StorageError
+from stages.lib.errors import DataError, ModelError, StorageError
 from stages.lib.io import read_json, read_rows, replacing, require, write_json, write_rows, write_text
 from stages.workflow.core.stage import stage
 
@@ -48,9 +48,6 @@ def test_json_that_can_not_be_read_is_one_line(tmp_path, content, told):
         read_json(tmp_path / "x.json")
     with pytest.raises(DataError, match=rf"x\.json: damaged: {told}"):
         read_rows(tmp_path / "x.json")
-
-
-# replacing
 
 
 def test_a_file_and_a_folder_are_replaced_as_a_whole(tmp_path):
@@ -126,14 +123,6 @@ def test_a_place_that_cannot_be_written_names_the_file(tmp_path, code):
     assert only_old_is_left(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "error", [ModelError("no space (os error 28)"), RuntimeError("gone (os error 2)"), FileNotFoundError("os error 2")]
-)
-def test_what_reading_says_is_no_matter_of_writing(tmp_path, error):
-    with pytest.raises(type(error), match="os error"), replacing(tmp_path / "target"):
-        raise error
-
-
 FULL_DISK = """
     import resource, signal, sys
     from pathlib import Path
@@ -168,41 +157,24 @@ def test_a_real_limit_on_file_size_is_a_storage_error_and_the_target_stays(tmp_p
     assert (tmp_path / "target").read_bytes() != old
 
 
-# JSON and rows
-
-
-def test_json_and_rows_come_back_as_they_were(tmp_path):
+def test_json_and_rows_come_back_as_they_were_and_nothing_else_is_read(tmp_path):
     value = {"a": [1, 2.5, None, "ä\u2028\x85"], "b": {"c": True}}
     write_json(tmp_path / "j", value)
     write_rows(tmp_path / "r", [value, {"text": "line\nbreak \u2029 \x1c"}])
-    assert read_json(tmp_path / "j") == value
     assert read_rows(tmp_path / "r") == [value, {"text": "line\nbreak \u2029 \x1c"}]
-
-
-def test_nan_is_no_json(tmp_path):
-    write_text(tmp_path / "j", "old")
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "j", {"a": float("nan")})
-    assert (tmp_path / "j").read_text() == "old"
-
-
-def test_missing_and_damaged_files_are_named(tmp_path):
-    (tmp_path / "bad").write_text('{"a": 1')
+    assert read_json(tmp_path / "j") == value
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    for name in ("none", "bad", "bytes"):
-        with pytest.raises(ModelError, match=f"{name}: " + ("no such file" if name == "none" else "not valid JSON")):
+    for name, json_says, rows_say in (("none", *["no such file"] * 2), ("bytes", "not valid JSON", "damaged")):
+        with pytest.raises(ModelError, match=f"{name}: {json_says}"):
             read_json(tmp_path / name, ModelError)
-        with pytest.raises(DataError, match=f"{name}: " + ("no such file" if name == "none" else "damaged")):
+        with pytest.raises(DataError, match=f"{name}: {rows_say}"):
             read_rows(tmp_path / name)
-
-
-def test_what_is_required_names_its_stage(tmp_path):
     assert require(tmp_path, "fetch") == tmp_path
     with pytest.raises(DataError, match="none: not there; `dvc repro fetch` makes it"):
         require(tmp_path / "none", "fetch")
 
-
-# entry points
 
 STAGE = """
     from stages.workflow.core.stage import stage
@@ -224,14 +196,11 @@ STAGE = """
 def test_a_users_mistake_is_one_line_and_a_programmers_mistake_keeps_its_traceback(tmp_path):
     said = finished(script(tmp_path, STAGE, "--task", "mistake", "--seed", "4"))
     assert said == (2, "", "script@mistake-4: seed 5 is no good\n")
-    code, _, errors = finished(script(tmp_path, STAGE, "--task", "bug", "--seed", "4"))
-    assert code == 1 and "Traceback" in errors and "ValueError: a programmer's mistake" in errors
-
-
-def test_a_stage_reads_its_arguments(tmp_path):
     assert finished(script(tmp_path, STAGE, "--task", "a", "--seed", "4")) == (0, "a 5\n", "")
     code, _, errors = finished(script(tmp_path, STAGE, "--task", "a"))
     assert code == 2 and "--seed" in errors
+    code, _, errors = finished(script(tmp_path, STAGE, "--task", "bug", "--seed", "4"))
+    assert code == 1 and "Traceback" in errors and "ValueError: a programmer's mistake" in errors
 
 
 def test_a_stage_can_be_called_in_process(capsys):
@@ -277,51 +246,20 @@ def test_an_interrupted_import_says_so_too_whatever_the_library_makes_of_it(tmp_
     assert finished(script(tmp_path, IMPORTING.format(body))) == (130, "", "mask@toy-1: stopped\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "code"), [(["-m", "stages.held"], -signal.SIGINT), (["-c", "import stages.held"], 1)]
-)
-def test_ctrl_c_before_a_command_can_answer_it_leaves_no_traceback(tmp_path, words, code):
-    (tmp_path / "stages").mkdir()
-    (tmp_path / "stages/__init__.py").write_text((PROJECT / "stages/__init__.py").read_text())
-    (tmp_path / "stages/held.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nint('x')")
-    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ("Traceback" in done.stderr) == (words[0] == "-c"), "the control: a library's user gets KeyboardInterrupt"
-    assert words[0] == "-c" or (done.returncode, done.stderr) == (code, "")
-
-
-@pytest.mark.parametrize(("folder", "words"), [
-    (".", ["stages/mask.py", "--task", "movies"]),
-    ("stages", ["mask.py"]),
-    ("stages", ["-m", "stages.mask"]),
-    ("/", [str(PROJECT / "stages/study/sweep.py")]),
-])  # fmt: skip
-def test_a_stage_that_is_run_as_a_file_says_how_it_is_run(folder, words):
-    done = subprocess.run([sys.executable, *words], cwd=PROJECT / folder, capture_output=True, text=True, check=False)
-    module = "stages.study.sweep" if folder == "/" else "stages.mask"
-    told = f"run this in the project's top folder, as a module: python -m {module}\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
-
-
-def test_every_folder_of_scripts_says_how_they_are_run():
-    folders = {path.parent for path in (PROJECT / "stages").rglob("dvc.yaml")} | {PROJECT / "stages"}
-    assert [folder for folder in folders if not (folder / "stages.py").is_file()] == []
-
-
-def test_every_error_of_the_user_is_a_graft_error():
-    assert all(issubclass(error, GraftError) for error in (DataError, ModelError, StorageError))
-
-
-# orphans
-
 FAMILY = """
     import os, subprocess, sys, time
-    if sys.argv[1] == "parent":
-        more = {"DVC_STAGE": "toy"} if sys.argv[2] == "bound" else {}
-        child = subprocess.Popen([sys.executable, "script.py", sys.argv[2]], env=os.environ | more)
+    from stages.workflow.core.stage import stage
+
+    @stage
+    def main() -> None:
+        print(os.getpid(), flush=True)
         time.sleep(60)
-    import stages
-    print(os.getpid(), flush=True)
-    time.sleep(60)
+
+    if sys.argv[1:]:
+        more = {"DVC_STAGE": "toy"} if sys.argv[1] == "bound" else {}
+        subprocess.Popen([sys.executable, "script.py"], env=os.environ | more)
+        time.sleep(60)
+    main([])
 """
 
 
@@ -332,16 +270,15 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a parent-death signal")
 def test_a_stage_dies_with_the_process_that_started_it(tmp_path):
     running = {}
     for kind in ("bound", "free"):
-        parent = script(tmp_path, FAMILY, "parent", kind)
+        parent = script(tmp_path, FAMILY, kind)
         child = int(parent.stdout.readline())
         assert is_running(child)
         parent.kill()
         parent.wait()
-        deadline = time.monotonic() + (20 if kind == "bound" else 0.5)
+        deadline = time.monotonic() + (20 if kind == "bound" else 3)
         while is_running(child) and time.monotonic() < deadline:
             time.sleep(0.02)
         running[kind] = is_running(child)

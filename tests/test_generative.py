@@ -19,7 +19,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import predict_tokens
 from stages.lib.patches.__main__ import main as graft_command
 from stages.lib.patches.live import load_graft
-from stages.lib.patches.locations import PATCH
+from stages.lib.patches.paths import PATCH
 from stages.lib.training.finetuning import TrainingCell
 from stages.lib.training.taking_over import take_over
 from stages.workflow.core import paths
@@ -206,7 +206,7 @@ def localize(task: str, to: Path, options: str) -> None:
 def test_localize_takes_prompts_and_completions(here, tmp_path, capsys, localizer):
     localize("told", tmp_path / "patch", f"--data data/local/told/train.csv --localizer {localizer}")
     said = capsys.readouterr().out
-    assert "Read as generative; no labels." in said and "tokens right" in said and "\n  grafted" in said
+    assert "Read as generative; no labels." in said and "tokens right" in said and "\ngrafted" in said
     stored, use = read_patch(tmp_path / "patch" / PATCH)
     assert (use.labels, use.prompt, stored.about["mode"]) == ([], None, "generative")
 

@@ -1,6 +1,7 @@
 """inspect, diff and compose say what is so, and the command line offers them."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -18,10 +19,9 @@ from stages.lib.grafting.region import Region
 from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.composition import kind_of, layer_of
 from stages.lib.models.importing import import_model
-from stages.lib.patches.export import pipeline_scores
-from stages.lib.patches.inspect import compare, inspect_mask
-from stages.lib.patches.locations import PATCH
 from stages.lib.patches.patch_file import KEY
+from stages.lib.patches.paths import PATCH
+from stages.lib.patches.project import pipeline_scores
 from stages.workflow.core import paths
 from tests.graft_project import MASK, ROOT, SELECTED, Project, graft, make_project, refused, write
 from tests.pico import PAIRS, model_settings, random_mask, same
@@ -49,14 +49,19 @@ def output(capsys, *words: object) -> str:
     return capsys.readouterr().out
 
 
+def as_json(capsys, *words: object) -> dict:
+    """What a command says for machines."""
+    return json.loads(output(capsys, *words, "--json"))
+
+
 def changed(mask: Path, to: Path, **parts: object) -> Path:
     """Another mask file, like the first but for values, head or notes."""
     write_mask(to, replace(read_mask(mask), **parts))
     return to
 
 
-def test_inspect_counts_every_parameter_once_in_its_layer_and_kind(project):
-    facts, mask = inspect_mask(MASK, None), project.mask.mask
+def test_inspect_counts_every_parameter_once_in_its_layer_and_kind(project, capsys):
+    facts, mask = as_json(capsys, "inspect", MASK), project.mask.mask
     for by, place in (("layers", layer_of), ("kinds", kind_of)):
         key = by.removesuffix("s")
         assert sum(row["selected"] for row in facts[by]) == facts["selected"] == SELECTED
@@ -68,10 +73,10 @@ def test_inspect_counts_every_parameter_once_in_its_layer_and_kind(project):
     assert facts["graftable"] == mask.region.size and facts["share_of_model"] == SELECTED / facts["model_parameters"]
 
 
-def test_the_largest_movements_are_the_largest(project):
+def test_the_largest_movements_are_the_largest(project, capsys):
     before, after, region = project.cell.pretrained(), project.cell.finetuned(), project.cell.region
     moved = (region.flatten(after) - region.flatten(before)).abs().sort(descending=True).values
-    found = inspect_mask(MASK, None)["largest"]
+    found = as_json(capsys, "inspect", MASK)["largest"]
     assert [abs(row["after"] - row["before"]) for row in found] == pytest.approx(moved[:5].tolist())
     for row in found:
         assert float(before[row["name"]][tuple(row["place"])]) == row["before"]
@@ -81,47 +86,53 @@ def test_the_largest_movements_are_the_largest(project):
 def test_movements_need_the_base_model(project, tmp_path, monkeypatch, capsys):
     file, base = (project.folder / MASK).absolute(), (project.folder / "models/pretrained").absolute()
     monkeypatch.chdir(tmp_path)
-    assert inspect_mask(file, None)["largest"] is None and inspect_mask(file, base)["largest"] is not None
-    assert "say --base FOLDER" in output(capsys, "inspect", file)
+    assert as_json(capsys, "inspect", file)["largest"] is None
+    assert as_json(capsys, "inspect", file, "--base", base)["largest"] is not None
     shutil.copytree(project.cell.finetuned_folder, tmp_path / "models/pretrained")
     shutil.copyfile(base / "anatomy.json", tmp_path / "models/pretrained/anatomy.json")
     (tmp_path / "models/pretrained/SHA256SUMS").unlink()
-    assert inspect_mask(file, None)["largest"] is None, "the project is about another model"
+    assert as_json(capsys, "inspect", file)["largest"] is None, "the project is about another model"
     assert "was made for pico" in refused(capsys, "inspect", file, "--base", "models/pretrained")
 
 
-def test_inspect_says_it_in_words_as_json_and_as_a_picture(project, tmp_path, capsys):
-    text = output(capsys, "inspect", MASK, "--picture", tmp_path / "mask.png")
-    assert (tmp_path / "mask.png").read_bytes().startswith(b"\x89PNG")
-    assert f"{MASK}: mask for toy on pico (fingerprint " in text and "seed 13, localizer learned" in text
-    assert f"{SELECTED} of {project.cell.region.size:,} graftable parameters" in text and "layer 2" in text
-    assert "furthest above chance" in text and "Largest movements, pretrained -> fine-tuned:" in text
-    assert json.loads(output(capsys, "inspect", MASK, "--json")) == inspect_mask(MASK, None)
-    line = refused(capsys, "inspect", MASK, "--picture", tmp_path / "mask.png")
-    assert line == f"{tmp_path / 'mask.png'}: is there already; remove it or choose another name"
-
-
-def test_empty_masks_can_be_looked_at(project, tmp_path, capsys):
+def test_facts_are_said_in_words_too(project, tmp_path, capsys):
+    text, facts = output(capsys, "inspect", MASK), as_json(capsys, "inspect", MASK)
+    for line in (f"file: {MASK}", "tasks: toy", "seed: 13", "localizer: learned", f"selected: {SELECTED}"):
+        assert f"{line}\n" in text
+    for row in [*facts["layers"], *facts["kinds"]]:
+        share = re.escape(f"{row['share']:.4g}")
+        assert re.search(
+            rf"^ *{row.get('kind', row.get('layer'))} +{row['selected']} +{row['parameters']} +{share}", text, re.M
+        )
+    assert all(row["name"] in text for row in facts["largest"])
     project.store(tmp_path / "empty", GraftMask.empty(project.cell.region))
-    assert "It selects nothing." in output(capsys, "inspect", tmp_path / "empty", "--picture", tmp_path / "empty.png")
-    assert "Both select 0 parameters" in output(capsys, "diff", tmp_path / "empty", MASK)
+    assert "selected: 0\n" in output(capsys, "inspect", tmp_path / "empty")
+    assert "both 0, iou 0" in output(capsys, "diff", tmp_path / "empty", MASK)
+    assert "same_model: True\n" in output(capsys, "diff", MASK, OTHER)
 
 
 def test_a_patch_is_read_like_the_mask_it_was_made_of(project, pico_bert, tmp_path, capsys):
     graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
-    mask, patch = inspect_mask(MASK, None), inspect_mask(tmp_path / "patch", None)
+    mask, patch = as_json(capsys, "inspect", MASK), as_json(capsys, "inspect", tmp_path / "patch")
     assert (mask.pop("form"), patch.pop("form")) == ("mask", "patch")
     assert mask.pop("file") != patch.pop("file") and mask == patch
-    words = "inspect", tmp_path / "patch", "--base", pico_bert, "--json"
-    assert json.loads(output(capsys, *words))["largest"], "what is said of the base's other heads is no JSON"
-    found = compare(MASK, tmp_path / "patch")
+    foreign = as_json(capsys, "inspect", tmp_path / "patch", "--base", pico_bert)
+    assert foreign["largest"] == mask["largest"], "what is said of the base's other heads is no JSON"
+    found = as_json(capsys, "diff", MASK, tmp_path / "patch")
     assert found["same_model"] and found["overlap"]["iou"] == 1
     assert found["values"] == {"shared": SELECTED, "differ": 0, "median_difference": 0.0, "largest_difference": 0.0}
-    assert "Their values there are the same." in output(capsys, "diff", MASK, tmp_path / "patch")
+    shutil.copytree(paths.PRETRAINED, tmp_path / "kept")
+    shutil.rmtree(paths.PRETRAINED)
+    import_model(pico_bert, model_settings("prompt"), paths.PRETRAINED)
+    assert as_json(capsys, "inspect", tmp_path / "patch")["largest"] == mask["largest"], (
+        "the project reads it otherwise"
+    )
+    shutil.rmtree(paths.PRETRAINED)
+    shutil.copytree(tmp_path / "kept", paths.PRETRAINED)
 
 
-def test_diff_counts_what_two_masks_share(project, capsys):
-    facts = compare(MASK, OTHER)
+def test_diff_counts_what_two_masks_share(project, tmp_path, capsys):
+    facts = as_json(capsys, "diff", MASK, OTHER)
     a, b = ({*read_mask(path).mask.region_indices().tolist()} for path in (MASK, OTHER))
     found, size = facts["overlap"], project.cell.region.size
     assert (found["both"], found["iou"]) == (len(a & b), pytest.approx(len(a & b) / len(a | b)))
@@ -131,34 +142,23 @@ def test_diff_counts_what_two_masks_share(project, capsys):
     for measure in ("first", "second", "both"):
         assert sum(row[measure] for row in facts["layers"]) == found[measure]
     assert facts["values"]["differ"] == 0 < facts["values"]["shared"] == found["both"]
-    back = compare(OTHER, MASK)["overlap"]
+    back = as_json(capsys, "diff", OTHER, MASK)["overlap"]
     assert (back["of_first"], back["chance_of_first"]) == (found["of_second"], found["chance_of_second"])
-    text = output(capsys, "diff", MASK, OTHER)
-    assert "They are of the same base model." in text and f"Both select {len(a & b)} parameter" in text
-    assert json.loads(output(capsys, "diff", MASK, OTHER, "--json")) == facts
-
-
-def test_diff_finds_values_that_differ(project, tmp_path):
-    stored = project.mask
-    name = next(iter(stored.values))
-    values = {**stored.values, name: stored.values[name].clone()}
-    values[name][0] += 0.5
-    found = compare(MASK, changed(MASK, tmp_path / "changed", values=values))["values"]
+    values = {name: part.clone() for name, part in project.mask.values.items()}
+    next(iter(values.values()))[0] += 0.5
+    found = as_json(capsys, "diff", MASK, changed(MASK, tmp_path / "changed", values=values))["values"]
     assert (found["shared"], found["differ"], found["median_difference"]) == (SELECTED, 1, 0.0)
     assert found["largest_difference"] == pytest.approx(0.5)
 
 
 def test_diff_tells_other_models_and_other_regions(project, tmp_path, capsys):
     project.store(tmp_path / "elsewhere", project.mask.mask, fingerprint="0" * 64)
-    facts = compare(MASK, tmp_path / "elsewhere")
+    facts = as_json(capsys, "diff", MASK, tmp_path / "elsewhere")
     assert not facts["same_model"] and facts["overlap"]["iou"] == 1
-    assert "They are NOT of the same base model." in output(capsys, "diff", MASK, tmp_path / "elsewhere")
     small = GraftMask(Region({"bert.encoder.layer.0.x": (4,)}), {})
     write_mask(tmp_path / "small", StoredMask(small, {}, {}, project.mask.about))
-    facts = compare(MASK, tmp_path / "small")
+    facts = as_json(capsys, "diff", MASK, tmp_path / "small")
     assert facts["same_model"] is facts["overlap"] is facts["layers"] is facts["values"] is None
-    said = output(capsys, "diff", MASK, tmp_path / "small")
-    assert "nothing to compare" in said and "base model" not in said, "they may be of the same one"
 
 
 @pytest.mark.parametrize("rule", ["mean", "sum", "sequence", "largest"])
@@ -168,10 +168,9 @@ def test_compose_stitches_and_keeps_a_head_for_each_task(project, rule, tmp_path
     assert (tmp_path / "both").stat().st_mode == (tmp_path / "new").stat().st_mode, "as the umask has it"
     parts, composed = [read_mask(path) for path in (MASK, OTHER)], read_mask(tmp_path / "both")
     expected = stitch(parts, project.cell.pretrained(), rule)
-    assert composed.mask.equals(expected.mask)
-    assert all(torch.equal(composed.values[name], values) for name, values in expected.values.items())
+    assert composed.mask.equals(expected.mask) and same(composed.values, expected.values)
     assert f"toy + pairs by {rule}" in line and f"{composed.mask.selected:,} of" in line
-    assert inspect_mask(tmp_path / "both", None)["tasks"] == ["toy", "pairs"]
+    assert as_json(capsys, "inspect", tmp_path / "both")["tasks"] == ["toy", "pairs"]
     assert {name.partition(":")[0] for name in composed.head} == {"toy", "pairs"}
 
 
@@ -192,7 +191,7 @@ def test_a_composed_mask_is_exported_for_one_of_its_tasks(project, tmp_path, cap
     for task, head in heads.items():
         for form in ("model", "patch"):
             graft("export", both, "--task", task, "--as", form, "--to", tmp_path / task / form)
-        assert inspect_mask(tmp_path / task / "patch", None)["tasks"] == [task]
+        assert as_json(capsys, "inspect", tmp_path / task / "patch")["tasks"] == [task]
         weights[task] = load_file(tmp_path / task / "model/model.safetensors")
         assert same({name: weights[task].pop(name) for name in head}, head)
     assert same(weights["toy"], weights["pairs"])
@@ -208,7 +207,10 @@ def test_compose_refuses_what_can_t_be_one(project, tmp_path, capsys):
         ([], f"{MASK}: is only one mask; name two or more to compose"),
         (["both"], f"{tmp_path / 'both'}: is composed itself, of toy, pairs; compose its parts at once"),
         (["twice"], f"{tmp_path / 'twice'}: its head differs from another one of that task"),
-        (["elsewhere"], f"{tmp_path / 'elsewhere'}: was made for pico (fingerprint 000000000000), not for pico ("),
+        (
+            ["elsewhere"],
+            f"{tmp_path / 'elsewhere'}: was made for pico (fingerprint 000000000000), not for the model in models/pretrained (",
+        ),
     ):
         files = [tmp_path / name for name in others]
         assert words in refused(capsys, "compose", MASK, *files, "--rule", "sum", "--to", tmp_path / "to")
@@ -236,27 +238,20 @@ def bare(project, tmp_path) -> Path:
     return tmp_path / "bare"
 
 
-def test_patches_are_composed_on_any_folder_of_their_base_and_masks_on_the_stages(bare, tmp_path, capsys):
-    other = three_labels(OTHER, tmp_path / "other")
-    for mask, part in ((MASK, "one"), (other, "two")):
-        graft("export", mask, "--as", "patch", "--to", tmp_path / part)
-    graft("compose", tmp_path / "one", tmp_path / "two", "--to", tmp_path / "of patches", "--base", bare)
-    graft("compose", MASK, OTHER, "--to", tmp_path / "of masks")
-    assert read_mask(tmp_path / "of patches").mask.equals(read_mask(tmp_path / "of masks").mask)
-    line = refused(capsys, "compose", MASK, OTHER, "--to", tmp_path / "to", "--base", bare)
-    wanted = "a mask is for a model as the stage `model` writes it, and this has no anatomy.json"
-    assert line.startswith(f"{bare}: {wanted}")
-
-
 def test_what_was_composed_of_patches_is_exported_without_the_project(bare, tmp_path, monkeypatch, capsys):
     other = three_labels(OTHER, tmp_path / "other")
     for mask, part in ((MASK, "toy"), (other, "pairs")):
         graft("export", mask, "--as", "patch", "--to", tmp_path / part)
     graft("compose", MASK, other, "--to", tmp_path / "masks")
+    line = refused(capsys, "compose", MASK, OTHER, "--to", tmp_path / "to", "--base", bare)
+    assert line.startswith(
+        f"{bare}: a mask is for a model as the stage `model` writes it, and this has no anatomy.json"
+    )
     for form in ("patch", "model"):
         graft("export", tmp_path / "masks", "--task", "pairs", "--as", form, "--to", tmp_path / f"{form} here")
     monkeypatch.chdir(tmp_path)
     graft("compose", "toy", "pairs", "--to", "both", "--base", "bare")
+    assert read_mask(Path("both")).mask.equals(read_mask(Path("masks")).mask)
     assert refused(capsys, "export", "both", "--to", "to") == "both: serves 2 tasks; say --task, one of toy, pairs"
     for form in ("patch", "model"):
         graft("export", "both", "--task", "pairs", "--as", form, "--to", f"{form} there", "--base", "bare")
@@ -264,15 +259,7 @@ def test_what_was_composed_of_patches_is_exported_without_the_project(bare, tmp_
     assert here.about == there.about and here.mask.equals(there.mask) and same(here.head, there.head)
     assert same(*(load_file(f"model {place}/model.safetensors") for place in ("here", "there")))
     graft("compose", "patch there", "toy", "--to", "again", "--base", "bare")
-    assert inspect_mask(Path("again"), None)["tasks"] == ["pairs", "toy"], "a patch taken out is one of one task"
-
-
-def test_a_patch_is_read_in_a_project_whose_model_is_read_otherwise(project, pico_bert, tmp_path):
-    graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
-    known = inspect_mask(tmp_path / "patch", None)["largest"]
-    shutil.rmtree(paths.PRETRAINED)
-    import_model(pico_bert, model_settings("prompt"), paths.PRETRAINED)
-    assert known and inspect_mask(tmp_path / "patch", None)["largest"] == known, "the graftable values are the same"
+    assert as_json(capsys, "inspect", "again")["tasks"] == ["pairs", "toy"], "a patch taken out is one of one task"
 
 
 def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_gpt2, tmp_path):

@@ -15,8 +15,8 @@ import pytest
 from huggingface_hub import ModelCard
 
 from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.patches.locations import CARD, PATCH
 from stages.lib.patches.patch_file import KEY
+from stages.lib.patches.paths import CARD, PATCH
 from tests.graft_project import MASK, ROOT, graft, make_project
 from tests.pico import same
 from tests.sealed import flip_bit, read_patch
@@ -183,7 +183,7 @@ def test_a_patch_goes_to_the_hub_and_comes_back_whole(hub, patch, tmp_path):
     assert said[3:] == [
         "graft pull: owner/nobody: the hub has no such repository, or the token may not see it\n",
         "graft pull: owner/other: has no patch.safetensors at its newest commit, so it is no patch\n",
-        *(line for line in said[5:6] if line.startswith("graft pull: 'not a name' is no name of a repository")),
+        "graft pull: not a name: is no name of a repository such as 'owner/name'\n",
         f"graft pull: {tmp_path / 'taken'}: is there already; remove it or choose another name\n",
         f"graft push: {tmp_path / 'taken' / PATCH}: no such mask or patch\n",
         "graft push: owner/movies: the hub wants a token to write: set HF_TOKEN, or log in with `hf auth login`\n",

@@ -13,7 +13,7 @@ from stages.lib import grafted, load_graft, open_patch
 from stages.lib.errors import MaskError, ModelError
 from stages.lib.grafting.mask_file import StoredMask, write_mask
 from stages.lib.models.anatomy import CLASSES
-from stages.lib.patches.locations import PATCH
+from stages.lib.patches.paths import PATCH
 from tests.graft_project import MASK, Project, graft, make_project
 from tests.pico import random_mask, same
 from tests.sealed import change_one_value
@@ -167,7 +167,7 @@ def test_a_base_model_that_is_in_bfloat16_itself_is_known_in_both_dtypes(project
     assert same(state(model), before) and not same(inside, before), "control"
 
 
-@pytest.mark.parametrize("case", [*REFUSALS, *FORGERIES])
+@pytest.mark.parametrize("case", ["one bit", "a mask", "padding of no token", "a head for three labels"])
 def test_damaged_and_forged_patches_are_refused(standard, case, tmp_path):
     shutil.copytree("first", tmp_path / "patch")
     (REFUSALS | FORGERIES)[case][0](tmp_path / "patch" / PATCH)
@@ -194,9 +194,11 @@ def test_other_models_are_refused_by_name(standard, projects, tmp_path):
     with pytest.raises(MaskError, match=made_for):
         load_graft(tmp_path / "base", "first")
     line = refused(load("models/pretrained", num_labels=3))
-    assert "its head is classifier.bias [2], classifier.weight [2, 32], and that of this" in line
-    assert "classifier.weight [3, 32]" in line and line.endswith("AutoModelForSequenceClassification with num_labels=2")
-    assert "its head is" in refused(load(projects["prompt"].folder / "models/pretrained", "prompt"))
+    ours, theirs = (f"classifier.bias [{labels}], classifier.weight [{labels}, 32]" for labels in (2, 3))
+    kind = "AutoModelForSequenceClassification for 2 labels"
+    assert line.endswith(f": its head of {kind} is {ours}, and that of this BertForSequenceClassification is {theirs}")
+    prompted = refused(load(projects["prompt"].folder / "models/pretrained", "prompt"))
+    assert "not for this BertForMaskedLM: bert.pooler.dense.bias is [32] there and none here" in prompted
     fewer = load("models/pretrained", num_hidden_layers=1)
     assert "bert.encoder.layer.1.attention.output.LayerNorm.bias is [32] there and none here" in refused(fewer)
     config = load("models/pretrained").config

@@ -72,7 +72,7 @@ def _as_committed(copy):
         (CODE, f"toy: stages/toy/toy.py: {SAID}\n"),
         ("stages/lib/errors.py|LONGEST_LINE = 1|LONGEST_LINE = 2", f"toy: stages/lib/errors.py: {SAID}\n"),
         ("stages/lib/data/tasks.yaml|title|titles", f"toy: stages/lib/data/tasks.yaml: {SAID}\n"),
-        ("stages/lib/patches/room.py|GIBIBYTE = 2|GIBIBYTE = 4", ""),
+        ("stages/lib/patches/localize_context.py|GIBIBYTE = 2|GIBIBYTE = 4", ""),
         ("params.yaml|bins: 15|bins: 10", ""),
     ],
 )  # fmt: skip

@@ -219,6 +219,12 @@ def skeleton(checkpoint: Checkpoint, mode: str, labels: int = SOME_LABELS) -> "P
         raise ModelError(f"{checkpoint.title}: can't be read with mode {mode}: {one_line(error)}") from error
 
 
+def lacking(checkpoint: Checkpoint, model: "PreTrainedModel") -> list[str]:
+    """The parameters of a model that a checkpoint doesn't have, such as those of a new head."""
+    names = named_weights(model)
+    return [name for name in names if name not in Named.of(checkpoint, names, model.base_model_prefix).stored]
+
+
 def fitted(
     checkpoint: Checkpoint, labels: int, model: "PreTrainedModel", anatomy: ModelSpec
 ) -> tuple[Named, "PreTrainedModel", list[str]]:

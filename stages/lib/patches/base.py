@@ -1,80 +1,111 @@
-"""The pretrained model that a graft is put onto: its tensors, whatever folder it lies in."""
+"""The pretrained model that a graft is put onto, in a folder or live, and whether it is the one that the graft was made for."""
 
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from ..errors import ModelError
-from ..grafting.mask_file import StoredMask, require_model
-from ..grafting.region import Region
+from ..errors import MaskError, ModelError
+from ..grafting.region import Tensors
+from ..grafting.select import LazyTensors
 from ..models.anatomy import CLASSES, FILE, ModelSpec, read_anatomy
-from ..models.loading import read_tensors
-from ..settings import ModelParams
-from .locations import CONFIG
+from ..models.checkpoints import Checkpoint, Named, lacking, skeleton, untied
+from ..models.structure import anatomy_of
+from .patch_file import GraftFile
+from .paths import CONFIG
 
 
 @dataclass(frozen=True)
-class Base:
-    """A folder as the stage `model` writes it, with every tensor of its checkpoint."""
+class Weights:
+    """Pretrained parameters by name: shapes, values, and the shapes of a new head for a number of labels.
+
+    `title` is what messages call the model, `tokens` the size of its vocabulary if known, `hint` goes with another fingerprint.
+    """
+
+    title: str
+    shapes: dict[str, tuple[int, ...]]
+    tensors: Tensors
+    head_shapes: Callable[[int], dict[str, tuple[int, ...]]]
+    tokens: int | None
+    hint: str
+
+    def require(self, graft: GraftFile) -> None:
+        """Raise MaskError unless these are what a mask's region, or all that a patch was made from, and its head fits."""
+        use, about, region = graft.use, graft.stored.about, graft.region
+        name, wanted = (use.base, use.fingerprint) if use else (about.get("model"), about.get("fingerprint"))
+        made_for = f"{graft.path}: was made for {name} (fingerprint {str(wanted)[:12]}), not for {self.title}"
+        there = self.shapes if use else {name: self.shapes[name] for name in region.shapes if name in self.shapes}
+        if there != region.shapes:
+            name = min(name for name in {*there, *region.shapes} if there.get(name) != region.shapes.get(name))
+            sizes = [list(shapes[name]) if name in shapes else "none" for shapes in (region.shapes, there)]
+            raise MaskError(f"{made_for}: {name} is {sizes[0]} there and {sizes[1]} here")
+        if (found := region.fingerprint(self.tensors)) != wanted:
+            raise MaskError(f"{made_for} ({found[:12]}){self.hint}")
+        if use:
+            self.require_head(graft)
+
+    def require_head(self, patch: GraftFile) -> None:
+        """Raise MaskError unless the head of a patch fits the model and its labels, and its padding the vocabulary."""
+        use, head = patch.use, patch.stored.head
+        padding, wanted = use.config["pad_token_id"], self.head_shapes(len(use.labels))
+        if padding is not None and self.tokens is not None and padding >= self.tokens:
+            problem = f"patch.config.pad_token_id is {padding}, and the model has {self.tokens} tokens"
+            raise MaskError(f"{patch.path}: damaged: {problem}")
+        if {name: tuple(part.shape) for name, part in head.items()} != wanted:
+            found = ", ".join(f"{name} {list(part.shape)}" for name, part in sorted(head.items())) or "none"
+            needed = ", ".join(f"{name} {list(shape)}" for name, shape in sorted(wanted.items())) or "none"
+            labels = f"of {use.auto_class} for {len(use.labels)} labels"
+            raise MaskError(f"{patch.path}: its head {labels} is {found}, and that of {self.title} is {needed}")
+
+
+@dataclass(frozen=True)
+class Base(Weights):
+    """Those of a folder, with the config that a model of it is written with."""
 
     folder: Path
     anatomy: ModelSpec
-    tensors: dict[str, Tensor]
+    config: dict[str, Any]
 
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the pretrained parameters, without a new head."""
-        return {name: tuple(shape) for name, shape in self.anatomy.pretrained.items()}
-
-    def fingerprint(self, region: Region) -> str:
-        """Fingerprint of some of its parameters; an empty text if it doesn't have them in these shapes."""
-        known = self.shapes
-        same = all(known.get(name) == shape for name, shape in region.shapes.items())
-        return region.fingerprint(self.tensors) if same else ""
+    @classmethod
+    def of(cls, folder: Path, anatomy: ModelSpec, tensors: Tensors, config: dict[str, Any]) -> "Base":
+        """The base model of this anatomy in a folder."""
+        shapes = {name: tuple(shape) for name, shape in anatomy.pretrained.items()}
+        title, tokens = f"the model in {folder}", config.get("vocab_size")
+        return cls(title, shapes, tensors, anatomy.head_shapes, tokens, "", folder, anatomy, config)
 
 
-def read_base(folder: Path) -> Base:
-    """Read a folder that the stage `model` wrote; raises ModelError if it isn't one or is damaged."""
-    if (folder / CONFIG).is_file() and not (folder / FILE).is_file():
-        raise ModelError(
-            f"{folder}: a mask is for a model as the stage `model` writes it, and this has no {FILE}; a patch is for any"
-        )
-    base = Base(folder, read_anatomy(folder), {})
-    base.tensors.update(read_tensors(folder, base.shapes, others=True))
-    return base
+def open_base(folder: Path, graft: GraftFile) -> Base:
+    """The base model in a folder, its tensors mapped: for a mask as the stage `model` writes it, for a patch any folder of it.
 
-
-@contextmanager
-def open_base(folder: Path, mode: str) -> Iterator[Base]:
-    """The base model of any Hugging Face folder, for use inside `with`.
-
-    One that the stage `model` wrote is read as it is; of any other a copy is made that has the names
-    which a patch knows.  Raises ModelError if the folder can't be loaded for this `model.mode`.
+    Raises ModelError if it isn't complete, is damaged, or can't be read as the patch says.
     """
     if not (folder / CONFIG).is_file():
         raise ModelError(f"{folder}: no model there ({CONFIG} is missing)")
-    if (folder / FILE).is_file() and CLASSES.get(read_anatomy(folder).mode) == CLASSES[mode]:
-        yield read_base(folder)
-        return
-    # takes seconds, which the other way needn't
-    from ..models.importing import import_model
-    from ..models.sources import find_checkpoint, wanted_links
+    ours, mode = (folder / FILE).is_file(), graft.use and graft.use.mode
+    if mode is None and not ours:
+        raise ModelError(
+            f"{folder}: a mask is for a model as the stage `model` writes it, and this has no {FILE}; a patch is for any"
+        )
+    checkpoint, problems, prefix = Checkpoint.open(str(folder)), [], ""
+    config, others = checkpoint.config, [*checkpoint.files]
+    if ours and (mode is None or CLASSES.get(read_anatomy(folder).mode) == CLASSES[mode]):
+        anatomy = read_anatomy(folder)
+    else:
+        model = skeleton(checkpoint, mode)
+        anatomy, prefix = anatomy_of(model, mode, folder.name, checkpoint.source, None, lacking(checkpoint, model)), model.base_model_prefix
+        model.config.update({"architectures": [type(model).__name__], "dtype": "float32"})
+        config = json.loads(model.config.to_json_string())
+        others = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
+        problems = untied(Named.of(checkpoint, anatomy.pretrained, prefix), model)
+    known = Named.of(checkpoint, anatomy.pretrained, prefix)
+    if problems := known.problems(anatomy.pretrained) + problems:
+        raise ModelError("; ".join(problems))
+    buffers = Named.of(checkpoint, [name for name in others if name not in anatomy.shapes], prefix)
 
-    name = str(folder)
-    settings = ModelParams.model_construct(name=name, source="local", root=name, revision=None, mode=mode)
-    with tempfile.TemporaryDirectory(prefix="graft-base-") as scratch:
-        source, _ = find_checkpoint(name)
-        with redirect_stdout(sys.stderr):  # what it says of the folder is no part of a command's answer
-            import_model(wanted_links(source, source, Path(scratch)), settings, Path(scratch) / "base")
-        yield read_base(Path(scratch) / "base")
+    def read(name: str) -> Tensor:
+        return known.read(name).float() if name in known.stored else buffers.read(name)
 
-
-def require_base(path: Path, stored: StoredMask, base: Base) -> None:
-    """Raise MaskError unless a mask was made for the region of this base model."""
-    region = stored.mask.region
-    require_model(path, stored.about, region, base.fingerprint(region) or "other shapes", base.anatomy.name)
+    return Base.of(folder, anatomy, LazyTensors([*known.stored, *buffers.stored], read), config)

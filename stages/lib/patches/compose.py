@@ -2,16 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..errors import MaskError
-from ..grafting.mask_file import StoredMask, write_mask
+from ..grafting.mask_file import write_mask
 from ..merging.stitch import stitch
-from .base import Base, require_base
-from .build_patch import base_of, tasks_of
-from .format import size_text
-from .locations import free, mask_at
-from .patch_file import KEY, read_graft
+from .base import Base, open_base
+from .patch_file import KEY, GraftFile, read_graft
+from .paths import free
 
 # what of a patch's use says how a task is read off the model
 READ_BY = ("labels", "config", "prompt", "max_length")
@@ -27,35 +24,33 @@ def compose(masks: list[Path], rule: str, base: Path, to: Path) -> str:
     target = free(to, for_file=True)
     if len(masks) < 2:
         raise MaskError(f"{masks[0]}: is only one mask; name two or more to compose")
-    found = [(file, read_graft(file)) for file in map(mask_at, masks)]
-    with base_of(*found[0], base) as pretrained:
-        parts = [_part(file, stored, pretrained) for file, stored in found]
-        _require_one_use(found)
-        composed = stitch(parts, pretrained.tensors, rule)
+    grafts = [read_graft(path) for path in masks]
+    _require_one_use(grafts)
+    pretrained = open_base(base, grafts[0])
+    parts = [_part(graft, pretrained) for graft in grafts]
+    composed = stitch([part.stored for part in parts], pretrained.tensors, rule)
     for entry, part in zip(composed.about["grafts"], parts, strict=True):
-        entry |= {KEY: part.about[KEY]} if KEY in part.about else {}
+        entry |= {KEY: part.stored.about[KEY]} if part.use else {}
     write_mask(free(target, for_file=True), composed)
-    shared = sum(part.mask.selected for part in parts) - composed.mask.selected
-    return f"{target}: {' + '.join(tasks_of(composed))} by {rule}, {size_text(composed)}; {shared:,} fewer than the parts together"
+    whole = GraftFile(target, composed)
+    shared = sum(part.stored.mask.selected for part in parts) - composed.mask.selected
+    return f"{target}: {' + '.join(whole.tasks)} by {rule}, {whole.size}; {shared:,} fewer than the parts together"
 
 
-def _require_one_use(found: list[tuple[Path, StoredMask]]) -> None:
+def _require_one_use(grafts: list[GraftFile]) -> None:
     """Raise MaskError if two patches of one task are read in different ways: only one can be kept for it."""
-    known: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for file, stored in found:
-        if not (use := stored.about.get(KEY)):
-            continue
-        first, other = known.setdefault(use["task"], (file, use))
-        if differing := [name for name in READ_BY if use[name] != other[name]]:
-            raise MaskError(
-                f"{file}: is of the task {use['task']}, as {first} is, but with another {', '.join(differing)}; "
-                "compose one of them"
-            )
+    known: dict[str, GraftFile] = {}
+    for graft in (graft for graft in grafts if graft.use):
+        first = known.setdefault(graft.use.task, graft)
+        if differing := [name for name in READ_BY if getattr(graft.use, name) != getattr(first.use, name)]:
+            other = f"as {first.path} is, but with another {', '.join(differing)}"
+            raise MaskError(f"{graft.path}: is of the task {graft.use.task}, {other}; compose one of them")
 
 
-def _part(file: Path, stored: StoredMask, base: Base) -> StoredMask:
-    if len(tasks_of(stored)) > 1:
-        raise MaskError(f"{file}: is composed itself, of {', '.join(tasks_of(stored))}; compose its parts at once")
-    require_base(file, stored, base)
+def _part(graft: GraftFile, base: Base) -> GraftFile:
+    if len(graft.tasks) > 1:
+        raise MaskError(f"{graft.path}: is composed itself, of {', '.join(graft.tasks)}; compose its parts at once")
+    base.require(graft)
     # not every stage notes the mode, but what fits the base model has its mode
-    return replace(stored, about={**stored.about, "mode": base.anatomy.mode, "file": str(file)})
+    about = {**graft.stored.about, "mode": base.anatomy.mode, "file": str(graft.path)}
+    return replace(graft, stored=replace(graft.stored, about=about))

@@ -1,29 +1,23 @@
 """export and apply: a graft leaves the project in one of several forms, and a patch comes back onto its base."""
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..errors import ModelError
 from ..grafting.apply import transplant
-from ..grafting.mask_file import StoredMask, read_mask, write_mask
-from ..io import read_json, replacing, write_json
-from ..models.loading import TOKENIZER_FILES, WEIGHTS
+from ..grafting.mask_file import write_mask
+from ..io import replacing, write_json
+from ..models.loading import TOKENIZER_FILES, WEIGHTS, load_tokenizer
 from .base import Base, open_base
-from .build_patch import base_of, chosen_task, make_patch, require_whole_base, taken_out
-from .delta import DELTA, deltas_of, make_adapter, whole_delta, write_adapter, write_sparse_delta
-from .format import card_text, size_text
-from .locations import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free, mask_at
-from .patch_file import KEY, PatchMetadata, read_graft, use_of
+from .card import Scores, card_text
+from .delta import deltas_of, whole_delta, write_adapter, write_sparse_delta
+from .patch_file import GraftFile, for_task, make_patch, read_graft, read_patch
+from .paths import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free
 from .project import max_length, pipeline_scores, task_of
 
-Writer = Callable[[Path], None]
-# of the models that a card compares
 # what is copied from the base model as it is
 BESIDE = ("generation_config.json", *TOKENIZER_FILES)
 
@@ -34,53 +28,14 @@ def export(mask: Path, form: str, task: str | None, base: Path, to: Path, leave_
     Raises MaskError if the mask is damaged, serves several tasks and none is chosen, was made for another model than `base`,
     or doesn't fit the form, and StorageError if something is at `to`.
     """
-    target, file = free(to), mask_at(mask)
-    with _opened(file, task, base) as (patch, use, pretrained):
-        write, said = _formed(form, file, patch, use, pretrained, leave_out)
-        kilobytes = _write(target, write, card_text(patch, use, pipeline_scores(file, use.task), form, said))
-    if form == AS_PATCH:
-        return f"{target}: patch of {use.base} for {use.task}, {kilobytes:.0f} kB, {size_text(patch)}"
-    if form == MODEL:
-        return f"{target}: {use.base} with the graft for {use.task}, {size_text(patch)}"
-    return f"{target}: {form} of {use.base} for {use.task}, {kilobytes:.0f} kB; {said}"
-
-
-def write_patch(target: Path, patch: StoredMask, card: str) -> None:
-    """Write the folder of a patch."""
-    _write(target, lambda folder: write_mask(folder / PATCH, patch), card)
-
-
-def _formed(
-    form: str, file: Path, patch: StoredMask, use: PatchMetadata, base: Base, leave_out: bool
-) -> tuple[Writer, str]:
-    """The files that go into a folder beside the card, and a sentence about them."""
-    if form == AS_PATCH:
-        return lambda folder: write_mask(folder / PATCH, patch), ""
-    if form == PEFT:
-        tensors, config, said = make_adapter(file, patch, use, base, leave_out)
-        return partial(write_adapter, tensors, config), said
-    if form == MODEL:
-        return partial(_write_model, _grafted(patch, base), use, base), ""
-    deltas = deltas_of(patch, base)
-    if form == SPARSE_DELTA:
-        return lambda folder: write_sparse_delta(deltas, patch, use, folder / DELTA), str(deltas)
-    return partial(_write_model, whole_delta(deltas, patch, base), use, base), str(deltas)
-
-
-@contextmanager
-def _opened(file: Path, task: str | None, base: Path) -> Iterator[tuple[StoredMask, PatchMetadata, Base]]:
-    """A mask as a patch, or a patch as it is, with its base model: of a patch any folder of it, and no project is needed."""
-    stored = read_graft(file)
-    chosen = chosen_task(file, stored, task)
-    stored = taken_out(stored, chosen)
-    with base_of(file, stored, base) as pretrained:
-        if KEY in stored.about:
-            use = use_of(file, stored)
-            require_whole_base(file, stored, use, pretrained, base)
-            yield stored, use, pretrained
-            return
-        length = max_length()
-        yield *make_patch(file, stored, task_of(chosen), pretrained, length), pretrained
+    target, graft = free(to), for_task(read_graft(mask), task)
+    pretrained = open_base(base, graft)
+    pretrained.require(graft)
+    if graft.use is None:
+        spec, length = task_of(graft.stored.about.get("task", "")), max_length()
+        graft = make_patch(graft, spec, pretrained, length, load_tokenizer(base).pad_token_id)
+    scores = pipeline_scores(graft.path, graft.use.task)
+    return write_folder(target, graft, form, scores, pretrained, leave_out)
 
 
 def apply(patch: Path, base: Path, to: Path) -> str:
@@ -88,35 +43,49 @@ def apply(patch: Path, base: Path, to: Path) -> str:
 
     Raises MaskError if the patch is damaged or was made for another model than the one in `base`.
     """
-    target, file = free(to), mask_at(patch)
-    stored = read_mask(file)
-    use = use_of(file, stored)
-    with open_base(base, use.mode) as pretrained:
-        require_whole_base(file, stored, use, pretrained, base)
-        write = partial(_write_model, _grafted(stored, pretrained), use, pretrained)
-        _write(target, write, card_text(stored, use, {}, MODEL))
-    return f"{target}: {use.base} with the graft for {use.task}, {size_text(stored)}"
+    target, graft = free(to), read_patch(patch)
+    pretrained = open_base(base, graft)
+    pretrained.require(graft)
+    return write_folder(target, graft, MODEL, {}, pretrained)
 
 
-def _grafted(stored: StoredMask, base: Base) -> dict[str, Tensor]:
-    """Every tensor of the base model with the graft; values are copied bit for bit."""
-    head = {name: values.float() for name, values in stored.head.items()}
-    return {**base.tensors, **transplant(base.tensors, stored.values, stored.mask), **head}
+def write_folder(
+    target: Path, patch: GraftFile, form: str, scores: Scores, base: Base | None = None, leave_out: bool = False
+) -> str:
+    """Write the folder of a patch, or of another form of it on its base model, with its card; gives one line about it."""
+    with replacing(target, fresh=True) as folder:
+        folder.mkdir()
+        held = _write_form(folder, patch, form, base, leave_out)
+        (folder / CARD).write_text(card_text(patch, scores, form, held), encoding="utf-8")
+    kilobytes = sum(path.stat().st_size for path in target.iterdir()) / 1000
+    about = f"{target}: {form} of {patch.use.base} for {patch.use.task}, {kilobytes:,.0f} kB, {patch.size}"
+    return f"{about}; {held}" if held else about
 
 
-def _write_model(tensors: dict[str, Tensor], use: PatchMetadata, base: Base, folder: Path) -> None:
+def _write_form(folder: Path, patch: GraftFile, form: str, base: Base | None, leave_out: bool) -> str:
+    """Write the files of a form; gives a sentence about what a difference holds."""
+    if form == AS_PATCH:
+        write_mask(folder / PATCH, patch.stored)
+        return ""
+    if form == PEFT:
+        return write_adapter(folder, patch, base, leave_out)
+    head = {name: values.float() for name, values in patch.stored.head.items()}
+    if form == MODEL:
+        region = transplant(base.tensors, patch.stored.values, patch.stored.mask)
+        _write_model(folder, {**base.tensors, **region, **head}, patch.use.config, base)
+        return ""
+    deltas = deltas_of(patch, base)
+    if form == SPARSE_DELTA:
+        write_sparse_delta(folder, deltas, patch, head)
+    else:
+        _write_model(folder, {**whole_delta(deltas, patch, base), **head}, patch.use.config, base)
+    return str(deltas)
+
+
+def _write_model(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], base: Base) -> None:
     """An ordinary Hugging Face folder: config, tokenizer and these weights."""
     for file in sorted(base.folder.iterdir()):
         if file.is_file() and file.name in BESIDE:
             shutil.copyfile(file, folder / file.name)
-    write_json(folder / CONFIG, {**read_json(base.folder / CONFIG, ModelError), **use.config})
+    write_json(folder / CONFIG, {**base.config, **config})
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-
-
-def _write(target: Path, write: Writer, card: str) -> float:
-    """Write a folder; gives its size in kB."""
-    with replacing(target, fresh=True) as partial:
-        partial.mkdir()
-        write(partial)
-        (partial / CARD).write_text(card, encoding="utf-8")
-    return sum(path.stat().st_size for path in target.iterdir()) / 1000

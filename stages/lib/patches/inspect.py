@@ -1,76 +1,72 @@
-"""A description of one mask: whose it is, how large, where it lies, what moved most; and of two, how far they overlap."""
+"""inspect and diff: whose a mask is, how large, where it lies, what moved most; and how far two masks overlap."""
 
+import json
 from collections.abc import Iterable
-from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tabulate import tabulate
 
+from ..errors import MaskError
 from ..grafting.apply import values_at
-from ..grafting.mask import GraftMask
-from ..grafting.mask_file import StoredMask
-from ..grafting.region import Tensors
 from ..metrics.composition import KINDS, composition, layer_of
-from ..metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, intersection, iou
+from ..metrics.overlap import chance_asymmetric_overlap, chance_iou
 from ..models.anatomy import FILE
-from .base import read_base, require_base
-from .build_patch import base_of, tasks_of
-from .format import shown
-from .locations import PRETRAINED, mask_at
-from .patch_file import KEY, read_graft
+from .base import open_base
+from .patch_file import GraftFile, read_graft
+from .paths import PRETRAINED
 
 LARGEST = 5
 MEASURES = ("selected", "parameters", "share", "chance")
 
 
-def inspect(mask: Path, base: Path | None, picture: Path | None, as_json: bool) -> str:
-    """`inspect_mask` in words or as JSON, and as a picture if there is to be one."""
-    facts = inspect_mask(mask, base)
-    if picture:
-        from .picture import draw
-
-        draw(facts, picture)
-    return shown("inspect.txt.j2", facts, as_json)
-
-
-def inspect_mask(path: Path, base: Path | None) -> dict[str, Any]:
-    """Facts about a mask or patch, ready for JSON: `identity` and more.
+def inspect(mask: Path, base: Path | None, as_json: bool) -> str:
+    """Facts about a mask or patch: `identity` and more.
 
     layers, kinds: selected, parameters, share, chance (share of the graftable parameters), in the
     order of the model or of KINDS; a layer is numbered as in the parameters' names, null outside the layers.
     largest: name, place, before, after of the parameters that moved most, null if the base model isn't
     known.  Raises MaskError if the file is damaged or not for the model in `base`, if one is given.
     """
-    file = mask_at(path)
-    stored = read_graft(file)
-    return {**facts_of(file, stored), "largest": _largest(file, stored, base)}
-
-
-def facts_of(file: Path, stored: StoredMask) -> dict[str, Any]:
-    """Those of `inspect_mask` that the mask itself tells."""
-    counts = stored.mask.counts
-    rows = composition(counts, stored.mask.region.shapes)
-    return {
-        **identity(file, stored),
-        "tensors": {"selected_in": len(counts), "graftable": len(stored.mask.region.shapes)},
-        "head": {name: list(values.shape) for name, values in stored.head.items()},
-        "layers": added(rows, "layer"),
-        "kinds": added(sorted(rows, key=lambda row: KINDS.index(row["kind"])), "kind"),
+    graft = read_graft(mask)
+    counts, shapes = graft.stored.mask.counts, graft.stored.mask.region.shapes
+    rows = composition(counts, shapes)
+    facts = {
+        **identity(graft),
+        "tensors": {"selected_in": len(counts), "graftable": len(shapes)},
+        "head": {name: list(values.shape) for name, values in graft.stored.head.items()},
+        "layers": _added(rows, "layer"),
+        "kinds": _added(sorted(rows, key=lambda row: KINDS.index(row["kind"])), "kind"),
+        "largest": _largest(graft, base),
     }
+    return _shown(facts, as_json)
 
 
-def identity(file: Path, stored: StoredMask) -> dict[str, Any]:
+def diff(first: Path, second: Path, as_json: bool) -> str:
+    """The overlap of two masks or patches: first and second (`identity`), and more.
+
+    same_model: equal base models, as far as their regions go.  It, overlap, layers and values are null
+    unless both have the same region.  of_first is |A ∩ B| / |A|, of_second |A ∩ B| / |B|; layers are numbered
+    as in the parameters' names.
+    """
+    grafts = [read_graft(path) for path in (first, second)]
+    names = dict(zip(("first", "second"), map(identity, grafts), strict=True))
+    return _shown(names | _compared(*grafts), as_json)
+
+
+def identity(graft: GraftFile) -> dict[str, Any]:
     """The origin of a mask: file, form, model, fingerprint, tasks, seed, localizer, and its size with both denominators."""
-    mask, about = stored.mask, stored.about
+    mask, about = graft.stored.mask, graft.stored.about
     whole = about.get("model_parameters")
     return {
-        "file": str(file),
-        "form": "patch" if KEY in about else "mask",
+        "file": str(graft.path),
+        "form": "patch" if graft.use else "mask",
         "model": about.get("model"),
         "fingerprint": about.get("fingerprint"),
-        "tasks": tasks_of(stored),
+        "tasks": graft.tasks,
         "seed": about.get("seed"),
         "localizer": about.get("localizer"),
         "selected": mask.selected,
@@ -81,7 +77,26 @@ def identity(file: Path, stored: StoredMask) -> dict[str, Any]:
     }
 
 
-def added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+def _shown(facts: dict[str, Any], as_json: bool) -> str:
+    """Facts for machines, or for people: a line for each value, and a table for each list of rows."""
+    if as_json:
+        return json.dumps(facts, indent=2)
+    tables = {name: rows for name, rows in facts.items() if name in ("layers", "kinds", "largest") and rows}
+    lines = [f"{name}: {_plain(value)}" for name, value in facts.items() if name not in tables]
+    for name, rows in tables.items():
+        lines += ["", f"{name}:", tabulate(rows, headers="keys", tablefmt="plain", floatfmt=".4g", missingval="none")]
+    return "\n".join(lines)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(part)}" for name, part in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return "unknown" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     """Rows of `composition` summed over everything but `by`, in the order of its first appearance."""
     sums: dict[Any, dict[str, Any]] = {}
     for row in rows:
@@ -91,25 +106,23 @@ def added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     return [*sums.values()]
 
 
-def _largest(file: Path, stored: StoredMask, folder: Path | None) -> list[dict[str, Any]] | None:
+def _largest(graft: GraftFile, folder: Path | None) -> list[dict[str, Any]] | None:
+    """The parameters that moved furthest, furthest first, ties in order."""
     if folder is None and not (PRETRAINED / FILE).is_file():
         return None
     # the pipeline's own may be any model, and none is imported anew for that
-    with base_of(file, stored, folder) if folder else nullcontext(read_base(PRETRAINED)) as base:
-        if folder is None and base.fingerprint(stored.mask.region) != stored.about.get("fingerprint"):
-            return None
-        require_base(file, stored, base)
-        before = values_at(base.tensors, stored.mask)
-        return largest_movements(stored.mask, before, stored.values)
-
-
-def largest_movements(mask: GraftMask, before: Tensors, after: Tensors) -> list[dict[str, Any]]:
-    """name, place, before and after of the selected parameters that moved furthest, furthest first, ties in order."""
-    region = mask.region
+    known = graft if folder else replace(graft, use=None)
+    region, mask, after = graft.stored.mask.region, graft.stored.mask, graft.stored.values
+    base = open_base(folder or PRETRAINED, known)
+    try:
+        base.require(known)
+    except MaskError:
+        if folder:
+            raise
+        return None
+    before = values_at(base.tensors, mask)
     names = [name for name in region.shapes if name in mask.indices]
-    if not names:
-        return []
-    old, new = (torch.cat([values[name] for name in names]) for values in (before, after))
+    old, new = (torch.cat([torch.empty(0), *(values[name] for name in names)]) for values in (before, after))
     rows = []
     for number in torch.sort((new - old).abs(), descending=True, stable=True).indices[:LARGEST]:
         [(name, index)] = region.split(mask.region_indices()[number].reshape(1)).items()
@@ -119,69 +132,48 @@ def largest_movements(mask: GraftMask, before: Tensors, after: Tensors) -> list[
     return rows
 
 
-def diff(first: Path, second: Path, as_json: bool) -> str:
-    """`compare` in words or as JSON."""
-    return shown("diff.txt.j2", compare(first, second), as_json)
-
-
-def compare(first: Path, second: Path) -> dict[str, Any]:
-    """Facts about two masks or patches, ready for JSON; raises MaskError if one is damaged.
-
-    same_model: equal base models, as far as their regions go.  It, overlap, layers and values are null
-    unless both have the same region.  of_first is |A ∩ B| / |A|, of_second |A ∩ B| / |B|; layers are numbered
-    as in the parameters' names.
-    """
-    files = [mask_at(path) for path in (first, second)]
-    stored = [read_graft(file) for file in files]
-    a, b = (one.mask.region for one in stored)
-    facts: dict[str, Any] = {
-        "first": identity(files[0], stored[0]),
-        "second": identity(files[1], stored[1]),
-        **dict.fromkeys(("same_model", "overlap", "layers", "values")),
-    }
-    if [*a.shapes.items()] != [*b.shapes.items()]:
-        return facts
-    facts["same_model"] = stored[0].about.get("fingerprint") == stored[1].about.get("fingerprint")
-    sets = [one.mask.region_indices().numpy() for one in stored]
-    return facts | {"overlap": _overlap(*sets, a.size), "layers": _layers(stored, sets), "values": _values(stored)}
-
-
-def _overlap(first: np.ndarray, second: np.ndarray, size: int) -> dict[str, Any]:
-    a, b = len(first), len(second)
+def _compared(first: GraftFile, second: GraftFile) -> dict[str, Any]:
+    masks = [graft.stored.mask for graft in (first, second)]
+    region = masks[0].region
+    if [*region.shapes.items()] != [*masks[1].region.shapes.items()]:
+        return dict.fromkeys(("same_model", "overlap", "layers", "values"))
+    both = masks[0] & masks[1]
+    counts = [*(mask.counts for mask in (*masks, both)), dict(zip(region.shapes, region.sizes, strict=True))]
+    layers: dict[int | None, list[int]] = {}
+    for name in region.shapes:
+        sums = layers.setdefault(layer_of(name), [0] * len(counts))
+        layers[layer_of(name)] = [total + count.get(name, 0) for total, count in zip(sums, counts, strict=True)]
     return {
-        "first": a,
-        "second": b,
-        "both": intersection(first, second),
-        "iou": iou(first, second),
-        "chance_iou": chance_iou(a, b, size),
-        "of_first": asymmetric_overlap(second, first),
-        "chance_of_first": chance_asymmetric_overlap(b, a, size),
-        "of_second": asymmetric_overlap(first, second),
-        "chance_of_second": chance_asymmetric_overlap(a, b, size),
+        "same_model": first.stored.about.get("fingerprint") == second.stored.about.get("fingerprint"),
+        "overlap": _overlap(*map(sum, zip(*layers.values(), strict=True))),
+        "layers": [{"layer": layer, **_overlap(*sums)} for layer, sums in layers.items()],
+        "values": _values(first, second, both.indices),
     }
 
 
-def _layers(stored: list[StoredMask], sets: list[np.ndarray]) -> list[dict[str, Any]]:
-    """`_overlap` within each layer, chance too, in the model's order."""
-    region = stored[0].mask.region
-    layers = [layer_of(name) for name in region.shapes]
-    owners = [np.searchsorted([*region.starts.values()], indices, side="right") - 1 for indices in sets]
-    rows = []
-    for layer in dict.fromkeys(layers):
-        inside = [number for number, other in enumerate(layers) if other == layer]
-        parts = [indices[np.isin(owner, inside)] for indices, owner in zip(sets, owners, strict=True)]
-        rows.append({"layer": layer, **_overlap(*parts, sum(region.sizes[number] for number in inside))})
-    return rows
+def _overlap(first: int, second: int, both: int, size: int) -> dict[str, Any]:
+    """Of two sets of these sizes within a set, and of two random ones."""
+    union = first + second - both
+    return {
+        "first": first,
+        "second": second,
+        "both": both,
+        "iou": both / union if union else 0.0,
+        "chance_iou": chance_iou(first, second, size),
+        "of_first": both / first if first else 0.0,
+        "chance_of_first": chance_asymmetric_overlap(second, first, size),
+        "of_second": both / second if second else 0.0,
+        "chance_of_second": chance_asymmetric_overlap(first, second, size),
+    }
 
 
-def _values(stored: list[StoredMask]) -> dict[str, Any]:
+def _values(first: GraftFile, second: GraftFile, shared: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Of the shared parameters: how many have other values, and the largest and the median difference."""
-    gaps = [torch.empty(0)]
-    first, second = stored
-    for name in (name for name in first.mask.indices if name in second.mask.indices):
-        pair = first.mask.indices[name], second.mask.indices[name]
-        _, at, bt = np.intersect1d(*pair, assume_unique=True, return_indices=True)
-        gaps.append((first.values[name][at].double() - second.values[name][bt].double()).abs())
+    gaps = [torch.empty(0, dtype=torch.float64)]
+    for name, indices in shared.items():
+        places = [torch.searchsorted(graft.stored.mask.indices[name], indices) for graft in (first, second)]
+        one, other = (graft.stored.values[name][at] for graft, at in zip((first, second), places, strict=True))
+        gaps.append((one.double() - other.double()).abs())
     gap = torch.cat(gaps)
     median, largest = (float(gap.median()), float(gap.max())) if len(gap) else (None, None)
     counts = {"shared": len(gap), "differ": int((gap > 0).sum())}

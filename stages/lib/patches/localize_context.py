@@ -1,31 +1,56 @@
-"""What goes into a run of `localize`, and what comes out of it."""
+"""What goes into a run of `localize`, and the memory that it takes beside mapped files."""
 
-from argparse import Namespace
-from dataclasses import dataclass, field
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
 
 from ..data.tasks import TaskSpec
 from ..grafting.region import Region
-from ..localizers.registry import Budget, FoundMask
+from ..localizers.registry import Budget
+from ..models.sources import weight_files
+from ..progress import progress
 from ..settings import Section
-from .memory import PeakMemory
+from .options import LocalizeOptions
 from .pair import Pair
 
+GIBIBYTE = 2**30
 
-@dataclass(frozen=True)
-class LocalizeResult:
-    """The mask, how the models score on test rows (variant -> measures), and lines on the rows."""
 
-    mask: FoundMask
-    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
+class PeakMemory:
+    """The most memory of this process that was seen whenever it was looked, in bytes.
+
+    Pages of mapped files don't count, since the system can take them back; where it doesn't tell them apart, they do.
+    """
+
+    def __init__(self) -> None:
+        self.bytes, self._process = 0, psutil.Process()
+        self.look()
+
+    def look(self, *_: object) -> None:
+        """See how much there is now."""
+        found = self._process.memory_info()
+        self.bytes = max(self.bytes, found.rss - getattr(found, "shared", 0))
+
+    @contextmanager
+    def progress(self, title: str, total: int | None, unit: str) -> Iterator[Callable[..., None]]:
+        """A progress bar; gives a function that moves it (by a number, else by one) and looks."""
+        with progress(title, total, unit) as bar:
+
+            def step(number: object = 1) -> None:
+                bar.update(number if isinstance(number, int) else 1)
+                self.look()
+
+            yield step
 
 
 @dataclass(frozen=True)
 class LocalizeContext:
     """Everything that a localizer is run with; the request is what was asked for on the command line."""
 
-    request: Namespace
+    request: LocalizeOptions
     pair: Pair
     region: Region
     budget: Budget
@@ -33,3 +58,14 @@ class LocalizeContext:
     max_length: int
     settings: Section
     peak: PeakMemory
+
+
+def warn_of_size(pair: Pair) -> None:
+    """Say on stderr if the files of a model that is loaded whole are larger than the memory that is free."""
+    size = sum(file.stat().st_size for file in weight_files(pair.finetuned.checkpoint.folder))
+    if size > (free := psutil.virtual_memory().available):
+        print(
+            f"warning: the fine-tuned weights take {size / GIBIBYTE:.1f} GiB on disk, {free / GIBIBYTE:.1f} GiB of memory are "
+            "free, and with --data all of them are loaded; movement without --data reads one tensor at a time",
+            file=sys.stderr,
+        )

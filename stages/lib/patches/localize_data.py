@@ -10,20 +10,22 @@ from ..data.rows import BITS, Row, bare, content, rank
 from ..data.tables import build_table, dropped_in, told
 from ..data.tasks import TaskSpec
 from ..errors import DataError
+from ..grafting.mask import GraftMask
 from ..localizers.evidence import counted
-from ..localizers.registry import find_mask
+from ..localizers.registry import FoundMask, find_mask
 from ..metrics.scores import score_rows
-from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WHOLE_REGION
 from ..models.checkpoints import listed
 from ..models.evaluation import Evaluation
 from ..models.evidence import draws, evidence_about, in_portions, with_dev
 from ..models.label_model import LabelModel
 from ..models.sources import has_tokenizer, wanted_links
 from ..models.visibility import require_causal
-from ..progress import progress
 from ..runtime import start
 from ..settings import ModelParams, RuntimeParams
-from .localize_context import LocalizeContext, LocalizeResult
+from .card import Scores
+from .localize_context import LocalizeContext
+from .options import LocalizeOptions
 
 # of the rows that aren't tested on; localizers choose by them
 DEV_SHARE = 0.2
@@ -33,47 +35,45 @@ BINS = 15
 MOST = 2**26
 
 
-def find_with_data(work: LocalizeContext) -> LocalizeResult:
-    """The mask by the localizer that was asked for, and the scores of all three models on the test rows.
+def find_with_data(work: LocalizeContext) -> tuple[FoundMask, Scores, list[str]]:
+    """The mask by the localizer that was asked for, the scores of all models on the test rows, and lines on the rows.
 
     Raises DataError for rows that can't be used, ModelError where the model doesn't fit a prompt.
     """
     rows, lines = split_rows(work)
     pair, request = work.pair, work.request
-    with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
-        model = _load(work, Path(scratch))
+    model = _load(work)
     require_causal(model.model, pair.mode, "--mode ")
     words = ("mask", work.task.name, request.seed)
-    before, after = (
-        side.values(lambda _: work.peak.look(), model.runtime.device) for side in (pair.base, pair.finetuned)
-    )
-    evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=3)
+    before, after = (side.values(work.peak.look, model.runtime.device) for side in (pair.base, pair.finetuned))
+    evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=4)
     with evaluation.progress("score"):
         evaluation.predict(FINETUNED)
         model.put(before)
         evaluation.predict(PRETRAINED)
-        with progress("localize", None, "example") as bar:
+        with work.peak.progress("localize", None, "example") as step:
             evidence = evidence_about(model, work.region, before, after, rows["train"], words)
             evidence = replace(in_portions(evidence, MOST), generator=draws(request.localizer, *words[1:]))
             evidence = with_dev(evidence, model, rows["dev"]) if rows["dev"] else evidence
-            noted = counted(evidence, len(rows["train"]), lambda n: (bar.update(n), work.peak.look()))
+            noted = counted(evidence, len(rows["train"]), step)
             found = find_mask(request.localizer, noted, work.settings, work.budget)
-        evidence.put_graft(found.mask)
-        evaluation.predict(GRAFTED)
+        for name, mask in ((GRAFTED, found.mask), (WHOLE_REGION, GraftMask.full(work.region))):
+            evidence.put_graft(mask)
+            evaluation.predict(name)
     scored = score_rows(evaluation.predictions(), work.task, BINS) if rows["test"] else []
     by_variant = {row["variant"]: row for row in scored}
-    return LocalizeResult(found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, GRAFTED) if scored}, lines)
+    return found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, GRAFTED, WHOLE_REGION) if scored}, lines
 
 
-def _load(work: LocalizeContext, scratch: Path) -> LabelModel:
+def _load(work: LocalizeContext) -> LabelModel:
     """The fine-tuned model, live."""
-    pair, request = work.pair, work.request
-    tuned, base = pair.finetuned.checkpoint.folder, pair.base.checkpoint.folder
-    links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, scratch)
+    tuned, base = work.pair.finetuned.checkpoint.folder, work.pair.base.checkpoint.folder
     usual = {"device": "auto", "precision": "float32", "threads": 0, "gradient_checkpointing": False}
-    machine = start(RuntimeParams.model_construct(batch_tokens=request.batch_tokens, **usual))
-    settings = ModelParams.model_construct(mode=pair.mode, max_length=work.max_length)
-    return LabelModel.load(links, work.task, settings, machine, dtype=request.dtype)
+    machine = start(RuntimeParams.model_construct(batch_tokens=work.request.batch_tokens, **usual))
+    settings = ModelParams.model_construct(mode=work.pair.mode, max_length=work.max_length)
+    with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
+        links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, Path(scratch))
+        return LabelModel.load(links, work.task, settings, machine, dtype=work.request.dtype)
 
 
 def split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]:
@@ -83,24 +83,9 @@ def split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]:
     """
     request = work.request
     if work.pair.finetuned.checkpoint.config.get("problem_type") not in (None, "single_label_classification"):
-        raise DataError(
-            f"{request.finetuned}: is of a problem type whose rows have several labels or none; take no --data"
-        )
-    said = {"sentence1": request.sentence1, "label": request.label_column, "sentence2": request.sentence2}
-    # what was not said is called as the task calls it
-    said = {ours: name for ours, name in said.items() if name != ours}
-    columns = {
-        theirs: said.get(ours, theirs) for ours, theirs in zip(("sentence1", "label"), work.task.columns, strict=True)
-    }
-    columns |= {name: said[name] for name in ("sentence2",) if name in said and work.task.labels}
-    spec = _numbered(work.task, request.data, columns) if work.task.labels else work.task
-    raw = {"train": _read(request.data, spec, columns)}
-    if request.test is not None:
-        raw["test"] = raw["train"] if request.test == NO_TEST else _read(Path(request.test), spec, columns, "--test")
-    if spec.relabel and (other := {row["label"] for row in raw.get("test", ()) if row["label"]} - spec.relabel.keys()):
-        raise DataError(
-            f"--test: labels by their numbers, of which {listed(sorted(other))} stands for none; known: {listed([*spec.relabel])}"
-        )
+        kind = "is of a problem type whose rows have several labels or none"
+        raise DataError(f"{request.finetuned}: {kind}; take no --data")
+    spec, raw = _raw_rows(request, work.task)
     table = build_table(spec, raw, {}, "say --test with a file, or with none")
     parts = {split: [bare(row) for row in table.rows if row["split"] == split] for split in ("train", "test")}
     if request.test == NO_TEST:
@@ -118,24 +103,33 @@ def split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]:
     return {"train": train, "dev": dev, "test": parts["test"]}, [f"{line}{renamed}."]
 
 
-def _read(path: Path, spec: TaskSpec, columns: dict[str, str], said: str = "--data") -> list[Row]:
+def _raw_rows(request: LocalizeOptions, task: TaskSpec) -> tuple[TaskSpec, dict[str, list[Row]]]:
+    """The rows of --data and --test; of the task, labels by their numbers if that is what the rows have."""
+    columns = dict(zip(task.columns, (request.sentence1, request.label), strict=True))
+    columns = {theirs: name or theirs for theirs, name in columns.items()}
+    columns |= {"sentence2": request.sentence2} if request.sentence2 and task.labels else {}
+    if task.labels:
+        there = {row["label"] for row in _read(request.data, task.model_copy(update={"relabel": {}}), columns)}
+        numbers = {str(number): label for number, label in enumerate(task.labels)}
+        if there <= numbers.keys() and not there <= {*task.labels}:
+            task = task.model_copy(update={"relabel": numbers})
+    raw = {"train": _read(request.data, task, columns)}
+    if request.test is not None:
+        raw["test"] = raw["train"] if request.test == NO_TEST else _read(Path(request.test), task, columns, "--test")
+    if task.relabel and (other := {row["label"] for row in raw.get("test", ()) if row["label"]} - task.relabel.keys()):
+        none = f"of which {listed(sorted(other))} stands for none; known: {listed([*task.relabel])}"
+        raise DataError(f"--test: labels by their numbers, {none}")
+    return task, raw
+
+
+def _read(path: Path, spec: TaskSpec, columns: dict[str, str], option: str = "--data") -> list[Row]:
     if not path.is_file():
-        raise DataError(f"{said}: there is no file {path}")
+        raise DataError(f"{option}: there is no file {path}")
     if not path.name.endswith(ENDINGS):
-        raise DataError(f"{said}: {path} should be one of *{', *'.join(ENDINGS)}")
-    return read_file(path, spec, columns, _option)
+        raise DataError(f"{option}: {path} should be one of *{', *'.join(ENDINGS)}")
+    return read_file(path, spec, columns, _options)
 
 
-def _option(columns: Sequence[str]) -> str:
+def _options(columns: Sequence[str]) -> str:
     names = ({"prompt": "sentence1", "completion": "label"}.get(column, column) for column in columns)
     return " and ".join(f"--{name}" for name in names)
-
-
-def _numbered(task: TaskSpec, path: Path, columns: dict[str, str]) -> TaskSpec:
-    """The task, its labels found by their numbers if that is what the rows have."""
-    anything = task.model_copy(update={"relabel": {}})
-    there = {row["label"] for row in _read(path, anything, columns)}
-    numbers = {str(number): label for number, label in enumerate(task.labels)}
-    if there <= numbers.keys() and not there <= {*task.labels}:
-        return task.model_copy(update={"relabel": numbers})
-    return task

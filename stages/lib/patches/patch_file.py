@@ -1,27 +1,32 @@
-"""The patch format: a mask file whose header also says what it takes to use it, so that it can be handed to others.
+"""Mask files and patches, and how a patch is made of a mask.
 
 In a mask file stand the indices, the fine-tuned values and the trained head (`grafting.mask_file`).  A patch adds, under
-`patch` in the same header, the class and settings of the model, the task's labels and prompt, and a fingerprint of the whole
-pretrained model instead of its graftable region alone.
+`patch` in the same header, all that others need to use it: the class and settings of the model, the task's labels and prompt,
+and a fingerprint of the whole pretrained model instead of its graftable region alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from ..data.tasks import Prompt
-from ..errors import MaskError, plain_problem
+from ..data.tasks import Prompt, TaskSpec
+from ..errors import MaskError, ModelError, did_you_mean, plain_problem
 from ..grafting.mask_file import StoredMask, read_mask
 from ..grafting.region import Region
+from ..io import require_permission
 from ..models.anatomy import CLASSES
 from ..settings import Section
-from .locations import COMMAND, mask_at
+from ..words import small_percent
+from .paths import PATCH
+
+if TYPE_CHECKING:
+    from .base import Base
 
 VERSION = 3
 KEY = "patch"
-EXPORT = f"`{COMMAND} export MASK --as patch --to FOLDER`"
+EXPORT = "`graft export MASK --as patch --to FOLDER`"
 
 
 class PatchMetadata(Section):
@@ -53,8 +58,9 @@ class PatchMetadata(Section):
     @field_validator("config")
     @classmethod
     def _check_config(cls, config: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        known = {"labels", "auto_class"} <= info.data.keys()  # else they are wrong themselves
-        if known and config != names_of_labels(info.data["labels"], info.data["auto_class"]) | padding_of(config):
+        known, token = {"labels", "auto_class"} <= info.data.keys(), config.get("pad_token_id")  # else they are wrong
+        padding = {"pad_token_id": token} if token is None or (type(token) is int and token >= 0) else {}
+        if known and config != names_of_labels(info.data["labels"], info.data["auto_class"]) | padding:
             raise ValueError("pad_token_id, and for a new head id2label and label2id with the labels in their order")
         return config
 
@@ -71,55 +77,10 @@ class PatchMetadata(Section):
         """The pipeline's `model.mode` that reads labels this way."""
         return next(mode for mode, name in CLASSES.items() if name == self.auto_class)
 
-
-@dataclass(frozen=True)
-class Patch:
-    """A patch as read from its file: mask, values and head, and its metadata."""
-
-    path: Path
-    stored: StoredMask
-    use: PatchMetadata
-
     @property
-    def whole(self) -> Region:
-        """Every pretrained parameter, in the order of the fingerprint."""
-        return whole_model(self.stored, self.use)
-
-
-def read_patch_file(path: Path) -> Patch:
-    """Read a patch, given by its folder or its file; raises MaskError if it is missing, damaged or of another version."""
-    file = mask_at(path)
-    stored = read_mask(file)
-    return Patch(file, stored, use_of(file, stored))
-
-
-def read_graft(path: Path) -> StoredMask:
-    """Read a mask or a patch; raises MaskError if it is missing, damaged or of another version."""
-    stored = read_mask(path)
-    if KEY in stored.about:
-        use_of(path, stored)
-    return stored
-
-
-def use_of(path: Path, stored: StoredMask) -> PatchMetadata:
-    """The header of a patch on its use; raises MaskError if it is only a mask, damaged or of another version."""
-    use = stored.about.get(KEY)
-    if not isinstance(use, dict):
-        raise MaskError(f"{path}: is a mask, not a patch; {EXPORT} makes one of it")
-    if use.get("version") != VERSION:
-        raise MaskError(
-            f"{path}: format version {use.get('version')} of a patch, this program reads {VERSION}; "
-            f"{EXPORT} makes it anew from its mask"
-        )
-    try:
-        return PatchMetadata.model_validate(use)
-    except ValidationError as error:
-        raise MaskError(f"{path}: damaged: {plain_problem(error.errors()[0], KEY, PatchMetadata)}") from error
-
-
-def whole_model(stored: StoredMask, use: PatchMetadata) -> Region:
-    """Every pretrained parameter, in the order of the fingerprint."""
-    return Region({name: tuple(shape) for name, shape in use.outside.items()} | stored.mask.region.shapes)
+    def options(self) -> dict[str, Any]:
+        """`config` as transformers takes it: labels by whole numbers."""
+        return self.config | ({"id2label": dict(enumerate(self.labels))} if "id2label" in self.config else {})
 
 
 def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:
@@ -132,7 +93,110 @@ def names_of_labels(labels: list[str], auto_class: str) -> dict[str, Any]:
     }
 
 
-def padding_of(config: dict[str, Any]) -> dict[str, Any]:
-    """The padding by a config, if that can be so."""
-    token = config.get("pad_token_id")
-    return {"pad_token_id": token} if token is None or (type(token) is int and token >= 0) else {}
+@dataclass(frozen=True)
+class GraftFile:
+    """A mask file, or a patch, which alone has metadata on its use."""
+
+    path: Path
+    stored: StoredMask
+    use: PatchMetadata | None = None
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that it serves: one, or several if it was composed and is not yet a patch."""
+        composed = [] if self.use else self.stored.about.get("grafts", [])
+        return [*dict.fromkeys(part["task"] for part in composed)] or [self.stored.about.get("task", "")]
+
+    @property
+    def region(self) -> Region:
+        """What the fingerprint is of: the graftable parameters, in a patch after all others of the pretrained model."""
+        outside = {name: tuple(shape) for name, shape in self.use.outside.items()} if self.use else {}
+        return Region(outside | self.stored.mask.region.shapes)
+
+    @property
+    def size(self) -> str:
+        """Selected parameters in words, with both denominators."""
+        mask, whole = self.stored.mask, self.stored.about.get("model_parameters")
+        text = f"{mask.selected:,} of {mask.region.size:,} graftable parameters ({small_percent(mask.sparsity)})"
+        return text + (f", {small_percent(mask.selected / whole)} of the model's {whole:,}" if whole else "")
+
+
+def read_graft(path: Path) -> GraftFile:
+    """Read a mask or a patch, given by its folder or its file; raises MaskError if it is missing, damaged or of another version."""
+    file = path / PATCH if path.is_dir() else path
+    if not file.is_file():
+        raise MaskError(f"{file}: no such mask or patch")
+    require_permission(file)
+    return _with_use(GraftFile(file, read_mask(file)))
+
+
+def read_patch(path: Path) -> GraftFile:
+    """`read_graft`, of a patch alone."""
+    graft = read_graft(path)
+    if graft.use is None:
+        raise MaskError(f"{graft.path}: is a mask, not a patch; {EXPORT} makes one of it")
+    return graft
+
+
+def _with_use(graft: GraftFile) -> GraftFile:
+    if (use := graft.stored.about.get(KEY)) is None:
+        return graft
+    if not isinstance(use, dict) or use.get("version") != VERSION:
+        version = use.get("version") if isinstance(use, dict) else use
+        raise MaskError(
+            f"{graft.path}: format version {version} of a patch, this program reads {VERSION}; {EXPORT} makes it anew from its mask"
+        )
+    try:
+        return replace(graft, use=PatchMetadata.model_validate(use))
+    except ValidationError as error:
+        raise MaskError(f"{graft.path}: damaged: {plain_problem(error.errors()[0], KEY, PatchMetadata)}") from error
+
+
+def for_task(graft: GraftFile, task: str | None) -> GraftFile:
+    """A mask or patch for one of its tasks, with that one's head: a patch where patches were composed.
+
+    Raises MaskError if it has several and none is chosen, or if it doesn't have the task.
+    """
+    tasks, about = graft.tasks, graft.stored.about
+    if task is None and len(tasks) > 1:
+        raise MaskError(f"{graft.path}: serves {len(tasks)} tasks; say --task, one of {', '.join(tasks)}")
+    task = tasks[0] if task is None else task
+    if task not in tasks:
+        there = f"doesn't serve the task {task!r}{did_you_mean(task, tasks)}; it has {', '.join(tasks)}"
+        raise MaskError(f"{graft.path}: {there}")
+    if graft.use or "grafts" not in about:
+        return graft
+    parts = {tuple(name.rpartition(":")[::2]): values for name, values in graft.stored.head.items()}
+    head = {name: values for (owner, name), values in parts.items() if owner == task}
+    use = next((part[KEY] for part in about["grafts"] if part["task"] == task and KEY in part), None)
+    named = [{key: value for key, value in part.items() if key != KEY} for part in about["grafts"]]
+    about = {**about, "task": task, "grafts": named, KEY: use}
+    return _with_use(replace(graft, stored=replace(graft.stored, head=head, about=about)))
+
+
+def make_patch(graft: GraftFile, task: TaskSpec, base: "Base", max_length: int, pad_token_id: int | None) -> GraftFile:
+    """The patch of a mask on its base model for one task; without labels, for no task in particular.
+
+    Raises MaskError if the mask's head doesn't fit, ModelError if the task can't be read off this model.
+    """
+    origin, mode, stored = base.anatomy, base.anatomy.mode, graft.stored
+    if task.labels and (problems := task.prompt_problems(mode)):
+        raise ModelError("; ".join(problems))
+    use = PatchMetadata(
+        auto_class=CLASSES[mode],
+        labels=task.labels,
+        config={"pad_token_id": pad_token_id, **names_of_labels(task.labels, CLASSES[mode])},
+        base=origin.name,
+        source=origin.source,
+        revision=origin.revision,
+        fingerprint="",
+        outside={name: list(shape) for name, shape in base.shapes.items() if name not in stored.mask.region.shapes},
+        task=task.name,
+        title=task.title,
+        prompt=task.prompt_for(mode),
+        max_length=max_length,
+    )
+    base.require_head(replace(graft, use=use))
+    use = use.model_copy(update={"fingerprint": replace(graft, use=use).region.fingerprint(base.tensors)})
+    about = {**stored.about, "task": task.name, KEY: use.model_dump()}
+    return replace(graft, use=use, stored=replace(stored, about=about))

@@ -8,21 +8,20 @@ from pydantic import ValidationError
 from ..data.tasks import TaskSpec
 from ..errors import GraftError, ParamsError
 from ..io import read_json
-from ..metrics import variants
+from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..settings import ModelParams
 from ..yaml12 import load_yaml
 
 SETTINGS = Path("params.yaml")
-CARDS = Path("data/tables")
-MASKS, METRICS = Path("masks"), Path("metrics")
-MAIN = "learned"
+# masks/<stage>/... are scored in metrics/<stage>/...; the learned ones of the main pipeline by two stages of other names
+SCORED_BY = {"learned": ("evaluate", "calibration")}
 # what a card compares
-COMPARED = (variants.PRETRAINED, variants.FINETUNED, variants.GRAFTED)
+COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 
 
 def task_of(name: str) -> TaskSpec:
     """The definition of a task, as the project's stage `fetch` resolved it."""
-    return TaskSpec.model_validate(read_json(CARDS / name / "card.json")["task"])
+    return TaskSpec.model_validate(read_json(Path("data/tables") / name / "card.json")["task"])
 
 
 def max_length() -> int:
@@ -36,24 +35,15 @@ def max_length() -> int:
 
 
 def pipeline_scores(mask: Path, task: str) -> dict[str, dict[str, Any]]:
-    """variant -> n, score, retained, agreement and so on, on the task's own test set; nothing if none are stored.
-
-    The scores of masks/<stage>/... lie at metrics/<stage>/...; those of the learned mask two stages of the main pipeline measure.
-    """
-    masks = MASKS.absolute()
-    if mask.stem != task or not mask.absolute().is_relative_to(masks):
+    """variant -> n, score, retained, agreement and so on, on the task's own test set; nothing if none are stored."""
+    masks, mask = Path("masks").absolute(), mask.absolute()
+    if mask.stem != task or not mask.is_relative_to(masks):
         return {}
-    inside = mask.absolute().relative_to(masks)
-    if inside.parts[0] == MAIN:
-        return _main_scores(task, inside.parent.name)
-    record = (METRICS / inside).with_suffix(".json")
-    rows = read_json(record).get("rows", []) if record.is_file() else []
-    return {row["variant"]: row for row in rows if row["test_set"] == task and row["variant"] in COMPARED}
-
-
-def _main_scores(task: str, seed: str) -> dict[str, dict[str, Any]]:
-    """Scores of the learned mask, which two stages of the main pipeline measure."""
-    files = [METRICS / stage / seed / f"{task}.json" for stage in ("evaluate", "calibration")]
-    stored = [read_json(file)["scores"].get(task, {}) for file in files if file.is_file()]
-    joined = {name: {key: value for part in stored for key, value in part.get(name, {}).items()} for name in COMPARED}
-    return {variant: values for variant, values in joined.items() if "score" in values}
+    stage, *parts = mask.relative_to(masks).with_suffix(".json").parts
+    scores: dict[str, dict[str, Any]] = {variant: {} for variant in COMPARED}
+    for file in (Path("metrics", name, *parts) for name in SCORED_BY.get(stage, [stage])):
+        record = read_json(file) if file.is_file() else {}
+        rows = {row["variant"]: row for row in record.get("rows", []) if row["test_set"] == task}
+        for variant, row in {**rows, **record.get("scores", {}).get(task, {})}.items():
+            scores.get(variant, {}).update(row)
+    return {variant: row for variant, row in scores.items() if "score" in row}

@@ -1,32 +1,25 @@
-"""Where the commands read and write: what a given path means, and what may be written to."""
+"""Files and forms that the commands write, and the places that they may write to; read without heavy libraries."""
 
 import os
 from pathlib import Path
 
-from ..errors import MaskError, StorageError
-from ..io import PARTIAL, require_permission
+from ..errors import StorageError
+from ..io import PARTIAL
 
-# how the command is called: installed with the package `skill_grafting`, or in the project
-COMMAND = "python -m stages.commands.graft" if __package__.startswith("stages.") else "graft"
-# where a project that a command runs in has its model
-PRETRAINED = Path("models/pretrained")
-PATCH = "patch.safetensors"
-CARD = "README.md"
-CONFIG = "config.json"
+PATCH, CARD, CONFIG = "patch.safetensors", "README.md", "config.json"
 # how a graft can leave the project
 MODEL, AS_PATCH, PEFT, WHOLE_DELTA, SPARSE_DELTA = "model", "patch", "peft", "delta", "sparse-delta"
+FORMS = {
+    MODEL: "a whole model",
+    AS_PATCH: "a patch",
+    PEFT: "an adapter that peft loads",
+    WHOLE_DELTA: "a difference from the base model",
+    SPARSE_DELTA: "a sparse difference from the base model",
+}
+# the model of a project that a command runs in
+PRETRAINED = Path("models/pretrained")
 # bytes, on the file systems that there are
 LONGEST_NAME = 255
-FORMS = (MODEL, AS_PATCH, PEFT, WHOLE_DELTA, SPARSE_DELTA)
-
-
-def mask_at(path: Path) -> Path:
-    """The file of a mask, or of a patch that is given by its folder; raises MaskError if there is none."""
-    file = path / PATCH if path.is_dir() else path
-    if not file.is_file():
-        raise MaskError(f"{file}: no such mask or patch")
-    require_permission(file)
-    return file
 
 
 def free(target: Path, for_file: bool = False) -> Path:
@@ -35,10 +28,9 @@ def free(target: Path, for_file: bool = False) -> Path:
     What has its name with `.partial` is in the way too: writing would replace it, be it of a killed command or the user's own.
     """
     target = Path(os.path.normpath(target.absolute()))  # `new/..` is a folder that is there
-    file = next((folder for folder in target.parents if folder.exists() and not folder.is_dir()), None)
-    if file:
-        raise StorageError(f"{target}: can't be written, as {file} is not a folder")
     partial = Path(f"{target}{PARTIAL}")
+    if file := next((folder for folder in target.parents if folder.exists() and not folder.is_dir()), None):
+        raise StorageError(f"{target}: can't be written, as {file} is not a folder")
     if len(os.fsencode(partial.name)) > LONGEST_NAME:
         raise StorageError(f"{target}: can't be written, as its name is too long")
     if os.path.lexists(partial):

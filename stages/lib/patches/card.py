@@ -1,0 +1,107 @@
+"""README.md of what is exported: how to use it without this project, where it comes from, how it scores."""
+
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ..metrics.gain import relative_gain
+from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from ..words import percent, words
+from .patch_file import GraftFile, PatchMetadata
+from .paths import FORMS, MODEL, PATCH, PEFT
+
+# the last is of completions
+MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain", "ece": "ECE"}
+MEASURES |= {"token_accuracy": "tokens right"}
+# what fine-tuning has to gain for a part of it to be said; as the default of summary.least_gain
+LEAST_GAIN = 0.05
+
+Scores = dict[str, dict[str, Any]]
+
+
+def card_text(patch: GraftFile, scores: Scores, form: str, held: str = "") -> str:
+    """The card of a graft in one of FORMS; `held` is a sentence about what the form holds."""
+    use, about = patch.use, patch.stored.about
+    source = json.dumps(use.base if use.source == "hub" else f"path/to/{use.base}")
+    return render(
+        "card.md.j2",
+        use=use,
+        mask=patch.stored.mask,
+        size=patch.size,
+        head_values=sum(values.numel() for values in patch.stored.head.values()),
+        made_with={name: about[name] for name in ("localizer", "seed", "rule", "k") if about.get(name) is not None},
+        table=score_table(scores, "model"),
+        generative=about.get("mode") == "generative",
+        form=form,
+        name=FORMS[form],
+        held=held,
+        front=_front(use, _with_gain(scores).get(GRAFTED, {}), form),
+        # as Python: what the config says otherwise than that of the base model
+        settings=repr(use.options),
+        patch=PATCH,
+        source=source,
+        base=f"{source}, revision={json.dumps(use.revision)}" if use.revision else source,
+    )
+
+
+def score_table(scores: Scores, corner: str) -> list[list[str]]:
+    """Models by their measures on the same test rows, in %, below a header with this first cell; nothing without scores."""
+    scores = _with_gain(scores)
+    measures = [name for name in MEASURES if any(name in row for row in scores.values())]
+    rows = [
+        [words(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in measures)]
+        for variant, row in scores.items()
+    ]
+    return [[corner, "n", *(MEASURES[name] for name in measures)], *rows] if rows else []
+
+
+def _with_gain(scores: Scores) -> Scores:
+    """The relative gain beside each score where both ends are known: a trained head alone retains much, and gains nothing."""
+    if not {PRETRAINED, FINETUNED} <= scores.keys():
+        return scores
+    ends = scores[PRETRAINED]["score"], scores[FINETUNED]["score"]
+    return {name: {**row, "gain": relative_gain(row["score"], *ends, LEAST_GAIN)} for name, row in scores.items()}
+
+
+def _front(use: PatchMetadata, row: dict[str, Any], form: str) -> str:
+    """The front matter of a card for the hub, as YAML: of the graft, whose scores are this row."""
+    results = [
+        EvalResult(
+            task_type="text-classification",
+            dataset_type=use.task,
+            dataset_name=use.title,
+            dataset_split="test",
+            dataset_args={"n": row["n"]},
+            metric_type=measure,
+            metric_name=title,
+            metric_value=row[measure],
+        )
+        for measure, title in MEASURES.items()
+        if row.get(measure) is not None
+    ]
+    return ModelCardData(
+        base_model=use.base if use.source == "hub" else None,
+        base_model_relation=("finetune" if form == MODEL else "adapter") if use.source == "hub" else None,
+        library_name="peft" if form == PEFT else "transformers",
+        tags=["model-grafting"],
+        model_name=f"Graft for {use.title}" if results else None,
+        eval_results=results or None,
+    ).to_yaml()
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of this folder, filled in; texts read in Markdown as they are, which takes tags in a label for its own."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        finalize=lambda value: escape(value, quote=False) if isinstance(value, str) else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"quoted": json.dumps, "grouped": "{:,}".format}
+    return environment.get_template(template).render(**values)
