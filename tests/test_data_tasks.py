@@ -47,13 +47,6 @@ def test_f1_counts_the_positive_class_and_few_tasks_have_another_metric_than_acc
     assert metrics == {"mrpc": ("f1", "equivalent"), "qqp": ("f1", "duplicate"), "cola": ("mcc", None)}
 
 
-def test_texts_are_put_together_from_columns_where_a_row_has_more_than_two():
-    hubs = {name: spec.hub for name, spec in SPECS.items() if spec.hub}
-    composed = {name for name, hub in hubs.items() if any("{" in text for text in hub.columns.values())}
-    assert composed == {"copa", "multirc", "record", "wic", "wsc"}
-    assert {name for name, hub in hubs.items() if hub.each} == {"record"}
-
-
 @pytest.mark.parametrize("name", PACKAGED)
 def test_packaged_task_names_a_known_package_and_reader(name):
     assert find_package(SPECS[name].packaged.package, "data").kind == "data"

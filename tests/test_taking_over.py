@@ -131,7 +131,7 @@ REFUSED = {
     "other eps": ("standard", lambda folder: set_config(folder, layer_norm_eps=1e-5), "its config.json has layer_norm_eps 1e-05 and not 1e-12"),
     "untied": ("prompt", lambda folder: set_tensors(folder, **{DECODER: torch.zeros(len(VOCABULARY), 32)}), f"ties {DECODER} to bert.embeddings.word_embeddings.weight, and the file has other"),
     "untied by its config": ("prompt", lambda folder: (set_config(folder, tie_word_embeddings=False), set_tensors(folder, **{DECODER: torch.zeros(len(VOCABULARY), 32)})), rf"other layers or shapes \(.*{DECODER}"),
-    "no number": ("standard", lambda folder: set_tensors(folder, **{BIAS: torch.full((32,), torch.nan)}), rf"elsewhere/model.safetensors: values that are no numbers: NaN or infinite \({BIAS}\)"),
+    "no number": ("standard", lambda folder: set_tensors(folder, **{BIAS: torch.full((32,), torch.nan)}), rf"elsewhere: values that are no numbers: NaN or infinite \({BIAS}\)"),
     "no kind": ("standard", lambda folder: set_config(folder, model_type=None), "its config.json has model_type None, and the pretrained model's is bert"),
     "no class": ("standard", lambda folder: set_config(folder, architectures=None), r"its config.json names no class \(architectures\), and model.mode=standard reads a SequenceClass"),
     "a number for a class": ("standard", lambda folder: set_config(folder, architectures=5), r"its config.json names 5 \(architectures\)"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # What a text calls the item of the list that its row is made for.
 ITEM = "item"
+OFFLINE_SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 
 
 def load_hub(spec: TaskSpec) -> tuple[dict[str, list[Row]], dict[str, Any]]:
@@ -35,10 +36,10 @@ def load_hub(spec: TaskSpec) -> tuple[dict[str, list[Row]], dict[str, Any]]:
     reachable = hub_reachable()
     if not reachable:
         go_offline()  # before `datasets` is imported, which else would try again for minutes
-    builder, splits = _prepared(spec, spec.hub, reachable), {}
-    for split, name in spec.hub.splits.items():
-        _require(spec, "split", name.partition("[")[0], builder.info.splits, name)
-        splits[split] = _rows(spec, spec.hub, builder.as_dataset(split=name))
+    builder, names = _prepared(spec, spec.hub, reachable), spec.hub.splits
+    # of a beginning such as train[:1000] the name of the split
+    _require(spec, "split", [name.partition("[")[0] for name in names.values()], builder.info.splits)
+    splits = {split: _rows(spec, spec.hub, builder.as_dataset(split=name)) for split, name in names.items()}
     return splits, {"source": "hub", "path": spec.hub.path, "name": spec.hub.name, "revision": str(builder.hash)}
 
 
@@ -63,10 +64,10 @@ def _prepared(spec: TaskSpec, source: HubSource, reachable: bool) -> "DatasetBui
     return builder
 
 
-def _require(spec: TaskSpec, kind: str, name: str, there: Iterable[str], written: str) -> None:
-    """Raise DataError unless the data set has this split or column, which settings have `written` so."""
-    if name not in there:
-        has = f"has no {kind} {written!r}; it has {', '.join(there)}"
+def _require(spec: TaskSpec, kind: str, names: Iterable[str], there: Iterable[str]) -> None:
+    """Raise DataError unless the data set has all these splits or columns."""
+    for name in (name for name in names if name not in there):
+        has = f"has no {kind} {name!r}; it has {', '.join(there)}"
         raise DataError(f"task.{spec.name}.hub.{kind}s: {spec.hub.path} {has}")
 
 
@@ -74,8 +75,7 @@ def _rows(spec: TaskSpec, source: HubSource, data: "Dataset") -> list[Row]:
     """Turn one split into raw rows; label -1, the hub's mark for none, becomes None."""
     texts = [name for text in source.columns.values() for name in columns_in(text)]
     used = [name for name in dict.fromkeys([*texts, source.each, source.among]) if name not in (ITEM, None)]
-    for column in used:
-        _require(spec, "column", column, data.column_names, column)
+    _require(spec, "column", used, data.column_names)
     columns = {name: data[name][:] for name in used}
     records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     if source.each:
@@ -113,9 +113,6 @@ def _label(spec: TaskSpec, source: HubSource, value: object) -> str | None:
     raise DataError(f"task.{spec.name}.hub.labels: {source.path} has {strange}")
 
 
-OFFLINE_SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
-
-
 def hub_reachable(timeout_s: float = 4.0) -> bool:
     """True if the hub (or the mirror in HF_ENDPOINT) answers in time; False where an offline switch is on."""
     if any(os.environ.get(switch, "").upper() in ("1", "ON", "YES", "TRUE") for switch in OFFLINE_SWITCHES):
@@ -132,7 +129,7 @@ def go_offline() -> None:
     """Make the Hugging Face libraries of this process, and of those it starts, use their caches alone."""
     for switch in OFFLINE_SWITCHES:
         os.environ[switch] = "1"
-    # A library reads its switch when it is imported; one that was imported before is told here.
+    # A library reads its switch when it is imported; one that was imported before gets it here.
     for name in ("huggingface_hub.constants", "datasets.config"):
         if name in sys.modules:
             sys.modules[name].HF_HUB_OFFLINE = True

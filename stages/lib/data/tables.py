@@ -62,19 +62,21 @@ def build_table(
 
 def texts_of(rows: Iterable[Row]) -> Texts:
     """The texts of a table: those of train and dev as a set, those of test one by one."""
-    keys = [(row["split"] == "test", text_key(row)) for row in rows]
-    return Texts({key for is_test, key in keys if not is_test}, [key for is_test, key in keys if is_test])
+    trained, tested = set(), []
+    for row in rows:
+        (tested.append if row["split"] == "test" else trained.add)(text_key(row))
+    return Texts(trained, tested)
 
 
 def together(parts: Iterable[Table]) -> dict[str, list[Row]]:
     """The rows of several tables by split, as raw rows of one; no test text of any is in train or dev."""
     rows = [row for part in parts for row in part.rows]
-    tested = {text_key(row) for row in rows if row["split"] == "test"}
-    return {
-        split: [bare(row) for row in rows if row["split"] == split and (split == "test" or text_key(row) not in tested)]
-        for split in SPLITS
-        if any(row["split"] == split for row in rows)
-    }
+    tested = {*texts_of(rows).tested}
+    splits = {row["split"]: [] for row in rows}
+    for row in rows:
+        if row["split"] == "test" or text_key(row) not in tested:
+            splits[row["split"]].append(bare(row))
+    return splits
 
 
 def leakage(sets: dict[str, Texts]) -> dict[str, dict[str, dict[str, int]]]:
@@ -100,7 +102,7 @@ def dropped_in(card: Mapping[str, Any], splits: Collection[str] = SPLITS) -> Cou
     return sum((Counter(reasons) for split, reasons in card["dropped"].items() if split in splits), Counter())
 
 
-def told(dropped: Counter) -> str:
+def describe_dropped(dropped: Counter) -> str:
     """Why rows were dropped, in words, the most frequent reason first."""
     reasons = [f"{count:,} {reason}" for reason, count in dropped.most_common()]
     return ", ".join(reasons[:MOST_REASONS] + [f"{len(reasons) - MOST_REASONS} more"] * (len(reasons) > MOST_REASONS))
@@ -168,16 +170,17 @@ def _hold_out(
     if len(rest) > len(train):
         dropped["train"]["text is in test"] += len(rest) - len(train)
     if not train or not test:
+        lost = f" (dropped before: {describe_dropped(dropped['train'])})" if dropped["train"] else ""
         raise DataError(
-            f"task {spec.name}: holding out {spec.holdout:.0%} of {len(splits['train'])} rows "
-            f"leaves {len(train)} for train and {len(test)} for test; {advice.format(f'task.{spec.name}.holdout')}"
+            f"task {spec.name}: holding out {spec.holdout:.0%} of {len(splits['train'])} rows leaves {len(train)} for train "
+            f"and {len(test)} for test{lost}; {advice.format(f'task.{spec.name}.holdout')}"
         )
     return {**splits, "train": train, "test": test}
 
 
 def _require_rows(spec: TaskSpec, splits: dict[str, list[Row]], dropped: dict[str, Counter]) -> None:
     for split in (split for split, rows in splits.items() if not rows):
-        reasons = told(dropped.get(split, Counter())) or "none"
+        reasons = describe_dropped(dropped.get(split, Counter())) or "none"
         labels = ", ".join([*spec.labels, *(spec.relabel or ())])
         used = f"; labels that are used: {labels}" if labels else ""
         raise DataError(f"task {spec.name}: no rows are left in {split}; dropped: {reasons}{used}")

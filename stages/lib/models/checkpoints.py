@@ -80,10 +80,6 @@ class Checkpoint:
         """Type of a tensor, by its name in the file: F32, BF16, I8 and so on."""
         return self.files[stored].get_slice(stored).get_dtype()
 
-    def file_of(self, stored: str) -> Path:
-        """The file that has a tensor."""
-        return next(file for file in weight_files(self.folder) if stored in safe_open(file, framework="pt").keys())  # noqa: SIM118
-
     def read(self, stored: str) -> Tensor:
         """A tensor in its own dtype, mapped; not to be written to."""
         return self.files[stored].get_tensor(stored)
@@ -102,11 +98,6 @@ class Named:
         found = {name: _stored_name(checkpoint, name, prefix) for name in names}
         return cls(checkpoint, {name: stored for name, stored in found.items() if stored})
 
-    @property
-    def types(self) -> set[str]:
-        """The types that its tensors have."""
-        return {self.checkpoint.dtype(stored) for stored in self.stored.values()}
-
     def read(self, name: str) -> Tensor:
         """A tensor in its own dtype, mapped."""
         return self.checkpoint.read(self.stored[name])
@@ -123,59 +114,60 @@ class Named:
 
         return LazyTensors(self.stored, read)
 
+    @property
+    def types(self) -> set[str]:
+        """The types that its tensors have."""
+        return {self.checkpoint.dtype(stored) for stored in self.stored.values()}
+
     def packed(self) -> list[str]:
         """Names of the tensors in a type that can't be grafted."""
         return [name for name, stored in self.stored.items() if self.checkpoint.dtype(stored) not in FLOATS]
 
     def not_finite(self, values: Mapping[str, Tensor]) -> list[str]:
-        """A line on the tensors, if any, that have NaN or infinite values, with the file of the first."""
+        """A line on the tensors, if any, that have NaN or infinite values."""
         bad = [name for name, tensor in values.items() if not bool(tensor.isfinite().all())]
-        place = (
-            self.checkpoint.file_of(self.stored[bad[0]]) if bad and bad[0] in self.stored else self.checkpoint.folder
-        )
-        return [f"{place}: values that are no numbers: NaN or infinite ({listed(bad)})"] * bool(bad)
+        return [f"{self.checkpoint.folder}: values that are no numbers: NaN or infinite ({listed(bad)})"] * bool(bad)
 
     def problems(self, shapes: dict[str, Sequence[int]]) -> list[str]:
         """Why it can't be grafted: tensors of these shapes that are missing, have another one, or are quantised."""
-        missing = [name for name in shapes if name not in self.stored]
-        packed = self.packed()
-        other = [
-            f"{name} is {list(found)} and not {list(shapes[name])}"
-            for name, stored in self.stored.items()
-            if name not in packed and (found := self.checkpoint.shape(stored)) != tuple(shapes[name])
-        ]
-        types = ", ".join(sorted(self.types - {*FLOATS}))
+        packed, types = self.packed(), ", ".join(sorted(self.types - {*FLOATS}))
+        found = {name: self.checkpoint.shape(stored) for name, stored in self.stored.items() if name not in packed}
         reasons = {
-            "missing": missing,
+            "missing": [name for name in shapes if name not in self.stored],
             f"in {types}; only weights in {', '.join(FLOATS)} can be grafted": packed,
-            "of another shape than its config.json says": other,
+            "of another shape than its config.json says": [
+                f"{name} is {list(shape)} and not {list(shapes[name])}"
+                for name, shape in found.items()
+                if shape != tuple(shapes[name])
+            ],
         }
-        told = [
+        lines = [
             f"{self.checkpoint.title}: {len(names)} tensor{'s'[: len(names) > 1]} {words} ({listed(names)})"
             for words, names in reasons.items()
             if names
         ]
-        if missing and (unused := sorted(self.checkpoint.files.keys() - {*self.stored.values()})):
-            told.append(
+        if reasons["missing"] and (unused := sorted(self.checkpoint.files.keys() - {*self.stored.values()})):
+            lines.append(
                 f"it has {listed(unused)} besides; are these the missing ones, load it with transformers and save it anew by "
                 "save_pretrained(..., save_original_format=False)"
             )
-        return told
+        return lines
 
 
 def listed(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
-    more = [f"{len(names) - MOST_NAMED:,} more"] * (len(names) > MOST_NAMED)
-    return ", ".join([*names[:MOST_NAMED], *more])
+    return ", ".join([*names[:MOST_NAMED], *[f"{len(names) - MOST_NAMED:,} more"] * (len(names) > MOST_NAMED)])
 
 
 def _stored_name(checkpoint: Checkpoint, name: str, prefix: str) -> str | None:
-    bare = name.removeprefix(f"{prefix}.")
-    for candidate in (name, bare, f"{prefix}.{name}"):
-        for new, old in {"": "", **OLD_NAMES}.items():
-            if candidate.endswith(new) and (found := candidate.removesuffix(new) + old) in checkpoint.files:
-                return found
-    return None
+    names = (name, name.removeprefix(f"{prefix}."), f"{prefix}.{name}")
+    return next((old for new in names for old in (new, _old_name(new)) if old in checkpoint.files), None)
+
+
+def _old_name(name: str) -> str:
+    for new, old in OLD_NAMES.items():
+        name = name.removesuffix(new) + old if name.endswith(new) else name
+    return name
 
 
 def mode_of(checkpoint: Checkpoint) -> str | None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ModelError, one_line
 from ..io import replacing
-from .loading import quiet_transformers
+from .loading import FROM_FOLDER, quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -41,7 +41,7 @@ def _read(file: Path) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
     scaling = [field for key, field in reader.fields.items() if key.endswith(".rope.scaling.type")]
     if any(field.contents() != "none" for field in scaling):
         raise ModelError(f"{file}: has scaled rotary embeddings, which transformers doesn't read from a GGUF file")
-    place = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    place = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name, **FROM_FOLDER}
     model, report = AutoModelForCausalLM.from_pretrained(**place, dtype="float32", output_loading_info=True)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if names := sorted(map(str, report[kind])):

@@ -83,11 +83,8 @@ def _require_numbers(source: Path, model: "PreTrainedModel") -> None:
     weights = named_weights(model)
     named = Named.of(Checkpoint.open(str(source), tokenizer=False), weights, model.base_model_prefix)
     if packed := named.packed():
-        place = named.checkpoint.file_of(named.stored[packed[0]])
-        types = ", ".join(sorted({named.checkpoint.dtype(named.stored[name]) for name in packed}))
-        raise ModelError(
-            f"{place}: has weights in {types} ({listed(packed)}); only those in {', '.join(FLOATS)} can be fine-tuned and grafted"
-        )
+        types, which = named.types - {*FLOATS}, f"only those in {', '.join(FLOATS)} can be fine-tuned and grafted"
+        raise ModelError(f"{source}: has weights in {', '.join(sorted(types))} ({listed(packed)}); {which}")
     if problems := named.not_finite(weights):
         raise ModelError("; ".join(problems))
 

@@ -25,6 +25,8 @@ UNHEARD_OF = "\N{LATIN SMALL LETTER SHARP S}\N{SNOWMAN}qz"
 DROPOUTS = ("dropout", "pdrop", "dropout_p", "dropout_prob", "dropout_rate")
 # in what form a model answers: a config.json may ask for another, which nothing here reads
 PLAIN = {"output_attentions": False, "output_hidden_states": False, "return_dict": True}
+# a folder is meant, never a name on the hub; and code is never run
+FROM_FOLDER = {"local_files_only": True, "trust_remote_code": False}
 # tables that a model makes anew, and that older checkpoints have
 MADE_ANEW = r".*(position_ids|inv_freq|masked_bias)$"
 POOLERS = r"^(.*\.)?pooler\."
@@ -53,7 +55,7 @@ def load_model(
         raise ModelError(f"{folder}: no model there (config.json is missing)")
     require_listed(folder, "config.json", WEIGHTS)
     options: dict[str, Any] = {"dtype": dtype, **PLAIN} | (_label_options(labels) if mode == "standard" else {})
-    safely = {"trust_remote_code": False, "use_safetensors": True, "ignore_mismatched_sizes": True}
+    safely = FROM_FOLDER | {"use_safetensors": True, "ignore_mismatched_sizes": True}
     if dropout is not None:
         options |= {key: dropout for key, value in load_config(folder).to_dict().items() if _is_dropout(key, value)}
     try:
@@ -88,10 +90,17 @@ def load_config(folder: Path) -> "PreTrainedConfig":
     """The config of a folder; raises ModelError if it can't be used."""
     from transformers import AutoConfig
 
+    _require_folder(folder)
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False, **PLAIN)
+        return AutoConfig.from_pretrained(folder, **FROM_FOLDER, **PLAIN)
     except Exception as error:  # as above
         raise ModelError(f"{folder / 'config.json'}: can't be used: {one_line(error)}") from error
+
+
+def _require_folder(folder: Path) -> None:
+    """Raise ModelError unless there is a folder: transformers would ask the hub for one of its name, minutes where it is silent."""
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: no such folder")
 
 
 def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
@@ -102,9 +111,10 @@ def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
     quiet_transformers()
+    _require_folder(folder)
     require_listed(folder, *TOKENIZER_FILES)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **FROM_FOLDER)
         # one without a token for unknown words fails only where it meets one; `tokenizer()` would change what is saved of it
         if backend := getattr(tokenizer, "backend_tokenizer", None):
             backend.encode(UNHEARD_OF)

@@ -8,20 +8,15 @@ arithmetic between the two needs no model.
 
 import difflib
 import fnmatch
-import re
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from ..data import packages
 from ..data.hub import go_offline, hub_reachable
 from ..data.packages import copy_member, open_zip
-from ..errors import ModelError
+from ..errors import ModelError, one_line
 from ..io import read_json, replacing, require_permission
 from . import gguf_folder
 from .loading import TOKENIZER_FILES
-
-if TYPE_CHECKING:
-    pass
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 # Also the patterns of what is fetched: a star only where shards need one, since it matches sub-folders too.
@@ -45,7 +40,11 @@ def obtain(source: str, name: str, revision: str | None, root: Path, folder: Pat
     """
     if source == "packaged":
         return _from_package(name, folder)
-    found = _from_hub(name, revision) if source == "hub" else _from_folder(root)
+    try:
+        found = _from_hub(name, revision) if source == "hub" else _from_folder(root)
+    except ModelError as error:
+        setting, others = ("name", f"; {OTHER_SOURCES}") if source == "hub" else ("root", "")
+        raise ModelError(f"model.{setting}: {error}{others}") from error
     return wanted_links(found, found, folder)
 
 
@@ -88,19 +87,12 @@ def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = T
     It may lack a tokenizer if none is asked for.  Raises ModelError as `obtain` does.
     """
     folder = Path(place)
-    try:
-        if folder.is_dir():
-            if revision:
-                raise ModelError(f"{place}: is a folder, so it has no revision {revision!r}")
-            _require_complete(folder, place, near=True, tokenizer=tokenizer)
-            return folder, "local"
-        a_path = folder.is_absolute() or place.startswith(".") or place.count("/") > 1
-        if a_path or ("/" in place and folder.parent.is_dir()):
-            raise ModelError(f"{place}: no such folder{_nearest(folder)}")
-        return _from_hub(place, revision, tokenizer), "hub"
-    except ModelError as error:
-        said = str(error).removesuffix(f"; {OTHER_SOURCES}")
-        raise ModelError(re.sub(r"^model\.(name|revision|source=hub): ", "", said)) from error
+    if revision and folder.is_dir():
+        raise ModelError(f"{place}: is a folder, so it has no revision {revision!r}")
+    a_path = folder.is_dir() or folder.is_absolute() or place.startswith(".") or place.count("/") > 1
+    if a_path or ("/" in place and folder.parent.is_dir()):
+        return _from_folder(folder, tokenizer), "local"
+    return _from_hub(place, revision, tokenizer), "hub"
 
 
 def commit_of(folder: Path) -> str | None:
@@ -117,8 +109,8 @@ def wanted_links(source: Path, tokenizer: Path, place: Path) -> Path:
     """
     folder = place / "wanted"
     folder.mkdir(parents=True)
-    weights = [WEIGHTS] if (source / WEIGHTS).is_file() else [INDEX, *_shards(source)]
-    files = [*(source / name for name in (CONFIG, *weights)), *(tokenizer / name for name in TOKENIZER_FILES)]
+    index = [] if (source / WEIGHTS).is_file() else [source / INDEX]
+    files = [source / CONFIG, *weight_files(source), *index, *(tokenizer / name for name in TOKENIZER_FILES)]
     for file in filter(Path.is_file, files):
         (folder / file.name).symlink_to(file.absolute())
     return folder
@@ -130,8 +122,19 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of a checkpoint's weights: one, or the shards beside their index; raises ModelError for anything else."""
-    return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else [folder / shard for shard in _shards(folder)]
+    """The files of a checkpoint's weights: one, or the shards that an index names; raises ModelError for anything else."""
+    index = folder / INDEX
+    if (folder / WEIGHTS).is_file() or not index.is_file():
+        return [folder / WEIGHTS]
+    try:
+        shards = sorted({*read_json(index, ModelError)["weight_map"].values()})
+        strange = [name for name in shards if "/" in name or "\\" in name or not name.endswith(".safetensors")]
+    except (KeyError, TypeError, AttributeError):
+        raise ModelError(f"{index}: has no weight_map from tensors to files") from None
+    if strange:
+        only = "weights are read only from *.safetensors files beside it, never from a pickle"
+        raise ModelError(f"{index}: names {strange[0]!r}; {only}")
+    return [folder / name for name in shards]
 
 
 def _from_hub(name: str, revision: str | None, tokenizer: bool = True) -> Path:
@@ -144,47 +147,40 @@ def _from_hub(name: str, revision: str | None, tokenizer: bool = True) -> Path:
     try:
         folder = snapshot_download(name, revision=revision, allow_patterns=list(WANTED), local_files_only=not reachable)
     except errors.HFValidationError as problem:
-        raise ModelError(
-            f"model.name: {name!r} is no hub id such as 'roberta-base' or 'owner/name': {problem}"
-        ) from None
-    except errors.LocalEntryNotFoundError as problem:
-        raise ModelError(_not_fetched(origin, problem if reachable else None)) from None
+        raise ModelError(f"{name!r} is no hub id such as 'roberta-base' or 'owner/name': {problem}") from None
     except errors.RevisionNotFoundError:
-        raise ModelError(f"model.revision: {name!r} has no revision {revision!r} on the hub") from None
+        raise ModelError(f"{name!r} has no revision {revision!r} on the hub") from None
     except errors.RepositoryNotFoundError:
-        raise ModelError(f"model.name: the hub has no model {name!r}, or it needs a login (`hf auth login`)") from None
+        raise ModelError(f"the hub has no model {name!r}, or it needs a login (`hf auth login`)") from None
     except Exception as problem:  # a connection that breaks has no error type of its own
-        raise ModelError(_not_fetched(origin, problem)) from problem
+        why = f"could not be fetched: {one_line(problem)}"
+        if not reachable:
+            why = "is not, or not completely, in the cache, and the hub doesn't answer (or HF_HUB_OFFLINE is set)"
+        raise ModelError(f"{origin} {why}") from problem
     _require_complete(Path(folder), origin, tokenizer=tokenizer)
     return Path(folder)
 
 
-def _not_fetched(origin: str, problem: Exception | None) -> str:
-    why = "is not, or not completely, in the cache, and the hub doesn't answer (or HF_HUB_OFFLINE is set)"
-    if problem:
-        why = f"could not be fetched: {type(problem).__name__}: {problem}"
-    return f"model.source=hub: {origin} {why}; {OTHER_SOURCES}"
+def _from_folder(folder: Path, tokenizer: bool = True) -> Path:
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: no such folder{_nearest(folder)}")
+    _require_complete(folder, str(folder), _nearest(folder), tokenizer)
+    return folder
 
 
-def _from_folder(root: Path) -> Path:
-    if not root.is_dir():
-        raise ModelError(f"model.root: {root}: no such folder{_nearest(root)}")
-    _require_complete(root, f"model.root: {root}", near=True)
-    return root
-
-
-def _nearest(root: Path) -> str:
-    """Give ` (did you mean ...?)` for a model folder inside `root`, or the one beside it with the nearest name."""
-    inside, beside = (sorted(file.parent for file in place.glob("*/" + CONFIG)) for place in (root, root.parent))
-    inside = inside or sorted(file.parent for file in root.glob("snapshots/*/" + CONFIG))  # of the hub's cache
-    names = [path.name for path in beside if path != root]
-    near = inside or [root.with_name(name) for name in difflib.get_close_matches(root.name, names, n=1)]
+def _nearest(folder: Path) -> str:
+    """Give ` (did you mean ...?)` for a model inside a folder, or the one beside it with the nearest name."""
+    inside = sorted(folder.glob(f"*/{CONFIG}")) or sorted(folder.glob(f"snapshots/*/{CONFIG}"))  # of the hub's cache
+    beside = [file.parent.name for file in sorted(folder.parent.glob(f"*/{CONFIG}")) if file.parent != folder]
+    near = [folder.with_name(name) for name in difflib.get_close_matches(folder.name, beside, n=1)]
+    near = [file.parent for file in inside] or near
     return f" (did you mean {str(near[0])!r}?)" if near else ""
 
 
-def _require_complete(folder: Path, origin: str, near: bool = False, tokenizer: bool = True) -> None:
-    if missing := _missing(folder, tokenizer):
-        hint = _nearest(folder) if near else ""
+def _require_complete(folder: Path, origin: str, hint: str = "", tokenizer: bool = True) -> None:
+    missing = [file.name for file in (folder / CONFIG, *weight_files(folder)) if not file.is_file()]
+    missing += ["tokenizer.json"] * (tokenizer and not has_tokenizer(folder))
+    if missing:
         pickles = _about_pickles(folder) if WEIGHTS in missing else ""
         raise ModelError(f"{origin}: {' and '.join(missing)} missing{hint}{pickles}")
     for file in weight_files(folder):
@@ -192,27 +188,6 @@ def _require_complete(folder: Path, origin: str, near: bool = False, tokenizer: 
     for name in (CONFIG, "tokenizer_config.json"):
         if (folder / name).is_file():
             _require_harmless(folder / name)
-
-
-def _missing(folder: Path, tokenizer: bool) -> list[str]:
-    sharded = not (folder / WEIGHTS).is_file() and (folder / INDEX).is_file()
-    wanted = [CONFIG, *(_shards(folder) if sharded else [WEIGHTS])]
-    missing = [name for name in wanted if not (folder / name).is_file()]
-    return missing + ["tokenizer.json"] * (tokenizer and not has_tokenizer(folder))
-
-
-def _shards(folder: Path) -> list[str]:
-    index = read_json(folder / INDEX, ModelError)
-    try:
-        shards = sorted({*index["weight_map"].values()})
-        strange = [name for name in shards if "/" in name or "\\" in name or not name.endswith(".safetensors")]
-    except (KeyError, TypeError, AttributeError):
-        raise ModelError(f"{folder / INDEX}: has no weight_map from tensors to files") from None
-    if strange:
-        raise ModelError(
-            f"{folder / INDEX}: names {strange[0]!r}; weights are read only from *.safetensors files beside it, never from a pickle"
-        )
-    return shards
 
 
 def _require_harmless(file: Path) -> None:

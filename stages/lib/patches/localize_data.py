@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..data.local import ENDINGS, read_file
 from ..data.rows import BITS, Row, bare, content, rank
-from ..data.tables import build_table, dropped_in, told
+from ..data.tables import build_table, describe_dropped, dropped_in
 from ..data.tasks import TaskSpec
 from ..errors import DataError
 from ..grafting.mask import GraftMask
@@ -97,7 +97,7 @@ def split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]:
         train, dev = parts["train"], []
     line = f"Rows: {len(train):,} to localize by, {len(dev):,} to choose by, {len(parts['test']):,} to score on"
     dropped = dropped_in(table.card, [split for split, rows in parts.items() if rows])
-    line += f"; dropped {told(dropped)}" if dropped else ""
+    line += f"; dropped {describe_dropped(dropped)}" if dropped else ""
     numbers = ", ".join(f"{key} {label}" for key, label in (spec.relabel or {}).items())
     renamed = f"; labels by their numbers: {numbers}" if numbers else ""
     return {"train": train, "dev": dev, "test": parts["test"]}, [f"{line}{renamed}."]

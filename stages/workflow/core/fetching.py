@@ -8,7 +8,7 @@ from stages.lib.data.hub import load_hub
 from stages.lib.data.local import load_local
 from stages.lib.data.packaged import load_packaged
 from stages.lib.data.rows import Row
-from stages.lib.data.tables import Table, Texts, build_table, dropped_in, leakage, ood_rows, together, told
+from stages.lib.data.tables import Table, Texts, build_table, describe_dropped, dropped_in, leakage, ood_rows, together
 from stages.lib.data.tasks import TaskSpec
 from stages.lib.io import read_rows, write_json, write_rows
 from stages.lib.settings import DataParams, OodParams
@@ -72,7 +72,7 @@ def summary_line(card: dict[str, Any]) -> str:
     dropped = dropped_in(card)
     shared, task = card["test_texts_in_train"], card["task"]
     line = f"{task['name']}: {splits} rows"
-    line += f", {dropped.total():,} dropped ({told(dropped)})" if dropped else ""
+    line += f", {dropped.total():,} dropped ({describe_dropped(dropped)})" if dropped else ""
     line += f", {shared} test texts also in train" if shared else ""
     if any("label '" in reason for reason in dropped):
         line += f"; labels that are used: {', '.join([*task['labels'], *(task['relabel'] or ())])}"
