@@ -285,7 +285,9 @@ def test_a_model_that_sees_padding_on_either_side_is_refused(tmp_path):
     sizes = {"hidden_size": 32, "embedding_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = hf.ConvBertConfig(vocab_size=150, intermediate_size=64, **sizes)
     folder = save_with_words(spread(hf.ConvBertForSequenceClassification(config)), tmp_path / "model")
-    with pytest.raises(ModelError, match="^pico: is a model of the kind convbert that says something else of a text besi"):
+    with pytest.raises(
+        ModelError, match="^pico: is a model of the kind convbert that says something else of a text besi"
+    ):
         import_model(folder, model_settings("standard"), tmp_path / "out")
 
 
@@ -381,9 +383,13 @@ def test_a_pooler_that_a_checkpoint_lacks_is_part_of_the_head(tmp_path, capsys):
     folder = save_with_words(hf.BertForMaskedLM(bert_config()), tmp_path / "model")
     anatomy = import_model(folder, model_settings("standard"), tmp_path / "out")
     pooler = ["bert.pooler.dense.weight", "bert.pooler.dense.bias"]
-    assert anatomy.names(["head"]) == [*pooler, "classifier.weight", "classifier.bias"] and not anatomy.names(["pooler"])
+    assert anatomy.names(["head"]) == [*pooler, "classifier.weight", "classifier.bias"] and not anatomy.names(
+        ["pooler"]
+    )
     assert stored_names(tmp_path / "out").isdisjoint(anatomy.names(["head"]))
-    assert f"doesn't have {', '.join(sorted(pooler))}, which are part of each task's new head" in capsys.readouterr().out
+    assert (
+        f"doesn't have {', '.join(sorted(pooler))}, which are part of each task's new head" in capsys.readouterr().out
+    )
     model = LabelModel.load(tmp_path / "out", TOY, model_settings("standard"), runtime())
     assert model.groups() == anatomy.groups
     shared = SharedModel.load(tmp_path / "out", [TOY, PAIRS], model_settings("standard"), runtime())

@@ -33,10 +33,10 @@ from stages.lib.localizers.movement import movement
 from stages.lib.localizers.names import NAMES
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of, settings_of
 from stages.lib.models.anatomy import HEAD
-from stages.lib.models.structure import anatomy_of
 from stages.lib.models.checkpoints import Checkpoint, skeleton
 from stages.lib.models.evidence import draws, from_tensors
 from stages.lib.models.label_model import LabelModel
+from stages.lib.models.structure import anatomy_of
 from stages.lib.patches.card import render
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.localize import changes_of

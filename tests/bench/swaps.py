@@ -15,8 +15,8 @@ from stages.lib.grafting.mask import GraftMask
 from stages.lib.grafting.mask_file import StoredMask, write_mask
 from stages.lib.grafting.region import Region
 from stages.lib.models.anatomy import CLASSES
-from stages.lib.patches.paths import PATCH
 from stages.lib.patches.patch_file import KEY, VERSION, names_of_labels
+from stages.lib.patches.paths import PATCH
 from tests.bench.results import Row, in_turns
 
 ROUNDS, SPARSITY, RANK = 10, 0.001, 8

@@ -105,5 +105,7 @@ def _require_whole(settings: ModelParams, model: "PreTrainedModel", groups: dict
             f"{settings.name}: the checkpoint doesn't have {part} (for instance {missing[0]}), which model.mode={settings.mode} needs"
         )
     if inside := [name for name in lacking if name.startswith(f"{model.base_model_prefix}.")]:
-        print(f"{settings.name}: the checkpoint doesn't have {', '.join(inside)}, which are part of each task's new head")
+        print(
+            f"{settings.name}: the checkpoint doesn't have {', '.join(inside)}, which are part of each task's new head"
+        )
     require_embeddings(settings.name, model, tokens)

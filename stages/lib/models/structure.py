@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from torch.nn import Embedding, ModuleList
 
 from ..errors import ModelError
-from ..settings import ModelParams
 from .anatomy import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER, ModelSpec, named_weights, shapes_of
 from .probing import run_of, vocabulary_size
 
@@ -15,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def anatomy_of(
-    model: "PreTrainedModel", mode: str, name: str, source: str, revision: str | None, lacking: Collection[str] | None = None
+    model: "PreTrainedModel",
+    mode: str,
+    name: str,
+    source: str,
+    revision: str | None,
+    lacking: Collection[str] | None = None,
 ) -> ModelSpec:
     """Names, groups and shapes of a model (see parameter_groups); raises ModelError if its blocks can't be told."""
     try:
@@ -83,7 +87,11 @@ def _blocks(model: "PreTrainedModel") -> tuple[str, ...]:
         for name, part in model.named_modules()
         if isinstance(part, ModuleList) and any(one.startswith(f"{name}.") for one in ran)
     }
-    outer = {name: part for name, part in lists.items() if not any(name != other and name.startswith(other) for other in lists)}
+    outer = {
+        name: part
+        for name, part in lists.items()
+        if not any(name != other and name.startswith(other) for other in lists)
+    }
     if not outer:
         raise ModelError(f"{type(model).__name__}: no list of layers runs on a text, so there is no region to graft")
     beside: dict[tuple[str, int], list[str]] = {}

@@ -95,7 +95,10 @@ def open_base(folder: Path, graft: GraftFile) -> Base:
         anatomy = read_anatomy(folder)
     else:
         model = skeleton(checkpoint, mode)
-        anatomy, prefix = anatomy_of(model, mode, folder.name, checkpoint.source, None, lacking(checkpoint, model)), model.base_model_prefix
+        anatomy, prefix = (
+            anatomy_of(model, mode, folder.name, checkpoint.source, None, lacking(checkpoint, model)),
+            model.base_model_prefix,
+        )
         model.config.update({"architectures": [type(model).__name__], "dtype": "float32"})
         config = json.loads(model.config.to_json_string())
         others = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()

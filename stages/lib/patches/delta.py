@@ -7,7 +7,7 @@ new head go along whole, as modules to save; biases of linear layers can't be he
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import nextafter
 from pathlib import Path

@@ -11,7 +11,18 @@ from ..errors import ModelError
 from ..grafting.mask import GraftMask
 from ..grafting.select import PART
 from ..models.anatomy import CLASSES, ModelSpec, most_tokens
-from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, lacking, listed, mode_of, skeleton, unread, untied
+from ..models.checkpoints import (
+    Checkpoint,
+    Named,
+    fitted,
+    labels_of,
+    lacking,
+    listed,
+    mode_of,
+    skeleton,
+    unread,
+    untied,
+)
 from ..models.loading import load_tokenizer
 from ..models.structure import anatomy_of, require_embeddings
 
