@@ -67,7 +67,12 @@ def in_the_top_folder(monkeypatch):
 def keys_of(entry: dict[str, Any]) -> list[str]:
     """Every setting under `params` of a stage; one of a further pipeline stands under the file that has it."""
     found = [part if isinstance(part, dict) else {str(paths.PARAMS): [part]} for part in entry.get("params", [])]
-    assert all(params_file(OWNERS[key.partition(".")[0]]) == Path(file) for part in found for file in part for key in part[file])
+    assert all(
+        params_file(OWNERS[key.partition(".")[0]]) == Path(file)
+        for part in found
+        for file in part
+        for key in part[file]
+    )
     return [key for part in found for keys in part.values() for key in keys]
 
 

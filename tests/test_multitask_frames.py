@@ -19,10 +19,28 @@ def gains():
             for source in "abc":
                 alike = are_alike(GROUPS, source, target)
                 gain = 1.0 if source == target else 0.5 if alike else 0.1
-                rows.append({"kind": "single", "source": source, "target": target, "inside": source == target, "alike": alike, "gain": gain})
+                rows.append(
+                    {
+                        "kind": "single",
+                        "source": source,
+                        "target": target,
+                        "inside": source == target,
+                        "alike": alike,
+                        "gain": gain,
+                    }
+                )
                 rows[-1]["seed"] = seed
             inside = target in "ab"
-            rows.append({"kind": "union", "source": "mood", "target": target, "inside": inside, "alike": False, "gain": 0.9 if inside else 0.2})
+            rows.append(
+                {
+                    "kind": "union",
+                    "source": "mood",
+                    "target": target,
+                    "inside": inside,
+                    "alike": False,
+                    "gain": 0.9 if inside else 0.2,
+                }
+            )
             rows[-1]["seed"] = seed
     return named(pd.DataFrame(rows).assign(**MATRIX))
 
@@ -37,8 +55,16 @@ def contrast(first, second, units):
 def test_a_gain_is_of_each_kind_that_its_region_is_of_and_has_a_rival_on_the_same_task():
     rows = kinds_of_gains(gains())
     means = rows.groupby("region").gain.mean()
-    assert means["own region"] == 1 and means["regions of similar tasks"] == 0.5 and means["regions of other tasks"] == pytest.approx(0.1)
-    assert means["union, its tasks"] == 0.9 and means["union, excluded tasks"] == 0.2 and "purified, its tasks" not in means
+    assert (
+        means["own region"] == 1
+        and means["regions of similar tasks"] == 0.5
+        and means["regions of other tasks"] == pytest.approx(0.1)
+    )
+    assert (
+        means["union, its tasks"] == 0.9
+        and means["union, excluded tasks"] == 0.2
+        and "purified, its tasks" not in means
+    )
     similar = rows[rows.region == "regions of other tasks"]
     assert {*similar.target[similar.both]} == {"a", "b"}, "c has no similar task"
     assert len(kinds_of_gains(gains().assign(gain=None))) == 0
@@ -46,7 +72,9 @@ def test_a_gain_is_of_each_kind_that_its_region_is_of_and_has_a_rival_on_the_sam
 
 def test_sides_are_compared_by_their_own_means_and_an_interval_needs_two_tasks_on_each():
     value, means = contrast("own region", "other regions", ["source", "target"])
-    assert means == pytest.approx({"a": 1, "b": (2 * 0.5 + 4 * 0.1) / 6}) and value.mean == pytest.approx(means["a"] - means["b"])
+    assert means == pytest.approx({"a": 1, "b": (2 * 0.5 + 4 * 0.1) / 6}) and value.mean == pytest.approx(
+        means["a"] - means["b"]
+    )
     value, means = contrast("union, its tasks", "union, excluded tasks", ["target"])
     assert value.mean == pytest.approx(0.7) and value.error is None, "without c one side is empty"
 
@@ -68,7 +96,9 @@ def test_pairs_are_of_one_model_or_of_two_seeds():
         {"first": first, "first_seed": one, "second": second, "second_seed": other, "alike": are_alike(GROUPS, first, second)}
         for first in "abc" for second in "abc" for one in (1, 2) for other in (1, 2) if (first, one) != (second, other)
     ]  # fmt: skip
-    pairs = named(pd.DataFrame(rows).assign(**MATRIX, overlap=0.3, chance=0.01)).assign(seed=lambda frame: frame.first_seed)
+    pairs = named(pd.DataFrame(rows).assign(**MATRIX, overlap=0.3, chance=0.01)).assign(
+        seed=lambda frame: frame.first_seed
+    )
     counts = kinds_of_pairs(pairs).kind.value_counts()
     assert counts.to_dict() == {
         "one model, two tasks": 12, "similar tasks": 4, "dissimilar tasks": 8, "two seeds, one task": 6, "two seeds, two tasks": 12,
@@ -82,5 +112,7 @@ def test_a_matrix_says_where_another_region_is_better_and_what_is_left_out():
     changed = gains()
     changed.loc[(changed.source == "b") & (changed.target == "a"), "gain"] = 1.5
     [row] = matrices(changed, kinds_of_gains(changed), levels, 0.05).to_dict("records")
-    assert (row["best"], row["cells"], row["beaten"]) == (4, 6, "a") and row["size"] == "SGD, learned, regions of 1.00 %"
+    assert (row["best"], row["cells"], row["beaten"]) == (4, 6, "a") and row[
+        "size"
+    ] == "SGD, learned, regions of 1.00 %"
     assert row["left_out"] == "; without 1 of 3 cells, in which the joint model gained less than 5 points"

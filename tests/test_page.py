@@ -24,7 +24,9 @@ def test_the_result_comes_first_and_what_is_out_of_date_last(made):
     sections, texts = made
     html = texts[PAGE]
     assert re.search(r"<h1>(.*?)</h1>", html, re.DOTALL)[1].startswith(sections[0].sentence[:40])
-    places = [html.index(part) for part in ("<h1>", "What the paper says", f'id="{sections[-1].name}"', "<footer>", "Commit ")]
+    places = [
+        html.index(part) for part in ("<h1>", "What the paper says", f'id="{sections[-1].name}"', "<footer>", "Commit ")
+    ]
     assert places == sorted(places)
     assert "http" not in re.sub(r"http://www.w3.org", "", html), "it asks no network"
 
@@ -65,7 +67,9 @@ def test_compare_puts_runs_side_by_side_and_pools_their_tasks(tmp_path):
             file.write_text("\n".join([lines[0], *kept]) + "\n")
 
     def compare(*words, fails=False):
-        done = subprocess.run(["python", "-m", "stages.workflow.compare", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["python", "-m", "stages.workflow.compare", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
         assert (done.returncode != 0) == fails, done.stderr
         return done.stderr
 
@@ -78,6 +82,8 @@ def test_compare_puts_runs_side_by_side_and_pools_their_tasks(tmp_path):
     report = (to / "report.md").read_text()
     assert "| one |" in report and "| whole |" in report and "## Claims by run" in report
     assert "no task is in all of these" in compare("summary", *runs, "--to", str(to), fails=True)
-    assert "two of these have movies with seed 13" in compare("summary", runs[0], whole, "--pool", "--to", str(to), fails=True)
+    assert "two of these have movies with seed 13" in compare(
+        "summary", runs[0], whole, "--pool", "--to", str(to), fails=True
+    )
     assert "no pipeline (did you mean 'summary'?)" in compare("sumary", *runs, "--to", str(to), fails=True)
     assert "NAME=FOLDER is wanted" in compare("summary", "plots", "--to", str(to), fails=True)

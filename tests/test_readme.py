@@ -26,7 +26,15 @@ WHOLE = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.m
 MOST_WORDS = 1300
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 # files inside folders that are made, a file of the user's, and one that every pipeline may have
-INSIDE = {"settings.py", "anatomy.json", "config.json", "model.safetensors", "tokenizer.json", "test.csv", "relative.py"}
+INSIDE = {
+    "settings.py",
+    "anatomy.json",
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "test.csv",
+    "relative.py",
+}
 ENDINGS = "html|py|yaml|md|json|jsonl|csv|tsv|png|txt|toml|safetensors|lock"
 MADE = [path for name in ALL for path in output_paths(name, "outs", "metrics")]
 
@@ -109,7 +117,9 @@ def test_every_piece_of_settings_fits_params_yaml(tmp_path):
 def test_every_setting_that_is_named_exists():
     named = {text.split(":")[0].split("=")[0] for text in quoted() if re.match(r"[a-z]+\.[a-z_0-9]+\b(?!/)", text)}
     settings = {name for name in named if name.split(".")[0] in SECTIONS and not re.search(rf"\.({ENDINGS})$", name)}
-    fields = {name: getattr(kind, "model_fields", ()) for one in PIPELINES.values() for name, kind in one.SECTIONS.items()}
+    fields = {
+        name: getattr(kind, "model_fields", ()) for one in PIPELINES.values() for name, kind in one.SECTIONS.items()
+    }
     known = {*flat(load_all(ROOT)), *(f"{name}.{field}" for name, own in fields.items() for field in own)}
     parts = {key.rpartition(".")[0] for key in known}
     assert settings and settings <= {*known} | parts

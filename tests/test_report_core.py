@@ -275,7 +275,9 @@ def test_a_reduction_is_one_of_the_means_and_a_property_is_one_of_every_row():
     assert verdicts(rows, claim(limit=0.05, **parts), claim(limit=0.15, **parts)) == ["holds", "does not hold"]
 
 
-@pytest.mark.parametrize(("gain", "measurable"), [(SHOWN, True), (WEAK, False), ((-0.1, -0.11, -0.12), False), ((0.1,), False)])
+@pytest.mark.parametrize(
+    ("gain", "measurable"), [(SHOWN, True), (WEAK, False), ((-0.1, -0.11, -0.12), False), ((0.1,), False)]
+)
 def test_a_claim_is_not_measurable_where_its_control_is_not_shown_above_0(gain, measurable):
     rows = frame(x=SHOWN, gain=gain)
     controls = {"gains": {"data": "rows", "where": "method == 'gain'", "value": "score", "lacks": "no gain"}}
@@ -296,12 +298,21 @@ def test_claims_of_one_family_are_corrected_together_and_those_of_others_are_not
 
 def test_a_table_has_a_line_for_each_group_the_papers_below_it_and_the_average():
     rows = pd.concat([frame(x=(0.5, 0.7)), frame(y=(0.6, 0.8))])
-    paper = pd.DataFrame({"place": "Table 2", "task": ["a", "b"], "method": "x", "score": [0.9, 0.95], "score_sd": [0.01, None]})
+    paper = pd.DataFrame(
+        {"place": "Table 2", "task": ["a", "b"], "method": "x", "score": [0.9, 0.95], "score_sd": [0.01, None]}
+    )
     columns = {
         "n": {"count": ["seed"], "where": "method == 'x'"}, "x": {"percent": "score", "where": "method == 'x'"},
         "each": {"each": "method", "percent": "score"}, "gap": {"interval": "score", "where": "method == 'y'", "less": {"method": "x"}},
     }  # fmt: skip
-    table = {"title": "T {fact}", "data": "rows", "by": ["task"], "columns": columns, "average": "mean", "paper": "place == 'Table 2'"}
+    table = {
+        "title": "T {fact}",
+        "data": "rows",
+        "by": ["task"],
+        "columns": columns,
+        "average": "mean",
+        "paper": "place == 'Table 2'",
+    }
     facts = {"fact": {"data": "rows", "number": "n"}}
     notes = {"notes": ["of {fact} rows", "dropped: {nothing}"]}
     frames = {"rows": rows, "paper": paper, "facts": pd.DataFrame([{"nothing": ""}]).astype(object)}
@@ -323,7 +334,14 @@ FIGURES = {
 
 @pytest.mark.parametrize("kind", FIGURES)
 def test_every_kind_of_figure_is_drawn_twice_with_the_same_bytes(kind, tmp_path):
-    about = {"kind": kind, "data": "rows", "title": "What is seen", "caption": "How to read", "value": "score", "label": "score (%)"}
+    about = {
+        "kind": kind,
+        "data": "rows",
+        "title": "What is seen",
+        "caption": "How to read",
+        "value": "score",
+        "label": "score (%)",
+    }
     rows = frame(x=(0.5, 0.7, 0.9), y=(0.4, 0.6, 0.8))
     for name in ("one", "two"):
         for _, drawn in draw_all(spec(figures={"f": about | FIGURES[kind]}), {"rows": rows}):
@@ -347,15 +365,27 @@ figures: {f: {kind: dots, data: rows, title: Seen, caption: Read, y: task, value
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("percent: score}}}}", "percnt: score}}}}", "tables.t.columns.score.percnt: unknown key (did you mean 'percent'?)"),
+        (
+            "percent: score}}}}",
+            "percnt: score}}}}",
+            "tables.t.columns.score.percnt: unknown key (did you mean 'percent'?)",
+        ),
         ("percent: score}}}}", "percent: scor}}}}", "tables.t: no frame or column 'scor' (did you mean 'score'?)"),
         ("value: score, a: x", "value: score, a: xx", "claims.0: no group 'xx' in method (did you mean 'x'?)"),
         ("given: [gains]", "given: [gain]", "claims.0: no control 'gain' (did you mean 'gains'?)"),
         ("data: rows, number", "data: row, number", "headline.score: no frame or column 'row' (did you mean 'rows'?)"),
         ("{fact} % reached", "{facts} % reached", "sentence: '{facts} % reached'"),
-        ("kind: dots", "kind: dot", "figures.f.kind: 'dot' is not allowed: should be 'dots', 'lines', 'paths' or 'heatmap'"),
+        (
+            "kind: dots",
+            "kind: dot",
+            "figures.f.kind: 'dot' is not allowed: should be 'dots', 'lines', 'paths' or 'heatmap'",
+        ),
         ("y: task", "y: tasks", "figures.f: no frame or column 'tasks' (did you mean 'task'?)"),
-        ("data: rows, value: score, lacks", "data: rows, where: task = 'a', value: score, lacks", "controls.gains: where: \"task = 'a'\""),
+        (
+            "data: rows, value: score, lacks",
+            "data: rows, where: task = 'a', value: score, lacks",
+            "controls.gains: where: \"task = 'a'\"",
+        ),
     ],
 )
 def test_a_name_that_is_not_there_is_one_line_with_file_key_and_the_nearest(old, new, problem):

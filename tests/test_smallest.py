@@ -212,7 +212,9 @@ MADE = searches(
 def test_sizes_are_geometric_means_over_tasks_and_lower_bounds_where_one_was_not_enough():
     found = answered(MADE)
     rows = by_localizer(found).set_index("localizer")
-    assert rows.told.to_dict() == {"movement": "100", "grown": "at least 10"} and rows.share["movement"] == pytest.approx(0.1)
+    assert rows.told.to_dict() == {"movement": "100", "grown": "at least 10"} and rows.share[
+        "movement"
+    ] == pytest.approx(0.1)
     assert rows.smaller.tolist() == pytest.approx([2, 2]), "64 bits of a patch for 32 here"
     tasks = by_task(found, ["b", "a"])
     assert tasks.to_dict("list") == {
@@ -222,17 +224,30 @@ def test_sizes_are_geometric_means_over_tasks_and_lower_bounds_where_one_was_not
 
 def test_a_size_that_is_only_a_bound_may_not_be_called_the_smaller_one():
     rows = ratios(answered(MADE)).set_index("pair")
-    assert rows.ratio["grown, movement"].tolist() == pytest.approx([1, 1, 1]), "of the cells that both have an answer for"
+    assert rows.ratio["grown, movement"].tolist() == pytest.approx([1, 1, 1]), (
+        "of the cells that both have an answer for"
+    )
     assert {*rows.hidden["grown, movement"]} == {"no size was enough in some cells of grown"}
     larger = searches(("movement", "a", 1, 10, True), ("random", "a", 1, 500, False))
-    assert ratios(answered(larger)).set_index("pair").hidden["movement, random"] == "", "the control: of the larger one a bound is enough"
+    assert ratios(answered(larger)).set_index("pair").hidden["movement, random"] == "", (
+        "the control: of the larger one a bound is enough"
+    )
 
 
 def test_a_code_certifies_what_its_length_and_training_rows_allow():
-    same = {"localizer": "movement", "task": "a", "variant": "signs", "where": "train", "accuracy": 0.95, "majority": 0.4}
+    same = {
+        "localizer": "movement",
+        "task": "a",
+        "variant": "signs",
+        "where": "train",
+        "accuracy": 0.95,
+        "majority": 0.4,
+    }
     scores = pd.DataFrame([{**same, "seed": seed, "n": rows} for seed, rows in ((1, 100_000), (2, 100), (3, 100))])
     found = certificates(scores, MADE[MADE.task == "a"])
     assert found.seed.tolist() == [1, 2], "where a size was found"
     assert found.error.tolist() == pytest.approx([0.05, 0.05]) and found.baseline.tolist() == [0.6, 0.6]
-    assert found.certified[0] == pytest.approx(certified_error(0.05, 100_000, 320.0, 0.05)) and found.certified[1] > 0.99
+    assert (
+        found.certified[0] == pytest.approx(certified_error(0.05, 100_000, 320.0, 0.05)) and found.certified[1] > 0.99
+    )
     assert found.needed.tolist() == [rows_for(0.05, 0.6, bits, 0.05) for bits in (320.0, 32_000.0)]

@@ -30,7 +30,9 @@ def test_a_score_is_the_mean_over_heads_and_of_the_most_examples_there_are():
     way = {"target": "expected", "aggregation": "trace"}
     assert chosen(fim(), 8, **way)["cr", 13].tolist() == [60, 45, 30, 15]
     less = fim().query("task != 'cr' or examples < 8")
-    assert chosen(less, 8, **way)["cr", 13].tolist() == [6, 4.5, 3, 1.5] and chosen(less, 8, **way)["qnli", 13].max() == 60
+    assert (
+        chosen(less, 8, **way)["cr", 13].tolist() == [6, 4.5, 3, 1.5] and chosen(less, 8, **way)["qnli", 13].max() == 60
+    )
     assert of_heads(fim(), 8, **way).value.tolist() == [1] * 4 and of_heads(fim().query("head == 0"), 8, **way).empty
 
 
@@ -56,7 +58,9 @@ def test_a_mask_is_caught_where_it_was_put():
     assert found.chance.tolist() == pytest.approx([0.25, 0.5] * 4)
     moved = regions.assign(step=40, moved=[4, 3, 2, 1] * 4, start=[1, 1, 1, 1] * 4)
     both = bridges(series(SCORES), regions, pd.concat([moved.assign(step=20, moved=1), moved])).set_index(CELL)
-    assert both.score_movement["cr", 13] == pytest.approx(1) and both.score_movement["qnli", 13] == pytest.approx(-1), "of the last step"
+    assert both.score_movement["cr", 13] == pytest.approx(1) and both.score_movement["qnli", 13] == pytest.approx(-1), (
+        "of the last step"
+    )
     assert both.score_graft["qnli", 13] > 0.9 and both.graft_movement["cr", 13] < 0
     even = agreement(series(SCORES), series({cell: [1] * 4 for cell in SCORES}))
     assert even.isna().all(), "what is the same everywhere has no ranking"
@@ -74,10 +78,23 @@ def test_a_ranking_that_turns_round_in_training_is_told_with_how_far_the_layers_
 
 def test_draws_count_as_one_cell_and_a_share_is_kept_of_a_positive_score_alone():
     def run(selection, kind, size, score, **more):
-        own = {"selection": selection, "kind": kind, "size": size, "task": "cr", "seed": 13, "score": score, "accuracy": score}
+        own = {
+            "selection": selection,
+            "kind": kind,
+            "size": size,
+            "task": "cr",
+            "seed": 13,
+            "score": score,
+            "accuracy": score,
+        }
         return {**own, "constant": 0.5, "trained": 10, "model_parameters": 100, "flagged": score < 0.5, **more}
 
-    runs = [run("all", "all", None, 0.8), run("none", "none", None, 0.6), run("random_2", "random", 2, 0.4), run("random_2", "random", 2, 0.8)]
+    runs = [
+        run("all", "all", None, 0.8),
+        run("none", "none", None, 0.6),
+        run("random_2", "random", 2, 0.4),
+        run("random_2", "random", 2, 0.8),
+    ]
     found = selected(pd.DataFrame(runs), half=2).set_index("selection")
     assert found.kept.to_dict() == pytest.approx({"all": 1, "none": 0.75, "random_2": 0.75})
     assert found.above["all"] == pytest.approx(0.2) and found.less_all["random_2"] == pytest.approx(-0.2)

@@ -44,7 +44,9 @@ def test_one_command_runs_every_method_and_a_second_one_nothing(made):
     cells = {f"edit@{name}-13" for name in METHODS} | {f"arithmetic@{name}-13" for name in ("full", "talos")}
     assert {*run.executed} >= cells | {"sensitivity@13", "disentangle@talos-13", "talos"}
     assert copy.repro("stages/talos/dvc.yaml").executed == []
-    methods = {name: {*pd.read_csv(BytesIO(files[f"plots/talos/{name}.csv"])).method} for name in ("addition", "localization")}
+    methods = {
+        name: {*pd.read_csv(BytesIO(files[f"plots/talos/{name}.csv"])).method} for name in ("addition", "localization")
+    }
     assert methods == {"addition": {"full", "ties", "dare", "talos"}, "localization": {*METHODS}}
     plots = {name for name in files if name.startswith("plots/talos/") and name.endswith(".png")}
     assert len(plots) == 6

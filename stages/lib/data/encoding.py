@@ -73,7 +73,8 @@ def _require_labels(rows: Sequence[dict], task: TaskSpec) -> None:
 def label_word_ids(prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrainedTokenizerBase") -> list[int]:
     """The token id that stands for each label, in order.
 
-    Words follow a space, as in running text, or the line break before a causal template's {mask}.  Raises ModelError, of all labels at once, if one isn't a single known token
+    Words follow a space, as in running text, or the line break before a causal template's {mask}.
+    Raises ModelError, of all labels at once, if one isn't a single known token
     or two share a token.
     """
     words = [_word(prompt, label, tokenizer) for label in labels]

@@ -1,5 +1,7 @@
 """What a model reads, measured on short texts: the words after a position, and what stands beside a text in its batch."""
 
+import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -52,6 +54,7 @@ class Reader:
         self._selector = PositionSelector()
         # what a decoder would keep to write on from has no use here
         self._options = {"use_cache": False} if hasattr(model.config.get_text_config(), "use_cache") else {}
+        self._takes = inspect.signature(model.forward).parameters
         model.config.pad_token_id = pad_id
         if mode != "standard" and (backbone := run_of(model).backbone):
             model.get_submodule(backbone).register_forward_hook(self._selector)
@@ -61,8 +64,10 @@ class Reader:
         self.left = known[mode]
 
     def batch(self, examples: list[Example]) -> Batch:
-        """Pad examples into one batch on the model's device."""
-        return collate(examples, self.pad_id, self.model.device, self.left)
+        """Pad examples into one batch on the model's device, without segments for a model that has no use for them."""
+        batch = collate(examples, self.pad_id, self.model.device, self.left)
+        inputs = {name: values for name, values in batch.inputs.items() if name in self._takes}
+        return replace(batch, inputs=inputs)
 
     def logits(self, batch: Batch) -> Tensor:
         """Logits of the class, (B, labels), or over the vocabulary at each position that is read."""
@@ -101,9 +106,9 @@ class Reader:
 
 def require_readable(name: str, model: "PreTrainedModel", mode: str, pad_id: int) -> None:
     """Raise ModelError if a model can't read texts in batches, or sees a next word that its mode has it predict."""
+    require_causal(name, model, mode)
     before = model.config.pad_token_id
     try:
-        require_causal(model, mode)
         Reader(model, mode, pad_id)
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
@@ -111,11 +116,11 @@ def require_readable(name: str, model: "PreTrainedModel", mode: str, pad_id: int
         model.config.pad_token_id = before
 
 
-def require_causal(model: "PreTrainedModel", mode: str, setting: str = "model.mode=") -> None:
+def require_causal(name: str, model: "PreTrainedModel", mode: str, setting: str = "model.mode=") -> None:
     """Raise ModelError if a model sees a next word that its mode has it predict; `setting` is what users write before a mode."""
     if CLASSES[mode] == CLASSES["autoregressive"] and sees_later_words(model):
         raise ModelError(
-            f"is a model of the kind {model.config.model_type} that sees the words after a position too, so there is "
+            f"{name}: is a model of the kind {model.config.model_type} that sees the words after a position too, so there is "
             f"no next one to predict with {setting}{mode}; use {setting}prompt or {setting}standard"
         )
 

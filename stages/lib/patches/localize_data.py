@@ -43,7 +43,7 @@ def find_with_data(work: LocalizeContext) -> tuple[FoundMask, Scores, list[str]]
     rows, lines = split_rows(work)
     pair, request = work.pair, work.request
     model = _load(work)
-    require_causal(model.model, pair.mode, "--mode ")
+    require_causal(request.finetuned, model.model, pair.mode, "--mode ")
     words = ("mask", work.task.name, request.seed)
     before, after = (side.values(work.peak.look, model.runtime.device) for side in (pair.base, pair.finetuned))
     evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=4)
@@ -52,13 +52,14 @@ def find_with_data(work: LocalizeContext) -> tuple[FoundMask, Scores, list[str]]
         model.put(before)
         evaluation.predict(PRETRAINED)
         with work.peak.progress("localize", None, "example") as step:
-            evidence = evidence_about(model, work.region, before, after, rows["train"], words)
+            rounded = pair.rounded_base.values(work.peak.look, model.runtime.device)
+            evidence = evidence_about(model, work.region, rounded, after, rows["train"], words)
             evidence = replace(in_portions(evidence, MOST), generator=draws(request.localizer, *words[1:]))
             evidence = with_dev(evidence, model, rows["dev"]) if rows["dev"] else evidence
             noted = counted(evidence, len(rows["train"]), step)
             found = find_mask(request.localizer, noted, work.settings, work.budget)
         for name, mask in ((GRAFTED, found.mask), (WHOLE_REGION, GraftMask.full(work.region))):
-            evidence.put_graft(mask)
+            replace(evidence, pretrained=before).put_graft(mask)
             evaluation.predict(name)
     scored = score_rows(evaluation.predictions(), work.task, BINS) if rows["test"] else []
     by_variant = {row["variant"]: row for row in scored}

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -41,6 +41,21 @@ class Pair:
     tokenizer: Any
     most_tokens: int | None
     unread: list[str]
+
+    @property
+    def rounded_base(self) -> Named:
+        """The base in the types of the fine-tuned one, by which alone it was moved: rounding is no movement."""
+        return replace(self.base, rounded_as=self.finetuned)
+
+    @property
+    def rounding(self) -> list[str]:
+        """A line on that, if the fine-tuned one was saved in a narrower type."""
+        if "F32" not in self.base.types or "F32" in self.finetuned.types:
+            return []
+        title, types = self.base.checkpoint.title, " and ".join(sorted(self.finetuned.types))
+        return [
+            f"Compared with {title} rounded to {types}, as {self.finetuned.checkpoint.title} was saved: rounding is no movement."
+        ]
 
     @property
     def mode(self) -> str:
@@ -92,7 +107,7 @@ def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> 
     Raises ModelError if nothing moved in the groups of the region or a value is no number.
     """
     squares: Counter[str] = Counter()
-    both = [pair.base, pair.finetuned]
+    both = [pair.rounded_base, pair.finetuned]
     strange: list[dict[str, None]] = [{}, {}]
     for name in pair.finetuned.stored:
         # a new head stands in the fine-tuned one alone
@@ -122,5 +137,5 @@ def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> 
 
 def carried(pair: Pair, mask: GraftMask, values: dict[str, Tensor]) -> float:
     """The sum of the squared distances that the selected parameters moved."""
-    before = {name: pair.base.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}
+    before = {name: pair.rounded_base.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}
     return sum(float((values[name].float() - start.float()).double().square().sum()) for name, start in before.items())
