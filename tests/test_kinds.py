@@ -90,7 +90,7 @@ def plain(folder: Path, mode: str, model: LabelModel, examples: list) -> torch.T
     taken = {"input_ids", "token_type_ids"} & {*inspect.signature(stock.forward).parameters}
     for example in examples:
         with torch.no_grad():
-            logits = stock(**{name: torch.tensor([getattr(example, name)]) for name in taken}).logits[0]
+            logits = stock(**{name: torch.tensor([ids]) for name in taken if (ids := getattr(example, name))}).logits[0]
         rows.append(logits if mode == "standard" else logits[example.position, model._word_ids])
     return torch.stack(rows)
 
